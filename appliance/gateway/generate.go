@@ -235,7 +235,7 @@ func (p *plan) isolate(first *listener, to map[string]string) {
 // child makes the Service of a route at a named listener.
 func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
-	child := p.service(named(svc.Metadata.Name, of), object.TypeClusterIP)
+	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP)
 	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
 	child.Spec.Ports = []object.ServicePort{{Name: l.port, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
 	describe(child.Metadata.Annotations, l, r)
@@ -325,9 +325,10 @@ func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointP
 // slice makes an EndpointSlice of a group, without endpoints.
 func (p *plan) slice(svc *object.Service, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
 	name, protocol, number := l.port, l.layer4, l.spec.Port
+	backend, _, _ := strings.Cut(g.name[strings.IndexByte(g.name, '/')+1:], ":")
 	s := &object.EndpointSlice{
 		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
-		Metadata:    p.meta(svc.Metadata.Name + "-" + hash(strings.Join([]string{name, g.name, from, family}, "\x00"))),
+		Metadata:    p.meta(svc.Metadata.Name + "-" + cmp.Or(backend, "none") + "-" + hash(strings.Join([]string{name, g.name, from, family}, "\x00"))),
 		AddressType: family, Endpoints: []object.Endpoint{},
 		Ports: []object.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}},
 	}

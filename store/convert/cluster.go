@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -35,7 +36,9 @@ func Cluster(text string, options Options) (*Imported, error) {
 		case *object.IPAddressPool:
 			r.pools = true
 		case *object.Service:
-			if slices.ContainsFunc(o.Metadata.OwnerReferences, func(of object.OwnerReference) bool { return of.Kind == object.KindGateway }) {
+			labels := o.Metadata.Labels // Envoy Gateway names the Gateway of another namespace by one
+			if cmp.Or(labels[object.LabelGateway], labels["gateway.envoyproxy.io/owning-gateway-name"]) != "" ||
+				slices.ContainsFunc(o.Metadata.OwnerReferences, func(of object.OwnerReference) bool { return of.Kind == object.KindGateway }) {
 				r.generated[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
 			}
 		}
@@ -84,7 +87,7 @@ type cluster struct {
 func (r *cluster) settings() {
 	if !r.pools && len(r.ips) > 0 {
 		var flags []string
-		for _, ip := range r.ips {
+		for _, ip := range slices.Compact(slices.Sorted(slices.Values(r.ips))) {
 			flags = append(flags, "--load-balancer-pool "+ip+"-"+ip)
 		}
 		r.out.Settings = append(r.out.Settings, "svcctl serve "+strings.Join(flags, " "))
