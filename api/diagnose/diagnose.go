@@ -322,7 +322,10 @@ func (d *diagnosis) accepted() {
 	var bad, doubtful []string
 	named := false
 	for _, p := range d.related() {
-		if p.Object == d.ref() && d.isSaid(&p) {
+		isReason := func(c object.Condition) bool {
+			return c.Status == "False" && c.Reason == p.Reason && c.Message == p.Message
+		}
+		if p.Object == d.ref() && slices.ContainsFunc(d.Service.Status.Conditions, isReason) {
 			named = true
 			continue
 		}
@@ -349,13 +352,6 @@ func (d *diagnosis) accepted() {
 	case !named:
 		d.good("nothing in it was refused")
 	}
-}
-
-// isSaid reports whether a problem is the one that the verdict names.
-func (d *diagnosis) isSaid(p *wire.Problem) bool {
-	return slices.ContainsFunc(d.Service.Status.Conditions, func(c object.Condition) bool {
-		return c.Status == "False" && c.Reason == p.Reason && c.Message == p.Message
-	})
 }
 
 // reachable checks that it has addresses at all.

@@ -170,7 +170,7 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, fieldW
 	}
 	unknown, err := schema.Of(r.kind).Prune(applied)
 	if err != nil {
-		return nil, notTyped(r, err)
+		return nil, badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, err).at(r.kind, r.name, err)
 	}
 	if fieldWarnings = append(fieldWarnings, unknown...); len(fieldWarnings) > 0 && o.validation == strict {
 		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(fieldWarnings))
@@ -216,11 +216,6 @@ func checkApplied(applied map[string]any, r *request) error {
 		return badRequest("invalid object type: %s, Kind=%s, expected: Kind=%s", version, named, r.kind.Name)
 	}
 	return nil
-}
-
-// notTyped is the error of an applied object that does not fit its kind.
-func notTyped(r *request, why error) *statusError {
-	return badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, why).at(r.kind, r.name, why)
 }
 
 // unmerged is the answer to why an object could not be applied; nil stays nil.

@@ -91,7 +91,9 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	if err != nil {
 		return plan{}, err
 	}
-	keepSystemFields(o.GetMeta(), live.GetMeta())
+	meta, had := o.GetMeta(), live.GetMeta()
+	meta.UID, meta.ResourceVersion, meta.Generation = had.UID, had.ResourceVersion, had.Generation
+	meta.CreationTimestamp, meta.DeletionTimestamp = had.CreationTimestamp, had.DeletionTimestamp
 	if !wr.options.asFile {
 		before.file.keep(o.GetMeta(), before.object.GetMeta())
 	}
@@ -216,12 +218,6 @@ func checkName(written map[string]any, r *request) error {
 		return badRequest("the name of the object (%s) does not match the name on the URL (%s)", name, r.name)
 	}
 	return nil
-}
-
-// keepSystemFields sets the metadata that only the server writes.
-func keepSystemFields(meta, live *object.ObjectMeta) {
-	meta.UID, meta.ResourceVersion, meta.Generation = live.UID, live.ResourceVersion, live.Generation
-	meta.CreationTimestamp, meta.DeletionTimestamp = live.CreationTimestamp, live.DeletionTimestamp
 }
 
 // dedupOwners leaves each owner reference once.

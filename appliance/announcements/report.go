@@ -70,7 +70,9 @@ func (r *Registry) Report(report wire.AnnouncerReport) {
 		}
 	}
 	report.Items, report.Peers = nil, distinct(report.Peers)
-	changed := !slices.Equal(n.last.Problems, report.Problems) || !slices.EqualFunc(n.last.Peers, report.Peers, isSameProblem) || !sameDrift(n.last.Group, report.Group)
+	changed := !slices.Equal(n.last.Problems, report.Problems) || !slices.EqualFunc(n.last.Peers, report.Peers, func(a, b wire.Peer) bool { // with the same problem, or none
+		return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
+	}) || !sameDrift(n.last.Group, report.Group)
 	n.last = report
 	for a, places := range reported {
 		e := r.addrs[a]
@@ -132,11 +134,6 @@ func distinct(all []wire.Peer) (peers []wire.Peer) {
 		}
 	}
 	return peers
-}
-
-// isSameProblem reports whether two states of a peer make the same problem, or none.
-func isSameProblem(a, b wire.Peer) bool {
-	return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
 }
 
 // isDown reports whether a peer has no session for a known reason. One that is dialed for the first time is not down.

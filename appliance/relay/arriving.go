@@ -223,13 +223,6 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// markLoaded has the next closeRest close the sockets and connections that no Port has taken.
-func (a *arriving) markLoaded() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closeUnclaimed = true
-}
-
 // closeRest closes the sockets and connections that no Port has taken, after markLoaded. Connections of
 // unknown ports go on.
 func (a *arriving) closeRest() {

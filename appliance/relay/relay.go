@@ -128,7 +128,9 @@ func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f
 // Settle closes what the program before has left and no Port has taken, soon. It is called when all
 // Ports were named.
 func (r *Relay) Settle() {
-	r.arriving.markLoaded()
+	r.arriving.mu.Lock()
+	r.arriving.closeUnclaimed = true
+	r.arriving.mu.Unlock()
 	r.loopback.listeners.Trigger()
 }
 

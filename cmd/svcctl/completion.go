@@ -50,12 +50,6 @@ const (
 	completeFiles, completeDirs = ":files", ":dirs"
 )
 
-// completeVerb prints what the last of its arguments, which are a command line after svcctl, could become: a candidate a
-// line, with its description after a tab, or completeFiles or completeDirs.
-func completeVerb() *cli.Verb {
-	return &cli.Verb{Name: completeName, Args: "WORD...", Command: true, Run: runComplete}
-}
-
 // errNothing means that there is nothing to complete.
 var errNothing = &cli.ExitError{Code: cli.ExitNo}
 

@@ -45,7 +45,7 @@ func root() *cli.Verb {
 		change.ConfirmVerb(), change.RollbackVerb(), change.OutVerb(), change.InVerb())
 	add(groupLook, look.StatusVerb(), look.ExplainVerb(), look.GetVerb(), look.DescribeVerb(), look.WaitVerb(), look.HealthVerb(), look.TopVerb(), look.TraceVerb(), look.JournalVerb())
 	add(groupAdmin, admin.AdminVerb())
-	add("", versionVerb(), completionVerb(), helpVerb(), completeVerb())
+	add("", versionVerb(), completionVerb(), helpVerb(), &cli.Verb{Name: completeName, Args: "WORD...", Command: true, Run: runComplete})
 	root.Describe(texts)
 	return root
 }

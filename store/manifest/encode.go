@@ -161,7 +161,10 @@ func (w *yamlWriter) text(s string) string {
 	if plainText.MatchString(s) && !plainWords.MatchString(s) {
 		return s
 	}
-	if s == mergeKey || isDelicate(s) {
+	// The library writes control characters, line separators and blocks that begin with white space so that some reader, itself
+	// among them, reads another text.
+	odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+	if s == mergeKey || strings.ContainsFunc(s, odd) || strings.Contains(s, "\n") && strings.ContainsAny(s[:1], " \n") {
 		return w.quoted(s)
 	}
 	var b bytes.Buffer
@@ -171,14 +174,6 @@ func (w *yamlWriter) text(s string) string {
 		w.err = err
 	}
 	return strings.TrimSuffix(b.String(), "\n")
-}
-
-// isDelicate reports whether the library writes a text so that some reader, itself among them,
-// reads another one: with control characters or line separators, or as a block that begins
-// with white space.
-func isDelicate(s string) bool {
-	odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
-	return strings.ContainsFunc(s, odd) || strings.Contains(s, "\n") && strings.ContainsAny(s[:1], " \n")
 }
 
 // quoted returns a text as JSON has it, which is one in YAML too, with everything escaped that

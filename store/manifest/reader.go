@@ -211,13 +211,6 @@ func (r *yamlReader) new(kind kind, offset, depth int) *node {
 	return r.nodes.new(node{kind: kind, line: r.line, column: r.column(offset), size: 1})
 }
 
-// endValue goes from behind a value to the next token, which is on another line.
-func (r *yamlReader) endValue() {
-	r.first = false
-	r.skip()
-	r.must(r.ended() || r.first)
-}
-
 // value reads the value that is next, in a collection whose column is parent, and goes to the
 // token behind it. Where r.first is set it may be a block mapping or list. indentless means that
 // a list may begin in the column of the collection, which is a mapping.
@@ -250,6 +243,8 @@ func (r *yamlReader) value(parent, depth int, indentless bool) *node {
 		}
 		out = r.plain(text, start, parent, depth)
 	}
-	r.endValue()
+	r.first = false
+	r.skip()
+	r.must(r.ended() || r.first)
 	return out
 }
