@@ -160,17 +160,10 @@ func (d *tableDiff) chain(old, now *Chain) {
 	case old == nil:
 		d.newChains = append(d.newChains, *now)
 		d.rules = append(d.rules, *now)
-	case !d.sameRules(old, now), slices.Contains(d.emptied, now.Name):
+	case old.Marks == nil && !reflect.DeepEqual(old.Rules, now.Rules), slices.Contains(d.emptied, now.Name),
+		old.Marks != nil && !slices.EqualFunc(old.Marks, now.Rules, func(mark uint64, r Rule) bool { return mark == r.Mark(d.family) }): // it was read from the kernel
 		d.rules = append(d.rules, *now)
 	}
-}
-
-// sameRules compares rules, by their marks where old was read from the kernel.
-func (d *tableDiff) sameRules(old, now *Chain) bool {
-	if old.Marks == nil {
-		return reflect.DeepEqual(old.Rules, now.Rules)
-	}
-	return slices.EqualFunc(old.Marks, now.Rules, func(mark uint64, r Rule) bool { return mark == r.Mark(d.family) })
 }
 
 // elements compares the elements that are there with those that are wanted. Sets without any

@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// maxServiceName bounds the name of a Service.
+// maxServiceName bounds the name of a Service, as the value of a label.
 const maxServiceName = 63
 
 // named cuts a name that is too long, and makes it unique by a hash.
@@ -131,16 +131,8 @@ func (p *plan) meta(name string) object.ObjectMeta {
 	if gw.Spec.Infrastructure != nil {
 		maps.Copy(meta.Labels, gw.Spec.Infrastructure.Labels)
 	}
-	meta.Labels[object.LabelGateway], meta.Labels[object.LabelGatewayClass] = labelValue(gw.Metadata.Name), labelValue(gw.Spec.GatewayClassName)
+	meta.Labels[object.LabelGateway], meta.Labels[object.LabelGatewayClass] = named(gw.Metadata.Name, ""), named(gw.Spec.GatewayClassName, "")
 	return meta
-}
-
-// labelValue cuts a name to the length of a label's value.
-func labelValue(name string) string {
-	if len(name) <= maxServiceName {
-		return name
-	}
-	return named(name, "")
 }
 
 // addresses asks for the addresses of the Gateway. It returns the families of its Service, of which the first one stays if it can:

@@ -232,8 +232,9 @@ func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	var lines []string
 	for _, problem := range status.Problems {
 		if problem.Object == ref.String() {
-			problem.Object = ""
-			lines = append(lines, fmt.Sprintf("%s: %s", problem.Severity, withoutSeverity(problem)))
+			severity := problem.Severity
+			problem.Object, problem.Severity = "", "" // so as not to repeat them
+			lines = append(lines, fmt.Sprintf("%s: %s", severity, &problem))
 		}
 	}
 	if len(lines) == 0 {
@@ -244,12 +245,6 @@ func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	for _, line := range lines[1:] {
 		p.line("", "%s", line)
 	}
-}
-
-// withoutSeverity is a problem in one line that does not say twice what it is.
-func withoutSeverity(p wire.Problem) string {
-	p.Severity = ""
-	return p.String()
 }
 
 // Events writes what happened to an object, from a Table of its Events.
