@@ -12,6 +12,11 @@ import (
 	"time"
 )
 
+// Redirect is RedirectAll for one Service.
+func (r *Relay) Redirect(service string, ports []Port, more bool) error {
+	return r.RedirectAll(map[string][]Port{service: ports}, more)
+}
+
 func TestTurns(t *testing.T) {
 	list := endpointsOf(4)
 	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{By: RoundRobin}}, 10, newOpenCounts())

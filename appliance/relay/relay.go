@@ -89,7 +89,7 @@ func (r *Relay) Problems() []Problem { return r.loopback.listeners.Problems() }
 func (r *Relay) Changed() <-chan struct{} { return r.loopback.listeners.Changed() }
 
 // Open opens a listener that the kernel may redirect clients to, unless it is open. Its clients wait
-// until Redirect names a port for it and Run runs.
+// until RedirectAll names a port for it and Run runs.
 func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	f := r.fronts
 	f.mu.Lock()
@@ -98,16 +98,11 @@ func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	return err
 }
 
-// Redirect takes the ports of a Service that the kernel redirects clients to, with Frontends, and serves
-// them when it returns. Those that the Service had and are not named any more are removed after limits.removal,
+// RedirectAll takes the ports of Services that the kernel redirects clients to, with Frontends, and serves
+// them when it returns. Those that a Service had and are not named any more are removed after limits.removal,
 // unless more is set, which is for the time before the kernel has the change. An error is about
-// listeners that cannot be opened; the other ports are served.
-func (r *Relay) Redirect(service string, ports []Port, more bool) error {
-	return r.RedirectAll(map[string][]Port{service: ports}, more)
-}
-
-// RedirectAll is Redirect for several Services. Clients of a new listener are let in when all of them are
-// known, so none finds that its port is missing.
+// listeners that cannot be opened; the other ports are served. Clients of a new listener are let in when all
+// Services are known, so none finds that its port is missing.
 func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 	return r.fronts.redirect(services, more)
 }

@@ -107,7 +107,10 @@ func (l *tcpListener) accept(ctx context.Context) {
 			if times, due := failed.due(); due {
 				l.log.Warn("connections cannot be accepted: look at the limit of open files", "times", times, "err", err)
 			}
-			sleep(ctx, l.shared.limits.backoff)
+			select {
+			case <-ctx.Done():
+			case <-time.After(l.shared.limits.backoff):
+			}
 			continue
 		}
 		port, asked, err := l.route(client)
@@ -117,14 +120,6 @@ func (l *tcpListener) accept(ctx context.Context) {
 			continue
 		}
 		port.accepted(ctx, client, asked)
-	}
-}
-
-// sleep waits for d or until ctx is done.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 

@@ -73,15 +73,7 @@ const (
 
 // String returns the kind as a word.
 func (k Kind) String() string {
-	switch k {
-	case Delivered:
-		return "delivered"
-	case Dropped:
-		return "dropped"
-	case Rejected:
-		return "rejected"
-	}
-	return "unknown"
+	return [...]string{Delivered: "delivered", Dropped: "dropped", Rejected: "rejected"}[k]
 }
 
 // Result is the fate of a packet, with its trace.
@@ -106,11 +98,7 @@ func (r Result) String() string {
 	case Delivered:
 		return fmt.Sprintf("delivered %s -> %s", r.Src, r.Dst)
 	case Rejected:
-		with := map[nft.RejectWith]string{
-			nft.RejectTCPReset:        "TCP reset",
-			nft.RejectPortUnreachable: "port unreachable",
-			nft.RejectHostUnreachable: "host unreachable",
-		}
+		with := map[nft.RejectWith]string{nft.RejectTCPReset: "TCP reset", nft.RejectPortUnreachable: "port unreachable", nft.RejectHostUnreachable: "host unreachable"}
 		return "rejected with " + with[r.RejectWith]
 	}
 	return r.Kind.String()
