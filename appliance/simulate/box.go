@@ -34,7 +34,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// life is one process of the appliance.
+// life is one process of the appliance. It has more than 15 fields: what a process is made of, each with its way in.
 type life struct {
 	dead, broken atomic.Bool // killed; the disk failed for good
 	ctx          context.Context
