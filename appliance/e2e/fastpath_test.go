@@ -386,8 +386,8 @@ func Test1071_devices_come_and_go(t *testing.T) {
 	if err := echo(conns...)(); err != nil {
 		t.Fatal(err)
 	}
-	b.areFast(t, "after devices", echo(conns...))
-	b.staysFast(t, "after devices", echo(conns[:2]...))
+	b.areFast(t, "after devices", echo(conns[:4]...))
+	b.staysFast(t, "after devices", echo(conns[:4]...))
 	if out, _, _ := b.svcctl.Svcctl("status"); strings.Contains(out, "error") {
 		t.Errorf("a Service is blamed:\n%s", out)
 	}
