@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -113,11 +112,11 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 		for ref, rec := range b.s.table.records {
 			switch o := rec.Object.(type) {
 			case *object.Pod:
-				if len(want) > 0 && index.Matches(want, o.Metadata.Labels) {
+				if len(want) > 0 && object.HasLabels(o.Metadata.Labels, want) {
 					pods = append(pods, ref.Name)
 				}
 			case *object.Service:
-				if len(o.Spec.Selector) > 0 && index.Matches(o.Spec.Selector, want) {
+				if len(o.Spec.Selector) > 0 && object.HasLabels(want, o.Spec.Selector) {
 					services = append(services, ref.Key())
 				}
 			}

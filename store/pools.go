@@ -110,9 +110,7 @@ func portPool(ports *alloc.Ports, cfg Config) Pool {
 func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 	all := make([]Pool, len(ranges))
 	for i, r := range ranges {
-		// A pool has at most 2^64 addresses, so that the low halves are enough.
-		size := low64(r.Last) - low64(r.First)
-		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: max(size, size+1)}
+		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: r.Size()}
 	}
 	holders := pools.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
@@ -124,15 +122,6 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 		}
 	}
 	return all
-}
-
-// low64 is the lower half of an address.
-func low64(a netip.Addr) uint64 {
-	var n uint64
-	for _, b := range a.AsSlice()[max(0, len(a.AsSlice())-8):] {
-		n = n<<8 | uint64(b)
-	}
-	return n
 }
 
 func (p *Pool) add(value string, services []string, inside bool) {

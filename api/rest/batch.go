@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
 )
@@ -245,7 +246,7 @@ func (b *batch) commit() error {
 			it.result.Result = wire.Created
 		} else if results[i].Removed {
 			it.result = applied{Result: wire.Removed, Object: it.plan.write.Object}
-		} else if it.err == nil && sameObject(results[i].Object, toStored(it.plan.before)) {
+		} else if it.err == nil && managedfields.SameText(results[i].Object, toStored(it.plan.before)) {
 			it.result.Result = wire.Unchanged
 		}
 	}
@@ -273,7 +274,7 @@ func (b *batch) retry(it *item) {
 		it.result.Result = wire.Created
 	case it.err == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil && now == nil:
 		it.result.Result = wire.Removed
-	case it.err == nil && before != nil && sameObject(toStored(it.result.Object), before):
+	case it.err == nil && before != nil && managedfields.SameText(toStored(it.result.Object), before):
 		it.result.Result = wire.Unchanged
 	}
 }

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -220,11 +219,4 @@ func storable(o object.Object, k kind.Kind) error {
 		}
 	}
 	return nil
-}
-
-// sameObject reports whether two objects are the same in every way.
-func sameObject(a, b object.Object) bool {
-	x, err1 := json.Marshal(a)
-	y, err2 := json.Marshal(b)
-	return err1 == nil && err2 == nil && bytes.Equal(x, y)
 }

@@ -167,17 +167,7 @@ func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod
 
 // isEndpoint reports whether a Pod is one of a Service's endpoints, ready or not.
 func isEndpoint(svc *object.Service, pod *object.Pod) bool {
-	return pod != nil && !pod.Terminal() && matches(svc.Spec.Selector, pod.Metadata.Labels)
-}
-
-// matches reports whether labels has all that a selector asks for.
-func matches(selector, labels map[string]string) bool {
-	for name, value := range selector {
-		if have, has := labels[name]; !has || have != value {
-			return false
-		}
-	}
-	return true
+	return pod != nil && !pod.Terminal() && object.HasLabels(pod.Metadata.Labels, svc.Spec.Selector)
 }
 
 // noteService notes the problem of a Service as a whole.

@@ -54,7 +54,7 @@ func (w *world) Pod(key string) *object.Pod {
 func (w *world) Selected(namespace string, selector map[string]string) []*object.Pod {
 	var pods []*object.Pod
 	for _, o := range w.objects {
-		if pod, ok := o.(*object.Pod); ok && pod.Metadata.Namespace == namespace && matches(selector, pod.Metadata.Labels) {
+		if pod, ok := o.(*object.Pod); ok && pod.Metadata.Namespace == namespace && object.HasLabels(pod.Metadata.Labels, selector) {
 			pods = append(pods, pod)
 		}
 	}
@@ -65,7 +65,7 @@ func (w *world) Selected(namespace string, selector map[string]string) []*object
 func (w *world) Selecting(namespace string, labels map[string]string) []string {
 	var keys []string
 	for ref, o := range w.objects {
-		if svc, ok := o.(*object.Service); ok && ref.Namespace == namespace && len(svc.Spec.Selector) > 0 && matches(svc.Spec.Selector, labels) {
+		if svc, ok := o.(*object.Service); ok && ref.Namespace == namespace && len(svc.Spec.Selector) > 0 && object.HasLabels(labels, svc.Spec.Selector) {
 			keys = append(keys, ref.Key())
 		}
 	}

@@ -142,7 +142,7 @@ func NewPools(pools []Pool) (*Pools, error) {
 				return nil, fmt.Errorf("load balancer pools %s and %s overlap: give each address to one pool", other, pool)
 			}
 		}
-		p.pools = append(p.pools, &poolState{Pool: pool, used: newNumberSet(low64(pool.Last) - low64(pool.First))})
+		p.pools = append(p.pools, &poolState{Pool: pool, used: newNumberSet(pool.offset(pool.Last))})
 	}
 	return p, nil
 }
@@ -234,7 +234,7 @@ func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64
 	}
 	for _, pool := range p.pools {
 		if offered(pool) {
-			size += pool.offset(pool.Last) + 1
+			size += pool.Size()
 		}
 	}
 	var held []netip.Addr
@@ -398,7 +398,10 @@ func (p *Pools) of(addr netip.Addr) *poolState {
 	return nil
 }
 
-func (s *poolState) offset(addr netip.Addr) uint64 { return low64(addr) - low64(s.First) }
+func (p *Pool) offset(addr netip.Addr) uint64 { return low64(addr) - low64(p.First) }
+
+// Size is the number of addresses; one less of the largest pool, which has 2^64.
+func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) }
 
 // A home is the value that a seed gets when only the values are held that taken reports. Where the record of the holders
 // is lost, it is the best guess of the value that an owner had.

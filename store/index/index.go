@@ -181,7 +181,7 @@ func (x *Index) Selected(namespace string, selector map[string]string) []*object
 	at := rarest(namespace, selector, func(l label) int { return len(x.podsWith[l]) })
 	var pods []*object.Pod
 	for _, pod := range x.podsWith[at] {
-		if Matches(selector, pod.Metadata.Labels) {
+		if object.HasLabels(pod.Metadata.Labels, selector) {
 			pods = append(pods, pod)
 		}
 	}
@@ -194,22 +194,12 @@ func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	found := map[string]bool{}
 	for name, value := range labels {
 		for key, svc := range x.selectors[label{namespace, name, value}].all() {
-			if Matches(svc.Spec.Selector, labels) {
+			if object.HasLabels(labels, svc.Spec.Selector) {
 				found[key] = true
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(found))
-}
-
-// Matches reports whether labels has all that a selector asks for.
-func Matches(selector, labels map[string]string) bool {
-	for name, value := range selector {
-		if have, has := labels[name]; !has || have != value {
-			return false
-		}
-	}
-	return true
 }
 
 // ServiceKey returns the "namespace/name" of a Service, or of the Service that a slice or
@@ -241,7 +231,7 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 			}
 		}
 	case *object.Pod:
-		if Matches(selector, o.Metadata.Labels) {
+		if object.HasLabels(o.Metadata.Labels, selector) {
 			for _, ip := range o.Status.PodIPs {
 				texts = append(texts, ip.IP)
 			}

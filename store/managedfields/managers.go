@@ -262,7 +262,7 @@ func Unchanged(before, o object.Object) bool {
 	meta, had := o.GetMeta(), before.GetMeta().ManagedFields
 	entries := meta.ManagedFields
 	meta.ManagedFields = had
-	same := sameText(o, before)
+	same := SameText(o, before)
 	meta.ManagedFields = entries
 	if !same {
 		return false
@@ -281,8 +281,8 @@ func sameEntries(a, b []object.ManagedFieldsEntry) bool {
 	return same || Same(a, b)
 }
 
-// sameText reports whether two objects have the same JSON.
-func sameText(a, b object.Object) bool {
+// SameText reports whether two objects have the same JSON.
+func SameText(a, b object.Object) bool {
 	x, err1 := json.Marshal(a)
 	y, err2 := json.Marshal(b)
 	return err1 == nil && err2 == nil && bytes.Equal(x, y)

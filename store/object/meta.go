@@ -256,12 +256,20 @@ func MatchesAny(selectors []LabelSelector, labels map[string]string) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s LabelSelector) bool { return s.Matches(labels) })
 }
 
-// Matches reports whether labels meet all requirements; a selector without any matches everything.
-func (s *LabelSelector) Matches(labels map[string]string) bool {
-	for key, value := range s.MatchLabels {
-		if has, is := labels[key]; !is || has != value {
+// HasLabels reports whether labels has all that a selector asks for.
+func HasLabels(labels, selector map[string]string) bool {
+	for name, value := range selector {
+		if has, is := labels[name]; !is || has != value {
 			return false
 		}
+	}
+	return true
+}
+
+// Matches reports whether labels meet all requirements; a selector without any matches everything.
+func (s *LabelSelector) Matches(labels map[string]string) bool {
+	if !HasLabels(labels, s.MatchLabels) {
+		return false
 	}
 	for _, r := range s.MatchExpressions {
 		value, is := labels[r.Key]
