@@ -3,9 +3,12 @@ package conntrack
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -68,7 +71,17 @@ func insert(tb testing.TB, h *netlab.Host, n int, fill func(n int, e *entry)) {
 		w.tuple(ctaTupleOrig, e.protocol, e.from, e.to)
 		w.tuple(ctaTupleReply, e.protocol, e.replyFrom, e.replyTo)
 		w.Uint32(ctaTimeout, e.timeout)
-		w.Uint32(ctaStatus, 1<<3) // confirmed
+		status := uint32(1 << 3) // confirmed
+		if e.answered {
+			status |= statusSeenReply
+		}
+		if e.assured {
+			status |= statusAssured
+		}
+		w.Uint32(ctaStatus, status)
+		if e.state != 0 {
+			w.nest(ctaProtoInfo, func() { w.nest(ctaProtoInfoTCP, func() { w.attribute(ctaTCPState, byte(e.state)) }) })
+		}
 		if e.zone != nil {
 			w.attribute(ctaZone, e.zone...)
 		}
@@ -219,6 +232,91 @@ func TestZones(t *testing.T) {
 
 // TestNewerEntry: what took the place of a stale entry since that was read is left. The
 // kernel may give it the same id, when it also gets the same memory.
+// Test1132_fake_table_is_conntrack has the same 50 flows in the kernel's table and in the one that the tests of the Cleaner have:
+// three protocols, both families, translated or not, in each state of TCP, answered or not. Queries with filters give the same, of
+// which the same are forgotten and reset, and the same are left.
+func Test1132_fake_table_is_conntrack(t *testing.T) {
+	lab := netlab.New(t)
+	queries, forgotten, ended := 0, 0, 0
+	for seed := range uint64(4) {
+		r, h := rand.New(rand.NewPCG(seed, 8)), lab.Host(fmt.Sprintf("flows%d", seed))
+		fake := &fakeTable{}
+		insert(t, h, 50, func(n int, e *entry) {
+			ips := [][]string{{"203.0.113.2", "198.51.100.1", "198.51.100.2", "10.180.0.1"}, {"2001:db8:203::2", "2001:db8:198::1", "2001:db8:198::2", "fd00:10:180::1"}}[r.IntN(2)]
+			e.family = nft.FamilyOf(netip.MustParseAddr(ips[0]))
+			e.protocol, e.timeout = []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP}[r.IntN(3)], 600+uint32(r.IntN(600))
+			e.from, e.to = netip.AddrPortFrom(netip.MustParseAddr(ips[0]), uint16(10_000+n)), netip.AddrPortFrom(netip.MustParseAddr(ips[1+r.IntN(2)]), []uint16{53, 80}[r.IntN(2)])
+			e.replyFrom, e.replyTo = e.to, e.from
+			if r.IntN(4) > 0 {
+				e.replyFrom = netip.AddrPortFrom(netip.MustParseAddr(ips[3]), 8080)
+			}
+			if e.answered = r.IntN(2) == 0; e.answered {
+				e.assured = r.IntN(2) == 0
+			}
+			if e.protocol == nft.TCP {
+				e.state = tcpState(1 + r.IntN(8))
+			}
+			fake.entries = append(fake.entries, *e)
+		})
+		real := &kernelTable{netns: h.Namespace()}
+		defer real.close()
+		box := map[nft.Family]netip.Addr{nft.IPv4: addrOf(0x7f000001), nft.IPv6: netip.MustParseAddr("::1")}
+		flow := func(e *entry) string {
+			return fmt.Sprint(e.family, e.protocol, e.from, e.to, e.replyFrom, e.replyTo, e.state, e.answered, e.assured)
+		}
+		// ask has what a query gives of both, but for others than it asks for, and does the same to each.
+		ask := func(on table, q query, of func(flow string) verdict) (all []string) {
+			done, err := on.deleteMatching(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+				for i := range entries {
+					e, v := &entries[i], leave
+					if q.has(e) && !e.isDeadEnd() && e.from.Port() >= 10_000 { // no dead end of what was reset
+						v = of(flow(e))
+						all = append(all, fmt.Sprint(flow(e), v))
+						if e.timeout == 0 || e.timeout > 1200 {
+							t.Errorf("seed %d: %s is kept for %d s", seed, flow(e), e.timeout)
+						}
+					}
+					verdicts = append(verdicts, v)
+				}
+				return verdicts, box
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(all)
+			return append(all, fmt.Sprint("forgotten ", done.forgotten, ", reset ", done.reset))
+		}
+		for range 30 {
+			q := query{family: []nft.Family{nft.IPv4, nft.IPv6}[r.IntN(2)], protocol: []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP}[r.IntN(3)], port: []uint16{0, 53, 80}[r.IntN(3)], unanswered: r.IntN(4) == 0}
+			if r.IntN(3) == 0 {
+				q.addr = netip.MustParseAddr(map[nft.Family]string{nft.IPv4: "198.51.100.1", nft.IPv6: "2001:db8:198::1"}[q.family])
+			}
+			salt := r.Uint32()
+			of := func(flow string) verdict {
+				sum := crc32.Update(salt, crc32.IEEETable, []byte(flow))
+				switch {
+				case sum%5 == 0:
+					return forget
+				case sum%5 == 1 && q.protocol == nft.TCP:
+					return reset
+				}
+				return leave
+			}
+			queries++
+			if want, have := ask(fake, q, of), ask(real, q, of); !slices.Equal(want, have) {
+				t.Fatalf("seed %d: %+v: the fake gives\n%s\nand the kernel\n%s", seed, q, strings.Join(want, "\n"), strings.Join(have, "\n"))
+			} else if last := want[len(want)-1]; last != "forgotten 0, reset 0" {
+				forgotten++
+			}
+			ended = len(fake.reset)
+		}
+		if fake.left() == 0 || fake.left() == 50 || ended == 0 {
+			t.Errorf("seed %d: %d of 50 are left, and %d were reset: it proves little", seed, fake.left(), ended)
+		}
+	}
+	t.Logf("%d queries, %d of which changed the table", queries, forgotten)
+}
+
 func TestNewerEntry(t *testing.T) {
 	h := netlab.New(t).Host("newer")
 	put := func(endpoint netip.AddrPort) {
