@@ -275,7 +275,7 @@ func (l *Loop) converge() (committed, error) {
 		l.healed(done)
 		l.applied = revision
 		again, late := l.opts.Endpoints.Programmed(revision, l.planner.replanned())
-		if again {
+		if again && storeErr == nil && late == nil { // else it is tried again later
 			l.Wake()
 		}
 		storeErr = errors.Join(storeErr, late, l.renewFast(), l.settleOrphans())

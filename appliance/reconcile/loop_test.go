@@ -270,6 +270,60 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.2 . 8080")
 }
 
+// What serves a Gateway cannot be stored after its backend was: it is tried again later, not at once, and no log line is written
+// without a pause.
+func Test1134_gateway_that_cannot_be_stored_is_tried_later(t *testing.T) {
+	const gateway = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec: {gatewayClassName: svcctl, listeners: [{name: db, port: 5432, protocol: TCP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: db}
+spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}
+`
+	for _, fault := range []engine.Fault{engine.Refuse, engine.Full, engine.Fail} {
+		r := newRig(t)
+		r.host()
+		r.write("gateway.yaml", gateway)
+		r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+		settle := func() (steps int) {
+			for steps = 1; steps < 10; steps++ {
+				r.step()
+				select {
+				case <-r.wake:
+				default:
+					return steps
+				}
+			}
+			return steps
+		}
+		settle()
+		commits := 0
+		r.engine.Inject(func(engine.Transaction) engine.Fault {
+			if commits++; commits == 1 { // that of the file
+				return engine.NoFault
+			}
+			return fault
+		})
+		r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.2"))
+		if n := settle(); n == 10 || r.wait == 0 || commits < 2 {
+			t.Errorf("%v: %d steps at once, %d commits, the next step in %v", fault, n, commits, r.wait)
+		}
+		if fault == engine.Fail {
+			continue // for good
+		}
+		r.engine.Inject(nil)
+		settle()
+		_, list, _ := r.store.Service("default/edge-svcctl")
+		if len(list) != 1 || list[0].Endpoints[0].Addresses[0] != "10.1.0.2" {
+			t.Errorf("%v: what serves the Gateway is %v", fault, list)
+		}
+	}
+}
+
 // A full disk is told with what it keeps from being stored; what was in force stays, and is put
 // right when others change it.
 func TestFullDisk(t *testing.T) {

@@ -155,7 +155,7 @@ func (c *Claim) each(add func(key claimed, as claimant)) {
 }
 
 // setBalancers replaces the load balancer IPs and external IPs of a Service. It returns the
-// Services with external IPs at load balancer IPs that came or went.
+// Services with external IPs at load balancer IPs that came or went, or whose oldest port is another one.
 func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) {
 	known := c.loops.known[claim.Service]
 	balancersBefore := known.of(nft.LoadBalancerIP)
@@ -172,19 +172,16 @@ func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) 
 			}
 		}
 	}
-	for _, addr := range balancersBefore {
-		if _, stays := oldest[addr]; !stays {
+	for _, addr := range slices.AppendSeq(slices.Clone(balancersBefore), maps.Keys(oldest)) {
+		list := slices.DeleteFunc(slices.Clone(c.balancers[addr]), func(w claimant) bool { return w.service == claim.Service })
+		if since, has := oldest[addr]; has {
+			list = insert(list, claimant{service: claim.Service, since: since})
+		}
+		if !slices.Equal(list, c.balancers[addr]) {
 			affected = append(affected, c.externals.of(addr)...)
 		}
-		c.balancers[addr] = slices.DeleteFunc(c.balancers[addr], func(w claimant) bool { return w.service == claim.Service })
-		if len(c.balancers[addr]) == 0 {
+		if c.balancers[addr] = list; len(list) == 0 {
 			delete(c.balancers, addr)
-		}
-	}
-	for addr, since := range oldest {
-		c.balancers[addr] = insert(c.balancers[addr], claimant{service: claim.Service, since: since})
-		if !slices.Contains(balancersBefore, addr) {
-			affected = append(affected, c.externals.of(addr)...)
 		}
 	}
 	return affected

@@ -170,7 +170,7 @@ func (a age) Of(string, netip.AddrPort) uint64              { return uint64(a) }
 func (a age) OfRange(string, netip.AddrPort, uint16) uint64 { return uint64(a) }
 
 // A load balancer IP of one Service is not another one's external IP, unless that was first.
-func TestBalancerIPsAndExternalIPs(t *testing.T) {
+func Test1133_balancer_IPs_and_external_IPs(t *testing.T) {
 	const addr = "198.51.100.4"
 	at := func(port uint16, kind nft.FrontendKind) []nft.ServicePort {
 		return []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr(addr), Port: port, Kind: kind}}}}
@@ -198,6 +198,12 @@ func TestBalancerIPsAndExternalIPs(t *testing.T) {
 		}
 		if refused(&c, "lb", lb) != test.lb || refused(&c, "ext", ext) != test.ext {
 			t.Errorf("%+v: refused: lb %v, ext %v", test, refused(&c, "lb", lb), refused(&c, "ext", ext))
+		}
+		// Its ports are others, which it asks for later: so it is at a restart, too.
+		other := at(82, nft.LoadBalancerIP)
+		got = c.Set(nil, Claim{Service: "default/lb", Ports: other, Since: age(3)})
+		if is := refused(&c, "ext", ext); is || test.ext && !slices.Equal(got, []string{"default/ext"}) {
+			t.Errorf("%+v: a load balancer IP that is younger affects %v, and the external IP is refused: %v", test, got, is)
 		}
 		if got := c.Set(nil, Claim{Service: "default/lb"}); !slices.Equal(got, []string{"default/ext"}) || refused(&c, "ext", ext) {
 			t.Errorf("%+v: a load balancer IP that goes affects %v", test, got)

@@ -279,8 +279,20 @@ func (b *box) packetsArrive(world *oracle.World) error {
 // gatewaysAreServed: the conditions of Gateways, listeners and routes are what becomes of their clients.
 func (b *box) gatewaysAreServed(world *oracle.World) error {
 	contested := contestedAddresses(world)
+	for _, gw := range world.Gateways {
+		for _, other := range world.Gateways {
+			for _, a := range gw.Spec.Addresses {
+				if other != gw && slices.ContainsFunc(other.Spec.Addresses, func(o object.GatewayAddress) bool { return *o.Value == *a.Value }) {
+					contested[netip.MustParseAddr(*a.Value)] = true
+				}
+			}
+		}
+	}
 	alone := func(gw *object.Gateway) bool {
 		b.stats.Gateways++
+		if slices.ContainsFunc(gw.Spec.Addresses, func(a object.GatewayAddress) bool { return contested[netip.MustParseAddr(*a.Value)] }) {
+			return false
+		}
 		return !slices.ContainsFunc(world.Serving(gw).Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) bool {
 			return contested[netip.MustParseAddr(i.IP)]
 		})

@@ -223,8 +223,7 @@ func (l *Leaving) With(p oracle.Packet) netip.Addr {
 	return source
 }
 
-// Conditions compares the conditions of Gateways, of the listeners of those for which alone is true, and of routes to what becomes of
-// their clients, and describes one that differs, with its kind; "": none does. met is called for each condition.
+// Conditions compares the conditions of the Gateways for which alone is true, of their listeners, and of routes to what becomes of clients, and describes one that differs, with its kind; "": none does. met is called for each condition.
 func Conditions(world *oracle.World, alone func(*object.Gateway) bool, get func(object.Ref) object.Object, met func(condition string)) (kind, text string) {
 	differs := func(o object.Object, of []object.Condition, name string, is bool) bool {
 		i := slices.IndexFunc(of, func(c object.Condition) bool { return c.Type == name })
@@ -240,12 +239,12 @@ func Conditions(world *oracle.World, alone func(*object.Gateway) bool, get func(
 		return false
 	}
 	for _, o := range world.Gateways {
+		if !alone(o) {
+			continue
+		}
 		gw := get(object.RefOf(o)).(*object.Gateway)
 		if differs(gw, gw.Status.Conditions, "Programmed", world.Programmed(gw)) {
 			return kind, text
-		}
-		if !alone(o) {
-			continue
 		}
 		for i := range gw.Status.Listeners {
 			if l := &gw.Status.Listeners[i]; differs(gw, l.Conditions, "Accepted", !world.IsTaken(gw, &gw.Spec.Listeners[i])) {
