@@ -230,8 +230,6 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// TestNewerEntry: what took the place of a stale entry since that was read is left. The
-// kernel may give it the same id, when it also gets the same memory.
 // Test1132_fake_table_is_conntrack has the same 50 flows in the kernel's table and in the one that the tests of the Cleaner have:
 // three protocols, both families, translated or not, in each state of TCP, answered or not. Queries with filters give the same, of
 // which the same are forgotten and reset, and the same are left.
@@ -317,6 +315,8 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 	t.Logf("%d queries, %d of which changed the table", queries, forgotten)
 }
 
+// TestNewerEntry: what took the place of a stale entry since that was read is left. The
+// kernel may give it the same id, when it also gets the same memory.
 func TestNewerEntry(t *testing.T) {
 	h := netlab.New(t).Host("newer")
 	put := func(endpoint netip.AddrPort) {
