@@ -282,6 +282,51 @@ func Test1089_reasons_are_where_people_look(t *testing.T) {
 	all(false)
 }
 
+// A Service without YAML, from one command. One that names a provider which nothing asks is taken with a warning that has the way out.
+func Test1090_expose_from_a_provider(t *testing.T) {
+	b := newBox(t, nil)
+	file := newTargets(t)
+	file.set(map[string][]string{"web": servers(ipv4, 8080, b.L1, b.R1)})
+	b.svcctl.Start()
+	verb := func(args ...string) string {
+		t.Helper()
+		out, errOut, code := b.svcctl.Svcctl(args[0], args[1:]...)
+		if code != 0 {
+			t.Fatalf("svcctl %v: exit %d: %s%s", args, code, out, errOut)
+		}
+		return out + errOut
+	}
+	if text := verb("expose", "early", "--port", "80", "--from", "targets:early", "--apply"); !strings.Contains(text, `"targets" is asked by no process: start it with`) {
+		t.Errorf("without svcctl discover: %s", text)
+	}
+	b.svcctl.Discoverer("--from", "targets+file://"+file.path, "--from", "dns").Launch()
+	text := verb("expose", "web", "--port", "80:8080", "--from", "targets:web", "--apply")
+	vip := verb("get", "svc", "web", "-o", "jsonpath={.spec.clusterIP}")
+	at := netip.MustParseAddrPort(vip + ":80")
+	eventually(t, time.Minute, func() error { return b.tryReaches(b.IN, "tcp", at, plain, ipv4.on(8080, b.L1, b.R1)...) })
+	if strings.Contains(text, "provider") {
+		t.Errorf("a provider that is asked: %s", text)
+	}
+	const unknown = `"eu" is no provider of svcctl discover: it has dns, targets (--from)`
+	eventually(t, time.Minute, func() error {
+		if text := verb("expose", "db", "--port", "80", "--from", "eu:db", "--apply"); !strings.Contains(text, unknown) {
+			return fmt.Errorf("an unknown provider: %s", text)
+		}
+		return nil
+	})
+	b.hasProblem(t, "Service default/db", "EndpointsNotRead", unknown)
+	// An endpoint leaves and comes back; the Service is changed to a provider that does not exist, and keeps what it has.
+	file.set(map[string][]string{"web": servers(ipv4, 8080, b.R1)})
+	eventually(t, time.Minute, func() error { return b.tryReaches(b.IN, "tcp", at, plain, ipv4.on(8080, b.R1)...) })
+	if text := verb("expose", "web", "--port", "80:8080", "--from", "wbe:web", "--apply"); !strings.Contains(text, `"wbe" is no provider`) {
+		t.Errorf("a mistake in writing: %s", text)
+	}
+	b.hasProblem(t, "Service default/web", "EndpointsNotRead", `"wbe" is no provider`)
+	if err := b.tryReaches(b.IN, "tcp", at, plain, ipv4.on(8080, b.R1)...); err != nil {
+		t.Errorf("after a mistake in writing: %v", err)
+	}
+}
+
 // Answers with everything that a provider may have by mistake.
 func Test984_hostile_answers(t *testing.T) {
 	b := newBox(t, nil)
