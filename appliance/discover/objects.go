@@ -88,7 +88,7 @@ func (d *discovery) follow(ctx context.Context, path string, query url.Values, e
 		case answered && failure.Reason == wire.ReasonUnauthorized:
 			return fmt.Errorf("%w: endpoints stay as they are; make a token with `svcctl admin token --role endpoints` and start it again", err)
 		case err == nil || answered && failure.Reason == wire.ReasonExpired:
-		case pause.last == 0: // once: it may be away for days
+		case pause.last == 0 && (answered || path == pathServices): // once, and not for each path: it may be away for days
 			d.log.Warn("the appliance is not reached: endpoints wait in memory", "path", path, "err", err)
 		}
 		if !pause.wait(ctx) {

@@ -133,7 +133,7 @@ func (r *resolver) reportNone() {
 		r.unserved("", ReasonNoEndpoints, "it has no endpoint: EndpointSlice %s has none", r.Slices[0].Metadata.Name)
 		r.out.Unserved[0].Warning = true // meant so
 	case annotation.HasSources(r.Service.Metadata.Annotations):
-		r.unserved("", ReasonNoEndpoints, "it has no endpoint: svcctl discover has found none where %s looks for them", annotation.EndpointsFrom)
+		r.unserved("", ReasonNoEndpoints, "it has no endpoint: svcctl discover has written none for %s", annotation.EndpointsFrom)
 	default:
 		r.unserved("", ReasonNoEndpoints, "it has no endpoint: no EndpointSlice has the label %s: %s", object.LabelServiceName, r.ref.Name)
 	}
