@@ -40,6 +40,23 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
+// BenchmarkExports measures boxes with a file for each Service, as kubectl exports them: starts, and a lone change.
+func BenchmarkExports(b *testing.B) {
+	for _, services := range populations {
+		x := newBoxOf(b, netlab.New(b), func(d netlab.Dir) {
+			for i := range services {
+				writeFile(d, styles.Kubectl, i, 0)
+			}
+		})
+		x.starts(b, number(services)+" exported files", 3)
+		x.settle(b)
+		x.Manifests.Write("probe.yaml", probeAt(vip, 5, 0))
+		x.settle(b)
+		x.cost(b, services)
+		x.Stop()
+	}
+}
+
 // writeFile writes the file of the i-th Service, in versions that differ in an endpoint. Each
 // tenth one has managed fields.
 func writeFile(d netlab.Dir, style styles.Style, i, version int) {

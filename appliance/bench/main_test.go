@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -15,7 +17,23 @@ var (
 	program = flag.String("program", "", "measure the `FILE` instead of a svcctl that is built for it")
 	// rounds is how often each thing is measured, in turns with what it is compared with.
 	rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")
+	// populations are the numbers of Services of BenchmarkVerbs and BenchmarkExports.
+	populations = []int{1_000, 10_000, 50_000}
 )
+
+func init() {
+	flag.Func("services", "measure boxes with `N[,N]` Services: -bench 'Verbs|Exports'", func(text string) error {
+		populations = nil
+		for _, one := range strings.Split(text, ",") {
+			n, err := strconv.Atoi(one)
+			if err != nil {
+				return err
+			}
+			populations = append(populations, n)
+		}
+		return nil
+	})
+}
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 

@@ -21,7 +21,7 @@ var asked = []string{
 // BenchmarkVerbs measures verbs, and pages of the dashboard, at numbers of Services: the time until the answer is there, the CPU
 // time and memory of the client, and the CPU time of the appliance meanwhile.
 func BenchmarkVerbs(b *testing.B) {
-	for _, services := range []int{1_000, 10_000, 50_000} {
+	for _, services := range populations {
 		x := newBox(b, netlab.New(b), services)
 		section := "Somebody asks, " + number(services) + " Services"
 		x.Start()

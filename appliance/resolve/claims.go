@@ -96,10 +96,12 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 	for i := range claims {
 		asked[claims[i].Service] = true
 	}
+	isAsked := func(key string) bool { return asked[key] }
+	affected = slices.DeleteFunc(affected, isAsked) // at a start all are
 	affected = append(affected, c.setEgress(slices.AppendSeq(slices.Clone(affected), maps.Keys(asked)))...)
+	affected = slices.DeleteFunc(affected, isAsked)
 	slices.Sort(affected)
-	affected = slices.Compact(affected)
-	return slices.DeleteFunc(affected, func(key string) bool { return asked[key] })
+	return slices.Compact(affected)
 }
 
 // set replaces the frontends of a Service.

@@ -104,10 +104,11 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 	}
 	for _, addr := range sortedOnce(touched) {
 		key := addr.As16()
-		both := l.vips[key] != nil && l.backends[key] != nil
+		hasVIP := l.vips[key] != nil
+		both := hasVIP && l.backends[key] != nil
 		hadVIP, changed := was[key]
 		if !changed {
-			hadVIP = l.vips[key] != nil
+			hadVIP = hasVIP
 		}
 		switch {
 		case l.hosts[key] && !both:
