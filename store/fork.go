@@ -3,7 +3,9 @@ package store
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -35,12 +37,12 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	if s.storage.shared != nil {
 		in = forked{engine.Alone{Memory: memory}, s.storage.shared, c.turns}
 	}
-	if fork, err = open(in, c.cfg, func(*Store) ([]*record.Record, error) { return c.records, nil }); err != nil {
+	if fork, err = open(in, c.cfg, c.fill); err != nil {
 		return nil, 0, err
 	}
 	fork.SetHost(s.hostNow())
 	if s.storage.shared == nil {
-		fork.declared, fork.outcomes, fork.allocator.vanished = c.declared, c.outcomes, c.declared.held
+		fork.declared, fork.allocator.vanished = c.declared, c.declared.held
 		return fork, c.revision, nil
 	}
 	keep := func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
@@ -67,11 +69,26 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 // forkOf is the input of a fork besides stored pairs.
 type forkOf struct {
 	cfg      Config
-	records  []*record.Record
+	table    *table
+	newest   time.Time
 	declared declarations
 	outcomes outcomes
 	turns    []SourceTurn // of the sources that this machine reads
 	revision uint64
+}
+
+// fill puts the objects into a fork, and registers what they hold.
+func (c *forkOf) fill(fork *Store) ([]*record.Record, error) {
+	fork.table, fork.outcomes, fork.numbers.newest = c.table, c.outcomes, c.newest
+	for key, svc := range inOrder(c.table.index.Services()) {
+		if err := fork.hold(svc); err != nil {
+			return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
+		}
+	}
+	for ref, r := range c.table.records {
+		fork.declared.noteOwner(ref, Owner{}, r.Owner)
+	}
+	return nil, nil
 }
 
 // forked is the engine of a fork of a store that other machines write to.
@@ -96,21 +113,13 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	case isTimed && (head.Files || head.Back != nil):
 		return c, ErrForkTimed
 	}
-	c = forkOf{cfg: s.cfg, records: make([]*record.Record, 0, len(s.table.records)), declared: s.declared, revision: s.feed.revision}
+	c = forkOf{cfg: s.cfg, table: s.table.clone(), newest: s.numbers.newest, declared: s.declared, revision: s.feed.revision}
 	c.declared.byObject, c.declared.duplicates, c.declared.troubled = maps.Clone(s.declared.byObject), maps.Clone(s.declared.duplicates), maps.Clone(s.declared.troubled)
 	c.declared.undeclared, c.declared.held = make(map[string]map[object.Ref]struct{}, len(s.declared.undeclared)), maps.Clone(s.declared.held)
 	for path, refs := range s.declared.undeclared {
 		c.declared.undeclared[path] = maps.Clone(refs)
 	}
 	c.outcomes = outcomes{maps.Clone(s.outcomes.notes), maps.Clone(s.outcomes.waiting)}
-	for _, r := range s.table.records {
-		if r.Withheld { // opening decides on that
-			one := *r
-			one.Withheld = false
-			r = &one
-		}
-		c.records = append(c.records, r)
-	}
 	var t engine.Transaction
 	if s.storage.shared != nil {
 		if t, err = s.pairs(); err != nil {

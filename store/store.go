@@ -33,7 +33,7 @@ type Store struct {
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
 	mu       sync.RWMutex
-	table    table
+	table    *table
 	feed     feed
 	declared declarations
 	outcomes outcomes
@@ -306,9 +306,7 @@ func (s *Store) reopen(r *record.Record) {
 	s.numbers.sawCreation(record.CreatedAt(r.Object))
 	if svc, ok := r.Object.(*object.Service); ok {
 		if err := s.hold(svc); err != nil {
-			withheld := *r // a fork has the records of its store
-			withheld.Withheld = true
-			r = &withheld
+			r.Withheld = true
 			s.outcomes.waiting[ref] = struct{}{}
 			s.outcomes.notes[ref] = []note{withheldNote(r, err)}
 		} else if notes := s.allocator.outside(svc, r.Owner); len(notes) > 0 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"maps"
 	"strings"
 
 	"svcctl.io/svcctl/store/annotation"
@@ -51,11 +52,27 @@ type table struct {
 	declaredServices int
 }
 
-func newTable() table {
-	return table{
+func newTable() *table {
+	return &table{
 		records: map[object.Ref]*record.Record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}},
 		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}},
 	}
+}
+
+// clone returns a table of the same objects.
+func (t *table) clone() *table {
+	n := t.namespaces
+	c := &table{
+		records: maps.Clone(t.records), index: t.index.Clone(), lists: lists{kinds: map[string]*kindList{}}, foreign: make(foreigners, len(t.foreign)),
+		namespaces:       namespaceUse{n.state, maps.Clone(n.files), maps.Clone(n.clients), maps.Clone(n.keeping)},
+		dependents:       dependents{index.CloneMaps(t.dependents.of), maps.Clone(t.dependents.orphaned)},
+		declaredServices: t.declaredServices,
+	}
+	for each, f := range t.foreign {
+		one := *f
+		c.foreign[each] = &one
+	}
+	return c
 }
 
 // get returns a stored object, nil when there is none.

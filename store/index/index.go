@@ -44,6 +44,29 @@ func New() *Index {
 	}
 }
 
+// Clone returns an Index of the same objects.
+func (x *Index) Clone() *Index {
+	c := &Index{
+		services: maps.Clone(x.services), slices: maps.Clone(x.slices), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
+		podsWith: CloneMaps(x.podsWith), selectors: maps.Clone(x.selectors), externals: CloneMaps(x.externals),
+	}
+	for at, s := range c.selectors {
+		if s.more != nil {
+			c.selectors[at] = selecting{more: maps.Clone(s.more)}
+		}
+	}
+	return c
+}
+
+// CloneMaps returns a copy of maps and of the maps in them.
+func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
+	c := make(M, len(of))
+	for key, one := range of {
+		c[key] = maps.Clone(one)
+	}
+	return c
+}
+
 // Service returns the Service of a key and what belongs to it.
 func (x *Index) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return x.services[key], x.slices[key], x.endpoints[key]
