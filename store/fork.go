@@ -1,13 +1,13 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
@@ -41,12 +41,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 		return nil, 0, err
 	}
 	fork.SetHost(s.hostNow())
-	if s.storage.shared == nil {
-		fork.declared, fork.allocator.vanished = c.declared, c.declared.held
-		return fork, c.revision, nil
-	}
-	keep := func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
-	return fork, c.revision, fork.SyncFork(c.declared.files, keep)
+	return fork, c.revision, nil
 }
 
 // SyncFork is SyncGuarded for a fork; in a fleet it is about the sources that the machine reads.
@@ -73,20 +68,20 @@ type forkOf struct {
 	newest   time.Time
 	declared declarations
 	outcomes outcomes
+	sources  sources
+	pending  [2]*pending.Set
 	turns    []SourceTurn // of the sources that this machine reads
 	revision uint64
 }
 
 // fill puts the objects into a fork, and registers what they hold.
 func (c *forkOf) fill(fork *Store) ([]*record.Record, error) {
-	fork.table, fork.outcomes, fork.numbers.newest = c.table, c.outcomes, c.newest
+	fork.table, fork.declared, fork.outcomes, fork.sources, fork.numbers.newest = c.table, c.declared, c.outcomes, c.sources, c.newest
+	fork.allocator.vanished, fork.pending.sets = c.declared.held, c.pending
 	for key, svc := range inOrder(c.table.index.Services()) {
 		if err := fork.hold(svc); err != nil {
 			return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
 		}
-	}
-	for ref, r := range c.table.records {
-		fork.declared.noteOwner(ref, Owner{}, r.Owner)
 	}
 	return nil, nil
 }
@@ -113,56 +108,19 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	case isTimed && (head.Files || head.Back != nil):
 		return c, ErrForkTimed
 	}
-	c = forkOf{cfg: s.cfg, table: s.table.clone(), newest: s.numbers.newest, declared: s.declared, revision: s.feed.revision}
-	c.declared.byObject, c.declared.duplicates, c.declared.troubled = maps.Clone(s.declared.byObject), maps.Clone(s.declared.duplicates), maps.Clone(s.declared.troubled)
-	c.declared.undeclared, c.declared.held = make(map[string]map[object.Ref]struct{}, len(s.declared.undeclared)), maps.Clone(s.declared.held)
-	for path, refs := range s.declared.undeclared {
-		c.declared.undeclared[path] = maps.Clone(refs)
+	c = forkOf{cfg: s.cfg, table: s.table.clone(), newest: s.numbers.newest, revision: s.feed.revision}
+	d, o, of := s.declared, s.outcomes, s.sources
+	d.byObject, d.duplicates, d.troubled, d.held, d.undeclared = maps.Clone(d.byObject), maps.Clone(d.duplicates), maps.Clone(d.troubled), maps.Clone(d.held), index.CloneMaps(d.undeclared)
+	c.outcomes = outcomes{maps.Clone(o.notes), maps.Clone(o.waiting)}
+	c.declared, c.sources = d, sources{maps.Clone(of.records), maps.Clone(of.files), index.CloneMaps(of.of), maps.Clone(of.reading), of.changed, maps.Clone(of.stale)}
+	for name := range s.sources.reading {
+		r := s.sources.records[name]
+		c.turns = append(c.turns, SourceTurn{name, r.Reader, r.Instance, r.Generation})
 	}
-	c.outcomes = outcomes{maps.Clone(s.outcomes.notes), maps.Clone(s.outcomes.waiting)}
-	var t engine.Transaction
-	if s.storage.shared != nil {
-		if t, err = s.pairs(); err != nil {
-			return c, err
-		}
-		for name := range s.sources.reading {
-			r := s.sources.records[name]
-			c.turns = append(c.turns, SourceTurn{name, r.Reader, r.Instance, r.Generation})
-		}
-		return c, memory.Commit(t)
+	for k, set := range s.pending.sets {
+		c.pending[k] = set.Clone()
 	}
-	for _, prefix := range []string{headKey, pending.Timed.Prefix(), pending.Staged.Prefix()} {
-		pairs, err := s.storage.engine.Load(prefix)
-		if err != nil {
-			return c, err
-		}
-		t.Puts = append(t.Puts, pairs...)
-	}
-	t.CompareKey = headKey
-	return c, memory.Commit(t)
-}
-
-// pairs are the stored pairs of the store as it is, without the objects: the engine of several machines may have newer ones. The
-// state of the writer must be held.
-func (s *Store) pairs() (t engine.Transaction, err error) {
-	t.CompareKey = headKey
-	t.Puts = append(t.Puts, engine.Pair{Key: headKey, Revision: s.feed.revision})
-	u := sourcesUpdate{records: s.sources.records, files: s.sources.files}
-	if err := u.addTo(&t, s.feed.revision); err != nil {
-		return t, err
-	}
-	for _, set := range s.pending.sets {
-		if err := set.AddAll(s.feed.revision, &t); err != nil {
-			return t, err
-		}
-	}
-	timed := s.pending.timed()
-	if timed.Head == nil {
-		return t, nil
-	}
-	value, err := json.Marshal(pending.LocalEnd{ID: timed.EndID(), Of: timed.Ends.Wall, Here: timed.Ends})
-	t.Puts = append(t.Puts, engine.Pair{Key: timed.Kind.EndKey(), Value: value, Revision: s.feed.revision})
-	return t, err
+	return c, memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: s.feed.revision}}})
 }
 
 // SeeAs has the store ask the snapshot of the host that another one has now.

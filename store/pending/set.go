@@ -119,17 +119,11 @@ func (s *Set) AddHead(revision uint64, out *engine.Transaction) error {
 	return nil
 }
 
-// AddAll adds the whole set to a commit.
-func (s *Set) AddAll(revision uint64, out *engine.Transaction) error {
-	if s.Head == nil {
-		return nil
-	}
-	for ref, before := range s.Before {
-		if err := s.Kind.AddBefore(ref, before, revision, out); err != nil {
-			return err
-		}
-	}
-	return s.AddHead(revision, out)
+// Clone returns a set of the same versions.
+func (s *Set) Clone() *Set {
+	next := *s
+	next.Before, next.slices = maps.Clone(s.Before), maps.Clone(s.slices)
+	return &next
 }
 
 // AddEnd adds to a commit that the versions before are deleted, and the head becomes another one, or is deleted with them.
@@ -151,8 +145,7 @@ func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	if !slices.ContainsFunc(f.Deletes, ours) && !slices.ContainsFunc(f.Puts, func(p engine.Pair) bool { return ours(p.Key) }) {
 		return s, false, nil
 	}
-	next = s.With(s.Head)
-	next.Before, next.slices = maps.Clone(s.Before), maps.Clone(s.slices)
+	next = s.Clone()
 	for _, key := range f.Deletes {
 		object, isObject := strings.CutPrefix(key, s.Kind.objectPrefix())
 		if ref, is := record.RefOfKey(object); is && isObject {
