@@ -5,7 +5,17 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
 )
+
+// onlyLeave reports whether the appliance found endpoints that leave with an address of the Service, and are not for clients.
+func (d *diagnosis) onlyLeave() bool {
+	return d.Service.Metadata.Annotations[object.AnnotationEgress] != "" && slices.ContainsFunc(d.Status.Problems, func(p wire.Problem) bool {
+		return p.Reason == "NoEndpoints" && p.Object == d.ref()
+	})
+}
 
 // leaves adds what an endpoint leaves the box as, when it begins connections itself.
 func (d *diagnosis) leaves(source netip.Addr) {

@@ -73,6 +73,8 @@ func (d *diagnosis) endpoints() {
 			d.details(t.why...)
 		case d.leadsOn(&port):
 			d.goodAlone(&port)
+		case total > 0 && d.onlyLeave():
+			d.add(Doubt, "", "%s has %s, which only begin connections: clients are refused, as is written", name, count(total, "endpoint"))
 		case total > 0:
 			d.add(Bad, d.makeReady(), "%s has %s, and none is ready: clients are refused", name, count(total, "endpoint"))
 			d.details(t.why...)

@@ -236,8 +236,7 @@ func queryDeleteOptions(r *request, into *object.DeleteOptions) error {
 		into.PropagationPolicy = &policy
 	}
 	if r.query.Has("orphanDependents") {
-		orphan := boolIn(r, "orphanDependents")
-		into.OrphanDependents = &orphan
+		into.OrphanDependents = new(boolIn(r, "orphanDependents"))
 	}
 	seconds, err := intIn(r, "gracePeriodSeconds")
 	into.GracePeriodSeconds = &seconds

@@ -63,8 +63,7 @@ func (p page) meta(objects []object.Object, revision uint64, o *listOptions) tab
 	last := p.last.GetMeta()
 	meta.Continue = after(last.Namespace, last.Name, int64(revision))
 	if o.everything() {
-		remaining := int64(len(objects) - p.length)
-		meta.RemainingItemCount = &remaining
+		meta.RemainingItemCount = new(int64(len(objects) - p.length))
 	}
 	return meta
 }
@@ -196,8 +195,7 @@ func listOptionsOf(r *request) (o listOptions, err error) {
 	o.match = r.query.Get("resourceVersionMatch")
 	o.bookmarks = boolIn(r, "allowWatchBookmarks")
 	if r.query.Has("sendInitialEvents") {
-		initial := boolIn(r, "sendInitialEvents")
-		o.initial = &initial
+		o.initial = new(boolIn(r, "sendInitialEvents"))
 	}
 	o.version = r.query.Get("resourceVersion")
 	if o.revision, err = revisionOf(o.version); err != nil {

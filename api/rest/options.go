@@ -43,8 +43,7 @@ type options struct {
 func optionsOf(r *request, kind string) (*options, error) {
 	o := &options{manager: r.query.Get("fieldManager"), validation: r.query.Get("fieldValidation")}
 	if values, ok := r.query["force"]; ok {
-		force := values[0] != "false" && values[0] != "0"
-		o.force = &force
+		o.force = new(values[0] != "false" && values[0] != "0")
 	}
 	errs := managerErrors(o.manager)
 	errs = append(errs, dryRunErrors(r.query["dryRun"])...)

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"strings"
 )
 
 // EgressPorts is how many ports the kernel has for the connections that leave with one address towards one address, port and protocol:
@@ -43,17 +42,11 @@ type EgressSource struct {
 	Uplink  string `json:"uplink,omitempty"`
 }
 
+func (s EgressSource) String() string { return s.Address }
+
 // Text is the Egress in one line: the address, its sources, the first few by name, its destinations, its connections and its use of ports.
 func (e *EgressTraffic) Text() string {
-	const most = 5
-	var sources []string
-	for i := range e.Sources[:min(len(e.Sources), most)] {
-		sources = append(sources, e.Sources[i].Address)
-	}
-	text := e.Address + " for " + strings.Join(sources, ", ")
-	if more := len(e.Sources) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
+	text := e.Address + " for " + First(e.Sources, 5)
 	if e.To != "" {
 		text += ", to " + e.To
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -246,6 +247,19 @@ func Rate(r float64) string {
 		return Grouped(int(r + 0.5))
 	}
 	return strconv.FormatFloat(r, 'f', 1, 64)
+}
+
+// First joins the first so many of a list, with the number of the others: "a, b and 3 more".
+func First[T any](all []T, most int) string {
+	texts := make([]string, min(len(all), most))
+	for i := range texts {
+		texts[i] = fmt.Sprint(all[i])
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Binary returns a number of bytes for people, of up to four digits, with a binary prefix: "1.5" and "K"; "900" and "".

@@ -309,8 +309,7 @@ func (r *Registry) nextEvent(w *watcher) (event wire.AnnouncementsEvent, ok bool
 	if !w.began || w.configs != r.configs {
 		clear(w.changed)
 		w.began, w.drained, w.configs = true, r.drained, r.configs
-		all := r.list(false)
-		event.All = &all
+		event.All = new(r.list(false))
 		if w.configured {
 			config := r.config // it is read without the lock
 			event.Config = &config

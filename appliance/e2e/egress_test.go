@@ -322,6 +322,36 @@ func Test1037_destinations_by_source_sets(t *testing.T) {
 	b.hasProblem(t, ipv4.object("Service", "mail"), "UnknownSourceSet", "there is no --source-set other, so endpoints leave with their own addresses")
 }
 
+// A Service whose hosts only go out is no outage, in any view.
+func Test1038_hosts_that_only_go_out(t *testing.T) {
+	b := newBox(t, leaving(metered))
+	b.svcctl.Manifests.Write("mail.yaml", ipv4.mail("mail", 4))
+	b.svcctl.Manifests.Write("slice.yaml", ipv4.rawSlice("mail", "mail", "p80: 80", fmt.Sprintf("{addresses: [%q], conditions: {ready: false}}", ipv4.of(b.L1))))
+	b.EXT.Serve("tcp", 7000)
+	b.svcctl.Start()
+	b.leavesAs(t, "tcp", b.L1, ipv4.at(ipv4.of(b.EXT).String(), 7000), ipv4.lb(4))
+	const meant = "clients are refused, as is written"
+	eventually(t, syncTimeout, func() error {
+		out, errOut, code := b.svcctl.Svcctl("status")
+		if code != 0 || !strings.Contains(out, "has no endpoint on purpose") || !strings.Contains(out, meant) || strings.Contains(out, "✗") {
+			return fmt.Errorf("status: exit code %d: %s%s", code, out, errOut)
+		}
+		return nil
+	})
+	for _, args := range [][]string{{"explain", "svc/" + ipv4.name("mail")}, {"describe", "svc", ipv4.name("mail")}, {"get", "svc", ipv4.name("mail"), "-o", "yaml"}} {
+		if out, errOut, _ := b.svcctl.Svcctl(args[0], args[1:]...); !strings.Contains(out, meant) || strings.Contains(out, "none is ready") {
+			t.Errorf("svcctl %v: %s%s", args, out, errOut)
+		}
+	}
+	eventually(t, syncTimeout, func() error {
+		page, err := b.GW1.Get(netip.MustParseAddrPort(metricsAddr), "/metrics")
+		if err != nil || !strings.Contains(page.Body, `svcctl_service_states{state="idle"} 1`) {
+			return fmt.Errorf("%v: the metrics have no idle Service", err)
+		}
+		return nil
+	})
+}
+
 // sendUnreachable sends an ICMP error about a packet that was never sent.
 func sendUnreachable(t *testing.T, h *netlab.Host, from, to netip.Addr) {
 	t.Helper()

@@ -293,8 +293,7 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 		owner.Kind, owner.UID = object.KindEndpoints, meta.UID
 		o.Metadata.Annotations = mirroredAnnotations(meta.Annotations)
 	}
-	isTrue := true
-	owner.Controller, owner.BlockOwnerDeletion = &isTrue, &isTrue
+	owner.Controller, owner.BlockOwnerDeletion = new(true), new(true)
 	o.Metadata.OwnerReferences = []object.OwnerReference{owner}
 	o.Metadata.Labels = s.labels(meta.Labels)
 	o.Metadata.Labels[object.LabelServiceName] = name

@@ -322,8 +322,7 @@ func (a *Announcements) look(now time.Time) (again time.Duration) {
 	}
 	a.drained = nil
 	if all.Drained {
-		p := drainedProblem(&all, len(found))
-		a.drained = &p
+		a.drained = new(drainedProblem(&all, len(found)))
 	}
 	return again
 }

@@ -15,10 +15,7 @@ import (
 // An address that endpoints leave with is short of ports from portsShort percent on, and until they are below portsEnough. The kernel
 // loses the first connections at about 96 percent, as it gives up before it has tried all ports. The step of the percentage keeps
 // the text of the problem as it is for most looks.
-const (
-	portsShort, portsEnough = 80, 70
-	portsStep               = 5
-)
+const portsShort, portsEnough, portsStep = 80, 70, 5
 
 // Egress warns before the ports of an address run out that endpoints leave with.
 type Egress struct {

@@ -325,8 +325,7 @@ func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 			d := &s.Dead[i]
 			e := wire.EndpointHealth{Service: key, Port: d.Port.Name, Protocol: d.Port.Protocol, Endpoint: d.Endpoint.String(), State: wire.HealthDown, Check: wire.CheckOfFailures, Why: d.Why, Ejected: s.Eject}
 			if !d.Since.IsZero() {
-				since := d.Since.UTC().Truncate(time.Second)
-				e.Since = &since
+				e.Since = new(d.Since.UTC().Truncate(time.Second))
 			}
 			list = append(list, shown{e, d.Endpoint})
 		}
@@ -381,8 +380,7 @@ func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	e.Failures, e.Passes, e.Took = v.Failures, v.Passes, wire.Duration(v.Last.Took)
 	e.Held = wire.Duration(v.Held)
 	if !v.Since.IsZero() {
-		since := v.Since.UTC().Truncate(time.Second)
-		e.Since = &since
+		e.Since = new(v.Since.UTC().Truncate(time.Second))
 	}
 	return e
 }

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -188,10 +189,7 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 	field := annotation.Field(object.AnnotationEgress)
 	var outside []netip.Addr
 	for _, a := range sortedOnce(r.egress.sources) {
-		what := r.facts.Host[a]
-		if what == "" && r.facts.Local[a] {
-			what = "an address of this host"
-		}
+		what := cmp.Or(r.facts.Host[a], Choose(r.facts.Local[a], "an address of this host", ""))
 		switch {
 		case what != "":
 			r.warn(r.ref, field, reasonEgressNotAllowed, "%s is %s, whose own connections keep their address", a, what)
@@ -206,6 +204,18 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 			Choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), r.facts.EgressFrom)
 	}
 	return sources
+}
+
+// onlyLeaves reports whether the Service is there for what its hosts begin alone: they leave with its address, and all of them are
+// written to be not ready. In a slice that is managed by a program, that is an observation.
+func (r *resolver) onlyLeaves() bool {
+	serves := func(e object.Endpoint) bool {
+		return e.Conditions.Ready == nil || *e.Conditions.Ready || object.Deref(e.Conditions.Terminating)
+	}
+	return slices.ContainsFunc(r.out.Ports, func(p nft.ServicePort) bool { return len(p.Egress.Sources) > 0 }) &&
+		!slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool {
+			return s.Metadata.Labels[object.LabelManagedBy] != "" || slices.ContainsFunc(s.Endpoints, serves)
+		})
 }
 
 // Choose is one of two texts.

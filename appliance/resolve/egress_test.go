@@ -146,6 +146,44 @@ func TestEgressTo(t *testing.T) {
 	}
 }
 
+// A Service whose hosts only go out, as is written, has no outage; one whose hosts a program found to be not ready has.
+func TestHostsThatOnlyGoOut(t *testing.T) {
+	const meant, outage = "NoEndpoints warning clients are refused, as is written", "NoReadyEndpoint error none of its"
+	managed := func(s *object.EndpointSlice) *object.EndpointSlice {
+		s.Metadata.Labels = map[string]string{object.LabelManagedBy: "discovery.example"}
+		return s
+	}
+	for name, tt := range map[string]struct {
+		egress string
+		slices []*object.EndpointSlice
+		want   string
+	}{
+		"all":                   {"vip", []*object.EndpointSlice{slice(25, "10.1.2.11 n", "10.1.2.12 n")}, meant},
+		"no egress":             {"", []*object.EndpointSlice{slice(25, "10.1.2.11 n", "10.1.2.12 n")}, outage},
+		"outside of the border": {"vip", []*object.EndpointSlice{slice(25, "10.2.2.11 n")}, outage},
+		"one that drains":       {"vip", []*object.EndpointSlice{slice(25, "10.1.2.11 n", "10.1.2.12 n -s t")}, outage},
+		"found by a program":    {"vip", []*object.EndpointSlice{managed(slice(25, "10.1.2.11 n"))}, outage},
+		"one for clients":       {"vip", []*object.EndpointSlice{slice(25, "10.1.2.11", "10.1.2.12 n")}, ""},
+	} {
+		svc := exposed(object.TypeLoadBalancer, map[string]string{object.AnnotationEgress: tt.egress})
+		if tt.egress == "" {
+			svc.Metadata.Annotations = nil
+		}
+		f := &Facts{}
+		f.EgressFrom = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		out, got := Service(Input{Service: svc, Slices: tt.slices}, f), ""
+		for _, p := range out.Unserved {
+			got += p.Reason + map[bool]string{true: " warning ", false: " error "}[p.Warning] + p.Message
+			if _, message, found := strings.Cut(p.Message, ": "); found && p.Field != "" {
+				got = p.Reason + " error " + message
+			}
+		}
+		if !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
 // Of two Services that give a source one address, but other destinations, the second one by name is warned.
 func TestEgressToIsGrantedByName(t *testing.T) {
 	set := nft.NewSourceSet("partner", 1, nil)

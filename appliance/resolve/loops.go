@@ -177,16 +177,14 @@ func (x addressIndex) replace(changed []netip.Addr, service string, before, now 
 }
 
 // without are the addresses of one sorted list that are not in another.
-func without(list, other []netip.Addr) (rest []netip.Addr) {
+func without(list, other []netip.Addr) []netip.Addr {
 	if len(other) == 0 {
 		return list
 	}
-	for _, addr := range list {
-		if _, in := slices.BinarySearchFunc(other, addr, netip.Addr.Compare); !in {
-			rest = append(rest, addr)
-		}
-	}
-	return rest
+	return slices.DeleteFunc(slices.Clone(list), func(addr netip.Addr) bool {
+		_, in := slices.BinarySearchFunc(other, addr, netip.Addr.Compare)
+		return in
+	})
 }
 
 // askedFor holds the frontends and unready endpoints of a Service.

@@ -37,6 +37,10 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 		}
 		return
 	}
+	if r.onlyLeaves() {
+		r.unserved("", ReasonNoEndpoints, "clients are refused, as is written: its endpoints, which are not ready in any EndpointSlice, only begin connections (%s)", object.AnnotationEgress).Warning = true
+		return
+	}
 	for i := range r.Service.Spec.Ports {
 		port := &r.Service.Spec.Ports[i]
 		var planned, unserved, notLocal, down []nft.Family
@@ -130,8 +134,7 @@ func (r *resolver) reportNone() {
 	case len(r.Service.Spec.Selector) > 0 && !slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return !generated(s) }):
 		// The controller of its slices reports which Pods there are.
 	case slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return !generated(s) }):
-		r.unserved("", ReasonNoEndpoints, "it has no endpoint: EndpointSlice %s has none", r.Slices[0].Metadata.Name)
-		r.out.Unserved[0].Warning = true // meant so
+		r.unserved("", ReasonNoEndpoints, "it has no endpoint: EndpointSlice %s has none", r.Slices[0].Metadata.Name).Warning = true // meant so
 	case annotation.HasSources(r.Service.Metadata.Annotations):
 		r.unserved("", ReasonNoEndpoints, "it has no endpoint: svcctl discover has written none for %s", annotation.EndpointsFrom)
 	default:
@@ -154,8 +157,7 @@ func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, famil
 	case alone && !slices.ContainsFunc(families, func(f nft.Family) bool {
 		return slices.ContainsFunc(r.backends[portKey{port.Name, proto, f}], func(b backend) bool { return b.named })
 	}):
-		r.reportAt(index, over, ReasonNoEndpoints, "it has no endpoint: the EndpointSlice of the port has none")
-		r.out.Unserved[len(r.out.Unserved)-1].Warning = true // meant so
+		r.reportAt(index, over, ReasonNoEndpoints, "it has no endpoint: the EndpointSlice of the port has none").Warning = true // meant so
 		return
 	}
 	if n, _ := r.total(index, endpoints, families); n > 0 {
@@ -176,12 +178,13 @@ func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, famil
 	r.reportAt(index, over, ReasonNoReadyEndpoint, "none of the endpoints of its EndpointSlices can be used")
 }
 
-func (r *resolver) reportAt(index int, over, reason, format string, args ...any) {
-	r.unserved(fmt.Sprintf("spec.ports[%d]", index), reason, "%s%s: %s", r.portText(index), over, fmt.Sprintf(format, args...))
+func (r *resolver) reportAt(index int, over, reason, format string, args ...any) *Problem {
+	return r.unserved(fmt.Sprintf("spec.ports[%d]", index), reason, "%s%s: %s", r.portText(index), over, fmt.Sprintf(format, args...))
 }
 
-func (r *resolver) unserved(field, reason, format string, args ...any) {
+func (r *resolver) unserved(field, reason, format string, args ...any) *Problem {
 	r.out.Unserved = append(r.out.Unserved, Problem{Object: r.ref, Field: field, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	return &r.out.Unserved[len(r.out.Unserved)-1]
 }
 
 // total counts the endpoints of a port in any state, in some families, and those of this box among them.

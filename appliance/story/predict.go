@@ -107,12 +107,13 @@ func (n *hostNetwork) MasqueradeAddr(iface uint32) netip.Addr {
 	return way.From
 }
 
-// concerned are the Services whose elements the packet may meet: those of its address, and those of its node port.
+// concerned are the Services whose elements the packet may meet: those of its address, those of its node port, and those that its
+// source leaves for.
 func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]nft.ServicePort {
 	found := map[string][]nft.ServicePort{}
 	for key, ports := range served {
 		if slices.ContainsFunc(ports, func(port nft.ServicePort) bool {
-			return slices.ContainsFunc(port.Frontends, func(fe nft.Frontend) bool {
+			return slices.Contains(port.Egress.Sources, p.Saddr) || slices.ContainsFunc(port.Frontends, func(fe nft.Frontend) bool {
 				return fe.Addr == p.Daddr || !fe.Addr.IsValid() && fe.Port == p.Dport
 			})
 		}) {
@@ -147,6 +148,8 @@ func (t *description) outcomes(p *sim.Packet, outcomes []sim.Result) {
 			t.say(wire.TraceBad, "", "refused, the client gets a %s: %s", rejection(r.RejectWith), t.refusal())
 		case r.Kind == sim.Dropped:
 			t.say(wire.TraceBad, "", "dropped, the client gets no answer: %s", t.silence())
+		case !r.DNATed && r.SNATed:
+			t.say(wire.TraceGood, "", "leaves with %s, an address of the Service that %s is an endpoint of", r.Src, p.Saddr)
 		case !r.DNATed:
 			t.say(wire.TraceNote, "", "passes without translation: no Service takes it")
 		default:
@@ -158,16 +161,11 @@ func (t *description) outcomes(p *sim.Packet, outcomes []sim.Result) {
 	}
 	slices.Sort(to)
 	to = slices.Compact(to)
-	more := ""
-	if len(to) > mostOutcomes {
-		more = fmt.Sprintf(" and %d more", len(to)-mostOutcomes)
-		to = to[:mostOutcomes]
-	}
 	which := "goes to endpoint "
 	if len(to) > 1 {
 		which = "goes to one of the endpoints "
 	}
-	t.say(wire.TraceGood, "", "%s%s%s", which, strings.Join(to, ", "), more)
+	t.say(wire.TraceGood, "", "%s%s", which, wire.First(to, mostOutcomes))
 	if sources[p.Saddr] {
 		t.say(wire.TraceGood, "", "the endpoint sees the client's own address, %s", p.Saddr)
 	}

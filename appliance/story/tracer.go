@@ -55,8 +55,7 @@ func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 func find(h *trace.Header) (found *conntrack.Connection) {
 	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
 		if byte(c.Protocol) == h.Protocol && (c.Client == h.From && (c.To == h.To || c.Endpoint == h.To) || c.Endpoint == h.From && c.As == h.To) {
-			copied := *c
-			found = &copied
+			found = new(*c)
 		}
 	})
 	return found

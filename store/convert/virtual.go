@@ -100,8 +100,7 @@ func (v *Virtual) Objects() []object.Object {
 	}
 	switch is4, is6 := v.families(); {
 	case is4 && is6:
-		policy := object.PreferDualStack
-		spec.IPFamilyPolicy = &policy
+		spec.IPFamilyPolicy = new(object.PreferDualStack)
 	case is6:
 		spec.IPFamilies = []string{object.IPv6}
 	}

@@ -38,8 +38,7 @@ func (w Writer) owner(operation string) owner {
 }
 
 func (w Writer) now() *time.Time {
-	t := w.Now.UTC().Truncate(time.Second)
-	return &t
+	return new(w.Now.UTC().Truncate(time.Second))
 }
 
 func (w Writer) ignored() []string {

@@ -17,8 +17,7 @@ func clone[T any](p *T) *T {
 	if p == nil {
 		return nil
 	}
-	v := *p
-	return &v
+	return new(*p)
 }
 
 // cloneEach is a copy of a list, each item made by one; nil stays nil.

@@ -104,9 +104,9 @@ func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 	alone, unknown := announcedAlone(all)
 	switch {
 	case len(alone) > 0:
-		return env.Consent(v, fmt.Sprintf("no other box announces %s: clients lose %s", few(alone), pronoun(alone)))
+		return env.Consent(v, fmt.Sprintf("no other box announces %s: clients lose %s", wire.First(alone, few), pronoun(alone)))
 	case len(unknown) > 0 && env.StdinTTY:
-		return env.Consent(v, fmt.Sprintf("clients lose %s, unless another box announces %s, which this box cannot see", few(unknown), pronoun(unknown)))
+		return env.Consent(v, fmt.Sprintf("clients lose %s, unless another box announces %s, which this box cannot see", wire.First(unknown, few), pronoun(unknown)))
 	}
 	return nil
 }
@@ -137,14 +137,8 @@ func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	return alone, unknown
 }
 
-// few returns addresses, the first few by name.
-func few(addrs []string) string {
-	const most = 5
-	if len(addrs) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(addrs[:most], ", "), len(addrs)-most)
-	}
-	return strings.Join(addrs, ", ")
-}
+// few bounds the addresses that a text names.
+const few = 5
 
 // pronoun stands for addresses.
 func pronoun(addrs []string) string {

@@ -109,13 +109,8 @@ func rolloutPage(r *wire.Rollout) string {
 	if r.Phase == wire.RolloutStopped {
 		line("What to do", "`svcctl fleet rollout resume` goes on with this step, `svcctl fleet rollout undo` takes it back")
 	}
-	const most = 10
-	if n := len(r.Objects); n > 0 {
-		text := strings.Join(r.Objects[:min(most, n)], ", ")
-		if n > most {
-			text += fmt.Sprintf(" and %d more", n-most)
-		}
-		line("Objects", text)
+	if len(r.Objects) > 0 {
+		line("Objects", wire.First(r.Objects, 10))
 	}
 	if r.BoxesUnknown != "" {
 		line("Boxes", "not known: "+r.BoxesUnknown)

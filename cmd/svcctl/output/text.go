@@ -33,10 +33,7 @@ func Wrap(text, indent string, width int) string {
 
 // Pad fills s with blanks to width characters.
 func Pad(s string, width int) string {
-	for len(s) < width {
-		s += " "
-	}
-	return s
+	return s + strings.Repeat(" ", max(0, width-len(s)))
 }
 
 // Count is a number with its noun: "1 problem", "2 problems".
@@ -73,11 +70,10 @@ func Rate(r *float64) string {
 	if r == nil {
 		return "-"
 	}
-	precision := 0
 	if *r > 0 && *r < 10 {
-		precision = 1
+		return strconv.FormatFloat(*r, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(*r, 'f', precision, 64)
+	return strconv.FormatFloat(*r, 'f', 0, 64)
 }
 
 // ServicePort names a port of a Service: "shop/web", or "shop/web:http" where the port has a name.
