@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/record"
@@ -49,7 +50,11 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 					return fmt.Sprint(written[0].Err, written[0].Removed, written[0].Warnings)
 				}
 			}
+			inside := insideOf(b.s)
 			foreseen := do(fork)
+			if now := insideOf(b.s); now != inside {
+				t.Fatalf("seed %d, step %d: a change of the fork is one of the store's indexes:\n%s\nbecame\n%s", seed, step, inside, now)
+			}
 			if objects(b.s) != before || b.problems() != problems || b.s.Revision() != revision || b.engine.Commits() != commits {
 				t.Fatalf("seed %d, step %d: a change of the fork is one of the store", seed, step)
 			}
@@ -62,6 +67,20 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 			b.check()
 		}
 	}
+}
+
+// insideOf is all that a fork takes over of a store, with the addresses of objects.
+func insideOf(s *Store) string {
+	var b strings.Builder
+	d, n := &s.declared, &s.table.namespaces
+	fmt.Fprintln(&b, s.table.records, *s.table.index, *n, s.table.dependents, s.table.declaredServices, d.byObject, d.undeclared, d.duplicates, d.troubled, d.held, s.outcomes, s.sources)
+	for _, each := range slices.SortedFunc(maps.Keys(s.table.foreign), func(a, b annotation.Foreign) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
+		fmt.Fprintln(&b, each, *s.table.foreign[each])
+	}
+	for _, set := range s.pending.sets {
+		fmt.Fprintln(&b, *set)
+	}
+	return b.String()
 }
 
 // versionsOf are all objects with their owners, without what is by chance: uids and creation times.
