@@ -279,14 +279,8 @@ func (b *box) packetsArrive(world *oracle.World) error {
 // gatewaysAreServed: the conditions of Gateways, listeners and routes are what becomes of their clients.
 func (b *box) gatewaysAreServed(world *oracle.World) error {
 	contested := contestedAddresses(world)
-	for _, gw := range world.Gateways {
-		for _, other := range world.Gateways {
-			for _, a := range gw.Spec.Addresses {
-				if other != gw && slices.ContainsFunc(other.Spec.Addresses, func(o object.GatewayAddress) bool { return *o.Value == *a.Value }) {
-					contested[netip.MustParseAddr(*a.Value)] = true
-				}
-			}
-		}
+	for addr := range sharedAddresses(world) {
+		contested[addr] = true
 	}
 	alone := func(gw *object.Gateway) bool {
 		b.stats.Gateways++
@@ -305,6 +299,21 @@ func (b *box) gatewaysAreServed(world *oracle.World) error {
 		return fmt.Errorf("%s: %s\n%s", kind, text, world)
 	}
 	return nil
+}
+
+// sharedAddresses are those that several Gateways ask for.
+func sharedAddresses(world *oracle.World) map[netip.Addr]bool {
+	asked, shared := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, gw := range world.Gateways {
+		for _, a := range gw.Spec.Addresses {
+			addr := netip.MustParseAddr(*a.Value)
+			if asked[addr] {
+				shared[addr] = true
+			}
+			asked[addr] = true
+		}
+	}
+	return shared
 }
 
 // hostsLeave: what hosts send past Services leaves with the address that docs/egress.md gives it.

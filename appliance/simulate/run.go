@@ -495,6 +495,14 @@ func (b *box) stored() (*oracle.World, error) {
 			w.Grants = append(w.Grants, have)
 		}
 	}
+	// The order decides which of several slices has the share of a group.
+	byName := func(a, c object.Object) int {
+		return strings.Compare(object.RefOf(a).String(), object.RefOf(c).String())
+	}
+	slices.SortFunc(w.Services, func(a, c *object.Service) int { return byName(a, c) })
+	slices.SortFunc(w.Slices, func(a, c *object.EndpointSlice) int { return byName(a, c) })
+	slices.SortFunc(w.Endpoints, func(a, c *object.Endpoints) int { return byName(a, c) })
+	slices.SortFunc(w.Gateways, func(a, c *object.Gateway) int { return byName(a, c) })
 	for _, gw := range w.Gateways {
 		service, _ := b.life.store.Get(object.ServiceRef(oracle.ServiceOf(gw)))
 		if service == nil {
@@ -503,9 +511,6 @@ func (b *box) stored() (*oracle.World, error) {
 		w.Services = append(w.Services, service.DeepCopy().(*object.Service))
 		w.Slices = append(w.Slices, w.GatewaySlices(gw)...)
 	}
-	slices.SortFunc(w.Services, func(a, c *object.Service) int {
-		return strings.Compare(object.RefOf(a).String(), object.RefOf(c).String())
-	})
 	return w, nil
 }
 
