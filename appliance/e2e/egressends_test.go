@@ -123,6 +123,8 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 
 	shows("OUT/s", "top", "--once")
 	shows(" by ext0 (most connections to "+to.String()+"/TCP)", "explain", f.of(b.L1).String())
+	shows("leaves with "+f.lb(4), "trace", f.of(b.L1).String(), to.String(), "--predict")
+	shows("passes without translation", "trace", f.of(b.L2).String(), to.String(), "--predict")
 	killed, err := b.L1.Dial(to, patiently)
 	if err != nil {
 		t.Fatal(err)
