@@ -103,8 +103,7 @@ func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error)
 		return // the client hung up
 	}
 	dial, isNet := errors.AsType[*net.OpError](err)
-	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	if untrusted || isNet && dial.Op == "dial" { // it was not sent
+	if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); untrusted || isNet && dial.Op == "dial" { // it was not sent
 		w.Header().Set("Retry-After", strconv.Itoa(awayRetry))
 		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: this box is a leaf of its fleet and hands changes to a core box: "+err.Error())
 		return

@@ -54,8 +54,7 @@ func check(w http.ResponseWriter, r *http.Request, name string, err error, code 
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	endpoint := strings.TrimPrefix(r.URL.Path, "/")
-	_, verbose := r.URL.Query()["verbose"]
-	switch {
+	switch _, verbose := r.URL.Query()["verbose"]; {
 	case err != nil:
 		w.WriteHeader(code)
 		fmt.Fprintf(w, "[-]%s failed: %v\n%s check failed\n", name, err, endpoint)
@@ -169,8 +168,7 @@ func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 // why is the reason that the appliance is behind, for the end of a message; err is
 // what waiting ended with.
 func (s *Server) why(err error) string {
-	st := s.backend.Status()
-	switch {
+	switch st := s.backend.Status(); {
 	case !errors.Is(err, context.DeadlineExceeded):
 		return ": " + err.Error()
 	case st.Reason != "":

@@ -125,8 +125,7 @@ func impersonates(r *http.Request) (asks bool, who string) {
 // needs lets users of at least a role through to h.
 func needs(role auth.Role, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user := auth.From(r.Context())
-		switch {
+		switch user := auth.From(r.Context()); {
 		case user.Role >= role:
 			h.ServeHTTP(w, r)
 		case user.Role == auth.Nobody:

@@ -115,8 +115,7 @@ func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	peer := peerOf(conn)
-	crowded := peer.IsValid() && l.peers[peer] >= l.share
-	if crowded || len(l.open) >= l.max {
+	if crowded := peer.IsValid() && l.peers[peer] >= l.share; crowded || len(l.open) >= l.max {
 		oldest := l.waiting.Front()
 		for oldest != nil && crowded && peerOf(oldest.Value.(net.Conn)) != peer {
 			oldest = oldest.Next()

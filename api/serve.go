@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -162,16 +163,12 @@ type recorder struct {
 }
 
 func (r *recorder) WriteHeader(code int) {
-	if r.code == 0 {
-		r.code = code
-	}
+	r.code = cmp.Or(r.code, code)
 	r.ResponseWriter.WriteHeader(code)
 }
 
 func (r *recorder) Write(b []byte) (int, error) {
-	if r.code == 0 {
-		r.code = http.StatusOK
-	}
+	r.code = cmp.Or(r.code, http.StatusOK)
 	return r.ResponseWriter.Write(b)
 }
 

@@ -171,8 +171,7 @@ func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 			return asks, nil
 		}
 	}
-	secure := tls.NewListener(ln, of)
-	return s.limits.serve(ctx, secure, s.Handler(), s.log, s.cfg.Panicked)
+	return s.limits.serve(ctx, tls.NewListener(ln, of), s.Handler(), s.log, s.cfg.Panicked)
 }
 
 // Handler returns the whole API without a listener. The user of a request follows from the Peer in

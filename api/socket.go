@@ -65,8 +65,7 @@ func (a socketAccess) barred(path string) string {
 		return ""
 	}
 	status, ok := info.Sys().(*syscall.Stat_t)
-	mode := info.Mode().Perm()
-	switch {
+	switch mode := info.Mode().Perm(); {
 	case !ok || mode&0o001 != 0:
 		return ""
 	case a.readers:

@@ -102,7 +102,7 @@ func TestFilesAndTheAPIAnswerAlike(t *testing.T) {
 	file := manifest.Decode("a.yaml", []byte(text.String()), manifest.DefaultLimits())
 	for _, d := range file.Documents {
 		ref := object.RefOf(d.Object)
-		results, err := objects.Write(store.Write{Ref: ref, Object: d.Object.DeepCopy()})
+		results, err := objects.Write(store.Write{Ref: ref, Object: object.DeepCopy(d.Object)})
 		if err != nil {
 			t.Fatal(err)
 		}

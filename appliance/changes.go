@@ -57,8 +57,7 @@ func failureOf(err error) error {
 		return wire.Conflict("%v; `svcctl journal` shows what came since", newer)
 	}
 	var other *pending.StagedError
-	away := (*engine.AwayError)(nil)
-	switch {
+	switch away := (*engine.AwayError)(nil); {
 	case errors.Is(err, pending.ErrNoTimed):
 		return wire.Conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` lists what was undone)")
 	case errors.Is(err, pending.ErrFilesHeld), errors.Is(err, pending.ErrTimedOver), errors.Is(err, pending.ErrFilesShared),

@@ -129,8 +129,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 // otherInstance looks for an svcctl that serves elsewhere.
 func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
 	const check = "instance"
-	held, err := k.SentinelHeld()
-	switch {
+	switch held, err := k.SentinelHeld(); {
 	case err != nil:
 		return checkup.Doubt(check, err.Error(), "try again")
 	case held && !serving:

@@ -64,8 +64,7 @@ func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelP
 		return nil, wire.NewFailure(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", fmt.Sprintf("read what is to be planned, of at most %d bytes: %v", maxPlanned, err))
 	}
 	for attempt := 1; ; attempt++ {
-		plan, err := p.plan(ctx, r, body)
-		switch {
+		switch plan, err := p.plan(ctx, r, body); {
 		case err == nil:
 			return plan, nil
 		case !errors.Is(err, reconcile.ErrBehind) || attempt == planAttempts:
@@ -381,15 +380,13 @@ func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	for key := range f.Services {
 		changes[key] = f.Services[key].Ports
 	}
-	compiler := f.From.Compiler()
-	tr := compiler.Update(f.Box, changes)
+	tr := f.From.Compiler().Update(f.Box, changes)
 	plan.Tables = forecast.Tables(&tr, nft.Printer{Interfaces: f.From.Interfaces()})
 	for _, key := range slices.Sorted(maps.Keys(changes)) {
 		if words := forecast.Service(f.From.Ports(key), changes[key]); len(words) > 0 {
 			plan.Services = append(plan.Services, wire.PlannedService{Service: key, Changes: words})
 		}
-		svc := f.Services[key]
-		plan.Undecided = append(plan.Undecided, undecided(svc)...)
+		plan.Undecided = append(plan.Undecided, undecided(f.Services[key])...)
 	}
 }
 

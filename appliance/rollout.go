@@ -204,8 +204,7 @@ func rolloutStatus(objects *store.Store) *wire.Rollout {
 	if !is || !head.Pending() {
 		return nil
 	}
-	r := rollout.Of(head)
-	w := rolloutOf(&r, objects)
+	w := rolloutOf(new(rollout.Of(head)), objects)
 	w.Here = objects.ProgramsStaged()
 	return &w
 }

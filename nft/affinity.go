@@ -147,8 +147,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 		}
 		if name := p.remember(fe); !done[name] {
 			done[name] = true
-			end := Verdict{Kind: Accept}
-			f.chains = append(f.chains, Chain{Name: name, Rules: p.note(box, fe, byAnswer, end)})
+			f.chains = append(f.chains, Chain{Name: name, Rules: p.note(box, fe, byAnswer, Verdict{Kind: Accept})})
 		}
 		maps := &vipMaps
 		if !fe.Addr.IsValid() {

@@ -347,8 +347,7 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 // it connected to; nil where chance, turns or open connections decide. A relay uses it, which accepts connections
 // in the kernel's place.
 func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
-	endpoints := sp.Pools[pool]
-	switch {
+	switch endpoints := sp.Pools[pool]; {
 	case len(endpoints) == 0, len(endpoints) == 1 && sp.Refused[pool] == 0:
 	case sp.Balance == DestinationHash:
 		at := make(map[netip.AddrPort]netip.AddrPort, len(sp.Frontends))

@@ -98,8 +98,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		f.elements = append(f.elements, placed{maps.insideOnly, frontend, ""})
 	}
 	if fe.Addr.IsValid() && !fe.HostOwned {
-		ready := len(p.slots[fe.Internal.Pool])+len(p.slots[fe.External.Pool]) > 0
-		f.vips = append(f.vips, vipUse{fe.Addr, ready, fe.NamedPortsOnly})
+		f.vips = append(f.vips, vipUse{fe.Addr, len(p.slots[fe.Internal.Pool])+len(p.slots[fe.External.Pool]) > 0, fe.NamedPortsOnly})
 	}
 }
 
@@ -158,8 +157,7 @@ func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 
 // verdict returns the verdict by which the dispatch sends a frontend's clients on.
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
-	n := len(p.slots[r.Pool])
-	switch {
+	switch n := len(p.slots[r.Pool]); {
 	case n == 0 && r.Fallback == Blackhole:
 		return Verdict{Kind: Drop}.String()
 	case n == 0:

@@ -117,8 +117,7 @@ func (t *tableState) idleChains() []Chain {
 	}
 	if t.has(setNPOwnIdle) {
 		for _, r := range t.perProtocol(setNPOwnIdle, originalNodePort) {
-			address := MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}
-			rules = append(rules, Rule{r[0], address, r[1]})
+			rules = append(rules, Rule{r[0], MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, r[1]})
 		}
 	}
 	if rules == nil {
@@ -159,8 +158,7 @@ func (t *tableState) emitTimeouts(d *tableDiff) {
 // recoverIdle reads the timeout of a frontend back from its verdict in postrouting: the chain
 // "idle-tcp-60/masquerade-always", or with affinity "newcomer-always-idle-tcp-60/default/web".
 func recoverIdle(verdict string) time.Duration {
-	chain := strings.TrimPrefix(verdict, "goto ")
-	name, _, _ := strings.Cut(chain, "/")
+	name, _, _ := strings.Cut(strings.TrimPrefix(verdict, "goto "), "/")
 	if _, rest, is := strings.Cut(name, qualifierIdle); is {
 		name = prefixIdle + rest
 	}

@@ -140,12 +140,7 @@ func allSlotMaps() (all []*slotMaps) {
 // isFirstPick reports whether a chain is `pick-1` of some pool, which tableState makes:
 // what it asks depends on which maps there are.
 func isFirstPick(name string) bool {
-	for _, m := range allSlotMaps() {
-		if name == m.firstPick() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(allSlotMaps(), func(m *slotMaps) bool { return name == m.firstPick() })
 }
 
 // fewInternalSources bounds the prefixes that a rule names itself. Comparing a prefix costs a

@@ -206,8 +206,7 @@ func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 			allow = append(allow, MatchSet{Key: client, Set: sourceSetName(set)})
 		}
 	}
-	onward := p.rangeRoutes(f, box, fe)
-	switch {
+	switch onward := p.rangeRoutes(f, box, fe); {
 	case len(allow) > 0:
 		if len(ranges) > 0 {
 			allow = append(allow, MatchSet{Key: client, Set: sources.Name})

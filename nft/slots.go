@@ -148,11 +148,9 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 // slotRun derives from a verdict which slots a map should have.
 func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string) (SlotRun, bool) {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
-	name, id, own := strings.Cut(chain, "/")
-	if own && strings.HasSuffix(name, "recall"+pools[pool].qualifier) {
+	if name, id, own := strings.Cut(chain, "/"); own && strings.HasSuffix(name, "recall"+pools[pool].qualifier) {
 		members := compiledPort{ServicePort: &ServicePort{ID: id}}
-		n := len(r.table.elements(members.members(pool).Name))
-		if set == maps.backends {
+		if n := len(r.table.elements(members.members(pool).Name)); set == maps.backends {
 			return SlotRun{Slots: uint32(n)}, n > 0
 		}
 	}

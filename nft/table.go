@@ -149,8 +149,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 		}
 	}
 	for _, name := range staticChainNames {
-		c, ok := want[name]
-		switch {
+		switch c, ok := want[name]; {
 		case ok:
 			t.setChain(c)
 		case t.chains[name] != nil && t.shared[name] == 0:

@@ -230,8 +230,7 @@ func (p Printer) Data(s Set, f Family, data string) string {
 }
 
 func (p Printer) appendElement(b []byte, s *Set, f Family, e Element) []byte {
-	key := SplitKey(s.Key, f, e.Key)
-	if s.Interval && len(key) == 2*len(s.Key) {
+	if key := SplitKey(s.Key, f, e.Key); s.Interval && len(key) == 2*len(s.Key) {
 		b = p.appendRanges(b, key[:len(s.Key)], key[len(s.Key):])
 	} else {
 		b = p.appendValues(b, key, e.Key)

@@ -238,12 +238,7 @@ func (t *transaction) isFresh(changes []*change) bool {
 	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.pending.timed().Pending() {
 		return false
 	}
-	for _, c := range changes {
-		if c.old != nil || c.remove {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(changes, func(c *change) bool { return c.old != nil || c.remove })
 }
 
 // commitInPieces is commit for new objects. All is decided before the first commit, and readers see
@@ -482,12 +477,12 @@ func (t *transaction) setServerFields(c *change) {
 	}
 	if c.before() == nil {
 		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), t.creation()
-		if object.StrategyOf(c.next).HasGeneration() {
+		if object.StrategyOf(c.next).HasGeneration {
 			meta.Generation = 1
 		}
 		return
 	}
-	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.Object, c.next) {
+	if s := object.StrategyOf(c.next); s.HasGeneration && !s.SameSpec(c.old.Object, c.next) {
 		meta.Generation++
 	}
 }

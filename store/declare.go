@@ -238,8 +238,7 @@ func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 		return false
 	}
 	for i := range file.Documents {
-		was, is := old.Documents[i].Object, file.Documents[i].Object
-		if was != is && object.RefOf(was) != object.RefOf(is) {
+		if was, is := old.Documents[i].Object, file.Documents[i].Object; was != is && object.RefOf(was) != object.RefOf(is) {
 			return false
 		}
 	}
@@ -338,8 +337,7 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 	if _, held := s.declared.held[ref]; held {
 		return false
 	}
-	meta := r.Object.GetMeta()
-	if len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
+	if meta := r.Object.GetMeta(); len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
 		return false // clients have added to it
 	}
 	switch o := r.Object.(type) {

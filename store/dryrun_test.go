@@ -61,7 +61,7 @@ func TestDryRun(t *testing.T) {
 }
 
 func textOf(o object.Object) string {
-	o = o.DeepCopy()
+	o = object.DeepCopy(o)
 	o.GetMeta().UID, o.GetMeta().ResourceVersion = "", ""
 	text, _ := json.Marshal(o)
 	return string(text)

@@ -125,8 +125,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
-		r := t.record(object.ServiceRef(owner))
-		if r != nil && slices.Contains(portsOf(r.Object.(*object.Service)), port) {
+		if r := t.record(object.ServiceRef(owner)); r != nil && slices.Contains(portsOf(r.Object.(*object.Service)), port) {
 			return owner
 		}
 	}

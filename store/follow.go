@@ -53,8 +53,7 @@ func (s *Store) Fresh(ctx context.Context) error {
 func (s *Store) decide(call func() error) error {
 	s.follow()
 	for began := time.Now(); ; {
-		err := call()
-		if s.storage.shared == nil || !errors.Is(err, engine.ErrConflict) {
+		if err := call(); s.storage.shared == nil || !errors.Is(err, engine.ErrConflict) {
 			return err
 		}
 		if time.Since(began) > maxLost {

@@ -101,8 +101,7 @@ func (f forked) Rolls() error   { return f.of.Rolls() }
 // copyTo writes what a fork needs to an empty engine.
 func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	defer s.look()()
-	head, isTimed := s.PendingHead(pending.Timed)
-	switch {
+	switch head, isTimed := s.PendingHead(pending.Timed); {
 	case s.reserves:
 		return c, ErrForkReserved
 	case isTimed && (head.Files || head.Back != nil):

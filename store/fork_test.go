@@ -41,7 +41,7 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 				do = func(s *Store) string {
 					mine := w
 					if w.Object != nil {
-						mine.Object = w.Object.DeepCopy()
+						mine.Object = object.DeepCopy(w.Object)
 					}
 					written, err := s.Write(mine)
 					if err != nil {

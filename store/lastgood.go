@@ -146,8 +146,7 @@ func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 			if one.By != by || copy(hash[:], one.Hash) != len(hash) || copy(sum[:], one.Copy) != len(sum) || !l.s.areStored(&one) {
 				return // another program judged it, or its objects were stored again
 			}
-			path := strings.Clone(strings.TrimPrefix(pair.Key, sealPrefix))
-			files[i] = sealedCopy{manifest.Sealed(path, hash, one.Objects, decode), sum}
+			files[i] = sealedCopy{manifest.Sealed(strings.Clone(strings.TrimPrefix(pair.Key, sealPrefix)), hash, one.Objects, decode), sum}
 		})
 		for _, f := range files {
 			if f.file != nil {

@@ -183,7 +183,7 @@ func randomWrite(t *testing.T, s *Store, r *rand.Rand) Write {
 	}
 	w := Write{Ref: object.RefOf(o), Object: o, By: Caller{User: fmt.Sprint(r.IntN(3))}, DryRun: r.IntN(8) == 0}
 	if stored, _ := s.Get(w.Ref); stored != nil && r.IntN(4) > 0 {
-		w.Object = stored.DeepCopy()
+		w.Object = object.DeepCopy(stored)
 		if r.IntN(2) == 0 {
 			w.Version = stored.GetMeta().ResourceVersion
 		}

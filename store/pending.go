@@ -100,8 +100,7 @@ func (s *Store) ProgramsStaged() bool {
 // changePending runs a change of a set, again when another machine committed first.
 func (s *Store) changePending(change func() error) error {
 	return s.change(func() error {
-		err := change()
-		if err != nil {
+		if err := change(); err != nil {
 			s.allocator.rollback()
 			return err
 		}

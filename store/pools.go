@@ -292,8 +292,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	}
 	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
-		is, isIn := nameIn(now, addr)
-		if was == is && wasIn == isIn {
+		if is, isIn := nameIn(now, addr); was == is && wasIn == isIn {
 			continue
 		}
 		for _, owner := range owners {

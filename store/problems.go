@@ -90,8 +90,7 @@ type note struct {
 
 // fieldInFile is the field of a document that a field of the object comes from.
 func fieldInFile(o object.Object, field string) string {
-	svc, ok := o.(*object.Service)
-	if ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
+	if svc, ok := o.(*object.Service); ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
 		return "spec.clusterIP"
 	}
 	return field

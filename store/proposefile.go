@@ -26,8 +26,7 @@ func (t *transaction) examine(refs ...object.Ref) {
 func (t *transaction) propose(c *change, ref object.Ref) {
 	declarations := t.declarationsOf(ref)
 	c.ref, c.old = ref, t.record(ref)
-	winner, verdict := t.decide(c.old, declarations)
-	switch verdict {
+	switch winner, verdict := t.decide(c.old, declarations); verdict {
 	case use:
 		c.owner = Owner{File: winner.path}
 		if c.takesOver() {
@@ -70,7 +69,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	}
 	next := object.Draft(document)
 	if s.cfg.LegacyIPs {
-		next = document.DeepCopy()
+		next = object.DeepCopy(document)
 		object.NormalizeLegacyIPs(next)
 	}
 	next, err := c.merge(s, next)

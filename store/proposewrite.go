@@ -30,8 +30,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	case c.old == nil:
 		return nil
 	}
-	meta := c.old.Object.GetMeta()
-	switch {
+	switch meta := c.old.Object.GetMeta(); {
 	case w.UID != "" && w.UID != meta.UID:
 		return &PreconditionError{"UID", w.UID, meta.UID}
 	case w.Version == "" || w.Version == meta.ResourceVersion:
@@ -59,7 +58,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 // refuseExisting is the refusal to create an object under an existing name: the error of the
 // object itself comes first, as in Kubernetes.
 func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
-	c, next := &change{ref: ref, by: &w.By}, w.Object.DeepCopy()
+	c, next := &change{ref: ref, by: &w.By}, object.DeepCopy(w.Object)
 	c.keepOwned(next)
 	if errs := c.accept(t.s, next); len(errs) > 0 {
 		return errs
@@ -77,7 +76,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	if !known || reflect.TypeOf(empty) != reflect.TypeOf(w.Object) {
 		return nil, fmt.Errorf("write %s: a %T does not belong to that kind", c.ref, w.Object)
 	}
-	written := w.Object.DeepCopy()
+	written := object.DeepCopy(w.Object)
 	if w.Status {
 		return c.proposeStatus(written)
 	}

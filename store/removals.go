@@ -76,8 +76,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		}
 	}
 	for key, from := range by {
-		svc, _, _ := t.s.table.index.Service(key)
-		if svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
+		if svc, _, _ := t.s.table.index.Service(key); svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
 			continue
 		}
 		for file := range from {

@@ -109,8 +109,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 		if now != nil {
 			owner = now.Owner
 		}
-		_, staged := s.pending.staged().Before[e.Ref]
-		switch {
+		switch _, staged := s.pending.staged().Before[e.Ref]; {
 		case owner.Controller != "":
 		case staged:
 			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it is in a rollout: `svcctl fleet rollout undo` takes that back"})
@@ -259,7 +258,7 @@ func (c *change) restoreVersion(t *transaction, was *record.Record) error {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
 	s := object.StrategyOf(c.next)
-	if c.old != nil && meta.UID == c.old.Object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.Object, c.next) {
+	if c.old != nil && meta.UID == c.old.Object.GetMeta().UID && s.HasGeneration && !s.SameSpec(c.old.Object, c.next) {
 		meta.Generation = c.old.Object.GetMeta().Generation + 1
 	}
 	if err := c.encodeAs(was.Owner, record.Since{Created: was.Created, Asked: was.Asked}); err != nil {

@@ -349,7 +349,7 @@ func (b *sealBox) touch(r *rand.Rand) {
 		if svc == nil || r.IntN(2) == 0 {
 			continue
 		}
-		next := svc.DeepCopy().(*object.Service)
+		next := object.DeepCopy(svc)
 		write := Write{Ref: object.RefOf(next), Object: next}
 		switch r.IntN(3) {
 		case 0:

@@ -112,8 +112,7 @@ func (all *sources) judge(turn SourceTurn, files manifest.Files) SourceVerdict {
 	case r.Instance == "":
 		verdict.Given = true
 	}
-	first := all.differs(turn.Name, files)
-	switch {
+	switch first := all.differs(turn.Name, files); {
 	case first == "", r.Generation > 0 && turn.Generation > r.Generation:
 	case turn.Generation > 0 && turn.Generation < r.Generation:
 		verdict.Behind, verdict.Differs = true, first
@@ -340,8 +339,7 @@ func (s *Store) TakeSource(name, box string) error {
 		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.now()
 		t := s.begin()
 		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
-		_, err := t.run()
-		if err != nil {
+		if _, err := t.run(); err != nil {
 			return fmt.Errorf("give source %s to %s: %w", name, box, err)
 		}
 		return nil
@@ -367,7 +365,7 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 		for ref, r := range s.table.records {
 			if SourceOf(r.Owner.File) == name {
 				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
-				c.next = r.Object.DeepCopy()
+				c.next = object.DeepCopy(r.Object)
 				all = append(all, c)
 			}
 		}
@@ -441,8 +439,7 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 		}
 	}
 	changed := func(is *manifest.File) {
-		hash := hex.EncodeToString(is.Hash[:])
-		if s.sources.files[is.Path].Hash != hash {
+		if hash := hex.EncodeToString(is.Hash[:]); s.sources.files[is.Path].Hash != hash {
 			u.files[is.Path] = sourceFile{hash, linesOf(is)}
 		}
 	}
@@ -503,8 +500,7 @@ func (s *Store) letSource(name string) {
 	defer s.mu.Unlock()
 	s.problems.Store(nil)
 	delete(s.sources.reading, name)
-	gone := ofSource(s.declared.files, name)
-	for _, file := range gone {
+	for _, file := range ofSource(s.declared.files, name) {
 		declarations, _ := readDeclarations(file)
 		for _, d := range declarations.all {
 			ref := d.ref

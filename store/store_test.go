@@ -323,7 +323,7 @@ func Test941_status_of_Gateways_in_files(t *testing.T) {
 	file("")
 	has("at first", "Pending")
 	stored, _ := b.s.Get(edge)
-	next := stored.DeepCopy().(*object.Gateway)
+	next := object.DeepCopy(stored).(*object.Gateway)
 	next.Status.Conditions[0].Reason = "Served"
 	b.must(Write{Ref: edge, Object: next, Status: true})
 	file(", status: {conditions: [{type: Accepted, status: 'True', reason: Mine, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]}")
@@ -374,7 +374,7 @@ func TestServicesAreSortedAndImmutable(t *testing.T) {
 		break
 	}
 	before := b.service("c")
-	copied := before.DeepCopy()
+	copied := object.DeepCopy(before)
 	b.apply("a.yaml", "c {type: NodePort}")
 	if !reflect.DeepEqual(object.Object(before), copied) {
 		t.Error("a published object has changed")

@@ -248,7 +248,7 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 	if !isService || !s.cfg.Pinned {
 		return nil
 	}
-	svc := original.DeepCopy().(*object.Service)
+	svc := object.DeepCopy(original)
 	object.Default(svc)
 	if errs := object.DefaultFamilies(svc, nil, s.cfg.families()); len(errs) > 0 {
 		return nil // it is refused for that

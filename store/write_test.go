@@ -58,7 +58,7 @@ func changed[T object.Object](b *box, ref object.Ref, change func(T)) Write {
 	if o == nil {
 		b.t.Fatalf("there is no %s", ref)
 	}
-	next := o.DeepCopy().(T)
+	next := object.DeepCopy(o).(T)
 	change(next)
 	return Write{Ref: ref, Object: next, Version: next.GetMeta().ResourceVersion}
 }
@@ -77,7 +77,7 @@ func TestEveryKindIsKept(t *testing.T) {
 			namespace = "shop"
 		}
 		o := made(t, kind, namespace, "one")
-		bare := o.DeepCopy()
+		bare := object.DeepCopy(o)
 		*bare.GetTypeMeta() = object.TypeMeta{}
 		b.must(Write{Ref: object.RefOf(o), Object: bare, Create: true})
 		if again := b.ask(Write{Ref: object.RefOf(o), Object: o, Create: true}); !errors.Is(again.Err, ErrExists) {

@@ -159,8 +159,7 @@ func (w *Watcher) drain(ev fsnotify.Event, ok bool, events <-chan fsnotify.Event
 }
 
 func (w *Watcher) event(ev fsnotify.Event) {
-	s := w.tree.sourceOf(ev.Name)
-	if s == nil || ev.Name != s.dir && ignored(filepath.Base(ev.Name)) {
+	if s := w.tree.sourceOf(ev.Name); s == nil || ev.Name != s.dir && ignored(filepath.Base(ev.Name)) {
 		return
 	}
 	w.events.add(ev, time.Now())
@@ -176,8 +175,7 @@ func (w *Watcher) check(now time.Time) {
 		if whole[s] {
 			continue
 		}
-		seen, ok := s.look(path)
-		switch {
+		switch seen, ok := s.look(path); {
 		case !ok:
 			whole[s] = true
 		case isManifest(filepath.Base(path)):

@@ -35,8 +35,7 @@ type Once struct {
 // of a path that does not exist or may not be read, and of a directory without manifests.
 func (o *Once) Each(paths []string, f func(name string, data []byte, refused *manifest.Problem) error) error {
 	for _, path := range paths {
-		err := o.each(path, f)
-		if err != nil {
+		if err := o.each(path, f); err != nil {
 			return err
 		}
 	}

@@ -226,8 +226,7 @@ func (wk *walk) run() (*walk, error) {
 // linkParent is the directory with the link that dir is, or "" if it is none: turning
 // the link sends no events to where it led.
 func linkParent(dir string) string {
-	info, err := os.Lstat(dir)
-	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return ""
 	}
 	return filepath.Dir(dir)
@@ -275,8 +274,7 @@ func (wk *walk) directory(rel string, linked bool) error {
 
 // entry looks at an entry of a directory, whose relative and whole paths are given.
 func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
-	name := entry.Name()
-	switch {
+	switch name := entry.Name(); {
 	case name == ".git":
 		wk.trees = append(wk.trees, wk.path(dir))
 	case strings.HasPrefix(name, "."):
@@ -321,8 +319,7 @@ func (wk *walk) below(rel string, linked bool) {
 // follow looks where a link leads.
 func (wk *walk) follow(rel string) {
 	info, err := wk.root.Stat(rel)
-	manifestName := isManifest(filepath.Base(rel))
-	switch {
+	switch manifestName := isManifest(filepath.Base(rel)); {
 	case err != nil && manifestName:
 		wk.file(wk.path(rel), fileState{kind: unusable, linked: true, why: linkReason(err)})
 	case err != nil:

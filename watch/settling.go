@@ -135,8 +135,7 @@ func (st *settling) changes() map[*file]*change {
 
 // ready returns the time at which a change has settled.
 func (c *change) ready(settle, most time.Duration) time.Time {
-	quiet, latest := c.last.Add(settle), c.first.Add(most)
-	switch {
+	switch quiet, latest := c.last.Add(settle), c.first.Add(most); {
 	case c.complete:
 		return c.last
 	case c.seen.kind != regular:
@@ -159,8 +158,7 @@ func age(s fileState, now time.Time) time.Duration {
 
 // isComplete reports whether the content arrived in one piece.
 func (f *file) isComplete(seen fileState, h eventHint) bool {
-	another := seen.version.identity != f.seen.version.identity
-	switch seen.kind {
+	switch another := seen.version.identity != f.seen.version.identity; seen.kind {
 	case gone:
 		// Links are switched, not edited.
 		return f.seen.linked || h.switched

@@ -220,8 +220,7 @@ type contents struct {
 
 // note brings them up to date with a file.
 func (c *contents) note(f *file) {
-	i, found := c.good.Find(f.path)
-	switch {
+	switch i, found := c.good.Find(f.path); {
 	case f.good == nil:
 	case found:
 		c.good[i] = f.good

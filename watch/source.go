@@ -52,8 +52,7 @@ func (s *source) open() error {
 	if err != nil {
 		return err
 	}
-	id := versionOf(info).identity
-	if s.root != nil && id == s.id {
+	if id := versionOf(info).identity; s.root != nil && id == s.id {
 		return nil
 	}
 	s.close()
@@ -165,8 +164,7 @@ func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileSt
 	if err != nil {
 		return nil, fileState{}, err
 	}
-	now := fileStateOf(info, seen.linked)
-	if now.kind != regular || now.identity() != seen.identity() {
+	if now := fileStateOf(info, seen.linked); now.kind != regular || now.identity() != seen.identity() {
 		return nil, now, nil
 	}
 	if info.Size() > int64(most) {

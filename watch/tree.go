@@ -127,8 +127,7 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 		if _, ok := t.watching[dir]; ok {
 			continue
 		}
-		err := t.notify.Add(dir)
-		switch {
+		switch err := t.notify.Add(dir); {
 		case err == nil:
 			t.watching[dir], more = id, true
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENOMEM):

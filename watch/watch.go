@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,9 +123,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, err
 	}
 	for d, value := range map[*time.Duration]time.Duration{&cfg.Settle: defaultSettle, &cfg.SettleCap: defaultSettleCap, &cfg.Rescan: defaultRescan} {
-		if *d == 0 {
-			*d = value
-		}
+		*d = cmp.Or(*d, value)
 	}
 	if cfg.LastGood == nil {
 		cfg.LastGood = NewMemory()
@@ -145,9 +144,7 @@ func New(cfg Config) (*Watcher, error) {
 		background: background{large: asideBytes, done: make(chan struct{}, 1)},
 		out:        publisher{snapshots: make(chan *Snapshot, 1)},
 	}
-	if w.log == nil {
-		w.log = slog.Default()
-	}
+	w.log = cmp.Or(w.log, slog.Default())
 	for _, dir := range cfg.Dirs {
 		abs, err := filepath.Abs(dir)
 		if err != nil {

@@ -198,8 +198,7 @@ func peerGroups(fd int) []uint32 {
 		size := uint32(n) * uint32(unsafe.Sizeof(groups[0]))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
-		have := int(size / uint32(unsafe.Sizeof(groups[0])))
-		switch {
+		switch have := int(size / uint32(unsafe.Sizeof(groups[0]))); {
 		case errno == 0 && have <= n:
 			return groups[:have]
 		case errno == syscall.ERANGE && have > n: // it returns the size that it needs

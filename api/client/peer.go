@@ -52,8 +52,7 @@ func isStopped(pid int32) bool {
 	if err != nil {
 		return false
 	}
-	rest := string(text[strings.LastIndexByte(string(text), ')')+1:])
-	fields := strings.Fields(rest)
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	return len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
 }
 

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -45,8 +46,7 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(must(fs.Sub(files, "static")))))
 	if site, err := files.Open(manual); err == nil {
-		info := must(site.Stat())
-		archive := must(zip.NewReader(site.(io.ReaderAt), info.Size()))
+		archive := must(zip.NewReader(site.(io.ReaderAt), must(site.Stat()).Size()))
 		mux.Handle(Path+"manual/", http.StripPrefix(Path+"manual/", http.FileServerFS(archive)))
 	}
 	mux.HandleFunc(Path+"live.json", h.live(mux))
@@ -128,8 +128,7 @@ func parse() map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
 	for _, name := range []string{"overview", "services", "service", "connections", "addresses", "journal", "trace", "error"} {
-		page := template.Must(layout.Clone())
-		pages[name] = template.Must(page.ParseFS(files, "pages/"+name+".html"))
+		pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "pages/"+name+".html"))
 	}
 	return pages
 }
@@ -323,9 +322,7 @@ func (h *handler) services(w http.ResponseWriter, r *http.Request) {
 		Namespace: values.Get("namespace"), Search: strings.TrimSpace(values.Get("search")),
 		State: values.Get("state"), Sort: values.Get("sort"), Page: 1,
 	}
-	if q.Sort == "" {
-		q.Sort = byState
-	}
+	q.Sort = cmp.Or(q.Sort, byState)
 	if !slices.Contains(sorts, q.Sort) {
 		h.fail(w, r, http.StatusBadRequest, "Services are sorted by "+strings.Join(sorts, ", ")+".")
 		return

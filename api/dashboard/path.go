@@ -133,8 +133,7 @@ func pathsOf(svc *Service, now time.Time) []path {
 			nodes = append(nodes, n)
 		}
 		if port.Relay != "" {
-			relay := counts[key+port.Relay]
-			p.Relay = port.Relay + ", " + wire.Grouped(relay.Open) + " open"
+			p.Relay = port.Relay + ", " + wire.Grouped(counts[key+port.Relay].Open) + " open"
 		}
 		if len(nodes) > mostNodes { // dead ones, and the busiest
 			slices.SortStableFunc(nodes, func(a, b node) int {
@@ -155,8 +154,7 @@ func pathsOf(svc *Service, now time.Time) []path {
 // byAddress compares texts of addresses and ports, by number where they are such.
 func byAddress(a, b string) int {
 	x, errX := netip.ParseAddrPort(a)
-	y, errY := netip.ParseAddrPort(b)
-	if errX == nil && errY == nil {
+	if y, errY := netip.ParseAddrPort(b); errX == nil && errY == nil {
 		return x.Compare(y)
 	}
 	return strings.Compare(a, b)
@@ -217,8 +215,7 @@ func (p path) Way(n node, frontend bool) string {
 func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, used bool) node {
 	n := node{Text: at, Class: "up", Word: "Not checked", Open: e.Open, Unanswered: e.Unanswered, Rate: e.Rate, Failed: e.FailedRate, Total: totalText(&e.FlowTotals)}
 	for _, h := range checks {
-		text := checkText(h)
-		switch {
+		switch text := checkText(h); {
 		case h.State == wire.HealthDown || h.State == wire.HealthOut:
 			n.Dead, n.Word, n.Check = true, "Down", text
 			if h.State == wire.HealthOut {

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -125,12 +126,9 @@ func (b *Backend) text() (string, Level) {
 	worst, level := "", Good
 	for i := range b.Health {
 		e := &b.Health[i]
-		_, text, _ := strings.Cut(verdictText(e), " is ")
-		switch e.State {
+		switch _, text, _ := strings.Cut(verdictText(e), " is "); e.State {
 		case wire.HealthUp:
-			if worst == "" {
-				worst = text
-			}
+			worst = cmp.Or(worst, text)
 		case wire.HealthDown:
 			worst, level = text, Bad
 		case wire.HealthOut:

@@ -50,8 +50,7 @@ var boxReasons = map[string]struct{ what, next string }{
 func (d *diagnosis) appliance() {
 	found := false
 	for _, p := range d.Status.Problems {
-		of, is := boxReasons[p.Reason]
-		switch {
+		switch of, is := boxReasons[p.Reason]; {
 		case p.Object != "":
 			continue
 		case p.Reason == "ForeignInterference":

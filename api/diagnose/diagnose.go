@@ -175,8 +175,7 @@ func (d *diagnosis) gateway() {
 	if name == "" {
 		return
 	}
-	listener, route := d.Service.Metadata.Annotations[object.AnnotationListener], d.Service.Metadata.Annotations[object.AnnotationRoute]
-	switch {
+	switch listener, route := d.Service.Metadata.Annotations[object.AnnotationListener], d.Service.Metadata.Annotations[object.AnnotationRoute]; {
 	case route != "":
 		d.good("it serves Gateway %s/%s: %s at listener %s", d.Namespace, name, route, listener)
 	case listener != "":
@@ -256,8 +255,7 @@ func (d *diagnosis) exists() bool {
 		d.add(Bad, "`svcctl status` names the reason; it is tried again by itself", "%s declares it, but it is not stored yet: %s", place, at.Why)
 		return false
 	}
-	problems := d.problems()
-	if len(problems) > 0 {
+	if problems := d.problems(); len(problems) > 0 {
 		d.add(Bad, "correct it where it is written", "the Service was refused")
 		for _, p := range problems {
 			p.Object = ""
@@ -356,8 +354,7 @@ func (d *diagnosis) accepted() {
 
 // reachable checks that it has addresses at all.
 func (d *diagnosis) reachable() bool {
-	spec := &d.Service.Spec
-	switch {
+	switch spec := &d.Service.Spec; {
 	case spec.Type == object.TypeExternalName:
 		d.add(Doubt, "ask DNS for it", "it is an ExternalName: it has no VIP, its name leads to %s", spec.ExternalName)
 		return false

@@ -268,8 +268,7 @@ func (d *diagnosis) makeReady() string {
 
 // leadsOn reports whether a port passes clients on to other Services by server name.
 func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
-	how := annotation.RelayOf(d.Service)
-	front := d.front(&how, port)
+	front := d.front(new(annotation.RelayOf(d.Service)), port)
 	return len(front.Services) > 0
 }
 
@@ -280,8 +279,7 @@ func (d *diagnosis) goodAlone(port *object.ServicePort) {
 
 // noEndpoints adds the reason for which there are none.
 func (d *diagnosis) noEndpoints() {
-	selector := d.Service.Spec.Selector
-	switch {
+	switch selector := d.Service.Spec.Selector; {
 	case annotation.HasSources(d.Service.Metadata.Annotations):
 		d.add(Bad, "see its problems above and `journalctl -u svcctl-discover`; `systemctl start svcctl-discover` if it does not run",
 			"svcctl discover has written no endpoints for its %s: clients are refused", annotation.EndpointsFrom)
@@ -317,8 +315,7 @@ func (d *diagnosis) isLocal(node *string) bool {
 func (d *diagnosis) policies() {
 	spec := &d.Service.Spec
 	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
-	internal := object.Deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
-	if !external && !internal {
+	if internal := object.Deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal(); !external && !internal {
 		return
 	}
 	for _, port := range d.ports() {

@@ -73,8 +73,7 @@ func (d *diagnosis) health() {
 // connections of the box to them came to.
 func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []string, ejected bool) {
 	name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
-	used := len(d.inUse(port, false))
-	switch {
+	switch used := len(d.inUse(port, false)); {
 	case len(dead) > 0 && len(dead) >= used && !ejected, len(dead) > 0 && used == 0:
 		d.add(Bad, "start one of its servers, or correct their addresses in the EndpointSlice", "%s: none of its endpoints accepts connections (%d): clients fail", name, len(dead))
 	case len(dead) > 0 && ejected:

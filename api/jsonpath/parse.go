@@ -161,8 +161,7 @@ func (p *parser) nodes(depth int, inside bool) ([]node, error) {
 
 // word skips a word that ends at a blank or a brace, and reports whether it did.
 func (p *parser) word(word string) bool {
-	after := strings.TrimPrefix(p.rest(), word)
-	if len(after) == len(p.rest()) || after != "" && !strings.ContainsAny(after[:1], " \t\n}") {
+	if after := strings.TrimPrefix(p.rest(), word); len(after) == len(p.rest()) || after != "" && !strings.ContainsAny(after[:1], " \t\n}") {
 		return false
 	}
 	p.at += len(word)

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -186,9 +187,7 @@ func (b *batch) writing(d document) (*writing, error) {
 		if r.namespace == "" {
 			r.namespace = b.request.query.Get("namespace")
 		}
-		if r.namespace == "" {
-			r.namespace = "default"
-		}
+		r.namespace = cmp.Or(r.namespace, "default")
 	}
 	o := *b.options
 	o.warnings = nil
@@ -268,8 +267,7 @@ func (b *batch) retry(it *item) {
 	var created bool
 	it.result = applied{Result: wire.Configured}
 	it.result.Object, created, it.err = b.server.write(it.writing)
-	now, _ := b.server.store.Get(it.writing.request.ref())
-	switch {
+	switch now, _ := b.server.store.Get(it.writing.request.ref()); {
 	case created:
 		it.result.Result = wire.Created
 	case it.err == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil && now == nil:

@@ -194,7 +194,7 @@ func poolsOf(plain stored) adapted {
 // withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
 // none.
 func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
-	shown := pool.DeepCopy().(*object.IPAddressPool)
+	shown := object.DeepCopy(pool)
 	shown.Status = &object.IPAddressPoolStatus{}
 	for i := range use {
 		u := &use[i]

@@ -98,7 +98,7 @@ func TestPoolStatus(t *testing.T) {
 	if want := (object.IPAddressPoolStatus{AssignedIPv4: 3, AssignedIPv6: 3, AvailableIPv4: 3, AvailableIPv6: 7}); *shown.Status != want {
 		t.Errorf("the status is %+v, want %+v", *shown.Status, want)
 	}
-	huge := stored.DeepCopy().(*object.IPAddressPool)
+	huge := object.DeepCopy(stored)
 	huge.Metadata.Name = "huge"
 	if shown := withUse(huge, use); shown.Status.AvailableIPv6 != 1<<63-1 || shown.Status.AssignedIPv6 != 5 {
 		t.Errorf("of a huge pool it is %+v", shown.Status)

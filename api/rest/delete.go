@@ -63,7 +63,7 @@ func lastVersion(w store.Written) object.Object {
 	if w.Revision == 0 {
 		return w.Object
 	}
-	last := w.Object.DeepCopy()
+	last := object.DeepCopy(w.Object)
 	last.GetMeta().ResourceVersion = strconv.FormatUint(w.Revision, 10)
 	return last
 }
@@ -346,7 +346,7 @@ func (s *Server) orphan(r *request, uid string, by store.Caller) error {
 	for try := 1; ; try++ {
 		var writes []store.Write
 		for _, o := range s.store.Dependents(uid) {
-			free := o.DeepCopy()
+			free := object.DeepCopy(o)
 			meta := free.GetMeta()
 			meta.OwnerReferences = slices.DeleteFunc(meta.OwnerReferences, func(owner object.OwnerReference) bool { return owner.UID == uid })
 			writes = append(writes, store.Write{Ref: object.RefOf(o), Object: free, Version: o.GetMeta().ResourceVersion, By: by})

@@ -61,8 +61,7 @@ func (s *Server) root(w http.ResponseWriter, r *request) error {
 func (s *Server) discoverAll(w http.ResponseWriter, r *request, core bool) error {
 	w.Header().Set("Vary", "Accept")
 	for _, c := range parseAccept(r.http.Header.Values("Accept")) {
-		version := c.params["v"]
-		switch {
+		switch version := c.params["v"]; {
 		case !c.takes(typeJSON):
 			continue
 		case c.params["as"] == "":
@@ -174,8 +173,7 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 // name, as kubectl does, else in JSON.
 func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
 	header := r.http.Header.Values("Accept")
-	asked := strings.Join(header, ",")
-	switch {
+	switch asked := strings.Join(header, ","); {
 	// The type that clients ask for is none by the rules of RFC 9110, for its @.
 	case strings.Contains(asked, schema.OpenAPI2Asked), strings.Contains(asked, schema.OpenAPI2Type):
 		sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())

@@ -64,8 +64,7 @@ func seenAt(o object.Object, now time.Time) time.Time {
 	if !ok {
 		return now
 	}
-	created := createdAt(o, now)
-	seen := created
+	seen := createdAt(o, now)
 	later := func(t *time.Time) {
 		if t != nil && t.After(seen) && !t.After(now) {
 			seen = *t

@@ -63,7 +63,7 @@ func (s *Server) deleteNamespace(w http.ResponseWriter, r *request, d deletion) 
 	if err != nil {
 		return err
 	}
-	namespace := last.DeepCopy().(*object.Namespace)
+	namespace := object.DeepCopy(last).(*object.Namespace)
 	namespace.Status.Phase = object.NamespaceTerminating
 	return s.respond(w, r, http.StatusOK, namespace)
 }

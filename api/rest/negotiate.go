@@ -94,8 +94,7 @@ func formOf(c clause, verb string) (form, bool) {
 		return f, false
 	}
 	f.metaVersion = version
-	list := verb == "list"
-	switch {
+	switch list := verb == "list"; {
 	case as == table.KindTable:
 		f.shape = tabular
 	case as == table.KindMetadata && !list, as == table.KindMetadataList && list:

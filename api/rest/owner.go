@@ -68,7 +68,7 @@ func (s *Server) managed(r *request, o object.Object) object.Object {
 	if err != nil {
 		return o // it is not known yet
 	}
-	o = o.DeepCopy()
+	o = object.DeepCopy(o)
 	o.GetMeta().ManagedFields = file.typed
 	return o
 }
@@ -92,8 +92,7 @@ func (f fileDeclaration) keep(meta, before *object.ObjectMeta) {
 	if len(f.entries) == 0 || i < 0 {
 		return
 	}
-	others := slices.DeleteFunc(slices.Clone(meta.ManagedFields), ofFile)
-	meta.ManagedFields = slices.Insert(others, 0, before.ManagedFields[i])
+	meta.ManagedFields = slices.Insert(slices.DeleteFunc(slices.Clone(meta.ManagedFields), ofFile), 0, before.ManagedFields[i])
 }
 
 func ofFile(e object.ManagedFieldsEntry) bool {

@@ -204,8 +204,7 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, fieldW
 // checkApplied refuses what does not say which kind it is of.
 func checkApplied(applied map[string]any, r *request) error {
 	version, _ := applied["apiVersion"].(string)
-	named, _ := applied["kind"].(string)
-	switch {
+	switch named, _ := applied["kind"].(string); {
 	case version == "":
 		return badRequest("apiVersion must be set in an apply patch")
 	case named == "":

@@ -98,8 +98,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		before.file.keep(o.GetMeta(), before.object.GetMeta())
 	}
 	if service, ok := o.(*object.Service); ok && wr.options.asFile {
-		old := live.(*object.Service)
-		if service.NeedsNodePort() && old.NeedsNodePort() {
+		if old := live.(*object.Service); service.NeedsNodePort() && old.NeedsNodePort() {
 			object.KeepNodePorts(service, old) // as the store does for a file
 		}
 	}
@@ -188,8 +187,7 @@ func fits(written map[string]any, live object.Object, wr *writing) error {
 	if err := checkName(written, r); err != nil {
 		return err
 	}
-	uid := textIn(written, "uid")
-	switch {
+	switch uid := textIn(written, "uid"); {
 	case uid == "" || uid == meta.UID:
 	case wr.replaces:
 		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))

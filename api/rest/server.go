@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -64,18 +65,14 @@ type Server struct {
 
 // New is a Server.
 func New(cfg Config) *Server {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.Look == nil {
 		cfg.Look = func(*object.Service) {}
 	}
-	if cfg.MaxWatches == 0 {
-		cfg.MaxWatches = defaultMaxWatches
-	}
+	cfg.MaxWatches = cmp.Or(cfg.MaxWatches, defaultMaxWatches)
 	return &Server{
 		store: cfg.Objects, computed: cfg.Computed, conditions: cfg.Conditions, log: cfg.Log, now: cfg.Now, look: cfg.Look,
 		watches: make(chan struct{}, cfg.MaxWatches), views: make(chan struct{}, min(cfg.MaxWatches, maxViews)), encoded: newEncodings(),

@@ -159,7 +159,7 @@ func stamped(o object.Object, revision uint64) object.Object {
 
 // withVersion is a copy of an object with a revision as its resourceVersion.
 func withVersion(o object.Object, revision uint64) object.Object {
-	c := o.DeepCopy()
+	c := object.DeepCopy(o)
 	c.GetMeta().ResourceVersion = strconv.FormatUint(revision, 10)
 	return c
 }
@@ -414,8 +414,7 @@ func (e endpointsParts) show(key viewKey) object.Object {
 func (p *endpointsPart) shown() []*object.EndpointSlice {
 	var shown []*object.EndpointSlice
 	for _, slice := range p.slices {
-		families := p.service.Spec.IPFamilies
-		if slice.AddressType == object.FQDN || len(families) > 0 && families[0] != slice.AddressType {
+		if families := p.service.Spec.IPFamilies; slice.AddressType == object.FQDN || len(families) > 0 && families[0] != slice.AddressType {
 			continue
 		}
 		shown = append(shown, slice)

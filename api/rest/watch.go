@@ -93,8 +93,7 @@ func (l *watchSession) begin() error {
 	o := l.options
 	objects := l.server.collectionOf(l.request.kind)
 	initial := l.wantsInitial()
-	current := l.server.store.Revision()
-	switch {
+	switch current := l.server.store.Revision(); {
 	case initial && o.revision > current:
 		return fromTheFuture(o.revision, current)
 	case !initial && o.revision > 0:
@@ -224,8 +223,7 @@ func (l *watchSession) sendPending() (more bool, err error) {
 // change sends a change as the event that a client with a selector sees: ADDED, MODIFIED, DELETED,
 // or none.
 func (l *watchSession) change(c change) error {
-	was, is := l.options.selects(c.old), l.options.selects(c.new)
-	switch {
+	switch was, is := l.options.selects(c.old), l.options.selects(c.new); {
 	case was && is:
 		return l.send(modified, c, false)
 	case is:

@@ -26,8 +26,7 @@ import (
 func WriteQuery(q any) url.Values {
 	values, v := url.Values{}, reflect.ValueOf(q)
 	for i := range v.NumField() {
-		field, name := v.Field(i), v.Type().Field(i).Tag.Get("query")
-		if name != "" && !field.IsZero() {
+		if field, name := v.Field(i), v.Type().Field(i).Tag.Get("query"); name != "" && !field.IsZero() {
 			values.Set(name, fmt.Sprint(field.Interface()))
 		}
 	}

@@ -56,7 +56,7 @@ func objectsOf(t *testing.T, text string) []object.Object {
 	}
 	var list []object.Object
 	for _, o := range file.Documents {
-		list = append(list, o.Object.DeepCopy())
+		list = append(list, object.DeepCopy(o.Object))
 	}
 	return list
 }
@@ -116,7 +116,7 @@ func TestEveryAnnotationIsAnswered(t *testing.T) {
 			if value == "" {
 				value = "no-such_value"
 			}
-			o := o.DeepCopy()
+			o := object.DeepCopy(o)
 			meta := o.GetMeta()
 			values := &meta.Annotations
 			if r.Label {
@@ -169,7 +169,7 @@ func TestEveryAnnotationOfBalancersIsAnsweredOnOthers(t *testing.T) {
 			"svcctl.io/load-balancer-ips":                                                    "192.0.2.1",
 			"service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled": "false",
 		} {
-			o := svc.DeepCopy()
+			o := object.DeepCopy(svc)
 			o.GetMeta().Annotations = map[string]string{key: value}
 			if warnings, err := write(t, objects, o); err != nil || !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, key) }) {
 				t.Errorf("%s: %s: %q, %v, want a warning", kind, key, warnings, err)

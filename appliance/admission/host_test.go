@@ -214,7 +214,7 @@ func TestNoLookForWhatIsHad(t *testing.T) {
 		"a type with more IPs": {func(s *object.Service) { s.Spec.Type = object.TypeLoadBalancer }, true},
 		"another name":         {func(s *object.Service) { s.Metadata.Name = "other" }, true},
 	} {
-		svc := r[0].Object.DeepCopy().(*object.Service)
+		svc := object.DeepCopy(r[0].Object).(*object.Service)
 		c.change(svc)
 		if got := looks(svc); got != c.want {
 			t.Errorf("%s: looked %v, want %v", what, got, c.want)

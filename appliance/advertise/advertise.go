@@ -113,8 +113,7 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 	namespace := o.GetMeta().Namespace
 	pools := map[string]bool{}
 	for i, name := range names {
-		key := namespace + "/" + name
-		if p.ranges[key] != nil {
+		if key := namespace + "/" + name; p.ranges[key] != nil {
 			pools[key] = true
 			continue
 		}
@@ -228,8 +227,7 @@ func fits(r alloc.Pool, length4, length6 int) bool {
 		return true
 	}
 	first := netip.PrefixFrom(r.First, length).Masked()
-	last := netip.PrefixFrom(r.Last, length).Masked()
-	_, end, err := object.ParseAddressRange(last.String())
+	_, end, err := object.ParseAddressRange(netip.PrefixFrom(r.Last, length).Masked().String())
 	return err == nil && first.Addr() == r.First && end == r.Last
 }
 

@@ -69,7 +69,7 @@ func compileOn(t *testing.T, node map[string]string, text string, pools ...alloc
 		Secrets:    []*object.Secret{{Metadata: object.ObjectMeta{Namespace: "metallb-system", Name: "secretname"}, Data: map[string][]byte{"password": []byte("between us")}}},
 	}
 	for _, d := range f.Documents {
-		o := d.Object.DeepCopy()
+		o := object.DeepCopy(d.Object)
 		object.Default(o)
 		if errs := object.Validate(o, object.Options{}); len(errs) > 0 {
 			t.Fatalf("%s: %v", object.RefOf(o), errs)

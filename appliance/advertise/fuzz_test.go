@@ -24,7 +24,7 @@ func FuzzCompile(f *testing.F) {
 		objects := Objects{Node: map[string]string{"kubernetes.io/hostname": "gw1"}}
 		seen := map[object.Ref]bool{}
 		for _, d := range manifest.Decode("metallb.yaml", []byte(text), manifest.Limits{}).Documents {
-			o := d.Object.DeepCopy()
+			o := object.DeepCopy(d.Object)
 			object.Default(o)
 			ref := object.RefOf(o)
 			if len(object.Validate(o, object.Options{})) > 0 || seen[ref] {

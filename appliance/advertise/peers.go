@@ -1,6 +1,7 @@
 package advertise
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -44,9 +45,7 @@ func (p *planner) addPeer(o *object.BGPPeer) {
 	}
 	if addr, err := netip.ParseAddr(s.PeerAddress); err == nil {
 		port := uint16(s.PeerPort)
-		if port == 0 {
-			port = bgpPort
-		}
+		port = cmp.Or(port, bgpPort)
 		c.Address = netip.AddrPortFrom(addr, port).String()
 		if s.DisableMP {
 			c.IPv4, c.IPv6 = addr.Is4(), addr.Is6()

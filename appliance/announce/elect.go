@@ -94,8 +94,7 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	defer e.mu.Unlock()
 	e.macs = macs
 	for index, h := range e.links {
-		l, still := links[index]
-		if still && source(&l) == h.own && slices.Equal(l.MAC, h.link.MAC) {
+		if l, still := links[index]; still && source(&l) == h.own && slices.Equal(l.MAC, h.link.MAC) {
 			h.link = l
 			continue
 		}

@@ -73,8 +73,7 @@ func (t *table) set(addr netip.Addr, names []string, changed map[netip.Prefix]st
 
 // replace replaces all advertisements but that of flags, and removes all addresses. It adds all routes to changed.
 func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struct{}) {
-	of := t.of
-	for addr := range of {
+	for addr := range t.of {
 		t.set(addr, nil, changed)
 	}
 	flags := t.advertisements[byFlags]

@@ -192,8 +192,7 @@ func ParseInternalFrom(list []string) (from InternalFrom, err error) {
 func prefixesAndInterfaces(list []string) (prefixes []netip.Prefix, interfaces []string, err error) {
 	var errs []error
 	for _, s := range list {
-		_, addrErr := netip.ParseAddr(s)
-		switch {
+		switch _, addrErr := netip.ParseAddr(s); {
 		case strings.Contains(s, "/"):
 			p, err := ParsePrefixes([]string{s})
 			prefixes, errs = append(prefixes, p...), append(errs, err)

@@ -251,8 +251,7 @@ func notUnicast(first, last netip.Addr) string {
 		{"fe80::/10", "link-local addresses"},
 		{"ff00::/8", "multicast addresses"},
 	} {
-		p := netip.MustParsePrefix(kind.prefix)
-		if span.Overlaps(AddrRange(rangeOf(p))) {
+		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(AddrRange(rangeOf(p))) {
 			return kind.name
 		}
 	}

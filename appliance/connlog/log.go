@@ -163,8 +163,7 @@ func (t *target) Write(line []byte) (n int, err error) {
 // ready opens what lines go to, unless it is open under this name.
 func (t *target) ready() error {
 	if t.opened != nil {
-		named, err := os.Stat(t.path)
-		if err != nil || !os.SameFile(t.opened, named) {
+		if named, err := os.Stat(t.path); err != nil || !os.SameFile(t.opened, named) {
 			t.close()
 			t.broken = false
 		}

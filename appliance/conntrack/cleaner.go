@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -70,9 +71,7 @@ func New(options Options) (*Cleaner, error) {
 	if err != nil {
 		return nil, errors.Join(explain(err), table.close())
 	}
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Log = cmp.Or(options.Log, slog.Default())
 	return newCleaner(table, options.Log), nil
 }
 

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"log/slog"
@@ -55,9 +56,7 @@ const scanInterval = time.Second
 // NewConnLimiter begins without Services. changed is called with each Service whose endpoints have become full, or
 // have room again; it must not wait.
 func NewConnLimiter(options Options, changed func(service string)) *ConnLimiter {
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Log = cmp.Or(options.Log, slog.Default())
 	return newConnLimiter(&kernelTable{netns: options.NetNS}, options.Log, changed)
 }
 

@@ -160,8 +160,7 @@ func (t *tuple) decode(b []byte) (ok bool) {
 
 func decodeAddrs(b []byte) (from, to netip.Addr) {
 	for kind, value := range nfnetlink.Attributes(b) {
-		addr, _ := netip.AddrFromSlice(value)
-		switch kind {
+		switch addr, _ := netip.AddrFromSlice(value); kind {
 		case ctaIPv4Src, ctaIPv6Src:
 			from = addr
 		case ctaIPv4Dst, ctaIPv6Dst:

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -43,9 +44,7 @@ const (
 
 // NewIdle begins without frontends.
 func NewIdle(options Options) *Idle {
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Log = cmp.Or(options.Log, slog.Default())
 	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"log/slog"
@@ -51,9 +52,7 @@ const (
 
 // NewRetry begins without frontends.
 func NewRetry(options Options) *Retry {
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Log = cmp.Or(options.Log, slog.Default())
 	return newRetry(&kernelTable{netns: options.NetNS}, options.Log)
 }
 

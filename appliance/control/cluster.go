@@ -243,8 +243,7 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	addrs := slices.Clone(facts.Primary)
 	var single []netip.Addr
 	for _, a := range facts.Addresses {
-		addr := a.Prefix.Addr()
-		switch {
+		switch addr := a.Prefix.Addr(); {
 		case addr.IsLoopback() || addr.IsLinkLocalUnicast() || slices.Contains(addrs, addr):
 		case a.Prefix.IsSingleIP() || isVIP(addr):
 			single = append(single, addr)

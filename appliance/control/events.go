@@ -295,7 +295,7 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 		if !h.normal && !r.written[h] && before.Message == message && before.LastTimestamp != nil && now.Sub(*before.LastTimestamp) < eventRefresh {
 			return nil
 		}
-		e := before.DeepCopy().(*object.Event)
+		e := object.DeepCopy(before)
 		e.Count, e.LastTimestamp, e.Message, e.InvolvedObject = e.Count+1, &now, message, involved
 		return e
 	}

@@ -197,14 +197,14 @@ func TestGatewayBecomesAService(t *testing.T) {
 	}
 
 	// Clients are refused.
-	svc := r.get(object.KindService, "edge-svcctl").DeepCopy()
+	svc := object.DeepCopy(r.get(object.KindService, "edge-svcctl"))
 	results, err := r.objects.Write(store.Write{Ref: object.RefOf(svc), Object: svc})
 	if err != nil || results[0].Err == nil || results[0].Err.Error() != "Service default/edge-svcctl belongs to Gateway default/edge: change that" {
 		t.Errorf("a client's write: %v, %v", err, results[0].Err)
 	}
 
 	// An annotation on a route has no effect, with a warning.
-	route := r.get(object.KindTCPRoute, "db").DeepCopy()
+	route := object.DeepCopy(r.get(object.KindTCPRoute, "db"))
 	if route.GetMeta().Annotations = map[string]string{"svcctl.io/balance": "maglev"}; !slices.Equal(object.Warnings(route),
 		[]string{"metadata.annotations[svcctl.io/balance]: has no effect on a TCPRoute: it is read in spec.infrastructure.annotations of the Gateway"}) {
 		t.Errorf("warnings %q", object.Warnings(route))
@@ -270,7 +270,7 @@ func TestGatewayWaitsForARollout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := r.get(object.KindEndpointSlice, "blue-1").DeepCopy().(*object.EndpointSlice)
+	s := object.DeepCopy(r.get(object.KindEndpointSlice, "blue-1")).(*object.EndpointSlice)
 	s.Endpoints = s.Endpoints[:1]
 	if w, err := r.objects.Write(store.Write{Ref: object.RefOf(s), Object: s, By: store.Caller{User: "root", Rollout: "one"}}); err != nil || w[0].Err != nil {
 		t.Fatal(err, w[0].Err)
@@ -430,7 +430,7 @@ func TestGatewayStatusesAreBounded(t *testing.T) {
 		"  parentRefs: [{name: tls}]\n  rules: [{backendRefs: [{name: blue, port: 5432}]}]\n")
 	foreign := func(kind, name string, change func(o object.Object)) {
 		t.Helper()
-		o := r.get(kind, name).DeepCopy()
+		o := object.DeepCopy(r.get(kind, name))
 		change(o)
 		if w, err := r.objects.Write(store.Write{Ref: object.RefOf(o), Object: o, Status: true}); err != nil || w[0].Err != nil {
 			t.Fatal(err, w[0].Err)

@@ -27,7 +27,7 @@ func TestPoolsFollowWhatConcernsThem(t *testing.T) {
 		return &object.Namespace{TypeMeta: named(object.KindNamespace, object.APIVersionCore), Metadata: object.ObjectMeta{Name: name}}
 	}
 	pool := &object.IPAddressPool{TypeMeta: named(object.KindIPAddressPool, object.APIVersionMetalLB), Metadata: meta("lan"), Spec: object.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/28"}}}
-	choosy := pool.DeepCopy().(*object.IPAddressPool)
+	choosy := object.DeepCopy(pool)
 	choosy.Spec.ServiceAllocation = &object.ServiceAllocation{NamespaceSelectors: []object.LabelSelector{{MatchLabels: map[string]string{"color": "blue"}}}}
 	peer := &object.BGPPeer{
 		TypeMeta: named(object.KindBGPPeer, object.APIVersionMetalLBPeer), Metadata: meta("tor"),

@@ -68,7 +68,7 @@ func TellPresence(objects *store.Store, present, gone map[string]bool) error {
 		default:
 			continue
 		}
-		next := n.DeepCopy().(*object.Node)
+		next := object.DeepCopy(n)
 		next.Status.Conditions = []object.NodeCondition{want}
 		if _, err := objects.Generate(NodeOwner+"/"+name, []object.Object{next}, nil); err != nil && !isOwned(err) {
 			errs = append(errs, err)

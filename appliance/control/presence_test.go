@@ -29,7 +29,7 @@ func TestPresence(t *testing.T) {
 	}
 	label := func(name string) error {
 		o, _ := s.Get(object.Ref{Kind: object.KindNode, Name: name})
-		n := o.DeepCopy().(*object.Node)
+		n := object.DeepCopy(o).(*object.Node)
 		n.Metadata.Labels = map[string]string{"rack": "1"}
 		r, err := s.Write(store.Write{Ref: object.RefOf(n), Object: n, By: store.Caller{User: "test"}})
 		if err == nil {

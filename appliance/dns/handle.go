@@ -90,8 +90,7 @@ func countEdns0(m *dns.Msg) int {
 // fit truncates a message to size bytes. Dropping additional records is silent; dropping
 // others sets the TC bit (RFC 2181, section 9).
 func fit(m *dns.Msg, size int) {
-	opt := m.IsEdns0()
-	if len(m.Extra) > 0 && m.Len() > size {
+	if opt := m.IsEdns0(); len(m.Extra) > 0 && m.Len() > size {
 		m.Compress = true
 		if m.Len() > size {
 			m.Extra = nil
@@ -113,8 +112,7 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	r := s.index.answer(inquiry{q, c.namespace, limit})
 	// An answer that needs an upstream is given in full to clients that may use upstreams
 	// and ask for recursion (RD).
-	recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired
-	switch {
+	switch recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired; {
 	case r.outside && !recurse:
 		return reply{rcode: dns.RcodeRefused}
 	case r.outside:

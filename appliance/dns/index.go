@@ -186,8 +186,7 @@ func (x *index) findService(labels []string) *node {
 	if !ok {
 		return nil
 	}
-	r := value.(*records)
-	switch n {
+	switch r := value.(*records); n {
 	case 2:
 		return r.service
 	case 3:

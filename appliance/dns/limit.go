@@ -104,8 +104,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			continue
 		}
 		wait = acceptAgain
-		client := clientOf(conn.RemoteAddr())
-		if g.enter(client) {
+		if client := clientOf(conn.RemoteAddr()); g.enter(client) {
 			return &gatedConn{Conn: conn, leave: sync.OnceFunc(func() { g.leave(client) })}, nil
 		}
 		_ = conn.Close() // the client sees that

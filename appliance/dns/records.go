@@ -46,8 +46,7 @@ func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records 
 		hosts: map[string]*node{}, ports: map[string]*node{}, protocols: map[string]bool{},
 		pointers: map[netip.Addr][]string{},
 	}
-	name := fmt.Sprintf("%s.%s.svc.%s", svc.Metadata.Name, svc.Metadata.Namespace, domain)
-	switch {
+	switch name := fmt.Sprintf("%s.%s.svc.%s", svc.Metadata.Name, svc.Metadata.Namespace, domain); {
 	case svc.Spec.Type == "ExternalName":
 		r.service = &node{alias: dns.Fqdn(svc.Spec.ExternalName)}
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
@@ -68,8 +67,7 @@ func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 		}
 	}
 	for i := range spec.Ports {
-		p := &spec.Ports[i]
-		if p.Name != "" {
+		if p := &spec.Ports[i]; p.Name != "" {
 			r.addPort(p.Name, p.Protocol, target{port: uint16(p.Port), name: name, at: r.service})
 		}
 	}
@@ -253,8 +251,7 @@ func (x *index) reverseZone(labels []string, prefix netip.Prefix) (zone string, 
 		step = 4
 	}
 	for _, service := range x.facts.ServiceRanges {
-		top := (service.Bits() + step - 1) / step * step
-		if prefix.Bits() >= top && service.Contains(prefix.Addr()) {
+		if top := (service.Bits() + step - 1) / step * step; prefix.Bits() >= top && service.Contains(prefix.Addr()) {
 			depth = (prefix.Bits() - top) / step
 			return strings.Join(labels[depth:], ".") + ".", depth
 		}

@@ -93,8 +93,7 @@ func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) 
 	defer cancel()
 	for _, network := range []string{"udp", "tcp"} {
 		c := &dns.Client{Net: network, Timeout: tryTimeout}
-		answer, _, err := c.ExchangeContext(ctx, m, server)
-		switch {
+		switch answer, _, err := c.ExchangeContext(ctx, m, server); {
 		case err != nil:
 			return nil, fmt.Errorf("ask %s over %s: %w", server, network, err)
 		case !answers(answer, m):

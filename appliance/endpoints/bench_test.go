@@ -79,7 +79,7 @@ func (x *indexed) write(batch Batch) {
 
 // flip makes a Pod ready or not.
 func (x *indexed) flip(key string) {
-	pod := x.pods[key].DeepCopy().(*object.Pod)
+	pod := object.DeepCopy(x.pods[key])
 	if pod.Ready() {
 		unready(pod)
 	} else {

@@ -233,8 +233,7 @@ func (c *Controller) member(podKey, service string, is bool) {
 		p = &pod{}
 		c.pods[podKey] = p
 	}
-	at := slices.Index(p.services, service)
-	switch {
+	switch at := slices.Index(p.services, service); {
 	case is && at < 0:
 		p.services = append(p.services, service)
 	case !is && at >= 0:

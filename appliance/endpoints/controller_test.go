@@ -161,10 +161,10 @@ func TestObjectsAreNotChanged(t *testing.T) {
 	w.update()
 	w.restart()
 	_, stored, _ := w.Service("default/web")
-	read := stored[0].DeepCopy()
+	read := object.DeepCopy(stored[0])
 	w.pod("web", 1, unready)
 	given := w.c.Update(w, w.take())
-	copied := given.Puts[0].DeepCopy()
+	copied := object.DeepCopy(given.Puts[0])
 	w.write(given)
 	w.removePod("web", 0)
 	w.pod("web", 2, unready)
@@ -330,12 +330,12 @@ func TestForeignObjects(t *testing.T) {
 		AddressType: object.IPv4,
 		Endpoints:   []object.Endpoint{{Addresses: []string{"10.9.9.9"}}},
 	}
-	w.put(foreign.DeepCopy(), false)
+	w.put(object.DeepCopy(foreign), false)
 	if b := w.update(); !b.Empty() {
 		t.Errorf("a foreign slice: %s", describe(b))
 	}
 	// A file takes the name of a slice that was generated: that one gets another name.
-	taken := foreign.DeepCopy()
+	taken := object.DeepCopy(foreign)
 	taken.GetMeta().Name = name
 	w.put(taken, false)
 	w.update()
@@ -352,7 +352,7 @@ func TestForeignObjects(t *testing.T) {
 	// Somebody changes or removes what is ours.
 	ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: "default", Name: place}
 	before := w.parts("web")
-	edited := w.objects[ref].DeepCopy().(*object.EndpointSlice)
+	edited := object.DeepCopy(w.objects[ref]).(*object.EndpointSlice)
 	edited.Endpoints = append(edited.Endpoints, edited.Endpoints[0], object.Endpoint{Addresses: []string{"10.8.8.8"}})
 	w.put(edited, true)
 	w.update()

@@ -132,7 +132,7 @@ func TestMirrorOfMany(t *testing.T) {
 	}
 	// More than validation lets in today.
 	ref := object.Ref{Kind: object.KindEndpoints, Namespace: "default", Name: "web"}
-	o := w.objects[ref].DeepCopy().(*object.Endpoints)
+	o := object.DeepCopy(w.objects[ref]).(*object.Endpoints)
 	o.Subsets[0].Addresses = append(o.Subsets[0].Addresses, object.EndpointAddress{IP: podIP(1000)})
 	w.objects[ref] = o
 	w.changed(o)

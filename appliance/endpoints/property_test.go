@@ -80,7 +80,7 @@ func (w *world) interfere(r *rand.Rand) {
 	}
 	slices.SortFunc(refs, compareRefs)
 	ref := refs[r.IntN(len(refs))]
-	o := w.objects[ref].DeepCopy().(*object.EndpointSlice)
+	o := object.DeepCopy(w.objects[ref]).(*object.EndpointSlice)
 	switch {
 	case w.Holder(ref) == Others, r.IntN(3) == 0:
 		w.remove(ref)

@@ -121,8 +121,7 @@ func read(objs Objects, key string) stored {
 	}
 	for _, o := range all {
 		manager := o.Metadata.Labels[object.LabelManagedBy]
-		ours := (manager == managedBySelector || manager == managedByMirror) && objs.Holder(object.RefOf(o)) == Ours
-		switch {
+		switch ours := (manager == managedBySelector || manager == managedByMirror) && objs.Holder(object.RefOf(o)) == Ours; {
 		case !ours:
 			now.others = true
 		case manager == now.managedBy:
@@ -158,8 +157,7 @@ func (s *service) isStill(now *stored) bool {
 		return false
 	}
 	for name, o := range now.slices {
-		mine := s.layout.slices[name]
-		if mine == nil || !sameSlice(mine.object, o) {
+		if mine := s.layout.slices[name]; mine == nil || !sameSlice(mine.object, o) {
 			return false
 		}
 	}

@@ -118,7 +118,7 @@ func (w *world) put(o object.Object, ours bool) {
 }
 
 func withoutServer(o object.Object) object.Object {
-	c := o.DeepCopy()
+	c := object.DeepCopy(o)
 	c.GetMeta().ResourceVersion, c.GetMeta().UID = "", ""
 	return c
 }
@@ -171,7 +171,7 @@ func (w *world) write(batch Batch) {
 		if w.Holder(object.RefOf(o)) == Others {
 			w.t.Fatalf("%s belongs to somebody else", object.RefOf(o))
 		}
-		w.put(o.DeepCopy(), true)
+		w.put(object.DeepCopy(o), true)
 	}
 	for _, ref := range batch.Deletes {
 		if w.Holder(ref) != Ours {

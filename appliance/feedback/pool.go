@@ -134,8 +134,7 @@ func (p *Pool) suspect(began int) {
 			m.refuses = m.refuses && m.count.Open == 0
 			continue
 		}
-		expected := float64(began-m.count.Began) * float64(m.slots) / others
-		switch {
+		switch expected := float64(began-m.count.Began) * float64(m.slots) / others; {
 		case m.count.Open > 0 || float64(m.count.Began) > expected/2:
 			m.refuses = false
 		case expected >= doubt && m.count.Began == 0:
@@ -184,8 +183,7 @@ func (p *Pool) fill(seconds, coming float64) []float64 {
 		return sum
 	}
 	for range 60 {
-		level := (low + high) / 2
-		if give(level) < coming {
+		if level := (low + high) / 2; give(level) < coming {
 			low = level
 		} else {
 			high = level

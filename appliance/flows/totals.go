@@ -461,8 +461,7 @@ func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, op
 	for at, r := range p.endpoints {
 		total := r.ended
 		total.Add(open[at])
-		missing := r.reported.raise(total)
-		if b.unsure {
+		if missing := r.reported.raise(total); b.unsure {
 			r.ended.Add(missing) // their ends were lost
 		}
 		endpoints[at] = r.reported

@@ -345,8 +345,7 @@ func (s *set) planned(name string, f nft.Family, p nft.Printer) wire.PlannedSet 
 	slices.Sort(s.order)
 	for _, key := range s.order {
 		gone, goes := s.gone[key]
-		come, comes := s.come[key]
-		switch {
+		switch come, comes := s.come[key]; {
 		case !goes:
 			out.Added = append(out.Added, text(come))
 		case !comes:

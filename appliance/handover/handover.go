@@ -56,8 +56,7 @@ func Check(ctx context.Context, program string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "--version")
 	cmd.Env = append(os.Environ(), variable+"="+probe)
-	out, err := cmd.Output()
-	switch {
+	switch out, err := cmd.Output(); {
 	case err != nil:
 		return fmt.Errorf("ask %s whether it supports the hand-over: %w", program, err)
 	case strings.TrimSpace(string(out)) != answer:
@@ -86,8 +85,7 @@ func Exec(program string, args []string, state []byte, descriptors []int) error 
 			return fmt.Errorf("keep descriptor %d open for the new program: %w", d, err)
 		}
 	}
-	env := append(os.Environ(), variable+"="+strconv.Itoa(fd))
-	return fmt.Errorf("execute %s: %w", program, unix.Exec(program, args, env))
+	return fmt.Errorf("execute %s: %w", program, unix.Exec(program, args, append(os.Environ(), variable+"="+strconv.Itoa(fd))))
 }
 
 // State returns what the program before left in the same process; nil: nothing. A second call returns nothing.

@@ -47,8 +47,7 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 // Drop has systemd close what it keeps under a name. It never waits either: while systemd reads nothing, it is tried
 // again in the background.
 func (s *Store) Drop(name string) error {
-	err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil)
-	if !errors.Is(err, unix.EAGAIN) {
+	if err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil); !errors.Is(err, unix.EAGAIN) {
 		return err
 	}
 	s.mu.Lock()

@@ -193,8 +193,7 @@ func (p *parser) assign() {
 		}
 	}
 	for key, spec := range p.checks {
-		name, ofPort := strings.CutPrefix(key, perPort)
-		switch {
+		switch name, ofPort := strings.CutPrefix(key, perPort); {
 		case ofPort && !slices.ContainsFunc(ports, func(sp object.ServicePort) bool { return sp.Name == name && name != "" }):
 			p.refuse(key, "the Service has no port named %q: %s", name, portNames(ports))
 		case spec != nil && !fits[key] && !p.allOwn(ports):

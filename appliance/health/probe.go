@@ -159,8 +159,7 @@ func (r *probeReader) http(get *object.HTTPGetAction, out *Probe) {
 	c.Path = path
 	var lines strings.Builder
 	for _, header := range get.HTTPHeaders {
-		name := strings.ToLower(header.Name)
-		switch {
+		switch name := strings.ToLower(header.Name); {
 		case strings.ContainsFunc(header.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
 			r.refuse("httpGet.httpHeaders", "the value of %s has a control character", quote(header.Name))
 		case name == "host":

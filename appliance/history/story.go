@@ -68,8 +68,7 @@ func shownOf(list []Transition) map[int]string {
 		}
 	}
 	for i := range list {
-		t := &list[i]
-		switch t.Kind {
+		switch t := &list[i]; t.Kind {
 		case KindEndpoint:
 			if t.State != "" {
 				shown[i] = "warning"
@@ -83,8 +82,7 @@ func shownOf(list []Transition) map[int]string {
 				shown[i] = ""
 			}
 		case KindProblem:
-			words := strings.Fields(t.What)
-			if len(words) > 0 && hasNear(endpoints[words[len(words)-1]], t.At) {
+			if words := strings.Fields(t.What); len(words) > 0 && hasNear(endpoints[words[len(words)-1]], t.At) {
 				continue
 			}
 			if shown[i] = ""; t.State != "" {
@@ -246,8 +244,7 @@ func (g *group) entry() Entry {
 		}
 		e.Concerned = len(g.services)
 	case KindCondition:
-		programmed := g.What == "Programmed"
-		switch {
+		switch programmed := g.What == "Programmed"; {
 		case programmed && over:
 			e.Text = "the newest version of " + subject + " is in force" + after
 		case programmed:

@@ -12,8 +12,7 @@ import (
 // TCP listens on host:port. An empty host, as [::], stands for all addresses of both families.
 func TCP(ctx context.Context, address string) (net.Listener, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
-		l, err := both.Listen(ctx, "tcp6", net.JoinHostPort("::", port))
-		if !errors.Is(err, syscall.EAFNOSUPPORT) { // a kernel without IPv6
+		if l, err := both.Listen(ctx, "tcp6", net.JoinHostPort("::", port)); !errors.Is(err, syscall.EAFNOSUPPORT) { // a kernel without IPv6
 			return l, err
 		}
 	}
@@ -23,8 +22,7 @@ func TCP(ctx context.Context, address string) (net.Listener, error) {
 // UDP opens a socket on host:port. An empty host, as [::], stands for all addresses of both families.
 func UDP(ctx context.Context, address string) (net.PacketConn, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
-		c, err := both.ListenPacket(ctx, "udp6", net.JoinHostPort("::", port))
-		if !errors.Is(err, syscall.EAFNOSUPPORT) {
+		if c, err := both.ListenPacket(ctx, "udp6", net.JoinHostPort("::", port)); !errors.Is(err, syscall.EAFNOSUPPORT) {
 			return c, err
 		}
 	}

@@ -87,8 +87,7 @@ func read(h *netlink.Handle) (Facts, error) {
 	up := map[int]string{}
 	outward := map[uint32]bool{} // interfaces that other hosts can be behind
 	for _, l := range links {
-		a := l.Attrs()
-		if a.Flags&net.FlagUp != 0 {
+		if a := l.Attrs(); a.Flags&net.FlagUp != 0 {
 			up[a.Index] = a.Name
 			outward[uint32(a.Index)] = a.Flags&net.FlagLoopback == 0 && l.Type() != "dummy"
 			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0, l.Type() == "bridge", a.EncapType == "ether" && a.MasterIndex == 0})

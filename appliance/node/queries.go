@@ -72,12 +72,7 @@ func try[T any](call func(*netlink.Handle) (T, error)) (result T, err error) {
 // isPassing reports whether an error is transient: the kernel was interrupted or out of memory, the limit expired
 // (EAGAIN), or the answer to a request whose limit expired has not been read to its end (EBUSY).
 func isPassing(err error) bool {
-	for _, errno := range []error{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM}, func(errno error) bool { return errors.Is(err, errno) })
 }
 
 // Link is a network interface that is up, with what the sender of frames needs.

@@ -56,8 +56,7 @@ func (c *Conntrack) Run(ctx context.Context) error {
 	others := make(chan error, 2)
 	go func() { others <- c.idle.Run(ctx) }()
 	go func() { others <- c.retry.Run(ctx) }()
-	err := c.cleaner.Run(ctx)
-	return errors.Join(err, <-others, <-others)
+	return errors.Join(c.cleaner.Run(ctx), <-others, <-others)
 }
 
 // Adopt implements reconcile.Part.

@@ -338,7 +338,7 @@ func (d *Discovered) Release(now time.Time) (services int, err error) {
 		if held == 0 || stored == nil {
 			continue
 		}
-		o := stored.DeepCopy()
+		o := object.DeepCopy(stored)
 		if o.GetMeta().Annotations == nil {
 			o.GetMeta().Annotations = map[string]string{}
 		}

@@ -375,8 +375,7 @@ func (n *names) problems() (list []resolve.Problem) {
 				continue
 			}
 			for _, s := range front.Services {
-				target := n.targets[s.Service]
-				if s.Service == "" || portOf(&target, p) != nil || told[s.ServerName] {
+				if target := n.targets[s.Service]; s.Service == "" || portOf(&target, p) != nil || told[s.ServerName] {
 					continue
 				}
 				told[s.ServerName] = true

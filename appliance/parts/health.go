@@ -101,8 +101,7 @@ func (h *Health) flipped() {
 // queueReplan has a Service planned again if it was planned with other verdicts than there are now.
 // The caller holds mu.
 func (h *Health) queueReplan(key string) {
-	s := h.services[key]
-	if slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
+	if s := h.services[key]; slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
 		return known && (v.State != c.State || s.Waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
 	}) {

@@ -63,8 +63,7 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 		fronts: newFronts(secret), names: names{naming: map[string]reconcile.Service{}, by: map[string]map[string]bool{}, targets: map[string]reconcile.Service{}, unknown: map[string]bool{}},
 	}
 	if len(state) > 0 { // without a relayed Service there is nothing
-		s, err := relay.ParseState(state)
-		if err != nil {
+		if s, err := relay.ParseState(state); err != nil {
 			log.Error("what the program before has handed over cannot be read", "err", err)
 		} else {
 			r.relay.Inherit(s)
@@ -254,8 +253,7 @@ func (r *Relay) openLate() (waiting bool) {
 
 // returnRoutes is the state of resolve.NeedReturnRoutes.
 func returnRoutes(f nft.Family) resolve.State {
-	delivered, err := node.DeliversForOthers(f == nft.IPv6)
-	switch {
+	switch delivered, err := node.DeliversForOthers(f == nft.IPv6); {
 	case err != nil:
 		return resolve.State{Missing: true, Wrong: err.Error()}
 	case delivered:

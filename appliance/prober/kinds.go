@@ -185,8 +185,7 @@ func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.R
 		CurvePreferences:   []tls.CurveID{tls.X25519, tls.CurveP256},
 		ClientSessionCache: cache{s, sessionKey{t.addr, t.check.Host, t.check.Verify}},
 	})
-	err := secured.Handshake()
-	if err != nil {
+	if err := secured.Handshake(); err != nil {
 		return nil, nil, tlsFailure(err, t.check)
 	}
 	if shown := secured.ConnectionState().PeerCertificates; len(shown) > 0 {
@@ -282,8 +281,7 @@ const (
 )
 
 func grpcResult(status string, body []byte) health.Result {
-	code, err := strconv.ParseUint(status, 10, 16)
-	switch {
+	switch code, err := strconv.ParseUint(status, 10, 16); {
 	case err != nil:
 		return failed(health.Refused, "the answer is not gRPC")
 	case code == grpcNotFound:
@@ -335,8 +333,7 @@ func askUDP(c *conn, check *check) health.Result {
 	}
 	buffer := make([]byte, maxDatagram)
 	for {
-		n, err := c.Read(buffer)
-		switch {
+		switch n, err := c.Read(buffer); {
 		case errors.Is(err, os.ErrDeadlineExceeded) && check.Expect == "":
 			return health.Result{}
 		case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:

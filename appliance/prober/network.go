@@ -66,8 +66,7 @@ func (n *network) begin(probes []probe) {
 		case health.UDP, health.DNS, health.ICMP:
 			n.wg.Go(func() {
 				began := time.Now() // of the timeout, however long this host took to come here
-				r := n.datagram(p, began.Add(p.target.check.Timeout))
-				n.done([]answer{n.answer(p, r, began)})
+				n.done([]answer{n.answer(p, n.datagram(p, began.Add(p.target.check.Timeout)), began)})
 			})
 		default:
 			if a, over := n.open(p); over {

@@ -183,8 +183,7 @@ func (s *schedule) take(now time.Duration, batch []probe) []probe {
 		t.timing.serial, t.timing.started, t.timing.underWay = s.serial, now, true
 		t.timing.at = now + t.check.Timeout
 		heap.Push(&s.deadlines, t)
-		ephemeral := t.timing.retries > 0 && t.timing.retries <= ephemerals
-		batch = append(batch, probe{t, s.serial, ephemeral})
+		batch = append(batch, probe{t, s.serial, t.timing.retries > 0 && t.timing.retries <= ephemerals})
 	}
 	return batch
 }

@@ -48,8 +48,7 @@ func (n *network) release(serial uint64, c *conn) {
 // from the fixed port of the target, or from another if that is taken.
 func (n *network) socket(p probe, kind int) (int, error) {
 	if n.ports.First > 0 && !p.ephemeral {
-		fd, err := connect(p.target, kind, n.ports.of(p.target.hash))
-		if !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
+		if fd, err := connect(p.target, kind, n.ports.of(p.target.hash)); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
 			return fd, err
 		}
 	}

@@ -161,8 +161,7 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	}
 	a.update(t, p)
 	for _, c := range held.Connections {
-		client := tcpOf(c.Client)
-		switch {
+		switch client := tcpOf(c.Client); {
 		case client == nil || client.RemoteAddr() == nil: // it has gone
 		case c.From.IsValid():
 			t.admit(client, func() { t.serveFrom(a.shared.ctx, client, c.There.Rest, c.From, c.Asked) })

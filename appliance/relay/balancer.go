@@ -445,8 +445,7 @@ func (t *tcpPort) passages(list []Passage) []Passage {
 	defer t.mu.Unlock()
 	for c := range t.conns {
 		client, is := c.client.RemoteAddr().(*net.TCPAddr)
-		listener, bound := c.client.LocalAddr().(*net.TCPAddr)
-		if is && bound { // else it has gone
+		if listener, bound := c.client.LocalAddr().(*net.TCPAddr); is && bound { // else it has gone
 			list = append(list, Passage{TCP, unmapped(client.AddrPort()), unmapped(listener.AddrPort()), c.to})
 		}
 	}

@@ -85,8 +85,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 			if a.err == nil {
 				t.overtaken(waiting[:at])
 				t.endpoints.accepted(client, a.to)
-				later := tried[slices.Index(tried, a.to)+1:]
-				t.hedge.took(a.took, countIn(beside, later))
+				t.hedge.took(a.took, countIn(beside, tried[slices.Index(tried, a.to)+1:]))
 				return a.conn, a.to, nil
 			}
 			t.endpoints.done(a.to)

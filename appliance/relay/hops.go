@@ -81,8 +81,7 @@ func hopsIn(control []byte, level, kind int) int {
 	if len(control) < value+4 {
 		return 0
 	}
-	header := control[value-8 : value]
-	if int(binary.NativeEndian.Uint32(header)) != level || int(binary.NativeEndian.Uint32(header[4:])) != kind {
+	if header := control[value-8 : value]; int(binary.NativeEndian.Uint32(header)) != level || int(binary.NativeEndian.Uint32(header[4:])) != kind {
 		return 0
 	}
 	return int(binary.NativeEndian.Uint32(control[value:]))

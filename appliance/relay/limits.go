@@ -104,8 +104,7 @@ type quota struct {
 // each, and there is room for one that had none (dynamic thresholds, Choudhury and Hahne 1998, alpha 1).
 func (q *quota) acquire() bool {
 	had := q.used.Add(1) - 1
-	all := q.parent.used.Add(1) - 1
-	if had >= q.limit || had >= q.parent.limit-all {
+	if all := q.parent.used.Add(1) - 1; had >= q.limit || had >= q.parent.limit-all {
 		q.release()
 		return false
 	}

@@ -234,8 +234,7 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		l.mu.Lock()
 		p := port.port
 		l.mu.Unlock()
-		ended, waits := l.endOldest(port)
-		switch {
+		switch ended, waits := l.endOldest(port); {
 		case !ended:
 			l.shared.overload.turnAway(p, port.quota, "clients of a relayed port get no answer")
 			return nil, errQuotaExceeded
@@ -455,8 +454,7 @@ func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from neti
 	err := raw.Read(func(fd uintptr) (done bool) {
 		buf := d.buffers.Get().(*datagram)
 		defer d.buffers.Put(buf)
-		n, control, _, from, err := syscall.Recvmsg(int(fd), buf.data[:], buf.control[:], syscall.MSG_DONTWAIT)
-		switch {
+		switch n, control, _, from, err := syscall.Recvmsg(int(fd), buf.data[:], buf.control[:], syscall.MSG_DONTWAIT); {
 		case err == syscall.EAGAIN:
 			return false
 		case err != nil:

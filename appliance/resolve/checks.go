@@ -198,8 +198,7 @@ func (r *resolver) verdict(t *health.Target) Verdict {
 	}
 	i, observed := r.verdicts[*t]
 	if !observed {
-		asked := *t
-		r.out.Demand.Targets = append(r.out.Demand.Targets, &asked)
+		r.out.Demand.Targets = append(r.out.Demand.Targets, new(*t))
 		return Verdict{}
 	}
 	r.nextVerdict = i + 1
@@ -355,8 +354,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		return // those that are new answer in a moment, or are down then
 	}
 	r.out.FailingOpen++
-	field := fmt.Sprintf("spec.ports[%d]", index)
-	if left > 0 {
+	if field := fmt.Sprintf("spec.ports[%d]", index); left > 0 {
 		r.warn(r.ref, field, ReasonFailingOpen, "%s: %s up, fewer than the %d %% that %s asks for, so traffic goes to all of them; fix a server, or the check",
 			r.portText(index), of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
 	} else {

@@ -33,8 +33,7 @@ func (r *resolver) readEject() {
 		return
 	}
 	field := annotation.Field(object.AnnotationEject)
-	wanted, err := object.ParseBool(value)
-	switch {
+	switch wanted, err := object.ParseBool(value); {
 	case err != nil:
 		r.warn(r.ref, field, reasonUnknownValue, "%v: no endpoint is taken out", err)
 	case !wanted:

@@ -461,8 +461,7 @@ func (r *resolver) memberPort(port *object.EndpointPort) (MemberPort, bool) {
 		return MemberPort{}, false
 	}
 	for i := range r.Service.Spec.Ports {
-		p := &r.Service.Spec.Ports[i]
-		if p.Name == name && p.Protocol == proto.Name() {
+		if p := &r.Service.Spec.Ports[i]; p.Name == name && p.Protocol == proto.Name() {
 			return MemberPort{Name: name, Protocol: p.Protocol, Port: uint16(*port.Port)}, true
 		}
 	}

@@ -138,8 +138,7 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 			continue
 		}
 		for j := range claims[i].Ports {
-			p := &claims[i].Ports[j]
-			if slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool {
+			if p := &claims[i].Ports[j]; slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool {
 				return fe.Addr == addr && inForce(p.Family, p.Protocol, netip.AddrPortFrom(addr, fe.Port))
 			}) {
 				return true
@@ -439,8 +438,7 @@ func (c *Claims) rival(service string, key claimed) (owner, what string) {
 		return len(other) > 0 && other[0].service != service && other[0].compare(asked) < 0
 	}
 	if key.addr.IsValid() {
-		place := key.asNodePort()
-		if asked.host && c.host.nodePorts[key.addr] && older(place) {
+		if place := key.asNodePort(); asked.host && c.host.nodePorts[key.addr] && older(place) {
 			return c.holder(place), fmt.Sprintf("node port %d/%s", key.port, key.proto)
 		}
 		return "", ""
@@ -463,8 +461,7 @@ func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, 
 	if list := c.byFrontend[key]; len(list) > 0 && list[0].host && list[0].relayed {
 		return list[0].service, "a port"
 	}
-	list := c.byFrontend[key.asNodePort()]
-	if len(list) > 0 && list[0].relayed && c.host.nodePorts[endpoint.Addr()] {
+	if list := c.byFrontend[key.asNodePort()]; len(list) > 0 && list[0].relayed && c.host.nodePorts[endpoint.Addr()] {
 		return list[0].service, "the node port"
 	}
 	return "", ""

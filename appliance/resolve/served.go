@@ -204,8 +204,7 @@ func (r *resolver) total(index int, endpoints map[portKey][]endpoint, families [
 
 // limitedToLocal names the policy by which clients get local endpoints only; "": none, or other boxes serve them.
 func (r *resolver) limitedToLocal() string {
-	spec := &r.Service.Spec
-	switch {
+	switch spec := &r.Service.Spec; {
 	case r.facts.Fleet:
 		return ""
 	case spec.ExternalTrafficPolicy == object.PolicyLocal && (spec.Type != "ClusterIP" || len(spec.ExternalIPs) > 0):

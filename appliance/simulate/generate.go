@@ -106,7 +106,7 @@ func (g *generator) gateways() {
 	case g.beside == nil || g.IntN(3) == 0:
 		g.beside = &oracle.World{Box: g.box}
 		for _, s := range g.world.Services { // they get external IPs in conflict with Gateways
-			g.beside.Services = append(g.beside.Services, s.DeepCopy().(*object.Service))
+			g.beside.Services = append(g.beside.Services, object.DeepCopy(s))
 		}
 		g.beside.AddGateways(g.Rand)
 	default:
@@ -116,7 +116,7 @@ func (g *generator) gateways() {
 				continue
 			}
 			weight := int32(g.IntN(4))
-			o = o.DeepCopy()
+			o = object.DeepCopy(o)
 			switch o := o.(type) {
 			case *object.TCPRoute:
 				o.Spec.Rules[0].BackendRefs[0].Weight = &weight
@@ -126,7 +126,7 @@ func (g *generator) gateways() {
 			g.beside.Routes[i] = o
 		}
 		for i, o := range g.beside.Slices { // of the backends that came with the Gateways
-			if s := o.DeepCopy().(*object.EndpointSlice); g.IntN(3) == 0 && len(s.Endpoints) > 0 {
+			if s := object.DeepCopy(o); g.IntN(3) == 0 && len(s.Endpoints) > 0 {
 				ready := g.IntN(2) == 0
 				s.Endpoints[0].Conditions.Ready = &ready
 				g.beside.Slices[i] = s
@@ -162,7 +162,7 @@ func (g *generator) apply() {
 	for _, s := range world.Services {
 		key := object.RefOf(s).Key()
 		next[key] = map[object.Ref]object.Object{}
-		written := s.DeepCopy().(*object.Service)
+		written := object.DeepCopy(s)
 		g.annotate(written)
 		written.Status, written.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
 		if g.isAutomatic(key) && written.Spec.ClusterIP != object.ClusterIPNone {
@@ -181,7 +181,7 @@ func (g *generator) apply() {
 		switch of := o.Metadata.Labels[object.LabelServiceName]; {
 		case of == "":
 		case g.isProvided(o.Metadata.Namespace + "/" + of):
-			o = o.DeepCopy().(*object.EndpointSlice)
+			o = object.DeepCopy(o)
 			o.Metadata.Labels[object.LabelManagedBy] = object.ManagedByDiscover
 			g.alone(next, o)
 		default:
@@ -279,7 +279,7 @@ func sameObjects(a, b map[object.Ref]object.Object) bool {
 
 // encode writes an object with its version.
 func encode(o object.Object, as string) string {
-	o = o.DeepCopy()
+	o = object.DeepCopy(o)
 	meta := o.GetMeta()
 	meta.Annotations = maps.Clone(meta.Annotations)
 	if meta.Annotations == nil {

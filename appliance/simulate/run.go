@@ -480,7 +480,7 @@ func (b *box) stored() (*oracle.World, error) {
 		}
 		switch have := have.(type) {
 		case *object.Service:
-			w.Services = append(w.Services, have.DeepCopy().(*object.Service))
+			w.Services = append(w.Services, object.DeepCopy(have))
 		case *object.EndpointSlice:
 			w.Slices = append(w.Slices, want.(*object.EndpointSlice))
 		case *object.Endpoints:
@@ -488,7 +488,7 @@ func (b *box) stored() (*oracle.World, error) {
 		case *object.Gateway: // as it was written: the oracle has defaults of its own
 			w.Gateways = append(w.Gateways, want.(*object.Gateway))
 		case *object.TCPRoute, *object.UDPRoute:
-			route := want.DeepCopy()
+			route := object.DeepCopy(want)
 			route.GetMeta().CreationTimestamp = have.GetMeta().CreationTimestamp
 			w.Routes = append(w.Routes, route)
 		case *object.ReferenceGrant:
@@ -508,7 +508,7 @@ func (b *box) stored() (*oracle.World, error) {
 		if service == nil {
 			return nil, fmt.Errorf("%s has no Service", object.RefOf(gw))
 		}
-		w.Services = append(w.Services, service.DeepCopy().(*object.Service))
+		w.Services = append(w.Services, object.DeepCopy(service).(*object.Service))
 		w.Slices = append(w.Slices, w.GatewaySlices(gw)...)
 	}
 	return w, nil

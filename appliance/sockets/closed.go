@@ -83,8 +83,7 @@ func portFilter(ports *Ports) []unix.SockFilter {
 func (c *Closed) read(ports *Ports) {
 	buf := make([]byte, 4096)
 	for {
-		n, err := c.file.Read(buf)
-		switch {
+		switch n, err := c.file.Read(buf); {
 		case errors.Is(err, unix.ENOBUFS): // messages were lost: the state is unknown
 		case err != nil:
 			return

@@ -324,8 +324,7 @@ func (r *Reader) updateStates() {
 // no box reads.
 func (r *Reader) Problems() (problems []manifest.Problem) {
 	for _, s := range r.States() {
-		take := fmt.Sprintf("`svcctl fleet source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box)
-		switch {
+		switch take := fmt.Sprintf("`svcctl fleet source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box); {
 		case s.Orphaned:
 			p := manifest.Problem{File: s.Dir, Reason: ReasonNoReader, Message: fmt.Sprintf("no box reads source %s, and its last content stays in force", s.Name)}
 			if first := s.Verdict.Differs; first != "" {

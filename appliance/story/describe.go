@@ -146,8 +146,7 @@ func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 				if !fe.HasPort(h.To.Port()) {
 					continue
 				}
-				_, name := nft.SplitID(p.ID)
-				switch {
+				switch _, name := nft.SplitID(p.ID); {
 				case fe.Addr == h.To.Addr() && fe.IsRange():
 					ranged = []string{service, name, " (range of ports)"} // an exact port goes first
 				case fe.Addr == h.To.Addr():
@@ -180,8 +179,7 @@ func (t *description) isVIP(a netip.Addr) bool {
 // ours describes a decision in our own tables, by the name of the chain.
 func (t *description) ours(s *trace.Step) {
 	where := s.Chain
-	verb, target, _ := strings.Cut(s.Verdict, " ")
-	switch {
+	switch verb, target, _ := strings.Cut(s.Verdict, " "); {
 	case verb == "drop":
 		t.over = true
 		switch {
@@ -208,8 +206,7 @@ func (t *description) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
 	case strings.HasPrefix(word, "pick-"), strings.HasPrefix(word, "nodeport-pick-"), strings.HasPrefix(word, "local-pick-"):
-		n := word[strings.LastIndexByte(word, '-')+1:]
-		if !strings.HasPrefix(where, "pick-") { // the next smaller one is asked when a slot is empty
+		if n := word[strings.LastIndexByte(word, '-')+1:]; !strings.HasPrefix(where, "pick-") { // the next smaller one is asked when a slot is empty
 			t.say(wire.TraceGood, where+" -> "+target, "%s", pickText(n))
 		}
 	case strings.HasPrefix(word, "hash-"), strings.HasPrefix(word, "source-") && word != "source-nat":
@@ -264,18 +261,12 @@ func explain(key string) string {
 }
 
 func (t *description) inServiceRange(a netip.Addr) bool {
-	for _, r := range t.facts.Box.ServiceRanges {
-		if r.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.facts.Box.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 // others describes what a foreign table did to the packet.
 func (t *description) others(s *trace.Step) {
-	table := strings.TrimSpace(s.Family + " " + s.Table)
-	switch {
+	switch table := strings.TrimSpace(s.Family + " " + s.Table); {
 	case s.Verdict == "drop" && s.Kind == trace.KindPolicy:
 		t.over = true
 		t.say(wire.TraceBad, s.Chain, "dropped by the policy of table %s, chain %s: nothing there accepts it", table, s.Chain)
@@ -289,8 +280,7 @@ func (t *description) others(s *trace.Step) {
 
 // end describes how the packet left.
 func (t *description) end() {
-	c := t.facts.Connection
-	switch {
+	switch c := t.facts.Connection; {
 	case t.over || t.first == nil:
 		return
 	case t.out == 0 && c == nil:

@@ -181,8 +181,7 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 		answer.Ports = append(answer.Ports, row)
 	}
 	if q.Clients {
-		clients := l.clientsOf(q.Namespace+"/"+q.Service, q.Limit)
-		answer.Clients = &clients
+		answer.Clients = new(l.clientsOf(q.Namespace+"/"+q.Service, q.Limit))
 	}
 	return answer
 }

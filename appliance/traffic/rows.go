@@ -416,8 +416,7 @@ func plus[T uint64 | float64](a, b *T) *T {
 	if a == nil || b == nil {
 		return nil
 	}
-	sum := *a + *b
-	return &sum
+	return new(*a + *b)
 }
 
 // noRate is the rate where nothing is new.
@@ -431,8 +430,7 @@ func rate(fresh int, since time.Duration) *float64 {
 	if fresh == 0 {
 		return &noRate
 	}
-	r := float64(fresh) / since.Seconds()
-	return &r
+	return new(float64(fresh) / since.Seconds())
 }
 
 // endpointText is an endpoint; of a range of ports, the address alone.

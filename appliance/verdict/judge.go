@@ -69,8 +69,7 @@ type Why struct {
 }
 
 func (w *Why) set(p *wire.Problem) {
-	warning := p.Severity != wire.SeverityError
-	if w.Reason == "" || w.Warning && !warning {
+	if warning := p.Severity != wire.SeverityError; w.Reason == "" || w.Warning && !warning {
 		*w = Why{p.Reason, p.Message, warning}
 	}
 }

@@ -92,8 +92,7 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 	v, flags, rest := root.Descend(root, before)
 	c.v = v
 	args, awaits := read(v, append(flags, rest...))
-	files := strings.Contains(v.Args, "FILE")
-	switch {
+	switch files := strings.Contains(v.Args, "FILE"); {
 	case awaits != nil:
 		return c.values(ctx, awaits)
 	case strings.HasPrefix(c.current, "-"):
@@ -188,8 +187,7 @@ func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 			if !v.Has(name) {
 				continue
 			}
-			o := v.Option(name)
-			switch {
+			switch o := v.Option(name); {
 			case given && value == "" && len(rest) == 0 || !given && o.Arg != "" && !o.Optional:
 				awaits = o // it can only be the last word
 			case given:

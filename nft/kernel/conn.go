@@ -232,8 +232,7 @@ func (c *Conn) commitOnce(b *nft.Batch, generation uint32) (next uint32, err err
 func (c *Conn) commitCounts(t *transaction, b *nft.Batch, text func(op, element int) string) error {
 	tally := &c.counting.tally
 	tally.Committing()
-	err := t.commit(text)
-	if err != nil {
+	if err := t.commit(text); err != nil {
 		tally.Committed(nil, nil)
 		return err
 	}

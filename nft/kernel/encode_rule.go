@@ -343,8 +343,7 @@ func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 
 // load1 is the expression that reads a field which takes one.
 func (e *encoder) load1(field nft.Field, r register) expr.Any {
-	v6 := e.Family == nft.IPv6
-	switch field.Kind {
+	switch v6 := e.Family == nft.IPv6; field.Kind {
 	case nft.FieldSaddr: // ip saddr
 		if v6 {
 			return payload(expr.PayloadBaseNetworkHeader, offsetIPv6Saddr, 16, r)

@@ -55,8 +55,7 @@ func (c *Conn) read(r reading) (nft.Ruleset, uint32, error) {
 		if isErrno(err, unix.EPERM) {
 			return nil, 0, ErrPermission
 		}
-		passing := isErrno(err, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EAGAIN)
-		if !errors.Is(err, ErrChanging) {
+		if passing := isErrno(err, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EAGAIN); !errors.Is(err, ErrChanging) {
 			c.closeSocket()
 			if !passing {
 				return nil, 0, fmt.Errorf("read nf_tables: %w", err)
@@ -175,8 +174,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	err := r.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
-			d := decodeSet(&m, f)
-			if !d.anonymous && (r.only == nil || slices.Contains(r.only, d.Name)) {
+			if d := decodeSet(&m, f); !d.anonymous && (r.only == nil || slices.Contains(r.only, d.Name)) {
 				sets[d.Name] = &nft.SetContent{Set: d.Set, Elements: nft.Elements{}}
 				counts[d.Name] = d.count
 			}
@@ -191,8 +189,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 			}
 			count := counts[set.Name]
 			if slots && count >= byKeyFrom {
-				complete, err := readSlots(r.socket, f, t, set, count)
-				if err == nil && complete {
+				if complete, err := readSlots(r.socket, f, t, set, count); err == nil && complete {
 					continue
 				}
 				clear(set.Elements) // a dump finds the difference, or the error

@@ -81,8 +81,7 @@ func (t *transaction) empty() bool { return len(t.parts) == 0 }
 // would overflow the receive buffer of a large batch.
 func (t *transaction) finish() error {
 	last := t.Buf[t.parts[len(t.parts)-1].start:]
-	flags := binary.NativeEndian.Uint16(last[6:])
-	binary.NativeEndian.PutUint16(last[6:], flags|unix.NLM_F_ACK)
+	binary.NativeEndian.PutUint16(last[6:], binary.NativeEndian.Uint16(last[6:])|unix.NLM_F_ACK)
 	t.Begin(unix.NFNL_MSG_BATCH_END, 0, t.socket.Sequence(1), unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	t.End()
 	if t.err == nil && len(t.Buf) > math.MaxInt32/2 { // half of the largest SO_SNDBUF
@@ -199,8 +198,7 @@ func (t *transaction) opError(refused map[int]nfnetlink.Failure, text func(op, e
 // marked as an end.
 func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 	m := t.Buf[start:]
-	kind := binary.NativeEndian.Uint16(m[4:])
-	if kind != nftMessage(unix.NFT_MSG_NEWSETELEM) && kind != nftMessage(unix.NFT_MSG_DELSETELEM) {
+	if kind := binary.NativeEndian.Uint16(m[4:]); kind != nftMessage(unix.NFT_MSG_NEWSETELEM) && kind != nftMessage(unix.NFT_MSG_DELSETELEM) {
 		return 0, false
 	}
 	m = m[:binary.NativeEndian.Uint32(m)]

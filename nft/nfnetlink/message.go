@@ -96,8 +96,7 @@ func (m *Message) Failure() Failure {
 	f := Failure{Errno: m.Errno()}
 	details := unix.SizeofNlMsgerr
 	if m.Flags&unix.NLM_F_CAPPED == 0 && f.Errno != 0 { // the whole message is in between
-		original := int(binary.NativeEndian.Uint32(m.Body[4:]))
-		details += max(0, Align(original)-HeaderLen)
+		details += max(0, Align(int(binary.NativeEndian.Uint32(m.Body[4:])))-HeaderLen)
 	}
 	if m.Flags&unix.NLM_F_ACK_TLVS == 0 || details > len(m.Body) {
 		return f

@@ -188,8 +188,7 @@ func (f *flow) reject(with nft.RejectWith) verdict {
 
 // parseVerdict parses a verdict in nft syntax, as a verdict map contains it.
 func parseVerdict(text string) verdict {
-	word, chain, _ := strings.Cut(text, " ")
-	switch word {
+	switch word, chain, _ := strings.Cut(text, " "); word {
 	case "accept":
 		return verdict{kind: accepted}
 	case "drop":

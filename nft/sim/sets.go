@@ -105,8 +105,7 @@ func (f *flow) element(s *nft.SetContent, key string) (nft.Element, bool) {
 func (f *flow) rangeWith(s *nft.SetContent, key string) (nft.Element, bool) {
 	values := nft.SplitKey(s.Key, f.family, key)
 	for ends, data := range s.Elements {
-		e := nft.SplitKey(s.Key, f.family, ends)
-		if within(values, e[:len(values)], e[len(values):]) {
+		if e := nft.SplitKey(s.Key, f.family, ends); within(values, e[:len(values)], e[len(values):]) {
 			return nft.Element{Key: ends, Data: data}, true
 		}
 	}
@@ -172,9 +171,7 @@ func (f *flow) unlearn(d nft.Delete) bool {
 // it collects them, a moment later.
 func (f *flow) full(s *nft.SetContent, id setID) bool {
 	size := int(s.Size)
-	if size == 0 {
-		size = defaultDynamicSize
-	}
+	size = cmp.Or(size, defaultDynamicSize)
 	n := len(s.Elements)
 	for _, m := range f.host.learnt[id] {
 		if m.live(f.host.clock) {

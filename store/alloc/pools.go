@@ -103,8 +103,7 @@ func (c Request) Equal(other Request) bool {
 // clash returns why two requests cannot both hold addr; "" when they can.
 func (c Request) clash(other Request, addr netip.Addr) string {
 	bothAsk := slices.Contains(c.Requested, addr) && slices.Contains(other.Requested, addr)
-	sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey
-	if !bothAsk && !sameKey {
+	if sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey; !bothAsk && !sameKey {
 		return "to share it, both Services must ask for it by name or carry equal sharing keys"
 	}
 	for _, port := range c.Ports {
@@ -187,8 +186,7 @@ func (p *Pools) text(of func(*poolState) bool) string {
 // A request of the same owner on that address is replaced. An internal request gets internal
 // addresses alone, or keeps what its owner has. Errors: *RangeError, *HeldError.
 func (p *Pools) Take(addr netip.Addr, request Request) error {
-	_, had := p.RequestOf(addr, request.Owner)
-	switch {
+	switch _, had := p.RequestOf(addr, request.Owner); {
 	case request.Internal && !p.IsInternal(addr) && !had:
 		return &RangeError{Value: addr.String(), Range: p.Internal()}
 	case len(p.requests[addr]) == 0 && !p.Contains(addr):

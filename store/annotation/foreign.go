@@ -59,8 +59,7 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 // foreign returns what a value asks for in vain; "": nothing.
 func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	kind := o.GetTypeMeta().Kind
-	svc, isService := o.(*object.Service)
-	switch {
+	switch svc, isService := o.(*object.Service); {
 	case !slices.Contains(r.kinds(), kind):
 		return r.elsewhere(kind)
 	case r.balancer && isService && svc.Spec.Type != object.TypeLoadBalancer:

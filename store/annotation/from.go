@@ -152,8 +152,7 @@ func badSources(svc *object.Service) (bad []Remark) {
 		}
 		portless := ""
 		for _, word := range words {
-			s, err := parseSource(word)
-			if err != nil {
+			if s, err := parseSource(word); err != nil {
 				add("%v", err)
 			} else if s.Portless() {
 				portless = s.String()

@@ -1,6 +1,7 @@
 package annotation
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -129,9 +130,7 @@ func (r *frontReader) encrypt(key, format string, args ...any) {
 
 // asks notes an annotation that asks for something; the first one is Key.
 func (r *frontReader) asks(key string) {
-	if r.Key == "" {
-		r.Key = key
-	}
+	r.Key = cmp.Or(r.Key, key)
 }
 
 // own returns the value of an annotation for this port: the form for one port wins. is is set when it is there,

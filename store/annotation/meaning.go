@@ -59,8 +59,7 @@ func InternalOf(svc *object.Service) (i Internal) {
 		if yes == "" || strings.EqualFold(value, yes) {
 			continue
 		}
-		prefix, err := netip.ParsePrefix(value)
-		switch {
+		switch prefix, err := netip.ParsePrefix(value); {
 		case r.Key != awsInternal || err != nil:
 			want := fmt.Sprintf("%q nor %q", yes, no)
 			if r.Key == awsInternal {

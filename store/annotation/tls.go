@@ -179,8 +179,7 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 // protocols.
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
-		protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":")
-		switch {
+		switch protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":"); {
 		case isAny(protocol, "", "tcp", "udp", "http"):
 		case port == "":
 			ports = append(ports, part)
@@ -195,8 +194,7 @@ func tlsPorts(text string) (ports []string) {
 // all of them.
 func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	const key = tencentCloud + "specify-protocol"
-	ports, all := portsInJSON(a[key])
-	if all || slices.ContainsFunc(ports, func(p string) bool { return listed(p, port) }) {
+	if ports, all := portsInJSON(a[key]); all || slices.ContainsFunc(ports, func(p string) bool { return listed(p, port) }) {
 		return key
 	}
 	return ""
@@ -216,8 +214,7 @@ func portsInJSON(text string) (ports []string, all bool) {
 		return nil, true
 	}
 	for _, port := range slices.Sorted(maps.Keys(byPort)) {
-		says := byPort[port]
-		if says.TLS != "" || slices.ContainsFunc(says.Protocol, func(p string) bool { return !isAny(p, "TCP", "UDP", "HTTP") }) {
+		if says := byPort[port]; says.TLS != "" || slices.ContainsFunc(says.Protocol, func(p string) bool { return !isAny(p, "TCP", "UDP", "HTTP") }) {
 			ports = append(ports, port)
 		}
 	}

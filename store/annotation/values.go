@@ -74,8 +74,7 @@ func Values(svc *object.Service) (bad []Bad) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
-		r := Find(key)
-		if r == nil || r.balancer && svc.Spec.Type != object.TypeLoadBalancer {
+		if r := Find(key); r == nil || r.balancer && svc.Spec.Type != object.TypeLoadBalancer {
 			continue
 		}
 		if text := wrongValue(key, a[key]); text != "" {

@@ -105,8 +105,7 @@ type Kept struct {
 
 // problem judges what could not be read as an object.
 func (r *cluster) problem(p manifest.Problem) {
-	line := max(p.Line, 1)
-	switch {
+	switch line := max(p.Line, 1); {
 	case p.Reason == manifest.ReasonNotServed && p.Object.Kind == object.KindNamespace: // those of the objects are written anyway
 	case p.Reason == manifest.ReasonNotServed:
 		r.unserved++
@@ -127,7 +126,7 @@ var clusterAnnotations = []string{"kubectl.kubernetes.io/last-applied-configurat
 
 // object takes one over.
 func (r *cluster) object(d *manifest.Document) {
-	o := d.Object.DeepCopy()
+	o := object.DeepCopy(d.Object)
 	meta := o.GetMeta()
 	k := &Kept{Object: o}
 	lose := func(field, format string, args ...any) {
@@ -273,7 +272,7 @@ func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any))
 
 // judge refuses an object that a cluster would refuse, too: then the text is not what it printed.
 func (r *cluster) judge(d *manifest.Document, o object.Object) {
-	o = o.DeepCopy()
+	o = object.DeepCopy(o)
 	object.Default(o)
 	var errs object.Errors
 	if svc, is := o.(*object.Service); is {

@@ -263,8 +263,7 @@ func (b *haproxyBackend) option(l haproxyLine, own bool) {
 
 // checkLine reads http-check and tcp-check.
 func (b *haproxyBackend) checkLine(l haproxyLine) {
-	rest := l.words[1:]
-	switch {
+	switch rest := l.words[1:]; {
 	case l.words[0] == "http-check" && l.word(1) == "expect" && l.word(2) == "status":
 		b.status = l.word(3)
 	case l.words[0] == "http-check" && l.word(1) == "send":

@@ -27,8 +27,7 @@ type haproxyRequest struct {
 // headers reads the header lines that old configurations have behind the version of option httpchk.
 func (b *haproxyBackend) headers(l haproxyLine) {
 	for i, text := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
-		name, value, is := strings.Cut(text, ":")
-		switch {
+		switch name, value, is := strings.Cut(text, ":"); {
 		case i == 0 && !is: // HTTP/1.1
 		case strings.EqualFold(strings.TrimSpace(name), "host"):
 			b.host = strings.TrimSpace(value)

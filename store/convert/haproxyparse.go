@@ -24,8 +24,7 @@ func (r *haproxy) parse(text string) {
 		if len(words) == 0 {
 			continue
 		}
-		keyword := words[0]
-		switch {
+		switch keyword := words[0]; {
 		case strings.HasPrefix(keyword, "."):
 			r.fail(line, "%s: conditions are not followed: write out the branch that holds", keyword)
 		case slices.Contains([]string{"frontend", "backend", "listen", "defaults"}, keyword):

@@ -133,8 +133,7 @@ func isName(text string) bool {
 
 // proxyProtocol sets the header that servers get: all of a Service the one of the first server.
 func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) {
-	all := b.v.Annotations[annotationProxyProtocol]
-	switch {
+	switch all := b.v.Annotations[annotationProxyProtocol]; {
 	case s.proxy == all:
 	case len(b.v.Servers) == 0:
 		b.v.Annotations[annotationProxyProtocol] = s.proxy
@@ -253,8 +252,7 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 			}
 			s.Weight = uint16(n)
 		case "port":
-			n, err := ParsePort(value)
-			if err != nil {
+			if n, err := ParsePort(value); err != nil {
 				b.fail(line, "%v", err)
 			} else if n != s.Port {
 				s.port = fmt.Sprintf(":%d", n)

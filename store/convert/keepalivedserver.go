@@ -75,8 +75,7 @@ func (k *keepalivedServer) server(s statement) {
 	var found check
 	for _, in := range s.block {
 		keyword := in.words[0]
-		kind, isCheck := keepalivedChecks[keyword]
-		switch {
+		switch kind, isCheck := keepalivedChecks[keyword]; {
 		case isCheck && kind == "":
 			k.lose(k.v, in.line, "%s of %s has no counterpart: the server is not checked by it", keyword, server.Addr)
 		case isCheck && found != nil:

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -42,9 +43,7 @@ func (r *cluster) metallbConfig(text string) (found bool) {
 		}
 		found = true
 		c := &metallbMap{cluster: r, line: m.line(), namespace: m.get("metadata").get("namespace").text()}
-		if c.namespace == "" {
-			c.namespace = object.MetalLBNamespace
-		}
+		c.namespace = cmp.Or(c.namespace, object.MetalLBNamespace)
 		if r.options.Namespace != "" {
 			c.namespace = r.options.Namespace
 		}
@@ -122,8 +121,7 @@ func numbered(name string, i int) string {
 func (c *metallbMap) renamed(what string, of value, names map[string]string, read ...string) map[string]any {
 	spec := map[string]any{}
 	for _, key := range of.keys() {
-		to, known := names[key]
-		switch {
+		switch to, known := names[key]; {
 		case known && to == "nodeSelectors":
 			spec[to] = camel(of.get(key).data)
 		case known:
@@ -165,7 +163,7 @@ func (c *metallbMap) keep(o object.Object, name string, spec map[string]any) {
 		c.fail(c.line, "%s %s of the ConfigMap: %v", o.GetTypeMeta().Kind, name, err)
 		return
 	}
-	judged := o.DeepCopy()
+	judged := object.DeepCopy(o)
 	object.Default(judged)
 	for _, e := range object.Validate(judged, object.Options{}) {
 		c.fail(c.line, "%s %s of the ConfigMap: %v", o.GetTypeMeta().Kind, name, e)

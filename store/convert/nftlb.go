@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -198,8 +199,7 @@ func (r *nftlb) persistence(v *Virtual, f value) {
 
 // backend reads a server.
 func (r *nftlb) backend(v *Virtual, b value) {
-	name := b.get("name").text()
-	what := "backend " + name
+	what := "backend " + b.get("name").text()
 	s := Server{Weight: 1}
 	var err error
 	at := b.get("ip-addr")
@@ -282,9 +282,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 			a = named
 		}
 		of := a.get("protocol").text()
-		if of == "" {
-			of = protocol
-		}
+		of = cmp.Or(of, protocol)
 		list = append(list, r.frontend(v, a, a.get("ip-addr").text(), a.get("ports"), of)...)
 		r.policies(v, a)
 		r.rest(v, a, "address "+a.get("name").text(), "name", "family", "ip-addr", "ports", "protocol", "policies")

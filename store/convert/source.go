@@ -292,8 +292,7 @@ func (r *reading) granularity(v *Virtual, line int, text string) {
 		v.Annotations[object.AnnotationAffinityPrefix] = fmt.Sprintf("32,%d", bits)
 		return
 	}
-	mask, err := netip.ParseAddr(text)
-	if err == nil && mask.Is4() {
+	if mask, err := netip.ParseAddr(text); err == nil && mask.Is4() {
 		for bits := 1; bits <= 32; bits++ {
 			if all := netip.AddrFrom4([4]byte{255, 255, 255, 255}); netip.PrefixFrom(all, bits).Masked().Addr() == mask {
 				v.Annotations[object.AnnotationAffinityPrefix] = strconv.Itoa(bits)

@@ -22,8 +22,7 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 func Now() Reading {
 	r := Reading{Wall: time.Now()}
 	var up unix.Timespec
-	id, err := os.ReadFile(bootID)
-	if err == nil && unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
+	if id, err := os.ReadFile(bootID); err == nil && unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
 		r.Boot, r.Up = strings.TrimSpace(string(id)), time.Duration(up.Nano())
 	}
 	return r

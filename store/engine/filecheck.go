@@ -298,8 +298,7 @@ func (c *fileCheck) freelist(id uint64) error {
 		return errors.New("the list of free pages is longer than its page")
 	}
 	for i := range count {
-		free := le64(ids, int(i)*8)
-		if free < 2 || free >= c.pages || !c.account(free) {
+		if free := le64(ids, int(i)*8); free < 2 || free >= c.pages || !c.account(free) {
 			return fmt.Errorf("page %d is in the list of free pages", free)
 		}
 	}

@@ -76,8 +76,7 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	name = fmt.Sprintf("%016x-%s", seen.mod, newID())
 	for from := 0; from == 0 || from < len(text); from += partSize {
 		part := text[from:min(len(text), from+partSize)]
-		put := clientv3.OpPut(e.key(fmt.Sprintf("%s%s/%06d", bundlePrefix, name, parts)), string(part))
-		won, _, err := e.compareHead(ctx, seen, put)
+		won, _, err := e.compareHead(ctx, seen, clientv3.OpPut(e.key(fmt.Sprintf("%s%s/%06d", bundlePrefix, name, parts)), string(part)))
 		if err != nil {
 			return "", 0, err
 		}
@@ -91,8 +90,7 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 
 // readBundle reads the bundle of a head, as of the revision of the head or a later one; 0: the newest.
 func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
-	from := e.key(bundlePrefix + h.Bundle + "/")
-	resp, err := e.client.Get(ctx, from, clientv3.WithPrefix(), clientv3.WithRev(at))
+	resp, err := e.client.Get(ctx, e.key(bundlePrefix+h.Bundle+"/"), clientv3.WithPrefix(), clientv3.WithRev(at))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -42,8 +42,7 @@ func (e *committer) Commit(t engine.Transaction) error {
 			return err
 		}
 	}
-	local := localPart(&t)
-	e.Keep(local)
+	e.Keep(localPart(&t))
 	if revision == 0 && len(ops) == 0 {
 		return e.replica.flush() // alone, it is to be on disk when the call returns
 	}
@@ -53,8 +52,7 @@ func (e *committer) Commit(t engine.Transaction) error {
 // sharedPart returns the operations of a transaction on what boxes share, sealed, and the revision and note of its head.
 func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
 	for i := range t.Puts {
-		p := &t.Puts[i]
-		switch {
+		switch p := &t.Puts[i]; {
 		case p.Key == headKey:
 			revision, note = p.Revision, p.Value
 		case isContent(p.Key):

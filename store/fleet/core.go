@@ -88,16 +88,14 @@ func (c *coreClient) settings(ctx context.Context) (*settings, int64, error) {
 }
 
 func (c *coreClient) state(ctx context.Context, least int64) (now *head, at int64, have map[string][]byte, err error) {
-	query := url.Values{"least": {strconv.FormatInt(least, 10)}}
-	resp, _, err := c.ask(ctx, http.MethodGet, "/state", query, nil, stateTimeout)
+	resp, _, err := c.ask(ctx, http.MethodGet, "/state", url.Values{"least": {strconv.FormatInt(least, 10)}}, nil, stateTimeout)
 	if err != nil {
 		return nil, 0, nil, err
 	}
 	defer resp.Body.Close()
 	have = map[string][]byte{}
 	for frames := stream.NewDecoder(resp.Body); ; {
-		f, err := frames.Next()
-		switch {
+		switch f, err := frames.Next(); {
 		case err != nil:
 			return nil, 0, nil, fmt.Errorf("read all objects from a core box: %w", err)
 		case f.Kind == stream.State:

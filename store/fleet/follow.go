@@ -97,8 +97,7 @@ func (e *follower) join(ctx context.Context) error {
 
 // checkHistory makes sure that etcd had the head that this box stands at.
 func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
-	was, _, err := e.origin.head(ctx, read.mod)
-	switch {
+	switch was, _, err := e.origin.head(ctx, read.mod); {
 	case isCompacted(err):
 		return e.reload(ctx)
 	case err != nil:
@@ -338,8 +337,7 @@ func (e *follower) applyCommit(it *transaction) error {
 	if err := e.readable(ops); err != nil {
 		return err
 	}
-	objects, digest := e.content.after(ops)
-	if objects != h.Objects || digest != h.Digest {
+	if objects, digest := e.content.after(ops); objects != h.Objects || digest != h.Digest {
 		return errGap
 	}
 	before := e.read

@@ -49,7 +49,7 @@ func Test615_a_copy_decides_as_the_box_does(t *testing.T) {
 	web := a.clusterIP("web")
 	filed := func(label string) store.Write {
 		o, _ := a.Get(serviceRef("filed"))
-		svc := o.DeepCopy().(*object.Service)
+		svc := object.DeepCopy(o).(*object.Service)
 		svc.Metadata.Labels = map[string]string{"by": label}
 		return store.Write{Ref: serviceRef("filed"), Object: svc, By: store.Caller{User: "test", Manager: "test"}}
 	}

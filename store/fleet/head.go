@@ -120,8 +120,7 @@ func (c *content) delete(key string) {
 func (c *content) after(ops []operation) (objects int, digest sum) {
 	objects, digest = len(c.sums), c.digest
 	for i := range ops {
-		before, had := c.sums[ops[i].Key]
-		if had {
+		if before, had := c.sums[ops[i].Key]; had {
 			digest.toggle(before)
 			objects--
 		}

@@ -258,8 +258,7 @@ func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 	it := &transaction{mod: events[0].Kv.ModRevision}
 	for _, event := range events {
 		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
-		remove := event.Type == clientv3.EventTypeDelete
-		switch {
+		switch remove := event.Type == clientv3.EventTypeDelete; {
 		case key == fleetKey && !remove:
 			it.settings = event.Kv.Value
 		case key == headKey && remove:
@@ -373,8 +372,7 @@ func (e *member) claimName(ctx context.Context, box, instance string, lease clie
 	if err != nil || resp.Succeeded {
 		return true, false, err
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	switch {
+	switch kvs := resp.Responses[0].GetResponseRange().Kvs; {
 	case len(kvs) == 0:
 		return true, false, nil // gone between the two; the next beat takes it
 	case string(kvs[0].Value) != instance:

@@ -69,7 +69,7 @@ func (b *box) rolls(t *testing.T, id string) {
 	web := b.service("web")
 	web.Spec.Ports[0].Name = "new"
 	s, _ := b.Get(secretRef("s"))
-	secret := s.DeepCopy().(*object.Secret)
+	secret := object.DeepCopy(s).(*object.Secret)
 	secret.Data["password"] = []byte("the new one")
 	namespace := &object.Namespace{TypeMeta: object.TypeMeta{Kind: object.KindNamespace, APIVersion: object.APIVersionCore}, Metadata: object.ObjectMeta{Name: "shop"}}
 	results, err := b.Write(

@@ -73,8 +73,7 @@ func (e *Engine) serveHead(w http.ResponseWriter, r *http.Request) {
 	}
 	err := e.newest(r.Context())
 	e.mu.Lock()
-	agreed := e.agreed
-	a := headAnswer{Settings: &agreed, Head: e.read, Known: e.watched}
+	a := headAnswer{Settings: new(e.agreed), Head: e.read, Known: e.watched}
 	e.mu.Unlock()
 	if err == nil {
 		a.Mod = a.Head.mod

@@ -133,7 +133,7 @@ func (b *box) service(name string) *object.Service {
 	if o == nil {
 		return nil
 	}
-	return o.DeepCopy().(*object.Service)
+	return object.DeepCopy(o).(*object.Service)
 }
 
 func metaOf(b *box, name string) *object.ObjectMeta { return b.service(name).GetMeta() }

@@ -40,7 +40,7 @@ func (b *box) tried(t *testing.T, id string) {
 	web := b.service("web")
 	web.Metadata.Labels = map[string]string{"on": "trial"}
 	s, _ := b.Get(secretRef("s"))
-	secret := s.DeepCopy().(*object.Secret)
+	secret := object.DeepCopy(s).(*object.Secret)
 	secret.Data["password"] = []byte("on trial")
 	results, err := b.Write(
 		store.Write{Ref: serviceRef("web"), Object: web, By: by}, store.Write{Ref: serviceRef("old"), Delete: true, By: by},

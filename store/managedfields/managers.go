@@ -225,8 +225,7 @@ func ApplyFile(live map[string]any, document object.Object, k kind.Kind, now tim
 	if k.Name == object.KindService {
 		delete(applied, "status")
 	}
-	by := Writer{Manager: FileManager, APIVersion: k.APIVersion(), Type: schema.Of(k), Now: now}
-	merged, err := Apply(live, applied, by, true)
+	merged, err := Apply(live, applied, Writer{Manager: FileManager, APIVersion: k.APIVersion(), Type: schema.Of(k), Now: now}, true)
 	if err != nil {
 		return nil, fmt.Errorf("apply the document of %s: %w", object.RefOf(document), err)
 	}
@@ -251,7 +250,7 @@ func MergeFile(live, document object.Object, now time.Time) (object.Object, erro
 	}
 	object.Default(o)
 	if Unchanged(live, o) {
-		return live.DeepCopy(), nil
+		return object.DeepCopy(live), nil
 	}
 	return o, nil
 }

@@ -111,8 +111,7 @@ func removeItems(list []any, s *set, t *schema.Type) any {
 	}
 	for _, item := range list {
 		element, err := elementOf(item, t)
-		inner := s.child(element)
-		switch {
+		switch inner := s.child(element); {
 		case err != nil || inner == nil:
 			left = append(left, item)
 		case !inner.self:

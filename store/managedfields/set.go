@@ -255,8 +255,7 @@ func canonical(element string) (string, error) {
 	if len(element) < 2 {
 		return "", fmt.Errorf("%q is no element of a path", element)
 	}
-	kind, content := element[:2], element[2:]
-	switch kind {
+	switch kind, content := element[:2], element[2:]; kind {
 	case elementField, elementIndex:
 		return element, nil
 	case elementKeys, elementValue:

@@ -135,8 +135,7 @@ func compareFields(before, after any, t *schema.Type, each func(string, any, any
 // fieldOf is the value of a field. One that is always there counts as zero when it is not,
 // unless the whole object is not there.
 func fieldOf(o map[string]any, name string, t *schema.Type) any {
-	value, ok := o[name]
-	if ok || o == nil {
+	if value, ok := o[name]; ok || o == nil {
 		return value
 	}
 	if f, known := t.Field(name); known && f.Always {
@@ -184,8 +183,7 @@ func equal(a, b any, t *schema.Type) bool {
 		}
 		for _, o := range []map[string]any{a, b} {
 			for name := range o {
-				child := t.Child(name)
-				if child == nil || !equal(fieldOf(a, name, t), fieldOf(b, name, t), child) {
+				if child := t.Child(name); child == nil || !equal(fieldOf(a, name, t), fieldOf(b, name, t), child) {
 					return false
 				}
 			}

@@ -202,14 +202,12 @@ func applyAs(live, applied map[string]any, all managers, by Writer, force bool) 
 func apply(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, []Conflict) {
 	self := by.owner(operationApply)
 	last := all[self]
-	mine := without(setOf(applied, by.Type), by.ignored())
-	all[self] = ownership{mine, by.APIVersion, last.time}
+	all[self] = ownership{without(setOf(applied, by.Type), by.ignored()), by.APIVersion, last.time}
 
 	combined, _ := merge(orEmpty(live), applied, by.Type).(map[string]any)
 	merged := prune(combined, all, last.fields, by.Type)
 
-	change := compare(orEmpty(live), merged, by.Type).without(by.ignored())
-	conflicts, all := takeFields(all, self, change)
+	conflicts, all := takeFields(all, self, compare(orEmpty(live), merged, by.Type).without(by.ignored()))
 	if len(conflicts) > 0 && !force {
 		return nil, nil, conflicts
 	}

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -41,9 +42,7 @@ func listOf(kind, apiVersion string) (implied, bool) {
 // refOf is the Ref of an object as messages show it: no namespace is "default".
 func refOf(o object.Object) object.Ref {
 	ref := object.RefOf(o)
-	if ref.Namespace == "" {
-		ref.Namespace = "default"
-	}
+	ref.Namespace = cmp.Or(ref.Namespace, "default")
 	return ref
 }
 
@@ -140,8 +139,7 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	for _, s := range servedKinds() {
 		version := s.APIVersion()
 		group, _, _ := strings.Cut(apiVersion, "/")
-		servedGroup, _, _ := strings.Cut(version, "/")
-		switch {
+		switch servedGroup, _, _ := strings.Cut(version, "/"); {
 		case !strings.EqualFold(kind, s.Name):
 		case kind != s.Name:
 			d.fieldProblem(root, "kind", ReasonNotServed, fmt.Sprintf("Unsupported value: %s: write %q", excerpt(kind), s.Name))
@@ -216,8 +214,6 @@ func nameOf(root *node, kind string) object.Ref {
 	if ref.Name == "" || ref.Kind == "" {
 		return object.Ref{}
 	}
-	if ref.Namespace == "" {
-		ref.Namespace = "default"
-	}
+	ref.Namespace = cmp.Or(ref.Namespace, "default")
 	return ref
 }

@@ -114,8 +114,7 @@ func (f *File) Update(data []byte, limits Limits) *File {
 	if f.limits == handle {
 		r.old = f
 	}
-	err := r.read(data)
-	if err != nil {
+	if err := r.read(data); err != nil {
 		return &File{Path: f.Path, Err: &Problem{File: f.Path, Line: err.line, Column: err.column,
 			Reason: err.reason, Message: err.message}}
 	}

@@ -407,7 +407,7 @@ func TestSelectedLabelsAreHeldOnce(t *testing.T) {
 		if same := reflect.ValueOf(svc.Spec.Selector).Pointer() == reflect.ValueOf(svc.Metadata.Labels).Pointer(); same != once {
 			t.Errorf("selector %v: held once %t", svc.Spec.Selector, same)
 		}
-		copied := svc.DeepCopy().(*object.Service)
+		copied := object.DeepCopy(svc)
 		copied.Spec.Selector["app"] = "changed"
 		if copied.Metadata.Labels["app"] != "web" || svc.Spec.Selector["app"] != selected {
 			t.Error("a copy shares its maps")

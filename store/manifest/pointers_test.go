@@ -25,7 +25,7 @@ endpoints: [{addresses: [10.0.0.1], nodeName: worker-1, conditions: {ready: true
 	if one.Conditions.Ready != one.Conditions.Serving || one.Conditions.Ready == two.Conditions.Ready {
 		t.Error("a bool is held twice, or two are one")
 	}
-	b := a.DeepCopy().(*object.EndpointSlice)
+	b := object.DeepCopy(a)
 	if *b.Endpoints[0].NodeName = "other"; *one.NodeName != "worker-1" {
 		t.Error("a copy shares a pointer")
 	}

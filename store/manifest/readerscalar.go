@@ -41,8 +41,7 @@ func (r *yamlReader) plainLine(inFlow bool) string {
 func (r *yamlReader) plainRest(inFlow bool) string {
 	start, end, i := r.at, r.at, r.at
 	for i < len(r.text) {
-		b := r.text[i]
-		switch {
+		switch b := r.text[i]; {
 		case plainClass[b]&continues != 0:
 		case isBlank(b):
 			i++

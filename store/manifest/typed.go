@@ -253,8 +253,7 @@ func (d *decoding) integer(n *node, v reflect.Value) {
 // 1000 to kubectl too).
 func (d *decoding) wholeNumber(n *node) (int64, bool) {
 	const want = "a whole number"
-	digits := strings.ReplaceAll(strings.TrimLeft(n.text, "+-"), "_", "")
-	switch {
+	switch digits := strings.ReplaceAll(strings.TrimLeft(n.text, "+-"), "_", ""); {
 	case n.kind != kindInt && n.kind != kindFloat:
 		d.wrongType(n, want)
 		return 0, false

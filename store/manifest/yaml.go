@@ -440,8 +440,7 @@ func readUntilError(text []byte) int {
 			break
 		}
 	}
-	seen := bytes.TrimRightFunc(text[:r.read], unicode.IsSpace)
-	return max(0, len(seen)-1)
+	return max(0, len(bytes.TrimRightFunc(text[:r.read], unicode.IsSpace))-1)
 }
 
 // A byteReader hands out one byte at a time, so that the reader reads no further than

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -43,11 +44,7 @@ const (
 // is gone.
 const finalizerKubernetes = "kubernetes"
 
-func (o *Namespace) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *Namespace) GetMeta() *ObjectMeta   { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *Namespace) DeepCopy() Object { return deepCopy(o) }
+func (o *Namespace) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // LabelNamespaceName is on every Namespace and holds its name, for selectors
 // (corev1.LabelMetadataName).
@@ -60,9 +57,7 @@ func (o *Namespace) setDefaults() {
 		}
 		o.Metadata.Labels[LabelNamespaceName] = name
 	}
-	if o.Status.Phase == "" {
-		o.Status.Phase = NamespaceActive
-	}
+	o.Status.Phase = cmp.Or(o.Status.Phase, NamespaceActive)
 	if len(o.Spec.Finalizers) == 0 && o.Metadata.DeletionTimestamp == nil {
 		o.Spec.Finalizers = []string{finalizerKubernetes}
 	}
@@ -148,11 +143,7 @@ func ReadyOf(n *Node) *NodeCondition {
 	return nil
 }
 
-func (o *Node) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *Node) GetMeta() *ObjectMeta   { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *Node) DeepCopy() Object { return deepCopy(o) }
+func (o *Node) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // Event is core/v1 Event: something that happened to an object. It has more than 15 fields:
 // those of Kubernetes.
@@ -214,20 +205,12 @@ const (
 	EventWarning = "Warning"
 )
 
-func (o *Event) GetTypeMeta() *TypeMeta     { return &o.TypeMeta }
-func (o *Event) GetMeta() *ObjectMeta       { return &o.Metadata }
-func (o *EventView) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *EventView) GetMeta() *ObjectMeta   { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *Event) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *EventView) DeepCopy() Object { return deepCopy(o) }
+func (o *Event) GetMeta() *ObjectMeta     { return &o.Metadata }
+func (o *EventView) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // View is the event as events.k8s.io/v1 shows it. It shares nothing with the receiver.
 func (o *Event) View() *EventView {
-	c := deepCopy(o)
+	c := DeepCopy(o)
 	return &EventView{
 		TypeMeta:                 TypeMeta{APIVersion: APIVersionEvents, Kind: KindEvent},
 		Metadata:                 c.Metadata,
@@ -251,7 +234,7 @@ func (o *Event) View() *EventView {
 // Event is the event as core/v1 shows it, the form that is stored. It shares nothing
 // with the receiver.
 func (o *EventView) Event() *Event {
-	c := deepCopy(o)
+	c := DeepCopy(o)
 	return &Event{
 		TypeMeta:           TypeMeta{APIVersion: APIVersionCore, Kind: KindEvent},
 		Metadata:           c.Metadata,
@@ -276,9 +259,7 @@ func (o *EventView) Event() *Event {
 // object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
 func (o *Event) validate(Object) Errors {
 	involved := o.InvolvedObject.Namespace
-	if involved == "" {
-		involved = defaultNamespace
-	}
+	involved = cmp.Or(involved, defaultNamespace)
 	if involved != o.Metadata.Namespace {
 		return invalid(root("involvedObject.namespace"), o.InvolvedObject.Namespace,
 			fmt.Sprintf("does not match event.namespace %q", o.Metadata.Namespace))
@@ -304,11 +285,7 @@ type LeaseSpec struct {
 	PreferredHolder      *string    `json:"preferredHolder,omitempty"`
 }
 
-func (o *Lease) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *Lease) GetMeta() *ObjectMeta   { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *Lease) DeepCopy() Object { return deepCopy(o) }
+func (o *Lease) GetMeta() *ObjectMeta { return &o.Metadata }
 
 func (o *Lease) validate(Object) Errors {
 	at := specPath
@@ -421,27 +398,14 @@ type UserInfo struct {
 	Groups   []string `json:"groups,omitempty"`
 }
 
-func (o *SelfSubjectAccessReview) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *SelfSubjectAccessReview) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *SelfSubjectRulesReview) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
-func (o *SelfSubjectRulesReview) GetMeta() *ObjectMeta    { return &o.Metadata }
-func (o *SelfSubjectReview) GetTypeMeta() *TypeMeta       { return &o.TypeMeta }
-func (o *SelfSubjectReview) GetMeta() *ObjectMeta         { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *SelfSubjectAccessReview) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *SelfSubjectRulesReview) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *SelfSubjectReview) DeepCopy() Object { return deepCopy(o) }
+func (o *SelfSubjectAccessReview) GetMeta() *ObjectMeta { return &o.Metadata }
+func (o *SelfSubjectRulesReview) GetMeta() *ObjectMeta  { return &o.Metadata }
+func (o *SelfSubjectReview) GetMeta() *ObjectMeta       { return &o.Metadata }
 
 // validate wants one question (ValidateSelfSubjectAccessReviewSpec of
 // pkg/apis/authorization/validation).
 func (o *SelfSubjectAccessReview) validate(Object) Errors {
-	spec := &o.Spec
-	switch {
+	switch spec := &o.Spec; {
 	case spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil:
 		return invalid(specPath.child("nonResourceAttributes"), spec.NonResourceAttributes, "cannot be specified in combination with resourceAttributes")
 	case spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil:

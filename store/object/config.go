@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -48,21 +49,11 @@ const (
 
 var dataKeyRE = regexp.MustCompile("^" + dataKey + "$")
 
-func (o *ConfigMap) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *ConfigMap) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *Secret) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
-func (o *Secret) GetMeta() *ObjectMeta      { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *ConfigMap) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *Secret) DeepCopy() Object { return deepCopy(o) }
+func (o *ConfigMap) GetMeta() *ObjectMeta { return &o.Metadata }
+func (o *Secret) GetMeta() *ObjectMeta    { return &o.Metadata }
 
 func (o *Secret) setDefaults() {
-	if o.Type == "" {
-		o.Type = secretOpaque
-	}
+	o.Type = cmp.Or(o.Type, secretOpaque)
 	o.MoveStringData()
 }
 

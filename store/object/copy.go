@@ -11,59 +11,9 @@ import (
 	"unique"
 )
 
-// clone is a pointer to a copy of what p points to; nil stays nil. Only for types
-// that hold no further references.
-func clone[T any](p *T) *T {
-	if p == nil {
-		return nil
-	}
-	return new(*p)
-}
-
-// cloneEach is a copy of a list, each item made by one; nil stays nil.
-func cloneEach[T any](list []T, one func(T) T) []T {
-	out := slices.Clone(list)
-	for i := range out {
-		out[i] = one(out[i])
-	}
-	return out
-}
-
-// DeepCopy implements Object.
-func (o *Service) DeepCopy() Object {
-	c := *o
-	c.Metadata = o.Metadata.deepCopy()
-	c.Spec = o.Spec.deepCopy()
-	c.Status = o.Status.deepCopy()
-	return &c
-}
-
-func (s ServiceStatus) deepCopy() ServiceStatus {
-	s.LoadBalancer.Ingress = cloneEach(s.LoadBalancer.Ingress, LoadBalancerIngress.deepCopy)
-	s.Conditions = slices.Clone(s.Conditions)
-	return s
-}
-
-// DeepCopy implements Object.
-func (o *Endpoints) DeepCopy() Object {
-	c := *o
-	c.Metadata = o.Metadata.deepCopy()
-	c.Subsets = cloneEach(o.Subsets, func(s EndpointSubset) EndpointSubset {
-		s.Addresses = cloneEach(s.Addresses, EndpointAddress.deepCopy)
-		s.NotReadyAddresses = cloneEach(s.NotReadyAddresses, EndpointAddress.deepCopy)
-		s.Ports = cloneEach(s.Ports, EndpointPort.deepCopy)
-		return s
-	})
-	return &c
-}
-
-// DeepCopy implements Object.
-func (o *EndpointSlice) DeepCopy() Object {
-	c := *o
-	c.Metadata = o.Metadata.deepCopy()
-	c.Endpoints = cloneEach(o.Endpoints, Endpoint.deepCopy)
-	c.Ports = cloneEach(o.Ports, EndpointPort.deepCopy)
-	return &c
+// DeepCopy returns a copy of an object that shares nothing with it.
+func DeepCopy[T Object](o T) T {
+	return copyOf(reflect.ValueOf(o)).Interface().(T)
 }
 
 // Draft is a copy that can be defaulted (Default, DefaultFamilies), given values and
@@ -74,7 +24,8 @@ func Draft(o Object) Object {
 	case *Service:
 		c := *o
 		c.Spec.Selector = nil // held once
-		c.Spec, c.Status = c.Spec.deepCopy(), o.Status.deepCopy()
+		unshare(reflect.ValueOf(&c.Spec).Elem())
+		unshare(reflect.ValueOf(&c.Status).Elem())
 		c.Spec.Selector = o.Spec.Selector
 		return &c
 	case *EndpointSlice:
@@ -82,141 +33,89 @@ func Draft(o Object) Object {
 		c.Ports = slices.Clone(o.Ports)
 		return &c
 	}
-	return o.DeepCopy()
+	return DeepCopy(o)
 }
 
-func (m ObjectMeta) deepCopy() ObjectMeta {
-	m.CreationTimestamp = clone(m.CreationTimestamp)
-	m.DeletionTimestamp = clone(m.DeletionTimestamp)
-	m.Labels = maps.Clone(m.Labels)
-	m.Annotations = maps.Clone(m.Annotations)
-	m.OwnerReferences = cloneEach(m.OwnerReferences, func(r OwnerReference) OwnerReference {
-		r.Controller = clone(r.Controller)
-		r.BlockOwnerDeletion = clone(r.BlockOwnerDeletion)
-		return r
-	})
-	m.Finalizers = slices.Clone(m.Finalizers)
-	m.ManagedFields = cloneEach(m.ManagedFields, func(e ManagedFieldsEntry) ManagedFieldsEntry {
-		e.Time = clone(e.Time)
-		e.FieldsV1 = slices.Clone(e.FieldsV1)
-		return e
-	})
-	return m
+// copyOf returns a pointer to a copy of the value that p points to.
+func copyOf(p reflect.Value) reflect.Value {
+	c := reflect.New(p.Type().Elem())
+	c.Elem().Set(p.Elem())
+	unshare(c.Elem())
+	return c
 }
 
-func (s ServiceSpec) deepCopy() ServiceSpec {
-	s.Ports = cloneEach(s.Ports, func(p ServicePort) ServicePort {
-		p.AppProtocol = clone(p.AppProtocol)
-		return p
-	})
-	s.Selector = maps.Clone(s.Selector)
-	s.ClusterIPs = slices.Clone(s.ClusterIPs)
-	s.IPFamilies = slices.Clone(s.IPFamilies)
-	s.IPFamilyPolicy = clone(s.IPFamilyPolicy)
-	s.ExternalIPs = slices.Clone(s.ExternalIPs)
-	s.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
-	s.LoadBalancerClass = clone(s.LoadBalancerClass)
-	s.AllocateLoadBalancerNodePorts = clone(s.AllocateLoadBalancerNodePorts)
-	if s.SessionAffinityConfig != nil {
-		config := &SessionAffinityConfig{ClientIP: clone(s.SessionAffinityConfig.ClientIP)}
-		if config.ClientIP != nil {
-			config.ClientIP.TimeoutSeconds = clone(config.ClientIP.TimeoutSeconds)
-		}
-		s.SessionAffinityConfig = config
+// unshare replaces the references in v, a copy of another value, by references to copies.
+func unshare(v reflect.Value) {
+	switch p := v.Addr().Interface().(type) { // the most frequent types, without an allocation for their headers
+	case *[]string:
+		*p = slices.Clone(*p)
+		return
+	case *map[string]string:
+		*p = maps.Clone(*p)
+		return
 	}
-	s.InternalTrafficPolicy = clone(s.InternalTrafficPolicy)
-	s.TrafficDistribution = clone(s.TrafficDistribution)
-	return s
-}
-
-func (i LoadBalancerIngress) deepCopy() LoadBalancerIngress {
-	i.IPMode = clone(i.IPMode)
-	i.Ports = cloneEach(i.Ports, func(p PortStatus) PortStatus {
-		p.Error = clone(p.Error)
-		return p
-	})
-	return i
-}
-
-func (a EndpointAddress) deepCopy() EndpointAddress {
-	a.NodeName = clone(a.NodeName)
-	a.TargetRef = clone(a.TargetRef)
-	return a
-}
-
-func (p EndpointPort) deepCopy() EndpointPort {
-	return EndpointPort{
-		Name:        clone(p.Name),
-		Protocol:    clone(p.Protocol),
-		Port:        clone(p.Port),
-		AppProtocol: clone(p.AppProtocol),
-	}
-}
-
-func (e Endpoint) deepCopy() Endpoint {
-	e.Addresses = slices.Clone(e.Addresses)
-	e.Conditions = EndpointConditions{
-		Ready:       clone(e.Conditions.Ready),
-		Serving:     clone(e.Conditions.Serving),
-		Terminating: clone(e.Conditions.Terminating),
-	}
-	e.Hostname = clone(e.Hostname)
-	e.TargetRef = clone(e.TargetRef)
-	e.DeprecatedTopology = maps.Clone(e.DeprecatedTopology)
-	e.NodeName = clone(e.NodeName)
-	e.Zone = clone(e.Zone)
-	if e.Hints != nil {
-		e.Hints = &EndpointHints{
-			ForZones: slices.Clone(e.Hints.ForZones),
-			ForNodes: slices.Clone(e.Hints.ForNodes),
-		}
-	}
-	return e
-}
-
-// deepCopy copies an object of a kind that changes too seldom to have a copy written by
-// hand: it walks the fields.
-func deepCopy[T any](o *T) *T {
-	var c T
-	copyInto(reflect.ValueOf(&c).Elem(), reflect.ValueOf(o).Elem())
-	return &c
-}
-
-// copyInto sets to to a copy of from that shares nothing with it.
-func copyInto(to, from reflect.Value) {
-	switch from.Kind() {
+	switch v.Kind() {
 	case reflect.Pointer:
-		if !from.IsNil() {
-			to.Set(reflect.New(from.Type().Elem()))
-			copyInto(to.Elem(), from.Elem())
+		if !v.IsNil() {
+			v.Set(copyOf(v))
 		}
 	case reflect.Struct:
-		if from.Type() == reflect.TypeFor[time.Time]() {
-			to.Set(from)
-			return
-		}
-		for i := range from.NumField() {
-			copyInto(to.Field(i), from.Field(i))
+		for _, i := range referring(v.Type()) {
+			unshare(v.Field(i))
 		}
 	case reflect.Slice:
-		if !from.IsNil() {
-			to.Set(reflect.MakeSlice(from.Type(), from.Len(), from.Len()))
-			for i := range from.Len() {
-				copyInto(to.Index(i), from.Index(i))
+		if v.IsNil() {
+			return
+		}
+		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(list, v)
+		if refers(v.Type().Elem()) {
+			for i := range list.Len() {
+				unshare(list.Index(i))
 			}
 		}
+		v.Set(list)
 	case reflect.Map:
-		if !from.IsNil() {
-			to.Set(reflect.MakeMapWithSize(from.Type(), from.Len()))
-			for _, key := range from.MapKeys() {
-				value := reflect.New(from.Type().Elem()).Elem()
-				copyInto(value, from.MapIndex(key))
-				to.SetMapIndex(key, value)
-			}
+		if v.IsNil() {
+			return
 		}
-	default:
-		to.Set(from)
+		m := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for key, of := range v.Seq2() {
+			value := reflect.New(of.Type()).Elem()
+			value.Set(of)
+			unshare(value)
+			m.SetMapIndex(key, value)
+		}
+		v.Set(m)
 	}
+}
+
+// refers reports whether values of a type have references.
+func refers(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return true
+	case reflect.Struct:
+		return len(referring(t)) > 0
+	}
+	return false
+}
+
+var referringFields sync.Map // of []int, by reflect.Type
+
+// referring returns the fields of a struct that have references. The location of a time.Time is never changed.
+func referring(t reflect.Type) []int {
+	if known, is := referringFields.Load(t); is {
+		return known.([]int)
+	}
+	var fields []int
+	for i := range t.NumField() {
+		if t != reflect.TypeFor[time.Time]() && refers(t.Field(i).Type) {
+			fields = append(fields, i)
+		}
+	}
+	referringFields.Store(t, fields)
+	return fields
 }
 
 // Share has texts that many objects have, as "TCP" and the keys of labels, and those that the object itself has
@@ -355,8 +254,7 @@ var docs = sync.OnceValue(func() map[string]string {
 	texts := map[string]string{}
 	name := ""
 	for line := range strings.Lines(fieldTexts) {
-		text := strings.TrimSpace(line)
-		switch {
+		switch text := strings.TrimSpace(line); {
 		case text == "":
 		case !strings.HasPrefix(line, " "):
 			name = text

@@ -81,7 +81,7 @@ func TestDefault(t *testing.T) {
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got %s\nwant %s", toJSON(t, got), toJSON(t, want))
 			}
-			again := got.DeepCopy()
+			again := DeepCopy(got)
 			Default(again)
 			if !reflect.DeepEqual(got, again) {
 				t.Errorf("again: %s\nwant %s", toJSON(t, again), toJSON(t, got))

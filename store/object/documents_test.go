@@ -88,7 +88,7 @@ func FuzzValidate(f *testing.F) {
 			if o == nil {
 				continue
 			}
-			fuzzNew(t, o.DeepCopy())
+			fuzzNew(t, DeepCopy(o))
 			if old != nil {
 				fuzzUpdate(t, o, old)
 			}
@@ -99,13 +99,13 @@ func FuzzValidate(f *testing.F) {
 func fuzzNew(t *testing.T, o Object) {
 	NormalizeLegacyIPs(o)
 	Default(o)
-	again := o.DeepCopy()
+	again := DeepCopy(o)
 	Default(again)
 	if !reflect.DeepEqual(o, again) {
 		t.Errorf("Default again: %s\nwas: %s", toJSON(t, again), toJSON(t, o))
 	}
 	for _, box := range [][]string{nil, only4, dual, dual6} {
-		c := o.DeepCopy()
+		c := DeepCopy(o)
 		var errs Errors
 		if svc, ok := c.(*Service); ok {
 			errs = DefaultFamilies(svc, nil, box)
@@ -113,7 +113,7 @@ func fuzzNew(t *testing.T, o Object) {
 				t.Errorf("no families: %s", familiesOf(svc))
 			}
 		}
-		checked := c.DeepCopy()
+		checked := DeepCopy(c)
 		errs = Join(errs, Validate(c, Options{}))
 		_ = errs.Error()
 		Warnings(c)
@@ -124,7 +124,7 @@ func fuzzNew(t *testing.T, o Object) {
 			continue
 		}
 		// The accepted object, put in its own place.
-		updated := c.DeepCopy()
+		updated := DeepCopy(c)
 		if svc, ok := updated.(*Service); ok {
 			errs = update(svc, c.(*Service))
 		} else {
@@ -139,7 +139,7 @@ func fuzzNew(t *testing.T, o Object) {
 func fuzzUpdate(t *testing.T, o, old Object) {
 	Default(o)
 	Default(old)
-	kept := old.DeepCopy()
+	kept := DeepCopy(old)
 	if svc, ok := o.(*Service); ok {
 		PatchFromOld(svc, old.(*Service))
 		DefaultFamilies(svc, old.(*Service), dual)
@@ -167,7 +167,7 @@ func TestLongListsAreChecked(t *testing.T) {
 			s.Metadata.OwnerReferences[i].Controller = new(true)
 		}
 	})
-	old := s.DeepCopy().(*Service)
+	old := DeepCopy(s)
 	start := cpuTime(t)
 	update(s, old)
 	Validate(s, Options{})

@@ -53,8 +53,7 @@ func validateSubset(p path, subset *EndpointSubset, kept set) Errors {
 	}
 	for i := range subset.Ports {
 		port, portPath := &subset.Ports[i], p.child("ports").index(i)
-		name := Deref(port.Name)
-		if name == "" && len(subset.Ports) > 1 {
+		if name := Deref(port.Name); name == "" && len(subset.Ports) > 1 {
 			errs = append(errs, required(portPath.child("name"), "")...)
 		}
 		errs = append(errs, validateEndpointPort(portPath, port)...)
@@ -274,8 +273,7 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 
 // validateChange checks what of a slice may not change.
 func (o *EndpointSlice) validateChange(previous Object) Errors {
-	before, _ := previous.(*EndpointSlice)
-	if o.AddressType != before.AddressType {
+	if before, _ := previous.(*EndpointSlice); o.AddressType != before.AddressType {
 		return invalid(addressTypePath, o.AddressType, immutableText)
 	}
 	return nil

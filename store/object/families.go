@@ -77,11 +77,10 @@ func keepsPreferredFamilies(svc, old *Service) bool {
 // defaultFamilyPolicy never leaves the policy nil. What the Service had stays, so that
 // only an explicit policy changes it between single and dual stack.
 func defaultFamilyPolicy(svc, old *Service) {
-	policy := &svc.Spec.IPFamilyPolicy
-	switch {
+	switch policy := &svc.Spec.IPFamilyPolicy; {
 	case *policy != nil:
 	case old != nil && old.Spec.IPFamilyPolicy != nil:
-		*policy = clone(old.Spec.IPFamilyPolicy)
+		*policy = new(*old.Spec.IPFamilyPolicy)
 	case svc.headlessWithoutSelector():
 		// Its endpoints are written by hand, of whatever family.
 		setDefault(policy, RequireDualStack)

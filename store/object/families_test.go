@@ -115,7 +115,7 @@ func TestDefaultFamiliesOfNewServices(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 			wantTexts(t, Validate(s, Options{}))
-			again := s.DeepCopy().(*Service)
+			again := DeepCopy(s)
 			wantTexts(t, DefaultFamilies(again, nil, tc.box))
 			if familiesOf(again) != tc.want {
 				t.Errorf("again: %s, want %s", familiesOf(again), tc.want)
@@ -158,7 +158,7 @@ func TestDefaultFamiliesOfUpdates(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			old := goodService(families(tc.old))
 			Default(old)
-			kept := old.DeepCopy()
+			kept := DeepCopy(old)
 			s := goodService(families(tc.in))
 			Default(s)
 			PatchFromOld(s, old)

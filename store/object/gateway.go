@@ -319,18 +319,10 @@ func waiting(types ...string) []Condition {
 	return conditions
 }
 
-func (o *GatewayClass) GetTypeMeta() *TypeMeta   { return &o.TypeMeta }
-func (o *GatewayClass) GetMeta() *ObjectMeta     { return &o.Metadata }
-func (o *GatewayClass) DeepCopy() Object         { return deepCopy(o) }
-func (o *Gateway) GetTypeMeta() *TypeMeta        { return &o.TypeMeta }
-func (o *Gateway) GetMeta() *ObjectMeta          { return &o.Metadata }
-func (o *Gateway) DeepCopy() Object              { return deepCopy(o) }
-func (o *ListenerSet) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
-func (o *ListenerSet) GetMeta() *ObjectMeta      { return &o.Metadata }
-func (o *ListenerSet) DeepCopy() Object          { return deepCopy(o) }
-func (o *ReferenceGrant) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *ReferenceGrant) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *ReferenceGrant) DeepCopy() Object       { return deepCopy(o) }
+func (o *GatewayClass) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *Gateway) GetMeta() *ObjectMeta        { return &o.Metadata }
+func (o *ListenerSet) GetMeta() *ObjectMeta    { return &o.Metadata }
+func (o *ReferenceGrant) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // The rules that are more than those of a field, with the messages of the CustomResourceDefinitions.
 

@@ -123,8 +123,7 @@ func cidrProblem(value string) string {
 	if _, ok := parseLegacyCIDR(value); !ok {
 		return badCIDRText
 	}
-	prefix, err := netip.ParsePrefix(value)
-	switch {
+	switch prefix, err := netip.ParsePrefix(value); {
 	case err != nil:
 		return "must not have leading 0s in IP or prefix length"
 	case prefix.Addr().Is4In6():
@@ -171,8 +170,7 @@ func unreachableProblems(value string) []string {
 
 // familyOf returns IPv4 or IPv6, or "" for a text that is no address.
 func familyOf(ip string) string {
-	addr, ok := parseLegacyIP(ip)
-	switch {
+	switch addr, ok := parseLegacyIP(ip); {
 	case !ok:
 		return ""
 	case addr.Is4():
@@ -293,16 +291,8 @@ type ParentReference struct {
 	Name      string `json:"name,omitempty" schema:"required"`
 }
 
-func (o *ServiceCIDR) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *ServiceCIDR) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *IPAddress) GetTypeMeta() *TypeMeta   { return &o.TypeMeta }
-func (o *IPAddress) GetMeta() *ObjectMeta     { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *ServiceCIDR) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *IPAddress) DeepCopy() Object { return deepCopy(o) }
+func (o *ServiceCIDR) GetMeta() *ObjectMeta { return &o.Metadata }
+func (o *IPAddress) GetMeta() *ObjectMeta   { return &o.Metadata }
 
 // addressNameProblems is for the name of an IPAddress.
 func addressNameProblems(name string) []string {
@@ -327,8 +317,7 @@ func (o *ServiceCIDR) validate(Object) Errors {
 		return invalid(at, o.Spec.CIDRs, "must only contain up to 2 values")
 	}
 	for i, cidr := range o.Spec.CIDRs {
-		prefix, err := netip.ParsePrefix(cidr)
-		switch {
+		switch prefix, err := netip.ParsePrefix(cidr); {
 		case err != nil || prefix.Addr().Is4In6():
 			errs = append(errs, invalid(at.index(i), cidr, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")...)
 		case prefix.Masked().String() != cidr:

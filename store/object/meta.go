@@ -287,8 +287,7 @@ func validateSelectors(at path, lists ...[]LabelSelector) Errors {
 	var errs Errors
 	for _, s := range slices.Concat(lists...) {
 		for _, r := range s.MatchExpressions {
-			in := at.child("matchExpressions")
-			switch r.Operator {
+			switch in := at.child("matchExpressions"); r.Operator {
 			case selectIn, selectNotIn:
 				if len(r.Values) == 0 {
 					errs = append(errs, required(in.child("values"), fmt.Sprintf("operator %s of key %s needs values", r.Operator, r.Key))...)

@@ -181,36 +181,12 @@ type SecretReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-func (o *IPAddressPool) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
-func (o *IPAddressPool) GetMeta() *ObjectMeta      { return &o.Metadata }
-func (o *L2Advertisement) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
-func (o *L2Advertisement) GetMeta() *ObjectMeta    { return &o.Metadata }
-func (o *BGPAdvertisement) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *BGPAdvertisement) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *Community) GetTypeMeta() *TypeMeta        { return &o.TypeMeta }
-func (o *Community) GetMeta() *ObjectMeta          { return &o.Metadata }
-func (o *BFDProfile) GetTypeMeta() *TypeMeta       { return &o.TypeMeta }
-func (o *BFDProfile) GetMeta() *ObjectMeta         { return &o.Metadata }
-func (o *BGPPeer) GetTypeMeta() *TypeMeta          { return &o.TypeMeta }
-func (o *BGPPeer) GetMeta() *ObjectMeta            { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *IPAddressPool) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *L2Advertisement) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *BGPAdvertisement) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *Community) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *BFDProfile) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *BGPPeer) DeepCopy() Object { return deepCopy(o) }
+func (o *IPAddressPool) GetMeta() *ObjectMeta    { return &o.Metadata }
+func (o *L2Advertisement) GetMeta() *ObjectMeta  { return &o.Metadata }
+func (o *BGPAdvertisement) GetMeta() *ObjectMeta { return &o.Metadata }
+func (o *Community) GetMeta() *ObjectMeta        { return &o.Metadata }
+func (o *BFDProfile) GetMeta() *ObjectMeta       { return &o.Metadata }
+func (o *BGPPeer) GetMeta() *ObjectMeta          { return &o.Metadata }
 
 // The kinds of MetalLB that report the state of the others. They cannot be written.
 const (
@@ -285,21 +261,9 @@ type ConfigurationStateStatus struct {
 	Conditions   []Condition `json:"conditions,omitempty"`
 }
 
-func (o *ServiceL2Status) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
-func (o *ServiceL2Status) GetMeta() *ObjectMeta      { return &o.Metadata }
-func (o *ServiceBGPStatus) GetTypeMeta() *TypeMeta   { return &o.TypeMeta }
-func (o *ServiceBGPStatus) GetMeta() *ObjectMeta     { return &o.Metadata }
-func (o *ConfigurationState) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *ConfigurationState) GetMeta() *ObjectMeta   { return &o.Metadata }
-
-// DeepCopy implements Object.
-func (o *ServiceL2Status) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *ServiceBGPStatus) DeepCopy() Object { return deepCopy(o) }
-
-// DeepCopy implements Object.
-func (o *ConfigurationState) DeepCopy() Object { return deepCopy(o) }
+func (o *ServiceL2Status) GetMeta() *ObjectMeta    { return &o.Metadata }
+func (o *ServiceBGPStatus) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *ConfigurationState) GetMeta() *ObjectMeta { return &o.Metadata }
 
 func (o *L2Advertisement) validate(Object) Errors {
 	return slices.Concat(validateSelectors(specPath, o.Spec.IPAddressPoolSelectors, o.Spec.NodeSelectors, o.Spec.ServiceSelectors), validateInterfaces(o.Spec.Interfaces))

@@ -260,7 +260,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}, &Pod{}} {
 		n := 0
 		fill(reflect.ValueOf(o).Elem(), &n)
-		c := o.DeepCopy()
+		c := DeepCopy(o)
 		if !reflect.DeepEqual(o, c) {
 			t.Errorf("the copy of %T differs:\n%s\n%s", o, toJSON(t, o), toJSON(t, c))
 		}
@@ -269,7 +269,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 		}
 	}
 	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}, &Pod{}} {
-		if c := o.DeepCopy(); !reflect.DeepEqual(o, c) {
+		if c := DeepCopy(o); !reflect.DeepEqual(o, c) {
 			t.Errorf("the copy of an empty %T differs: %v", o, c)
 		}
 	}
@@ -297,7 +297,7 @@ func TestDraftLeavesTheOriginal(t *testing.T) {
 			Subsets: []EndpointSubset{{Addresses: []EndpointAddress{{IP: "10.1.2.3"}}, Ports: []EndpointPort{{Port: new(int32)}}}},
 		},
 	} {
-		before := o.DeepCopy()
+		before := DeepCopy(o)
 		d := Draft(o)
 		Default(d)
 		d.GetMeta().UID, d.GetMeta().Generation = "u", 7

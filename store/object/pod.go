@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"regexp"
@@ -81,8 +82,7 @@ const (
 	restartAlways = "Always"
 )
 
-func (o *Pod) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *Pod) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *Pod) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // Terminal reports whether the Pod has ended for good, so that it is no endpoint.
 func (o *Pod) Terminal() bool {
@@ -113,8 +113,7 @@ func (o *Pod) Judged() bool {
 func (o *Pod) Running() iter.Seq2[string, *Container] {
 	return func(yield func(string, *Container) bool) {
 		for i := range o.Spec.InitContainers {
-			c := &o.Spec.InitContainers[i]
-			if Deref(c.RestartPolicy) == restartAlways && !yield(podSpecPath.child("initContainers").index(i).String(), c) {
+			if c := &o.Spec.InitContainers[i]; Deref(c.RestartPolicy) == restartAlways && !yield(podSpecPath.child("initContainers").index(i).String(), c) {
 				return
 			}
 		}
@@ -205,30 +204,12 @@ func (pod *Pod) setDefaults() {
 			}
 		}
 	}
-	status := &pod.Status
-	switch {
+	switch status := &pod.Status; {
 	case len(status.PodIPs) == 0 && status.PodIP != "":
 		status.PodIPs = []PodIP{{IP: status.PodIP}}
 	case status.PodIP == "" && len(status.PodIPs) > 0:
 		status.PodIP = status.PodIPs[0].IP
 	}
-}
-
-// DeepCopy implements Object.
-func (o *Pod) DeepCopy() Object {
-	c := *o
-	c.Metadata = o.Metadata.deepCopy()
-	containers := func(container Container) Container {
-		container.RestartPolicy = clone(container.RestartPolicy)
-		container.Ports = cloneEach(container.Ports, func(p ContainerPort) ContainerPort { return p })
-		container.ReadinessProbe = container.ReadinessProbe.deepCopy()
-		return container
-	}
-	c.Spec.InitContainers = cloneEach(o.Spec.InitContainers, containers)
-	c.Spec.Containers = cloneEach(o.Spec.Containers, containers)
-	c.Status.Conditions = cloneEach(o.Status.Conditions, func(p PodCondition) PodCondition { return p })
-	c.Status.PodIPs = cloneEach(o.Status.PodIPs, func(p PodIP) PodIP { return p })
-	return &c
 }
 
 var (
@@ -371,42 +352,17 @@ const (
 	SchemeHTTPS = "HTTPS"
 )
 
-// deepCopy is a copy of a Probe that shares nothing with it; nil stays nil.
-func (p *Probe) deepCopy() *Probe {
-	c := clone(p)
-	if c == nil {
-		return nil
-	}
-	if c.Exec != nil {
-		c.Exec = &ExecAction{slices.Clone(p.Exec.Command)}
-	}
-	if c.HTTPGet = clone(p.HTTPGet); c.HTTPGet != nil {
-		c.HTTPGet.HTTPHeaders = slices.Clone(p.HTTPGet.HTTPHeaders)
-	}
-	c.TCPSocket = clone(p.TCPSocket)
-	if c.GRPC = clone(p.GRPC); c.GRPC != nil {
-		c.GRPC.Service = clone(p.GRPC.Service)
-	}
-	return c
-}
-
 // defaultProbe is SetDefaults_Probe, SetDefaults_HTTPGetAction and the default of GRPCAction.
 func defaultProbe(p *Probe) {
 	for _, field := range []struct {
 		is     *int32
 		absent int32
 	}{{&p.TimeoutSeconds, 1}, {&p.PeriodSeconds, 10}, {&p.SuccessThreshold, 1}, {&p.FailureThreshold, 3}} {
-		if *field.is == 0 {
-			*field.is = field.absent
-		}
+		*field.is = cmp.Or(*field.is, field.absent)
 	}
 	if p.HTTPGet != nil {
-		if p.HTTPGet.Path == "" {
-			p.HTTPGet.Path = "/"
-		}
-		if p.HTTPGet.Scheme == "" {
-			p.HTTPGet.Scheme = SchemeHTTP
-		}
+		p.HTTPGet.Path = cmp.Or(p.HTTPGet.Path, "/")
+		p.HTTPGet.Scheme = cmp.Or(p.HTTPGet.Scheme, SchemeHTTP)
 	}
 	if p.GRPC != nil && p.GRPC.Service == nil {
 		p.GRPC.Service = new(string)

@@ -30,12 +30,12 @@ func apiKinds(t *testing.T) []Object {
 
 func TestCopiesOfAPIKinds(t *testing.T) {
 	for _, o := range apiKinds(t) {
-		if c := o.DeepCopy(); !reflect.DeepEqual(o, c) {
+		if c := DeepCopy(o); !reflect.DeepEqual(o, c) {
 			t.Errorf("the copy of an empty %T differs: %v", o, c)
 		}
 		n := 0
 		fill(reflect.ValueOf(o).Elem(), &n)
-		c := o.DeepCopy()
+		c := DeepCopy(o)
 		if !reflect.DeepEqual(o, c) {
 			t.Errorf("the copy of %T differs:\n%#v\n%#v", o, o, c)
 		}
@@ -44,7 +44,7 @@ func TestCopiesOfAPIKinds(t *testing.T) {
 		}
 	}
 	secret := &Secret{Data: map[string][]byte{"a": {1}}}
-	secret.DeepCopy().(*Secret).Data["a"][0] = 2
+	DeepCopy(secret).Data["a"][0] = 2
 	if secret.Data["a"][0] != 1 {
 		t.Error("a Secret and its copy share a value")
 	}
@@ -199,6 +199,29 @@ func TestRefString(t *testing.T) {
 	} {
 		if got := ref.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// The generation counts what is asked for: neither metadata nor what the server reports.
+func TestSameSpec(t *testing.T) {
+	for i := range strategies {
+		s := &strategies[i]
+		o := s.New()
+		n := 0
+		fill(reflect.ValueOf(o).Elem(), &n)
+		other := DeepCopy(o)
+		*other.GetMeta() = ObjectMeta{Name: "other"}
+		if s.HasStatus {
+			reflect.ValueOf(other).Elem().FieldByName("Status").SetZero()
+		}
+		if !s.SameSpec(o, other) {
+			t.Errorf("%s: metadata or status count", s.Name)
+		}
+		if spec := reflect.ValueOf(other).Elem().FieldByName("Spec"); spec.IsValid() && spec.NumField() > 0 {
+			if spec.SetZero(); s.SameSpec(o, other) {
+				t.Errorf("%s: the spec does not count", s.Name)
+			}
 		}
 	}
 }

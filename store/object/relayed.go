@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,8 +85,7 @@ func asksRelay(key, value string) (what string, forAll bool) {
 	case value == "" || value == "none":
 		return "", false
 	case key == AnnotationProxyProtocol:
-		version, _ := ParseProxyProtocol(value)
-		if version == 0 {
+		if version, _ := ParseProxyProtocol(value); version == 0 {
 			return "", false
 		}
 		return "there are headers of the PROXY protocol", true
@@ -184,9 +184,7 @@ func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
 		protocols = rangeProtocols
 	case !hasProtocol:
 		protocols = []string{ports[at].Protocol}
-		if protocols[0] == "" {
-			protocols[0] = ProtocolTCP
-		}
+		protocols[0] = cmp.Or(protocols[0], ProtocolTCP)
 	case !slices.Contains(rangeProtocols, protocol):
 		return nil, &rangeError{entry, fmt.Sprintf("%q is no protocol: supported values: \"*\", \"SCTP\", \"TCP\", \"UDP\"", protocol)}
 	}

@@ -240,18 +240,10 @@ type HTTPCORSFilter struct {
 // LocalObjectReference is gateway.networking.k8s.io/v1 LocalObjectReference.
 type LocalObjectReference LocalParametersReference
 
-func (o *TCPRoute) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
-func (o *TCPRoute) GetMeta() *ObjectMeta    { return &o.Metadata }
-func (o *TCPRoute) DeepCopy() Object        { return deepCopy(o) }
-func (o *UDPRoute) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
-func (o *UDPRoute) GetMeta() *ObjectMeta    { return &o.Metadata }
-func (o *UDPRoute) DeepCopy() Object        { return deepCopy(o) }
-func (o *TLSRoute) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
-func (o *TLSRoute) GetMeta() *ObjectMeta    { return &o.Metadata }
-func (o *TLSRoute) DeepCopy() Object        { return deepCopy(o) }
-func (o *HTTPRoute) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *HTTPRoute) GetMeta() *ObjectMeta   { return &o.Metadata }
-func (o *HTTPRoute) DeepCopy() Object       { return deepCopy(o) }
+func (o *TCPRoute) GetMeta() *ObjectMeta  { return &o.Metadata }
+func (o *UDPRoute) GetMeta() *ObjectMeta  { return &o.Metadata }
+func (o *TLSRoute) GetMeta() *ObjectMeta  { return &o.Metadata }
+func (o *HTTPRoute) GetMeta() *ObjectMeta { return &o.Metadata }
 
 // The rules that are more than those of a field, with the messages of the CustomResourceDefinitions.
 

@@ -222,8 +222,7 @@ type ruled interface{ rules(at path) Errors }
 func checkTagged(at path, v reflect.Value) Errors {
 	var errs Errors
 	for _, r := range rulesOf(v.Type()) {
-		f, in := v.Field(r.index), at.child(r.name)
-		switch {
+		switch f, in := v.Field(r.index), at.child(r.name); {
 		case r.Required && f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[time.Time]():
 			errs = append(errs, checkTagged(in, f)...) // what it lacks
 		case !f.IsZero() || f.Kind() == reflect.Int32 && (r.value.least <= 0 || !r.Required):
@@ -250,8 +249,7 @@ func (r *fieldRule) check(at path, v reflect.Value) Errors {
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			item := v.Index(i)
-			if item.Kind() == reflect.Struct {
+			if item := v.Index(i); item.Kind() == reflect.Struct {
 				errs = append(errs, checkTagged(at.index(i), item)...)
 			} else {
 				errs = append(errs, r.each.check(at.index(i), item)...)

@@ -39,8 +39,7 @@ func (s *Service) validate(previous Object) Errors {
 
 func checkTopologyAnnotations(s *Service) Errors {
 	mode, hasMode := s.Metadata.Annotations[annotationTopologyMode]
-	hints, hasHints := s.Metadata.Annotations[annotationTopologyHints]
-	if !hasMode || !hasHints || mode == hints {
+	if hints, hasHints := s.Metadata.Annotations[annotationTopologyHints]; !hasMode || !hasHints || mode == hints {
 		return nil
 	}
 	return invalid(metaPath.child("annotations").key(annotationTopologyMode), mode,
@@ -145,8 +144,7 @@ func checkSamePorts(ports []ServicePort) Errors {
 
 func checkSessionAffinity(s *Service) Errors {
 	p, configPath := specPath.child("sessionAffinity"), specPath.child("sessionAffinityConfig")
-	config := s.Spec.SessionAffinityConfig
-	switch s.Spec.SessionAffinity {
+	switch config := s.Spec.SessionAffinityConfig; s.Spec.SessionAffinity {
 	case "":
 		return required(p, "")
 	case AffinityNone:
@@ -338,8 +336,7 @@ func checkIngress(s, old *Service) Errors {
 
 func checkIngressPoint(p path, ingress *LoadBalancerIngress, kept set) Errors {
 	var errs Errors
-	modePath := p.child("ipMode")
-	switch {
+	switch modePath := p.child("ipMode"); {
 	case ingress.IP == "" && ingress.IPMode != nil:
 		errs = append(errs, forbidden(modePath, "may not be specified when `ip` is not set")...)
 	case ingress.IP == "":

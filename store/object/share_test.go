@@ -60,7 +60,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("labels %v and the selector %v are two maps", svc.Metadata.Labels, svc.Spec.Selector)
 	}
 	// A copy is still one of its own.
-	c := svc.DeepCopy().(*Service)
+	c := DeepCopy(svc)
 	if delete(c.Spec.Selector, "app"); !maps.Equal(svc.Metadata.Labels, map[string]string{"app": "web"}) || len(c.Metadata.Labels) != 1 {
 		t.Errorf("labels %v, of the copy %v", svc.Metadata.Labels, c.Metadata.Labels)
 	}

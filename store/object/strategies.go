@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 )
@@ -9,27 +10,27 @@ import (
 // needs.
 var strategies = []Strategy{
 	{Resource: Resource{Name: KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true}, sample: new(ConfigMap)},
-	{Resource: Resource{Name: KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true}, InFiles: true, CreateOnUpdate: true, sample: new(Endpoints)},
+	{Resource: Resource{Name: KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true}, InFiles: true, CreateOnUpdate: true, HasGeneration: true, sample: new(Endpoints)},
 	{Resource: Resource{Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, Ephemeral: true, Passing: true, CreateOnUpdate: true, sample: new(Event)},
 	{Resource: Resource{Name: KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true, Verbs: oneByOne}, SpecOfServer: true, sample: new(Namespace)},
 	{Resource: Resource{Name: KindNode, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true, Open: true}, StatusOnCreate: true, sample: new(Node)},
-	{Resource: Resource{Name: KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true}, InFiles: true, StatusOnCreate: true, sample: new(Pod)},
+	{Resource: Resource{Name: KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true}, InFiles: true, StatusOnCreate: true, HasGeneration: true, sample: new(Pod)},
 	{Resource: Resource{Name: KindSecret, Plural: "secrets", Namespaced: true}, InFiles: true, sample: new(Secret)},
-	{Resource: Resource{Name: KindService, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, InAll: true, HasStatus: true}, InFiles: true, CreateOnUpdate: true, sample: new(Service)},
+	{Resource: Resource{Name: KindService, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, InAll: true, HasStatus: true}, InFiles: true, CreateOnUpdate: true, HasGeneration: true, sample: new(Service)},
 	{Resource: Resource{Group: "authentication.k8s.io", Name: KindSelfSubjectReview, Plural: "selfsubjectreviews", Verbs: asking}, sample: new(SelfSubjectReview)},
 	{Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectAccessReview, Plural: "selfsubjectaccessreviews", Verbs: asking}, sample: new(SelfSubjectAccessReview)},
 	{Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectRulesReview, Plural: "selfsubjectrulesreviews", Verbs: asking}, sample: new(SelfSubjectRulesReview)},
 	{Resource: Resource{Group: "coordination.k8s.io", Name: KindLease, Plural: "leases", Namespaced: true}, Ephemeral: true, CreateOnUpdate: true, VersionRequired: true, sample: new(Lease)},
-	{Resource: Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true}, InFiles: true, sample: new(EndpointSlice)},
+	{Resource: Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true}, InFiles: true, HasGeneration: true, sample: new(EndpointSlice)},
 	{Resource: Resource{Group: "events.k8s.io", Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, View: true, CreateOnUpdate: true, sample: new(EventView)},
-	{Resource: gateway(KindGatewayClass, "gatewayclasses", "gc"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: &GatewayClass{Status: GatewayClassStatus{Conditions: waiting("Accepted")}}},
-	{Resource: gateway(KindGateway, "gateways", "gtw"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: &Gateway{Status: GatewayStatus{Conditions: waiting("Accepted", "Programmed")}}},
-	{Resource: gateway(KindHTTPRoute, "httproutes"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: new(HTTPRoute)},
-	{Resource: gateway(KindListenerSet, "listenersets", "lset"), InFiles: true, sample: &ListenerSet{Status: ListenerSetStatus{Conditions: waiting("Accepted", "Programmed")}}},
-	{Resource: gateway(KindReferenceGrant, "referencegrants", "refgrant"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: new(ReferenceGrant)},
-	{Resource: gateway(KindTCPRoute, "tcproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(TCPRoute)},
-	{Resource: gateway(KindTLSRoute, "tlsroutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2", GroupGateway + "/v1alpha3"}, sample: new(TLSRoute)},
-	{Resource: gateway(KindUDPRoute, "udproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(UDPRoute)},
+	{Resource: gateway(KindGatewayClass, "gatewayclasses", "gc"), InFiles: true, OlderVersions: []string{gatewayBeta}, HasGeneration: true, sample: &GatewayClass{Status: GatewayClassStatus{Conditions: waiting("Accepted")}}},
+	{Resource: gateway(KindGateway, "gateways", "gtw"), InFiles: true, OlderVersions: []string{gatewayBeta}, HasGeneration: true, sample: &Gateway{Status: GatewayStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindHTTPRoute, "httproutes"), InFiles: true, OlderVersions: []string{gatewayBeta}, HasGeneration: true, sample: new(HTTPRoute)},
+	{Resource: gateway(KindListenerSet, "listenersets", "lset"), InFiles: true, HasGeneration: true, sample: &ListenerSet{Status: ListenerSetStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindReferenceGrant, "referencegrants", "refgrant"), InFiles: true, OlderVersions: []string{gatewayBeta}, HasGeneration: true, sample: new(ReferenceGrant)},
+	{Resource: gateway(KindTCPRoute, "tcproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, HasGeneration: true, sample: new(TCPRoute)},
+	{Resource: gateway(KindTLSRoute, "tlsroutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2", GroupGateway + "/v1alpha3"}, HasGeneration: true, sample: new(TLSRoute)},
+	{Resource: gateway(KindUDPRoute, "udproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, HasGeneration: true, sample: new(UDPRoute)},
 	// MetalLB's kinds validate nothing that depends on other objects.
 	{Resource: metalLB(KindBFDProfile, "bfdprofiles", "v1beta1", everything), InFiles: true, sample: new(BFDProfile)},
 	{Resource: metalLB(KindBGPAdvertisement, "bgpadvertisements", "v1beta1", everything), InFiles: true, sample: new(BGPAdvertisement)},
@@ -106,6 +107,8 @@ type Strategy struct {
 	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate), VersionRequired that it
 	// has to say which version it replaces (AllowUnconditionalUpdate is false).
 	CreateOnUpdate, VersionRequired bool
+	// HasGeneration means that metadata.generation counts the versions of the spec.
+	HasGeneration bool
 	// StatusOnCreate means that the client that creates an object sets its first status; SpecOfServer that
 	// spec belongs to the server, as status does.
 	StatusOnCreate, SpecOfServer bool
@@ -123,47 +126,10 @@ type (
 	// A changeValidator checks what may not change.
 	changeValidator interface{ validateChange(previous Object) Errors }
 	warner          interface{ warnings() []string }
-	// A versioned kind has a generation, which counts the versions of its spec.
-	versioned interface{ spec() []any }
-	// A statusHolder has a status, an owned one more that belongs to the server.
-	statusHolder interface{ copyStatus(from Object) }
-	owned        interface{ copyOwned(from Object) }
 )
-
-func (o *Endpoints) spec() []any     { return []any{o.Subsets} }
-func (o *Pod) spec() []any           { return []any{o.Spec} }
-func (o *Service) spec() []any       { return []any{o.Spec} }
-func (o *EndpointSlice) spec() []any { return []any{o.AddressType, o.Endpoints, o.Ports} }
-
-func (o *GatewayClass) spec() []any   { return []any{o.Spec} }
-func (o *Gateway) spec() []any        { return []any{o.Spec} }
-func (o *ListenerSet) spec() []any    { return []any{o.Spec} }
-func (o *ReferenceGrant) spec() []any { return []any{o.Spec} }
-func (o *TCPRoute) spec() []any       { return []any{o.Spec} }
-func (o *UDPRoute) spec() []any       { return []any{o.Spec} }
-func (o *TLSRoute) spec() []any       { return []any{o.Spec} }
-func (o *HTTPRoute) spec() []any      { return []any{o.Spec} }
-
-func (o *GatewayClass) copyStatus(from Object) { o.Status = *deepCopy(&from.(*GatewayClass).Status) }
-func (o *Gateway) copyStatus(from Object)      { o.Status = *deepCopy(&from.(*Gateway).Status) }
-func (o *ListenerSet) copyStatus(from Object)  { o.Status = *deepCopy(&from.(*ListenerSet).Status) }
-func (o *TCPRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*TCPRoute).Status) }
-func (o *UDPRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*UDPRoute).Status) }
-func (o *TLSRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*TLSRoute).Status) }
-func (o *HTTPRoute) copyStatus(from Object)    { o.Status = *deepCopy(&from.(*HTTPRoute).Status) }
-
-func (o *Namespace) copyStatus(from Object)   { o.Status = from.(*Namespace).Status }
-func (o *Node) copyStatus(from Object)        { o.Status = from.(*Node).Status }
-func (o *Pod) copyStatus(from Object)         { o.Status = from.(*Pod).Status }
-func (o *Service) copyStatus(from Object)     { o.Status = from.(*Service).Status.deepCopy() }
-func (o *ServiceCIDR) copyStatus(from Object) { o.Status = from.(*ServiceCIDR).Status }
 
 // validate implements validator: the two forms of an event have the same rules.
 func (o *EventView) validate(Object) Errors { return o.Event().validate(nil) }
-
-func (o *Namespace) copyOwned(from Object) {
-	o.Status, o.Spec = from.(*Namespace).Status, from.(*Namespace).Spec
-}
 
 var (
 	// everything has the verbs of stored objects.
@@ -187,9 +153,7 @@ var (
 func init() {
 	for i := range strategies {
 		s := &strategies[i]
-		if s.Version == "" {
-			s.Version = "v1"
-		}
+		s.Version = cmp.Or(s.Version, "v1")
 		if s.Verbs == nil {
 			s.Verbs = everything
 		}
@@ -223,25 +187,34 @@ func (s *Strategy) New() Object {
 	return o
 }
 
-// HasGeneration reports whether versions of the spec are counted.
-func (s *Strategy) HasGeneration() bool {
-	_, has := s.sample.(versioned)
-	return has
-}
-
 // SameSpec reports whether two versions of an object of the kind want the same: they differ in metadata and
 // status alone.
 func (s *Strategy) SameSpec(a, b Object) bool {
-	return reflect.DeepEqual(a.(versioned).spec(), b.(versioned).spec())
+	was, is := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range was.NumField() {
+		switch was.Type().Field(i).Name {
+		case "TypeMeta", "Metadata", "Status":
+		default:
+			if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // CopyStatus makes the status of one object that of another; false when the kind has none.
 func (s *Strategy) CopyStatus(to, from Object) bool {
-	holder, has := to.(statusHolder)
-	if has {
-		holder.copyStatus(from)
+	if s.HasStatus {
+		copyField(to, from, "Status")
 	}
-	return has
+	return s.HasStatus
+}
+
+func copyField(to, from Object, name string) {
+	field := reflect.ValueOf(to).Elem().FieldByName(name)
+	field.Set(reflect.ValueOf(from).Elem().FieldByName(name))
+	unshare(field)
 }
 
 // KeepOwned replaces what does not change with a write of the object itself: its status as a rule. Before is the
@@ -252,10 +225,8 @@ func (s *Strategy) KeepOwned(o, before Object) {
 	} else if before == nil {
 		before = s.sample
 	}
-	if owner, has := o.(owned); has {
-		owner.copyOwned(before)
-	} else {
-		s.CopyStatus(o, before)
+	if s.CopyStatus(o, before); s.SpecOfServer {
+		copyField(o, before, "Spec")
 	}
 }
 

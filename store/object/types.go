@@ -14,6 +14,9 @@ type TypeMeta struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 }
 
+// GetTypeMeta implements Object, of each kind.
+func (m *TypeMeta) GetTypeMeta() *TypeMeta { return m }
+
 // ObjectMeta is meta/v1 ObjectMeta, which every object has.
 type ObjectMeta struct {
 	Name              string            `json:"name,omitempty"`
@@ -46,8 +49,6 @@ type OwnerReference struct {
 type Object interface {
 	GetTypeMeta() *TypeMeta
 	GetMeta() *ObjectMeta
-	// DeepCopy is a copy that shares nothing with the receiver.
-	DeepCopy() Object
 }
 
 // The kinds, as they are written in documents.
@@ -304,9 +305,6 @@ func (v *IntOrString) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &v.Int)
 }
 
-func (o *Service) GetTypeMeta() *TypeMeta       { return &o.TypeMeta }
-func (o *Service) GetMeta() *ObjectMeta         { return &o.Metadata }
-func (o *Endpoints) GetTypeMeta() *TypeMeta     { return &o.TypeMeta }
-func (o *Endpoints) GetMeta() *ObjectMeta       { return &o.Metadata }
-func (o *EndpointSlice) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
-func (o *EndpointSlice) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *Service) GetMeta() *ObjectMeta       { return &o.Metadata }
+func (o *Endpoints) GetMeta() *ObjectMeta     { return &o.Metadata }
+func (o *EndpointSlice) GetMeta() *ObjectMeta { return &o.Metadata }

@@ -1,6 +1,9 @@
 package object
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // PatchFromOld adds to an update of a Service the allocated values of the stored Service, so that
 // the same document applied again changes nothing; old is not changed. Default comes before it,
@@ -264,21 +267,15 @@ func setDefault[T any](field **T, value T) {
 
 func (svc *Service) setDefaults() {
 	spec := &svc.Spec
-	if spec.Type == "" {
-		spec.Type = TypeClusterIP
-	}
+	spec.Type = cmp.Or(spec.Type, TypeClusterIP)
 	for i := range spec.Ports {
 		port := &spec.Ports[i]
-		if port.Protocol == "" {
-			port.Protocol = ProtocolTCP
-		}
+		port.Protocol = cmp.Or(port.Protocol, ProtocolTCP)
 		if port.TargetPort.IsZero() || port.TargetPort == FromString("") {
 			port.TargetPort = FromInt(port.Port)
 		}
 	}
-	if spec.SessionAffinity == "" {
-		spec.SessionAffinity = AffinityNone
-	}
+	spec.SessionAffinity = cmp.Or(spec.SessionAffinity, AffinityNone)
 	if spec.SessionAffinity == AffinityClientIP {
 		setDefault(&spec.SessionAffinityConfig, SessionAffinityConfig{})
 		setDefault(&spec.SessionAffinityConfig.ClientIP, ClientIPConfig{})

@@ -117,7 +117,7 @@ func TestUpdateOfTheTypeDropsWhatItHasNoUseFor(t *testing.T) {
 		s.Status.LoadBalancer.Ingress = []LoadBalancerIngress{{IP: "192.0.2.7"}}
 	})
 	patched := func(change func(*Service)) *Service {
-		s := loadBalancer.DeepCopy().(*Service)
+		s := DeepCopy(loadBalancer)
 		change(s)
 		return s
 	}
@@ -152,7 +152,7 @@ func TestUpdateOfTheTypeDropsWhatItHasNoUseFor(t *testing.T) {
 
 	// And back: a new cluster IP is allocated, nothing of the old one is left.
 	external := s
-	s = external.DeepCopy().(*Service)
+	s = DeepCopy(external)
 	s.Spec.Type, s.Spec.ExternalName = TypeClusterIP, ""
 	wantTexts(t, update(s, external))
 	if familiesOf(s) != "||SingleStack|IPv4" {
@@ -181,13 +181,13 @@ func TestUpdateOfTheTypeDropsWhatItHasNoUseFor(t *testing.T) {
 
 func TestUpdateOfTheAffinity(t *testing.T) {
 	old := stored(func(s *Service) { s.Spec.SessionAffinity = AffinityClientIP })
-	s := old.DeepCopy().(*Service)
+	s := DeepCopy(old)
 	s.Spec.SessionAffinity = AffinityNone
 	wantTexts(t, update(s, old))
 	if s.Spec.SessionAffinityConfig != nil {
 		t.Errorf("the timeout of the old affinity is still there")
 	}
-	s = old.DeepCopy().(*Service)
+	s = DeepCopy(old)
 	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds = AffinityNone, new(int32(5))
 	wantTexts(t, update(s, old), "spec.sessionAffinityConfig: Forbidden: must not be set when session affinity is None")
 }
@@ -265,13 +265,13 @@ func TestUpdateWithoutPatch(t *testing.T) {
 // A client that only knows clusterIP clears it; without PatchFromOld it is gone.
 func TestUpdateThatClearsClusterIP(t *testing.T) {
 	old := stored()
-	s := old.DeepCopy().(*Service)
+	s := DeepCopy(old)
 	s.Spec.ClusterIP = ""
 	wantTexts(t, DefaultFamilies(s, old, dual))
 	if familiesOf(s) != "||SingleStack|IPv4" {
 		t.Errorf("got %s", familiesOf(s))
 	}
-	s.Spec.ClusterIP, s.Spec.ClusterIPs = "", old.DeepCopy().(*Service).Spec.ClusterIPs
+	s.Spec.ClusterIP, s.Spec.ClusterIPs = "", DeepCopy(old).Spec.ClusterIPs
 	wantTexts(t, update(s, old))
 	if familiesOf(s) != familiesOf(old) {
 		t.Errorf("got %s", familiesOf(s))

@@ -81,8 +81,7 @@ func (s *Set) Belongs(c *Change) bool {
 		if o == nil {
 			continue
 		}
-		key := index.ServiceKey(o)
-		if s.Has(object.ServiceRef(key)) || s.Has(endpointsRef(key)) && c.Ref.Kind != object.KindEndpoints {
+		if key := index.ServiceKey(o); s.Has(object.ServiceRef(key)) || s.Has(endpointsRef(key)) && c.Ref.Kind != object.KindEndpoints {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package reread
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"reflect"
@@ -265,9 +266,7 @@ func (m *maker) structure(t reflect.Type) decoder {
 		case f.Anonymous || strings.Contains(options, "string"):
 			return byJSON
 		}
-		if name == "" {
-			name = f.Name
-		}
+		name = cmp.Or(name, f.Name)
 		if names[name] {
 			return byJSON
 		}

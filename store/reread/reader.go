@@ -208,8 +208,7 @@ func (r *reader) textPointer() (*string, bool) {
 	}
 	k := r.find(raw)
 	if k.at == nil {
-		text := k.text
-		k.at = &text
+		k.at = new(k.text)
 	}
 	return k.at, true
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -68,9 +69,7 @@ func homeOf(k kind.Kind) string {
 		return strings.Join(append(parts, k.Version), ".")
 	}
 	group, _, _ := strings.Cut(k.Group, ".")
-	if group == "" {
-		group = "core"
-	}
+	group = cmp.Or(group, "core")
 	return "io.k8s.api." + group + "." + k.Version
 }
 

@@ -164,8 +164,7 @@ func (t *Type) toValue(value any, v reflect.Value) error {
 	case string:
 		return t.toText(value, v)
 	case json.Number:
-		n, err := strconv.ParseInt(value.String(), 10, 64)
-		switch {
+		switch n, err := strconv.ParseInt(value.String(), 10, 64); {
 		case err != nil:
 			return err
 		case t.Form == Integer && !v.OverflowInt(n):

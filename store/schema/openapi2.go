@@ -144,8 +144,7 @@ func pathItem2(r route) message {
 }
 
 func parameter2(where protowire.Number, p message) message {
-	nonBody := message{}.message(where, p)
-	return message{}.message(parametersItem, message{}.message(parameterNonBody, nonBody))
+	return message{}.message(parametersItem, message{}.message(parameterNonBody, message{}.message(where, p)))
 }
 
 func operation2(o operation) message {

@@ -203,8 +203,7 @@ func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 // unfamiliar prunes an object with unknown fields.
 func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
 	for _, name := range slices.Sorted(maps.Keys(o)) {
-		f, known := t.fields[name]
-		if known {
+		if f, known := t.fields[name]; known {
 			if err := p.field(o, t, f, o[name]); err != nil {
 				return err
 			}
@@ -274,8 +273,7 @@ func (t *Type) zero() any {
 // scalar returns the error of a value without parts.
 func (p *pruner) scalar(v any, t *Type) error {
 	text, isText := v.(string)
-	number, isNumber := v.(json.Number)
-	switch t.Form {
+	switch number, isNumber := v.(json.Number); t.Form {
 	case Boolean:
 		if _, ok := v.(bool); ok {
 			return nil

@@ -114,8 +114,7 @@ func followDirectives(live, patch []any, mergeKey string) (left, plain []any, sw
 	gone := map[any]bool{}
 	for _, item := range patch {
 		o, _ := item.(map[string]any)
-		what, ok := o[directive]
-		switch {
+		switch what, ok := o[directive]; {
 		case !ok:
 			plain = append(plain, item)
 		case what == directiveDelete:
@@ -258,8 +257,7 @@ func order(merged, wanted, before []any, mergeKey string) ([]any, error) {
 	slices.SortStableFunc(others, func(a, b entry) int { return cmp.Compare(old[a.id], old[b.id]) })
 	ordered := make([]any, 0, len(merged))
 	for len(named) > 0 && len(others) > 0 {
-		was, known := old[named[0].id]
-		if known && old[others[0].id] < was {
+		if was, known := old[named[0].id]; known && old[others[0].id] < was {
 			ordered, others = append(ordered, others[0].item), others[1:]
 		} else {
 			ordered, named = append(ordered, named[0].item), named[1:]

@@ -65,8 +65,7 @@ func Merge(live, patch map[string]any) map[string]any {
 // mergeInto merges a patch into an object in place.
 func mergeInto(o, patch map[string]any) {
 	for key, value := range patch {
-		inner, isObject := value.(map[string]any)
-		switch {
+		switch inner, isObject := value.(map[string]any); {
 		case value == nil:
 			delete(o, key)
 		case isObject:

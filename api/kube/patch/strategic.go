@@ -59,8 +59,7 @@ func mergeObject(live, patch map[string]any, t *schema.Type) (map[string]any, er
 		}
 	}
 	for _, key := range keys {
-		value, ok := patch[key]
-		switch {
+		switch value, ok := patch[key]; {
 		case !ok: // it went with the order of its list
 		case isDirective(key):
 			if err := checkDirective(key); err != nil {
@@ -170,8 +169,7 @@ func mergeField(live map[string]any, key string, value any, t *schema.Type) erro
 
 // setField sets a field that has no value of the same form to merge with.
 func setField(live map[string]any, key string, value any) error {
-	plain, keep := strip(value)
-	if keep {
+	if plain, keep := strip(value); keep {
 		live[key] = plain
 	} else {
 		delete(live, key)

@@ -63,8 +63,7 @@ type decoder struct{ values int }
 // message decodes a message into an object, which may have fields from an earlier part of
 // the same message. The depth is bounded by the type: no type contains itself.
 func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
-	err := d.part(b, messageName(t), t, o)
-	if err != nil {
+	if err := d.part(b, messageName(t), t, o); err != nil {
 		return err
 	}
 	for _, f := range t.Fields {

@@ -39,12 +39,7 @@ func (f Fields) Exact(field string) (string, bool) {
 
 // Matches reports whether the selector selects an object of its kind.
 func (f Fields) Matches(o object.Object) bool {
-	for _, t := range f.terms {
-		if slices.Contains(valuesOf(o, t.field), t.value) == t.not {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(f.terms, func(t term) bool { return slices.Contains(valuesOf(o, t.field), t.value) == t.not })
 }
 
 // ParseFields parses a field selector for objects of a kind. A field that is not
@@ -165,8 +160,7 @@ var selectable = map[string][]string{
 
 // known returns the field that a field label stands for.
 func known(k kind.Kind, label string) (string, error) {
-	own, has := selectable[k.APIVersion()+" "+k.Name]
-	switch {
+	switch own, has := selectable[k.APIVersion()+" "+k.Name]; {
 	case label == FieldAddress && k.Name == object.KindEndpointSlice:
 	case label == fieldName || label == fieldNamespace && (k.Namespaced || !has), slices.Contains(own, label):
 	case has:

@@ -38,12 +38,7 @@ func (l Labels) Empty() bool { return len(l.requirements) == 0 }
 
 // Matches reports whether the selector selects an object with these labels.
 func (l Labels) Matches(labels map[string]string) bool {
-	for _, r := range l.requirements {
-		if !r.matches(labels) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(l.requirements, func(r requirement) bool { return !r.matches(labels) })
 }
 
 func (r requirement) matches(labels map[string]string) bool {
@@ -141,8 +136,7 @@ func (p *parser) list() ([]string, error) {
 	if open := p.take(); !open.is("(") {
 		return nil, fmt.Errorf("found '%s' expected: '('", open.text)
 	}
-	first := p.peek()
-	if !first.word && !first.is(",") && !first.is(")") {
+	if first := p.peek(); !first.word && !first.is(",") && !first.is(")") {
 		return nil, fmt.Errorf("found '%s', expected: ',', ')' or identifier", first.text)
 	}
 	var values []string

@@ -140,8 +140,7 @@ func externalIP(o *object.Service) string {
 			}
 		}
 		slices.Sort(ingress)
-		all := append(slices.Compact(ingress), o.Spec.ExternalIPs...)
-		return cmp.Or(strings.Join(all, ","), pending)
+		return cmp.Or(strings.Join(append(slices.Compact(ingress), o.Spec.ExternalIPs...), ","), pending)
 	case object.TypeClusterIP, object.TypeNodePort:
 		return allText(o.Spec.ExternalIPs)
 	}

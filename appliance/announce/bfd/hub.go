@@ -133,8 +133,7 @@ func listen(at netip.AddrPort) (*net.UDPConn, error) {
 func sender(local netip.Addr) (*net.UDPConn, error) {
 	const tries = 20
 	for try := 1; ; try++ {
-		port := uint16(firstSource + rand.IntN(lastSource-firstSource+1))
-		conn, err := packetConn(netip.AddrPortFrom(local, port), func(fd int) error {
+		conn, err := packetConn(netip.AddrPortFrom(local, uint16(firstSource+rand.IntN(lastSource-firstSource+1))), func(fd int) error {
 			level, ttl, class := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_TOS
 			if local.Is6() {
 				level, ttl, class = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS

@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,9 +89,7 @@ func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	if err := c.Check(); err != nil {
 		return nil, fmt.Errorf("BFD with %s: %w", c.Peer, err)
 	}
-	if c.MinTTL == 0 {
-		c.MinTTL = defaultMinTTL
-	}
+	c.MinTTL = cmp.Or(c.MinTTL, defaultMinTTL)
 	if changed == nil {
 		changed = func() {}
 	}

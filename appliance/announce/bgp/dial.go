@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -130,12 +131,7 @@ func has(i net.Interface, addrs []net.Addr, local netip.Addr) bool {
 	if zone := local.Zone(); zone != "" {
 		return zone == i.Name
 	}
-	for _, a := range addrs {
-		if prefixOf(a).Addr().Unmap() == local {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool { return prefixOf(a).Addr().Unmap() == local })
 }
 
 func prefixOf(a net.Addr) netip.Prefix {
@@ -169,8 +165,7 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 	var found []netip.Addr
 	for _, n := range known {
 		addr, _ := netip.AddrFromSlice(n.IP)
-		usable := n.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NOARP) == 0
-		if n.Flags&unix.NTF_ROUTER != 0 && usable && addr.IsLinkLocalUnicast() {
+		if usable := n.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NOARP) == 0; n.Flags&unix.NTF_ROUTER != 0 && usable && addr.IsLinkLocalUnicast() {
 			found = append(found, addr.WithZone(ifname))
 		}
 	}

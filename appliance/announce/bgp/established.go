@@ -191,8 +191,7 @@ func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 			s.withheld[ipv6][prefix] = struct{}{}
 			continue
 		}
-		old, had := s.sent[prefix]
-		switch {
+		switch old, had := s.sent[prefix]; {
 		case a == nil && had:
 			withdraw[prefix] = plain
 		case a != nil && (!had || !old.equal(a)):
@@ -275,8 +274,7 @@ func (s *session) account() {
 // farewell leaves without the loss of a packet: the peer is asked to prefer others (RFC 8326),
 // then gets withdrawals, then the end of the session.
 func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
-	all := maps.Clone(s.sent)
-	if len(all) > 0 {
+	if all := maps.Clone(s.sent); len(all) > 0 {
 		for _, step := range []struct {
 			do   func(map[netip.Prefix]*Attributes) error
 			with map[netip.Prefix]*Attributes

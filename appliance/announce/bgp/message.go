@@ -63,8 +63,7 @@ func parseHeader(b []byte) (header, error) {
 		}
 	}
 	h := header{kind: b[18], length: int(binary.BigEndian.Uint16(b[16:]))}
-	least, known := minLength[h.kind]
-	switch {
+	switch least, known := minLength[h.kind]; {
 	case !known:
 		return refuse(bgp.BGP_ERROR_SUB_BAD_MESSAGE_TYPE, b[18:19], "the peer sent a message of unknown type %d", h.kind)
 	case h.length < least || h.length > maxMessage || h.kind == typeKeepalive && h.length != least:
@@ -298,9 +297,7 @@ func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 	}
 	if internal {
 		preference := a.LocalPref
-		if preference == 0 {
-			preference = defaultLocalPref
-		}
+		preference = cmp.Or(preference, defaultLocalPref)
 		for _, c := range a.Communities {
 			if c == gracefulShutdown {
 				preference = 0

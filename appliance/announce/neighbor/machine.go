@@ -311,8 +311,7 @@ func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	if e := m.entries[msg.claims]; e != nil {
 		out = m.claimed(now, e, msg.by)
 	}
-	e := m.entries[msg.asks]
-	switch {
+	switch e := m.entries[msg.asks]; {
 	case e == nil:
 	case e.State == Announced:
 		m.Answers++

@@ -250,8 +250,7 @@ func (p *Proxy) state(c net.Conn, state http.ConnState) {
 	if !is {
 		return
 	}
-	s := found.(*session)
-	switch state {
+	switch s := found.(*session); state {
 	case http.StateClosed:
 		s.end()
 	case http.StateHijacked: // the handler ends it

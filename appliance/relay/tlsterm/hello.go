@@ -45,8 +45,7 @@ func ReadHello(client io.Reader) (name string, read []byte, err error) {
 		if len(message) < messageSize {
 			continue
 		}
-		whole := int(message[1])<<16 | int(message[2])<<8 | int(message[3])
-		switch {
+		switch whole := int(message[1])<<16 | int(message[2])<<8 | int(message[3]); {
 		case message[0] != 1 || whole > maxHello:
 			return "", read, errNoHello
 		case len(message) >= messageSize+whole:

@@ -62,8 +62,7 @@ func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 		kept = &keptPair{}
 		k.pairs[secret] = kept
 	}
-	data, version, ok := k.read(secret)
-	switch {
+	switch data, version, ok := k.read(secret); {
 	case !ok:
 		kept.newest, kept.version = nil, ""
 		kept.wrong = absent(secret, "tls %s --cert=FILE --key=FILE")
@@ -129,8 +128,7 @@ func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 		kept = &keptAuthority{}
 		k.cas[secret] = kept
 	}
-	data, version, ok := k.read(secret)
-	switch {
+	switch data, version, ok := k.read(secret); {
 	case !ok:
 		kept.version, kept.wrong = "", absent(secret, "generic %s --from-file=ca.crt=FILE")
 	case version != kept.version:

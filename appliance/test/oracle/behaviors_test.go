@@ -103,7 +103,7 @@ func zones(w *World, of ...string) {
 
 // second adds a younger Service with the same external IP.
 func second(w *World) {
-	other := w.Services[0].DeepCopy().(*object.Service)
+	other := object.DeepCopy(w.Services[0])
 	other.Metadata.Name, other.Metadata.CreationTimestamp = "aaa", new(birth.Add(time.Hour))
 	other.Spec.ClusterIPs, other.Spec.Ports[0].NodePort, other.Status = []string{"172.30.0.42"}, 0, object.ServiceStatus{}
 	w.Services = slices.Insert(w.Services, 0, other)

@@ -115,7 +115,7 @@ func (w *World) withoutIngress(service *object.Service) (all []Attempt) {
 func (w *World) asked(service *object.Service, port object.ServicePort) []frontend {
 	open := *w
 	open.Box.ExternalIPRanges, open.Box.Gateways, open.Box.Interfaces, open.Box.ServiceRanges = nil, nil, nil, nil
-	plain := service.DeepCopy().(*object.Service)
+	plain := object.DeepCopy(service)
 	delete(plain.Metadata.Annotations, annotationInternal)
 	plain.Spec.ExternalIPs = nil
 	all := append(open.frontendsOf(plain, port), open.rangesOf(plain, port)...)
@@ -417,12 +417,12 @@ func (w *World) twin(of *object.Service) {
 		of.Spec.ExternalTrafficPolicy = object.PolicyCluster
 	}
 	name := of.Metadata.Name + "z"
-	twin := of.DeepCopy().(*object.Service)
+	twin := object.DeepCopy(of)
 	twin.Metadata.Name, twin.Spec.ClusterIP, twin.Spec.ClusterIPs = name, "", nil
 	w.Services = append(w.Services, twin)
 	for _, o := range slices.Clone(w.Slices) {
 		if serviceOf(o) == object.RefOf(of).Key() {
-			slice := o.DeepCopy().(*object.EndpointSlice)
+			slice := object.DeepCopy(o)
 			slice.Metadata.Name, slice.Metadata.Labels[object.LabelServiceName] = "z"+slice.Metadata.Name, name
 			w.Slices = append(w.Slices, slice)
 		}

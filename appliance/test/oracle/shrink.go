@@ -183,22 +183,22 @@ func (w *World) clone() *World {
 		copied.Box.Interfaces[i].Addresses = slices.Clone(copied.Box.Interfaces[i].Addresses)
 	}
 	for _, o := range w.Services {
-		copied.Services = append(copied.Services, o.DeepCopy().(*object.Service))
+		copied.Services = append(copied.Services, object.DeepCopy(o))
 	}
 	for _, o := range w.Slices {
-		copied.Slices = append(copied.Slices, o.DeepCopy().(*object.EndpointSlice))
+		copied.Slices = append(copied.Slices, object.DeepCopy(o))
 	}
 	for _, o := range w.Gateways {
-		copied.Gateways = append(copied.Gateways, o.DeepCopy().(*object.Gateway))
+		copied.Gateways = append(copied.Gateways, object.DeepCopy(o))
 	}
 	for _, o := range w.Routes {
-		copied.Routes = append(copied.Routes, o.DeepCopy())
+		copied.Routes = append(copied.Routes, object.DeepCopy(o))
 	}
 	for _, o := range w.Grants {
-		copied.Grants = append(copied.Grants, o.DeepCopy().(*object.ReferenceGrant))
+		copied.Grants = append(copied.Grants, object.DeepCopy(o))
 	}
 	for _, o := range w.Endpoints {
-		copied.Endpoints = append(copied.Endpoints, o.DeepCopy().(*object.Endpoints))
+		copied.Endpoints = append(copied.Endpoints, object.DeepCopy(o))
 	}
 	return copied
 }

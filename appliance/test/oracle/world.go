@@ -162,7 +162,7 @@ func (w *World) Manifest() string {
 		fmt.Fprintf(&b, "---\n%s\n", text)
 	}
 	for _, o := range w.Services {
-		service := o.DeepCopy().(*object.Service)
+		service := object.DeepCopy(o)
 		service.Status, service.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
 		add(service)
 	}

@@ -112,8 +112,7 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 		Clusters: []kubeCluster{{Name: name}}, Users: []kubeUser{{Name: name}}, Contexts: []kubeContext{{Name: name}}}
 	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = server, ca
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	user := &k.Users[0].User
-	if life > 0 {
+	if user := &k.Users[0].User; life > 0 {
 		token, err := c.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})
 		if err != nil {
 			return err

@@ -153,8 +153,7 @@ func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
 			return p, err
 		}
 	}
-	addr, err := netip.ParseAddr(at)
-	switch {
+	switch addr, err := netip.ParseAddr(at); {
 	case err == nil && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
 		return p, fmt.Errorf("%s is on every interface: name one, as %s%%eth0", addr, addr)
 	case err == nil && addr.Zone() != "" && !addr.IsLinkLocalUnicast():

@@ -108,8 +108,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse := func(why string) { dashboard.Refuse(w, http.StatusForbidden, why, false) }
 	// A page elsewhere may have its name resolved to this address (DNS rebinding): the browser
 	// then sends that name. It may also send the user here: Sec-Fetch-Site shows that.
-	_, port, _ := net.SplitHostPort(d.address)
-	if r.Host != d.address && r.Host != "localhost:"+port {
+	if _, port, _ := net.SplitHostPort(d.address); r.Host != d.address && r.Host != "localhost:"+port {
 		refuse("This door is only for http://" + d.address + ".")
 		return
 	}
@@ -130,8 +129,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.open(w, r)
 		return
 	}
-	cookie, err := r.Cookie(d.cookie())
-	if err != nil || !same(cookie.Value, d.session) {
+	if cookie, err := r.Cookie(d.cookie()); err != nil || !same(cookie.Value, d.session) {
 		refuse("This browser has no session: run svcctl dashboard again, and open the address that it prints.")
 		return
 	}

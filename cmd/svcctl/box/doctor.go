@@ -141,8 +141,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 	}
 	var findings []appliance.Finding
 	for i := range seen.Ports {
-		p := &seen.Ports[i]
-		if p.RefusedRate != nil && *p.RefusedRate > 0 {
+		if p := &seen.Ports[i]; p.RefusedRate != nil && *p.RefusedRate > 0 {
 			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
 				Message: fmt.Sprintf("Service %s refuses %s packets a second, as it has no endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
 				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` has the reason", p.Service, p.Namespace)})

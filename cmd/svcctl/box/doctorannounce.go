@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -42,9 +43,7 @@ func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.P
 		problem := &problems[i]
 		if isError, is := announcingReasons[problem.Reason]; is {
 			message, advice, _ := strings.Cut(problem.Message, "; ")
-			if advice == "" {
-				advice = "`svcctl announce status` has details"
-			}
+			advice = cmp.Or(advice, "`svcctl announce status` has details")
 			f := appliance.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
 			if isError && problem.Severity == wire.SeverityError {
 				f.Level = "error"

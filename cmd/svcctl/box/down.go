@@ -31,8 +31,7 @@ func runDown(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 		return env.Consent(v, consequence)
 	}
 	if !v.Option("force").On() {
-		_, err := client.New(socket).Version(ctx)
-		switch {
+		switch _, err := client.New(socket).Version(ctx); {
 		case err == nil:
 			return fmt.Errorf("an appliance serves on %s and would bring everything back: stop it first, or give --force", socket)
 		case !client.NotRunning(err):

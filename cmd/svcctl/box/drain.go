@@ -101,8 +101,7 @@ func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 	if err != nil {
 		return err
 	}
-	alone, unknown := announcedAlone(all)
-	switch {
+	switch alone, unknown := announcedAlone(all); {
 	case len(alone) > 0:
 		return env.Consent(v, fmt.Sprintf("no other box announces %s: clients lose %s", wire.First(alone, few), pronoun(alone)))
 	case len(unknown) > 0 && env.StdinTTY:
@@ -224,8 +223,7 @@ func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) 
 	}
 	for i := range now.Connections {
 		conn := &now.Connections[i]
-		to, err := netip.ParseAddrPort(conn.To)
-		if err != nil || !vips[to.Addr()] || resource.IsClosed(conn.State) {
+		if to, err := netip.ParseAddrPort(conn.To); err != nil || !vips[to.Addr()] || resource.IsClosed(conn.State) {
 			continue
 		}
 		open++

@@ -107,8 +107,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 			case <-done:
 				return
 			case s := <-signals:
-				number, _ := s.(syscall.Signal)
-				switch {
+				switch number, _ := s.(syscall.Signal); {
 				case number == syscall.SIGHUP:
 					log.Info("SIGHUP is ignored: the manifests are watched; settings change with a restart, which disturbs no traffic")
 				case number == syscall.SIGUSR2:

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,7 @@ func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.C
 	case released.Frontends > 1:
 		text += fmt.Sprintf("%d addresses and ports released that no object declares.\n", released.Frontends)
 	}
-	if text == "" {
-		text = "Nothing is held.\n"
-	}
+	text = cmp.Or(text, "Nothing is held.\n")
 	return env.Print(text)
 }
 
@@ -258,8 +257,7 @@ func runConfirm(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 
 // perhapsDone adds to the error of a call that was sent and not answered that it may have taken effect.
 func perhapsDone(err error, what string) error {
-	unreached, is := errors.AsType[*client.UnreachableError](err)
-	if !is || !unreached.Sent() {
+	if unreached, is := errors.AsType[*client.UnreachableError](err); !is || !unreached.Sent() {
 		return err
 	}
 	return fmt.Errorf("%w; the change may have been %s: see `svcctl status` when it runs again", err, what)

@@ -244,8 +244,7 @@ func mergePatch(from, to map[string]any) map[string]any {
 	for key, value := range to {
 		old, there := from[key]
 		oldMap, oldIs := old.(map[string]any)
-		newMap, newIs := value.(map[string]any)
-		switch {
+		switch newMap, newIs := value.(map[string]any); {
 		case oldIs && newIs:
 			if inner := mergePatch(oldMap, newMap); len(inner) > 0 {
 				patch[key] = inner

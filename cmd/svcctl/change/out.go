@@ -28,8 +28,7 @@ func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Tar
 	if err != nil {
 		return nil, err
 	}
-	out := strings.Split(joinAddrs(taken), ",")
-	if back {
+	if out := strings.Split(joinAddrs(taken), ","); back {
 		all = out
 	} else {
 		endpoints, err := resource.SlicesOf(ctx, appliance, t.Namespace, t.Name)

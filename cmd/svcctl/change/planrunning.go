@@ -226,8 +226,7 @@ func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client)
 // refusedInPlan formats why an object was refused or is held, with its place.
 func refusedInPlan(o *wire.PlannedObject, documents []*resource.Document) string {
 	if o.Status != nil && 0 < o.Document && o.Document <= len(documents) {
-		d := documents[o.Document-1]
-		text := refusal(d, o.Status)
+		text := refusal(documents[o.Document-1], o.Status)
 		if strings.Contains(text, `"`+fileManager+`"`) {
 			text += "; --in-place-of plans an edit of that file"
 		}

@@ -138,8 +138,7 @@ func recent(ctx context.Context, env *cli.Env, c *client.Client) error {
 func rollbackConsequence(ctx context.Context, c *client.Client, b *wire.RolledBack) string {
 	services, others, changed, restored := map[string]bool{}, 0, 0, 0
 	for _, r := range b.Objects {
-		service, is := strings.CutPrefix(r.Object, object.KindService+" ")
-		switch r.Did {
+		switch service, is := strings.CutPrefix(r.Object, object.KindService+" "); r.Did {
 		case "deleted":
 			if is {
 				services[service] = true

@@ -38,8 +38,7 @@ func patienceOf(v *cli.Verb) (w patience, err error) {
 		return patience{timeout: defaultWait}, nil
 	}
 	w.timeout = defaultWait
-	boxes, rest, both := strings.Cut(text, ",")
-	switch boxes {
+	switch boxes, rest, both := strings.Cut(text, ","); boxes {
 	case waitPresent, waitAll, waitQuorum, waitBox:
 		if w.boxes = boxes; !both {
 			return w, nil

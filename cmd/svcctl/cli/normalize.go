@@ -65,8 +65,7 @@ func (common *Verb) Descend(v *Verb, args []string) (found *Verb, flags, rest []
 // Flags reads the flag, or the letters, that args begin with.
 func (v *Verb) Flags(args []string) (flags, rest []string) {
 	arg, rest := args[0], args[1:]
-	long, isLong := strings.CutPrefix(arg, "--")
-	if isLong {
+	if long, isLong := strings.CutPrefix(arg, "--"); isLong {
 		return v.flag(long, arg, rest)
 	}
 	letters := arg[1:]
@@ -77,8 +76,7 @@ func (v *Verb) Flags(args []string) (flags, rest []string) {
 			found, rest := v.flag(letters, "-"+letters, rest)
 			return append(flags, found...), rest
 		}
-		value, given := strings.CutPrefix(letters[1:], "=")
-		switch {
+		switch value, given := strings.CutPrefix(letters[1:], "="); {
 		case o.Arg == "" && !given:
 			flags = append(flags, "--"+o.Name)
 			letters = letters[1:]

@@ -98,12 +98,7 @@ func (v *Verb) Option(name string) *Option {
 
 // Has reports whether the verb has an option of that name.
 func (v *Verb) Has(name string) bool {
-	for _, o := range v.Options {
-		if o.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Options, func(o *Option) bool { return o.Name == name })
 }
 
 // GivenOnce refuses a flag that takes one value and was given several times.
@@ -311,8 +306,7 @@ func (o *Option) IsBoolFlag() bool { return o.Arg == "" || o.Optional }
 
 // CheckOutput judges the verb's -o.
 func CheckOutput(vb *Verb) error {
-	o := vb.Option("output")
-	if !slices.Contains(o.Words, o.Text()) {
+	if o := vb.Option("output"); !slices.Contains(o.Words, o.Text()) {
 		return Usagef("-o %q: want one of %s", o.Text(), strings.Join(o.Words, ", "))
 	}
 	return nil

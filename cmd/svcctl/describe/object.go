@@ -120,8 +120,7 @@ func (p *Page) item(item any, t *schema.Type, indent string) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		var inner Page
 		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
-		text := output.Indent(inner.String(), indent+"  ")
-		p.WriteString(indent + mark + strings.TrimPrefix(text, indent+"  "))
+		p.WriteString(indent + mark + strings.TrimPrefix(output.Indent(inner.String(), indent+"  "), indent+"  "))
 		mark = "  "
 	}
 }
@@ -197,8 +196,7 @@ func (p *Page) line(name, format string, args ...any) {
 	if name != "" {
 		name += ":"
 	}
-	text := strings.TrimRight(output.Pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ")
-	p.WriteString(text + "\n")
+	p.WriteString(strings.TrimRight(output.Pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ") + "\n")
 }
 
 // heading begins a part that is indented.

@@ -197,8 +197,7 @@ const shownEndpoints = 5
 
 // unused returns why no address of a Service uses the endpoints of a slice, for the end of a line; "": one does.
 func unused(svc *object.Service, s *object.EndpointSlice) string {
-	families := svc.Spec.IPFamilies
-	if svc.Headless() || len(families) == 0 || slices.Contains(families, s.AddressType) {
+	if families := svc.Spec.IPFamilies; svc.Headless() || len(families) == 0 || slices.Contains(families, s.AddressType) {
 		return ""
 	}
 	return "not used: the Service has no " + s.AddressType + " address"
@@ -295,8 +294,7 @@ func sliceShare(s *object.EndpointSlice) (text string) {
 func endpointState(e *object.Endpoint) string {
 	c := e.Conditions
 	serving := c.Serving == nil || *c.Serving
-	terminating := c.Terminating != nil && *c.Terminating
-	switch {
+	switch terminating := c.Terminating != nil && *c.Terminating; {
 	case Ready(e) && terminating:
 		return "ready, terminating"
 	case Ready(e):

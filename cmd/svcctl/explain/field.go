@@ -200,8 +200,7 @@ func annotationsNamed(name string) (found []*annotation.Row) {
 	}
 	rows := annotation.Table()
 	for i := range rows {
-		_, own, _ := strings.Cut(rows[i].Key, "/")
-		if own == name {
+		if _, own, _ := strings.Cut(rows[i].Key, "/"); own == name {
 			found = append(found, &rows[i])
 		}
 	}

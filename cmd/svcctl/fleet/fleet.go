@@ -188,9 +188,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 		fmt.Fprintf(&b, "Fleet      %s, id %s\nFormat     %s\nRevision   %d\nObjects    %d (of all kinds)\nSettings   %s\n", name, o.ID, formatText(o), o.Revision, o.Objects,
 			cmp.Or(strings.Join(fleet.SettingLines(o.Settings, config.FleetFlags()), "\n           "), "those of the first box that joins"))
 		writer := o.Writer
-		if writer == "" {
-			writer = "no box now"
-		}
+		writer = cmp.Or(writer, "no box now")
 		fmt.Fprintf(&b, "Writer     %s\n\n", writer)
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)

@@ -98,8 +98,7 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	ranged := false // has answers by a range of ports: exact ports go first
 	for _, svc := range all {
 		for _, port := range svc.Spec.Ports {
-			protocol := q.Protocol == "" || q.Protocol == port.Protocol
-			switch {
+			switch protocol := q.Protocol == "" || q.Protocol == port.Protocol; {
 			case !q.Address.IsValid():
 				if port.NodePort == int32(q.Port) && protocol {
 					return svc

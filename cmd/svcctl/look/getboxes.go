@@ -165,8 +165,7 @@ func (a *boxesAsked) of(boxes []wire.FleetBox) (all []wire.FleetBox, missing []e
 
 // layBoxes prints boxes. One that is named is a document of its own; else the document is that of the fleet.
 func layBoxes(env *cli.Env, v *cli.Verb, f resource.Form, asked *boxesAsked, of *wire.Fleet, prefix bool) error {
-	headers := !v.Option("no-headers").On()
-	switch f.Name {
+	switch headers := !v.Option("no-headers").On(); f.Name {
 	case cli.FormTable, cli.FormWide:
 		return env.Print(resource.BoxTable(of.Boxes, resource.BoxLook{Wide: f.Name == cli.FormWide, Prefix: prefix, Bare: !headers}))
 	case cli.FormName:

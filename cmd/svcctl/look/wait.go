@@ -262,8 +262,7 @@ func waitForOne(ctx context.Context, env *cli.Env, c *client.Client, t resource.
 			return err // an absent object never meets a condition
 		}
 	}
-	isService := t.Kind.Plural == "services"
-	if isService && a.text == string(client.Ready) {
+	if isService := t.Kind.Plural == "services"; isService && a.text == string(client.Ready) {
 		// What was accepted before, as the removal of a slice, counts.
 		if s, err := c.Status(ctx); err == nil {
 			_, _ = c.WaitFor(ctx, client.Synced, s.Revision.Accepted, min(timeout, acceptedPatience))

@@ -44,8 +44,7 @@ func (p *Page) Heading(format string, args ...any) {
 
 // Diff returns the unified difference of two texts; it is empty when they are equal.
 func Diff(nameA, nameB, a, b string) string {
-	text := string(diff.Diff(nameA, []byte(a), nameB, []byte(b)))
-	return strings.TrimPrefix(text, "diff "+nameA+" "+nameB+"\n") // a line of commands, as of git
+	return strings.TrimPrefix(string(diff.Diff(nameA, []byte(a), nameB, []byte(b))), "diff "+nameA+" "+nameB+"\n") // a line of commands, as of git
 }
 
 // PaintDiff colors the lines of a unified diff.

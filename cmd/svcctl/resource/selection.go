@@ -39,8 +39,7 @@ func Selected(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	if err := checkSelectors(v, what); err != nil {
 		return nil, err
 	}
-	named := what[0].Name != ""
-	switch {
+	switch named := what[0].Name != ""; {
 	case named && all:
 		return nil, cli.Usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
 	case named && len(Selectors(v)) > 0:

@@ -42,8 +42,7 @@ func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duratio
 		if err == nil && !done {
 			done, err = watch(ctx, c, path, query, version, met)
 		}
-		f, refused := errors.AsType[*wire.Failure](err)
-		switch {
+		switch f, refused := errors.AsType[*wire.Failure](err); {
 		case done:
 			return nil
 		case ctx.Err() != nil:
@@ -173,8 +172,7 @@ func checking(endpoints []wire.EndpointHealth) bool {
 	passed, open := map[string]bool{}, map[string]bool{}
 	for i := range endpoints {
 		e := &endpoints[i]
-		port := e.Service + " " + e.Protocol + " " + e.Port
-		switch {
+		switch port := e.Service + " " + e.Protocol + " " + e.Port; {
 		case e.State == wire.HealthUp && e.Passes > 0:
 			passed[port] = true
 		case e.State == wire.HealthUp || e.State == wire.HealthNew && e.Failures == 0 || e.State == wire.HealthNotAsked && e.Why == "":

@@ -39,8 +39,7 @@ func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 		}
 	}
 	for _, err := range cli.Flatten(cfg.Validate()) {
-		e, ok := errors.AsType[*config.Error](err)
-		switch {
+		switch e, ok := errors.AsType[*config.Error](err); {
 		case ok && !v.Has(e.Flag):
 		case ok && sources[e.Flag] != "":
 			problems = append(problems, fmt.Errorf("%s %q: %s", sources[e.Flag], e.Value, e.Problem))

@@ -84,8 +84,7 @@ func Client(env *cli.Env, v *cli.Verb) (*client.Client, error) {
 
 func Connect(env *cli.Env, v *cli.Verb) (*client.Client, error) {
 	url, source := Given(env, v.Option("server"))
-	socketFlag := v.Option("socket").IsSet()
-	switch {
+	switch socketFlag := v.Option("socket").IsSet(); {
 	case socketFlag && source == "--server":
 		return nil, cli.Usagef("--socket and --server name two appliances: leave one of them out")
 	case url == "" || socketFlag:
@@ -101,8 +100,7 @@ func Connect(env *cli.Env, v *cli.Verb) (*client.Client, error) {
 	}
 	server := client.Server{URL: url}
 	token, tokenSource := Given(env, v.Option("token"))
-	file, fileSource := Given(env, v.Option("token-file"))
-	switch {
+	switch file, fileSource := Given(env, v.Option("token-file")); {
 	case tokenSource == "--token" || tokenSource != "" && fileSource != "--token-file":
 		server.Token = token
 	case file != "":

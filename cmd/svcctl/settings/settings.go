@@ -174,8 +174,7 @@ func (s *Setting) Set(c *config.Config, texts []string) error {
 	for name := range strings.SplitSeq(s.field, ".") {
 		field = field.FieldByName(name)
 	}
-	parse := parsers[s.Name]
-	switch {
+	switch parse := parsers[s.Name]; {
 	case parse != nil:
 		v, err := parse(texts)
 		if of := reflect.ValueOf(v); err == nil || of.Kind() == reflect.Slice && of.Len() > 0 {

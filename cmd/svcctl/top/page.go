@@ -194,8 +194,7 @@ func (l *live) head(columns int) (text []string) {
 	words = slices.DeleteFunc(words, func(s string) bool { return s == "" })
 	text = append(text, wrapped(strings.Join(words, "  "), columns)...)
 	age := l.now.Sub(s.At).Round(time.Second)
-	waits := !l.asked.IsZero() && l.now.Sub(l.asked) >= patience
-	switch {
+	switch waits := !l.asked.IsZero() && l.now.Sub(l.asked) >= patience; {
 	case l.failure != nil || waits:
 		why := fmt.Sprintf("✗ no answer: the numbers are %s old, of %s", output.Span(age), s.At.In(l.now.Location()).Format(time.TimeOnly))
 		if l.failure != nil {
@@ -501,8 +500,7 @@ func bytesCells(c *wire.ConnectionCounts) []string {
 		return []string{"–", "–", "–"}
 	}
 	in, out := *c.InRate/1000, *c.OutRate/1000
-	sum := in + out
-	return []string{output.Rate(&sum), output.Rate(&in), output.Rate(&out)}
+	return []string{output.Rate(new(in + out)), output.Rate(&in), output.Rate(&out)}
 }
 
 // addressCell is the first address of a port, and how many more there are.

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -45,9 +46,7 @@ func (t *Top) Table(now time.Time) string {
 			cells = append(cells, endpoint)
 		}
 		cells = append(cells, up, strconv.FormatUint(failed, 10), strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), output.Rate(c.Rate))
-		if made == nil {
-			made = flows.Flows
-		}
+		made = cmp.Or(made, flows.Flows)
 		if s.Counted {
 			cells = append(cells, numberText(made), numberText(refused))
 		} else if s.Flows {
