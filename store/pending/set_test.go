@@ -106,7 +106,12 @@ func TestFollow(t *testing.T) {
 	old := slice("web-1", "web")
 	set.Put(object.RefOf(old), &record.Record{Object: old})
 	var begin engine.Transaction
-	if err := set.AddAll(7, &begin); err != nil {
+	for ref, before := range set.Before {
+		if err := set.Kind.AddBefore(ref, before, 7, &begin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := set.AddHead(7, &begin); err != nil {
 		t.Fatal(err)
 	}
 	puts := func(tx engine.Transaction) *engine.Followed {
