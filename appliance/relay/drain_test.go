@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
@@ -124,4 +127,49 @@ func TestStopLetsConnectionsEnd(t *testing.T) {
 	if got := line(t, waits); got != "answer" {
 		t.Errorf("a client that came meanwhile gets %q", got)
 	}
+}
+
+// A request in progress is answered, over a connection that is as old as may be, and the client is asked for another connection.
+func TestStopLetsRequestsEnd(t *testing.T) {
+	l := quick()
+	l.lastDrain = 2 * patience
+	asked, release := make(chan struct{}), make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			close(asked)
+			<-release
+		}
+		_, _ = io.WriteString(w, "answer")
+	}))
+	defer web.Close()
+	r := start(t, l)
+	at := freePort(t, local)
+	r.set(Port{ID: "default/a/tcp", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{netip.MustParseAddrPort(web.Listener.Addr().String())}, Front: &Front{HTTP: true, ResponseTimeout: 2 * patience}})
+	c, idle := dialTCP(t, at), dialTCP(t, at)
+	answers := func(c *net.TCPConn, path string, closes bool) {
+		t.Helper()
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		defer res.Body.Close()
+		if body, err := io.ReadAll(res.Body); string(body) != "answer" || err != nil || res.Close != closes {
+			t.Errorf("%s: %q, %v, closes %t, want %t", path, body, err, res.Close, closes)
+		}
+	}
+	for _, c := range []*net.TCPConn{c, idle} {
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		answers(c, "/", false)
+	}
+	_, _ = io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-asked
+	ended := make(chan struct{})
+	go func() { r.stop(); close(ended) }()
+	eventually(t, "no client is accepted", func() bool { return refuses(at) })
+	if n, err := idle.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("a connection without a request: %d, %v, want its end in order", n, err)
+	}
+	close(release)
+	answers(c, "/slow", true)
+	<-ended
 }
