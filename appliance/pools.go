@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"errors"
 	"sync"
 
 	"svcctl.io/svcctl/appliance/advertise"
@@ -94,5 +95,5 @@ func (c *controllers) sync() (pools bool, err error) {
 	if pools, err = c.pools.Sync(); err != nil {
 		return pools, err
 	}
-	return pools, c.slices.Sync()
+	return pools, errors.Join(c.slices.Sync(), c.slices.Sync()) // a Service that is made again is deleted first
 }

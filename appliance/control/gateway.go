@@ -45,6 +45,7 @@ type gateways struct {
 	of       map[string]object.Ref       // the Gateway of a generated Service
 	known    map[object.Ref]*served
 	again    refs // Gateways to plan in the next sync, whatever changes
+	stuck    refs // Gateways whose Service is stored with a problem, perhaps not as it was made: any change may end it
 
 	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
 	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
@@ -75,7 +76,7 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	return &gateways{
 		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
 		children: map[object.Ref]refs{}, parents: map[object.Ref][]object.Ref{}, users: map[object.Ref]refs{}, of: map[string]object.Ref{},
-		known: map[object.Ref]*served{}, again: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
+		known: map[object.Ref]*served{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
 	}
 }
 
@@ -126,14 +127,14 @@ func (c *gateways) sync() error {
 			w.gateways.add(gw)
 		}
 	}
+	if changes.Revision != c.seen {
+		maps.Copy(w.gateways, c.stuck)
+	}
 	c.seen = changes.Revision
 	if len(w.gateways)+len(w.routes) == 0 && !w.classes {
 		return nil
 	}
-	if err := c.plan(&w); err != nil || !c.silent || len(c.again) == 0 {
-		return err
-	}
-	return c.sync()
+	return c.plan(&w)
 }
 
 // isOwn reports whether a Service and its slices are as this controller left them.
@@ -384,13 +385,14 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	}
 	if before.failed == "" || !ours {
 		now := refs{}
+		_, stuck := c.stuck[ref]
 		for _, o := range p.Generated {
 			at := object.RefOf(o)
 			now.add(at)
 			if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
 				b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
 				c.again.add(ref)
-			} else if last := before.made[at]; last == nil || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
+			} else if last := before.made[at]; last == nil || stuck || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
 				b.puts = append(b.puts, o)
 			}
 		}
@@ -476,6 +478,7 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 		delete(c.of, o.Key())
 	}
 	delete(c.waiting, ref)
+	delete(c.stuck, ref)
 	s.refs = p.Refs
 	for _, used := range p.Refs {
 		if c.users[used] == nil {
@@ -492,7 +495,9 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	}
 	for o := range s.generated {
 		if o.Kind == object.KindService {
-			c.of[o.Key()] = ref
+			if c.of[o.Key()] = ref; len(c.store.ProblemsOf(o)) > 0 {
+				c.stuck.add(ref)
+			}
 		}
 	}
 	s.routes, s.problems = refs{}, nil

@@ -373,6 +373,29 @@ func Test1131_gateway_without_an_address_is_left_alone(t *testing.T) {
 	}
 }
 
+// Two Gateways have one address. A port that one of them asks for is the other one's: it keeps what it had, until the other one
+// gives the port up.
+func Test1135_gateway_gets_a_port_that_becomes_free(t *testing.T) {
+	text := func(first, second string) string {
+		gateway := func(name, port string) string {
+			return strings.NewReplacer("name: edge", "name: "+name, "  listeners:", "  addresses: [{value: 198.51.100.5}]\n  listeners:", "port: 5432", "port: "+port).Replace(gatewayText[:strings.Index(gatewayText, "---")])
+		}
+		return gateway("first", first) + "---\n" + gateway("second", second)
+	}
+	r := newGatewayRig(t)
+	for _, step := range []struct{ first, second, has string }{{"80", "81", "81"}, {"80", "80", "81"}, {"82", "80", "80"}} {
+		r.files(text(step.first, step.second))
+		r.settle()
+		svc := r.get(object.KindService, "second-svcctl").(*object.Service)
+		if got := fmt.Sprint(svc.Spec.Ports[0].Port); got != step.has {
+			t.Errorf("ports %s and %s: the second Gateway serves %s, want %s", step.first, step.second, got, step.has)
+		}
+		if n := r.settle(); n > 0 {
+			t.Errorf("ports %s and %s: %d changes at rest", step.first, step.second, n)
+		}
+	}
+}
+
 // A Gateway asks for other addresses, and for addresses of other families, in any order: it has them, and each of their families
 // has its endpoints. Without addresses it has one of each family that it had.
 func Test1130_gateway_changes_the_families_of_its_addresses(t *testing.T) {
