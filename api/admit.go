@@ -26,7 +26,7 @@ func tryAdd(count *atomic.Int64, max int) bool {
 	return true
 }
 
-// retryAfter is after how many seconds a client may try again what there was no room for.
+// retryAfter is the number of seconds after which a client may repeat a request for which there was no room.
 const retryAfter = 1
 
 // admit has separate budgets for requests without end and for others, so that neither can use up

@@ -35,7 +35,7 @@ type previousView struct {
 // objects returns the store that is planned instead; nil: the objects of the store are in force.
 func (h *previousView) objects() *store.Store { return h.back.Load() }
 
-// hold puts what would be in force after the trial into force.
+// hold puts into force, on this box, the objects as they will be when the trial is rolled back.
 func (h *previousView) hold(m *member) error {
 	back, _, err := m.store.Fork()
 	if err != nil {

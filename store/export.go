@@ -54,9 +54,9 @@ type exportEnd struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Export writes everything that is stored, as of one moment: objects with their owners, uids and
-// allocations, the copies of files, the journal, and a trial that is under way. It does not keep writers waiting
-// for w. Keys and certificates of the API are not in the store and not in it.
+// Export writes everything that is stored, as of one moment: objects with their owners, uids and allocations, the copies of
+// files, the journal, and a trial that is under way. Writers do not wait for w. Keys and certificates of the API are not in the
+// store, and so not in the export.
 func (s *Store) Export(w io.Writer, program string) error {
 	pairs, revision, err := s.everything()
 	if err != nil {

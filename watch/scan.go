@@ -394,8 +394,8 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	return true
 }
 
-// takeLook deals with what a look has seen. Files and directories went on to change meanwhile: a
-// difference is only a reason to look again.
+// takeLook compares what a look has found with the files that are in force. Files and directories may have changed since the
+// look: a difference is only a reason to look again.
 func (w *Watcher) takeLook(l *look, now time.Time) {
 	if w.looks.current != l {
 		return // all directories were read since

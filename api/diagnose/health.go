@@ -182,8 +182,8 @@ func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
 }
 
-// kept are the addresses of the endpoints of a port that get no connections for their health, or
-// by hand.
+// kept returns the addresses of the endpoints of a port that get no new connections because of their health, or because
+// svcctl.io/out lists them.
 func (d *diagnosis) kept(port object.ServicePort) map[string]bool {
 	addrs := map[string]bool{}
 	for i := range d.State.Health {

@@ -270,8 +270,8 @@ func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
 // Limits on the memory that bodies of requests take. A client decides how long a body is
 // and how slowly it comes, so without them a few hundred connections hold a gigabyte.
 const (
-	// smallBody is the longest body of a review, DeleteOptions included, and what every
-	// request may send whatever the others hold: small requests are never refused.
+	// smallBody is the size in bytes that every request may send even while the large bodies of others fill the limit, so that
+	// small requests are never refused. It is the longest body of a review, DeleteOptions included.
 	smallBody = 64 << 10
 	// maxBodies bounds the bytes of all larger bodies together, of which clients that may
 	// only read get half.

@@ -287,8 +287,8 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	}}, nil
 }
 
-// serverFields are the top-level fields that no change of an object itself changes. Clients do not write the
-// finalizers of a Namespace.
+// serverFields are the top-level fields that a write of the object cannot change. Clients do not write the finalizers of a
+// Namespace.
 func serverFields(k kind.Kind) []string {
 	switch {
 	case k.Strategy().SpecOfServer:

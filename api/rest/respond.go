@@ -80,7 +80,7 @@ func send(w http.ResponseWriter, r *http.Request, code int, contentType string, 
 	a.Close()
 }
 
-// fail answers with what went wrong. Internal errors are logged; that a range is full is none.
+// fail answers with the error. Internal errors are logged; a full range is not an internal error.
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	e := statusOf(err, r)
 	if e.Code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// answer makes a writing, and answers with the object as it is afterwards.
+// answer performs a write, and answers with the object as it is afterwards.
 func (s *Server) answer(w http.ResponseWriter, wr *writing) error {
 	o, created, err := s.write(wr)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) written(wr *writing, o object.Object) object.Object {
 	return withConditions(svc, conditions)
 }
 
-// write makes a writing, and gives the object as it is afterwards.
+// write performs a write, and returns the object as it is afterwards.
 func (s *Server) write(wr *writing) (o object.Object, created bool, err error) {
 	for try := 1; ; try++ {
 		o, created, err = s.try(wr)
@@ -64,7 +64,7 @@ func answerTo(err error, r *request) error {
 	return statusOf(err, r)
 }
 
-// try makes a writing once.
+// try performs a write once.
 func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	s.guards.namespaces.RLock()
 	defer s.guards.namespaces.RUnlock()

@@ -70,8 +70,8 @@ type Judged struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// TrafficTotals are the kernel's counts of a Service port. They go on over a restart, but not after a crash. They are
-// absent where it does not count.
+// TrafficTotals are the kernel's counts of a Service port. They continue over a restart, but not after a crash. They are absent
+// where the kernel does not count.
 type TrafficTotals struct {
 	// Connections counts the connections that clients made, and Refused
 	// the packets that were refused or dropped without an endpoint: a client that tries again

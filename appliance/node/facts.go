@@ -27,8 +27,8 @@ type Facts struct {
 	Connected []netip.Prefix
 }
 
-// Address is an address of the host on an interface that is up: the host does not
-// answer on the others'.
+// Address is an address of the host on an interface that is up. The host does not answer on addresses of interfaces that are
+// down.
 type Address struct {
 	Prefix    netip.Prefix // the address with the length of its segment
 	Interface string

@@ -240,8 +240,8 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 // stoodStill is why a doubtful failure counts for nothing.
 const stoodStill = "this host stood still meanwhile"
 
-// doubtful reports whether a failure may be this host's own: it stood still while the probe was
-// under way. A refused TCP connection is the server's doing at any time.
+// doubtful reports whether a failure may be caused by this host, because the process did not run while the probe was under way.
+// A refused TCP connection is always an answer of the server.
 func (s *schedule) doubtful(t *target, r health.Result) bool {
 	if t.timing.started >= s.stood {
 		return false

@@ -35,8 +35,8 @@ func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wir
 	g.relayLoad = load
 }
 
-// NewGrants is without Services. seenTo reports whether another process sees to it that neighbors on an interface get answers for
-// an address; nil: there is none.
+// NewGrants returns Grants without Services. seenTo reports whether another process makes neighbors on an interface get answers
+// for an address; nil: no process does.
 func NewGrants(seenTo func(addr netip.Addr, ifname string) bool) *Grants {
 	if seenTo == nil {
 		seenTo = func(netip.Addr, string) bool { return false }

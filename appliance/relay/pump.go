@@ -19,7 +19,7 @@ const (
 	// pipeSize is the capacity of a pipe, in bytes. It is smaller when an unprivileged user has reached
 	// fs.pipe-user-pages-soft.
 	pipeSize = 512 << 10
-	// idlePipes are kept for the next ones that need one.
+	// idlePipes bounds the unused pipes that are kept for later connections.
 	idlePipes = 64
 )
 

@@ -114,7 +114,7 @@ func (r *Relay) CloseUnused() {
 	r.fronts.closeUnused()
 }
 
-// Inherit takes what the program before has left, before Run. Its connections go on at once.
+// Inherit adopts, before Run, the connections that the previous program handed over. They continue at once.
 func (r *Relay) Inherit(s *State) { r.arriving.adopt(s) }
 
 // InheritSocket takes a listening socket that was kept, before Run.

@@ -33,7 +33,7 @@ func (a *Queries) Pages() map[string]http.Handler {
 	}
 }
 
-// page answers with what of the traffic q asks for.
+// page answers with the part of the traffic that q asks for.
 func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	q.Sort, q.Limit = "open", 1<<30
 	seen, err := a.Traffic(q)

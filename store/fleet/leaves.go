@@ -51,7 +51,7 @@ func (e *Engine) openStream(ctx context.Context, after stream.Position) (r *stre
 	return r, end, err
 }
 
-// openLog returns the log for one more leaf; end counts the leaf out again.
+// openLog returns the log for one more leaf, and counts the leaf; end subtracts it.
 func (e *Engine) openLog() (log *stream.Log, end func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -217,8 +217,8 @@ func copyField(to, from Object, name string) {
 	unshare(field)
 }
 
-// KeepOwned replaces what does not change with a write of the object itself: its status as a rule. Before is the
-// stored version, nil when the object is created.
+// KeepOwned restores the fields that a write of the object itself must not change: as a rule its status. Before is the stored
+// version, nil when the object is created.
 func (s *Strategy) KeepOwned(o, before Object) {
 	if before == nil && s.StatusOnCreate {
 		return

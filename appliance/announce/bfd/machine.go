@@ -213,8 +213,8 @@ func (m *Machine) Advance(now time.Time) *Packet {
 	return &p
 }
 
-// expired takes the neighbor for dead, unless this call itself comes so late that its packets
-// may be late for the same reason.
+// expired declares the neighbor down, unless this call itself is late, so that packets of the neighbor may be unread for the
+// same reason.
 func (m *Machine) expired(now time.Time) {
 	late := now.Sub(m.expire)
 	if detection := m.Detection(); late > detection/2 && !m.spared && m.phase == Up {

@@ -147,7 +147,7 @@ func printBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, f resource.Form,
 	return errors.Join(append([]error{err, resource.NotOK(all)}, missing...)...)
 }
 
-// of are the boxes that are asked for, and an error for each that there is not.
+// of returns the boxes that are asked for, and an error for each name without a box.
 func (a *boxesAsked) of(boxes []wire.FleetBox) (all []wire.FleetBox, missing []error) {
 	if len(a.names) == 0 {
 		return boxes, nil
