@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -76,9 +77,7 @@ type asker interface {
 // New returns a Prober without targets.
 func New(o Options) *Prober {
 	log := o.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return newProber(log, defaultLimits, func(done func([]answer)) (asker, error) {
 		return newNetwork(o.SourcePorts, done)
 	})

@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,9 +46,7 @@ type Hub struct {
 
 // NewHub returns a Hub without sockets. log may be nil.
 func NewHub(log *slog.Logger) *Hub {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Hub{log: log, sessions: map[uint32]*Session{}, listeners: map[netip.Addr]*listener{}}
 }
 

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,9 +116,7 @@ func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
 	if err := p.Check(); err != nil {
 		return nil, fmt.Errorf("BGP peer %s: %w", p, err)
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if changed == nil {
 		changed = func() {}
 	}
