@@ -219,7 +219,7 @@ func Test1069_rules_of_others_stop_fast_connections(t *testing.T) {
 		loaded, last := time.Now(), time.Now()
 		for c.Echo("are you there?", netlab.Within(3*time.Second)) == nil { // real time: silence is what is waited for
 			if last = time.Now(); last.Sub(loaded) > time.Minute {
-				t.Fatalf("%s: a rule that drops does not stop a fast connection", f)
+				t.Fatalf("%s: a rule that drops does not stop a fast connection\n%s\n%s\n%s", f, b.GW1.Nft("list", "table", "inet", "block"), b.GW1.Nft("list", "flowtables"), b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6")))
 			}
 		}
 		t.Logf("%s: the last packet passed %v after the rule was loaded", f, last.Sub(loaded))
