@@ -38,6 +38,21 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// TestEndpointThatLeaves: problems of the address that an endpoint leaves with are problems of its connections.
+func TestEndpointThatLeaves(t *testing.T) {
+	const nowhere = " is announced nowhere: the announcer is not running"
+	f := facts(func(f *diagnose.Facts) {
+		f.Service, f.Question.Address = nil, netip.MustParseAddr("10.1.2.12")
+		f.Traffic = &wire.Traffic{Egress: []wire.EgressTraffic{{Namespace: "shop", Service: "web", Address: "198.51.100.4", Sources: []wire.EgressSource{{Address: "10.1.2.12", Open: 1}}}}}
+		f.Status.Problems = []wire.Problem{{Object: "Service shop/web", Reason: "AnnouncerMissing", Message: "198.51.100.4" + nowhere}, {Object: "Service shop/a", Reason: "AnnouncerMissing", Message: "198.51.100.5" + nowhere}}
+	})
+	got := text(diagnose.Endpoint(f, []diagnose.Backend{{Service: "shop/web", Slice: "web-1"}}))
+	want := "+ it leaves with 198.51.100.4 of shop/web\n? answers to its connections may not come back: 198.51.100.4" + nowhere + "\n> `svcctl explain 198.51.100.4` has the next step\n"
+	if !strings.Contains(got, want) || strings.Contains(got, "198.51.100.5") {
+		t.Error(got)
+	}
+}
+
 // TestNobodyAtTheBox: an address of the box is no address of somebody else.
 func TestNobodyAtTheBox(t *testing.T) {
 	f := facts(func(f *diagnose.Facts) {

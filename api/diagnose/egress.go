@@ -22,6 +22,7 @@ func (d *diagnosis) leaves(source netip.Addr) {
 	if d.Traffic == nil {
 		return
 	}
+	mentioned := []string{source.String()} // in problems that are about its connections
 	for i := range d.Traffic.Egress {
 		e := &d.Traffic.Egress[i]
 		for _, s := range e.Sources {
@@ -36,14 +37,19 @@ func (d *diagnosis) leaves(source netip.Addr) {
 				text += fmt.Sprintf(", by %s (most connections to %s)", s.Uplink, s.Towards)
 			}
 			d.good("%s", text)
+			mentioned = append(mentioned, e.Address)
 			if s.Open == 0 && s.Connections != nil && *s.Connections == 0 {
 				d.add(Doubt, "look at its routes: `ip route` there", "no connection that it began has passed this box: is it the default route of %s?", source)
 			}
 		}
 	}
 	for _, p := range d.Status.Problems {
+		subject, _, ofAddress := strings.Cut(p.Message, " is announced nowhere: ")
 		about := strings.FieldsFunc(p.Message, func(r rune) bool { return r == ' ' || r == ',' })
-		if (p.Reason == "EgressNotAllowed" || p.Reason == "SharedEndpoint" || p.Reason == "EgressPorts") && slices.Contains(about, source.String()) {
+		switch reasons := []string{"EgressNotAllowed", "SharedEndpoint", "EgressPorts"}; {
+		case ofAddress && slices.Contains(mentioned[1:], subject):
+			d.add(Doubt, "`svcctl explain "+subject+"` has the next step", "answers to its connections may not come back: %s", p.Message)
+		case slices.Contains(reasons, p.Reason) && slices.Contains(about, source.String()):
 			d.add(Doubt, "", "%s: %s", p.Object, p.Message)
 		}
 	}
