@@ -19,10 +19,7 @@ func (d *diagnosis) onlyLeave() bool {
 
 // leaves adds what an endpoint leaves the box as, when it begins connections itself.
 func (d *diagnosis) leaves(source netip.Addr) {
-	if d.Traffic == nil {
-		return
-	}
-	mentioned := []string{source.String()} // in problems that are about its connections
+	var mentioned []string
 	for i := range d.Traffic.Egress {
 		e := &d.Traffic.Egress[i]
 		for _, s := range e.Sources {
@@ -46,10 +43,9 @@ func (d *diagnosis) leaves(source netip.Addr) {
 	for _, p := range d.Status.Problems {
 		subject, _, ofAddress := strings.Cut(p.Message, " is announced nowhere: ")
 		about := strings.FieldsFunc(p.Message, func(r rune) bool { return r == ' ' || r == ',' })
-		switch reasons := []string{"EgressNotAllowed", "SharedEndpoint", "EgressPorts"}; {
-		case ofAddress && slices.Contains(mentioned[1:], subject):
+		if ofAddress && slices.Contains(mentioned, subject) {
 			d.add(Doubt, "`svcctl explain "+subject+"` has the next step", "answers to its connections may not come back: %s", p.Message)
-		case slices.Contains(reasons, p.Reason) && slices.Contains(about, source.String()):
+		} else if (p.Reason == "EgressNotAllowed" || p.Reason == "SharedEndpoint" || p.Reason == "EgressPorts") && slices.Contains(about, source.String()) {
 			d.add(Doubt, "", "%s: %s", p.Object, p.Message)
 		}
 	}

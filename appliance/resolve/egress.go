@@ -55,8 +55,7 @@ func (r *resolver) readEgress() {
 		own, known := r.mayHave(addr)
 		switch {
 		case !ok:
-			pool := Choose(len(object.NameProblems(text)) == 0, "; for an address of a pool write metallb.io/address-pool: "+text, "")
-			r.badEgress("%q is neither %s nor an address of this Service%s", text, egressVIP, pool)
+			r.badEgress("%q is neither %s nor an address of this Service; for an address of a pool write metallb.io/address-pool", text, egressVIP)
 		case !own:
 			r.badEgress("%s is no address of this Service, %s: write %s, or one of its own", addr, known, egressVIP)
 		case slices.ContainsFunc(r.egress.named, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }):
