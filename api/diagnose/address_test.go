@@ -30,7 +30,9 @@ func TestEndpoint(t *testing.T) {
 		"not ready": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Conditions: object.EndpointConditions{Ready: &no}}}, diagnose.Doubt,
 			"? 10.1.2.12 is an endpoint of shop/web: not ready, as EndpointSlice web-1 has it\n> look at that server; `svcctl explain svc/web -n shop` follows the Service\n"},
 	} {
-		f := facts(func(f *diagnose.Facts) { f.Service, f.Traffic, f.Question.Address = nil, &wire.Traffic{}, netip.MustParseAddr("10.1.2.12") })
+		f := facts(func(f *diagnose.Facts) {
+			f.Service, f.Traffic, f.Question.Address = nil, &wire.Traffic{}, netip.MustParseAddr("10.1.2.12")
+		})
 		findings := diagnose.Endpoint(f, tt.backends)
 		if got := text(findings); !strings.HasPrefix(got, tt.want) || diagnose.Worst(findings) != tt.worst {
 			t.Errorf("%s: worst %d:\n%swant %d:\n%s", name, diagnose.Worst(findings), got, tt.worst, tt.want)
