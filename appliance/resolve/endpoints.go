@@ -80,11 +80,12 @@ func (r *resolver) collect() map[portKey][]endpoint {
 			if found[key] == nil {
 				found[key] = make([]endpoint, 0, most)
 			}
-			ep.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
+			of := ep // a backend may have no share of this port alone
+			of.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
 			if slices.ContainsFunc(r.backends[key], func(b backend) bool { return b.name == ep.backend && b.share == 0 }) {
-				ep.weight = 0
+				of.weight = 0
 			}
-			found[key] = append(found[key], ep)
+			found[key] = append(found[key], of)
 		}
 	})
 	for key, list := range found {

@@ -39,6 +39,8 @@ func TestShares(t *testing.T) {
 		}
 		return s
 	}
+	before := portion("a-1", "a=0", l1) // with a port of which the backend has no share
+	before.Ports = append([]object.EndpointPort{{Name: new("other"), Protocol: before.Ports[0].Protocol, Port: new(int32(9000))}}, before.Ports...)
 	blue, green := portion("blue", "9", l1, l2, l3), portion("green", "1", r1)
 	for _, c := range []struct {
 		name    string
@@ -62,6 +64,7 @@ func TestShares(t *testing.T) {
 		{"share 0 of nothing", []*object.EndpointSlice{portion("a", "2", l1), portion("b", "0")}, "L1=1", ""},
 		{"two slices are one backend", []*object.EndpointSlice{portion("a-1", "a=6", l1), portion("a-2", "a=6", l2), portion("b", "3", r1)}, "L1=1 L2=1 R1=1", ""},
 		{"the larger share applies", []*object.EndpointSlice{portion("a-1", "a=0", l1), portion("a-2", "a=6", l2), portion("b", "3", r1)}, "L1=1 L2=1 R1=1", ""},
+		{"the larger share of a port applies", []*object.EndpointSlice{before, portion("a-2", "a=6", l2), portion("b", "3", r1)}, "L1=1 L2=1 R1=1", ""},
 		{"one slice of two is empty", []*object.EndpointSlice{portion("a-1", "a=6", l1), portion("a-2", "a=6"), portion("b", "3", r1)}, "L1=2 R1=1", ""},
 		{"an endpoint of two backends", []*object.EndpointSlice{portion("a", "1", l1, l2), portion("b", "1", l1)}, "L1=3 L2=1", ""},
 		{"weights within", []*object.EndpointSlice{with(portion("a-1", "a=8", l1), weight, "3"), portion("a-2", "a=8", l2), portion("b", "2", r1)}, "L1=3 L2=1 R1=1", ""},
