@@ -139,7 +139,8 @@ func (p *plan) meta(name string) object.ObjectMeta {
 // a Service with another one has to be made again.
 func (p *plan) addresses(svc *object.Service) (families []string) {
 	wanted, had := []string(nil), p.objs.Families()
-	if old, is := p.objs.Get(object.RefOf(svc)).(*object.Service); is && len(old.Spec.IPFamilies) > 0 {
+	old, is := p.objs.Get(object.RefOf(svc)).(*object.Service)
+	if is = is && len(old.Spec.IPFamilies) > 0; is {
 		had = old.Spec.IPFamilies
 	}
 	for i := range p.gateway.Spec.Addresses {
@@ -158,6 +159,10 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 			slices.Reverse(families)
 		}
 		svc.Metadata.Annotations[annotation.LoadBalancerIPs] = strings.Join(wanted, ",")
+	} else if is {
+		families = had[:1] // as a new Service gets, which had others for addresses that are no longer asked for
+	}
+	if len(families) > 0 {
 		svc.Spec.IPFamilies = families
 		policy := []string{object.SingleStack, object.RequireDualStack}[len(families)-1]
 		svc.Spec.IPFamilyPolicy = &policy
