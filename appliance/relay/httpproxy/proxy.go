@@ -125,6 +125,8 @@ func (p *Proxy) Run(ctx context.Context) {
 	p.begin(servers{http1: p.newServer(), http2: p.newServer()})
 	p.mu.Unlock()
 	<-ctx.Done()
+	p.mu.Lock() // a Drain that comes later begins nothing
+	defer p.mu.Unlock()
 	p.served.Wait()
 }
 
@@ -148,7 +150,7 @@ func (p *Proxy) begin(all servers) {
 // connections that negotiated HTTP/2 and are open now has a request, or ctx is done. Clients that come are served, each for one request.
 func (p *Proxy) Drain(ctx context.Context) {
 	p.mu.Lock()
-	if p.ctx == nil {
+	if p.ctx == nil || p.ctx.Err() != nil {
 		p.mu.Unlock()
 		return
 	}

@@ -399,3 +399,15 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%d connections to the endpoint", n)
 	}
 }
+
+// A Drain that comes as Run ends, or after it, begins nothing: Run does not wait for it.
+func TestDrainAfterTheEnd(t *testing.T) {
+	p := New(slog.New(slog.DiscardHandler))
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	p.Run(ctx)
+	before := p.servers.http1
+	if p.Drain(ctx); p.servers.http1 != before {
+		t.Error("it serves new clients")
+	}
+}
