@@ -106,8 +106,9 @@ func TestEndpointsGetOneHopLess(t *testing.T) {
 			from := freePort(t, addr)
 			r.set(Port{ID: "default/dns", Protocol: UDP, Listen: from, Endpoints: []netip.AddrPort{udp.LocalAddr().(*net.UDPAddr).AddrPort()}})
 			c := dialUDP(t, from)
-			if raw, err = c.SyscallConn(); err == nil {
-				err = sendHops(networkOf(UDP, addr), raw, came)
+			near, err := c.SyscallConn() // raw is read by another goroutine
+			if err == nil {
+				err = sendHops(networkOf(UDP, addr), near, came)
 			}
 			if err != nil {
 				t.Fatal(err)

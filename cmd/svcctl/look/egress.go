@@ -1,6 +1,7 @@
 package look
 
 import (
+	"cmp"
 	"context"
 
 	"svcctl.io/svcctl/api/client"
@@ -28,5 +29,6 @@ func explainEndpoint(ctx context.Context, env *cli.Env, c *client.Client, f diag
 	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Sort: "open", Limit: 1, Source: f.Question.Address}); err != nil {
 		return err
 	}
+	f.Traffic = cmp.Or(f.Traffic, new(wire.Traffic)) // nil: the appliance counts none
 	return printFindings(env, questionText(f.Question), diagnose.Endpoint(f, backends))
 }
