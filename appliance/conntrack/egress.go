@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -69,6 +68,9 @@ type Departed struct {
 	now   netip.Addr // the address that it has, of a leaver without one
 }
 
+// A flow has the ends of an entry of UDP or SCTP; that which began it is from.
+type flow struct{ from, to netip.AddrPort }
+
 // A departure has the work that remains for a leaver.
 type departure struct {
 	drain Drain
@@ -77,10 +79,16 @@ type departure struct {
 	looks []time.Time // still to come, in order
 }
 
+// departing is the part of a schedule that is about departures.
+type departing struct {
+	departures map[leaver]*departure
+	forgotten  map[flow]leaver // entries that were deleted, until no departure is left
+}
+
 // depart takes the sources of a change.
 func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	if a.departures == nil && len(left) > 0 {
-		a.departures = map[leaver]*departure{}
+		a.departures, a.forgotten = map[leaver]*departure{}, map[flow]leaver{}
 	}
 	for of, how := range left {
 		d := &departure{how.Drain, how.now, now.Add(how.Drain.Timeout), []time.Time{now, now.Add(rescanDelay)}}
@@ -105,8 +113,8 @@ func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	return next
 }
 
-// departing returns the queries for the departures that are due.
-func (a *schedule) departing(now time.Time) (queries []query) {
+// queries returns the queries for the departures that are due.
+func (a *departing) queries(now time.Time) (queries []query) {
 	for of, d := range a.departures {
 		if !d.looks[0].After(now) {
 			for _, protocol := range []nft.Protocol{nft.UDP, nft.SCTP, nft.TCP} {
@@ -129,13 +137,24 @@ func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bo
 	if len(a.departures) == 0 || e.to != e.replyFrom {
 		return leave, false // mostly
 	}
-	d := cmp.Or(a.departures[leaver{e.from.Addr(), e.replyTo.Addr()}], a.departures[leaver{source: e.from.Addr()}])
-	switch {
+	of := leaver{e.from.Addr(), e.replyTo.Addr()}
+	if a.departures[of] == nil {
+		of.addr = netip.Addr{}
+	}
+	d := a.departures[of]
+	switch again := a.departures[a.forgotten[flow{e.to, e.from}]]; {
+	case again != nil && e.protocol != nft.TCP: // an answer that was on its way began the flow again, from the other end
+		if at := now.Add(rescanDelay); !slices.ContainsFunc(again.looks, func(t time.Time) bool { return t.After(now) && !t.After(at) }) {
+			again.looks = append(again.looks, at)
+			slices.SortFunc(again.looks, time.Time.Compare)
+		}
+		return forget, true
 	case d == nil || d.now == e.replyTo.Addr():
 		return leave, false
 	case e.isEnding():
 		return leave, true
 	case e.protocol != nft.TCP:
+		a.forgotten[flow{e.from, e.to}] = of
 		return forget, true
 	case !d.drain.On || d.ends.After(now):
 		return leave, true
@@ -160,5 +179,8 @@ func (a *schedule) departed(at time.Time) {
 		if len(d.looks) == 0 {
 			delete(a.departures, of)
 		}
+	}
+	if len(a.departures) == 0 {
+		clear(a.forgotten)
 	}
 }

@@ -50,12 +50,23 @@ func TestDeparted(t *testing.T) {
 			t.Errorf("after %s: the next look is at %s, want %s", after, at.Sub(start), next)
 		}
 	}
+	answered := func(port uint16) *entry { // by an answer that was on its way when the entry was deleted
+		far := netip.MustParseAddrPort("203.0.113.5:53")
+		return &entry{family: nft.IPv4, protocol: nft.UDP, from: far, to: netip.AddrPortFrom(source, port), replyFrom: netip.AddrPortFrom(source, port), replyTo: far}
+	}
 	change(0, Drain{}, old)
+	is(0, answered(4000), leave)         // a client of the source
 	is(0, left(nft.UDP, source), forget) // it began with its own address
 	is(0, left(nft.TCP, source), leave)
 	is(0, left(nft.UDP, old), leave)
 	wakes(0, 2, rescanDelay)
-	wakes(rescanDelay, 2, 0)
+	is(rescanDelay, answered(4000), forget)
+	is(rescanDelay, answered(4001), leave)
+	wakes(rescanDelay, 2, 2*rescanDelay)
+	is(2*rescanDelay, answered(4000), forget)
+	wakes(2*rescanDelay, 2, 3*rescanDelay)
+	wakes(3*rescanDelay, 2, 0)
+	is(3*rescanDelay, answered(4000), leave)
 	is(rescanDelay, left(nft.UDP, source), leave)
 	is(0, left(nft.UDP, old), leave)
 	change(0, oneMinute, other)

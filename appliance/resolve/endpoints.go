@@ -80,12 +80,11 @@ func (r *resolver) collect() map[portKey][]endpoint {
 			if found[key] == nil {
 				found[key] = make([]endpoint, 0, most)
 			}
-			of := ep // a backend may have no share of this port alone
-			of.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
+			ep.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
+			found[key] = append(found[key], ep)
 			if slices.ContainsFunc(r.backends[key], func(b backend) bool { return b.name == ep.backend && b.share == 0 }) {
-				of.weight = 0
+				found[key][len(found[key])-1].weight = 0 // of this port alone
 			}
-			found[key] = append(found[key], of)
 		}
 	})
 	for key, list := range found {
