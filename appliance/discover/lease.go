@@ -64,17 +64,22 @@ func (l *lease) holder() string {
 	return object.Deref(l.stored.Spec.HolderIdentity)
 }
 
-// next returns when the Lease has to be looked at.
+// next returns when the Lease has to be looked at: at least a second after the last time, as its write may have been refused.
 func (l *lease) next(now time.Time) time.Time {
+	at, again := l.looked, l.looked.Add(time.Second)
 	switch {
 	case l.holder() == "":
-		return l.looked.Add(time.Second)
 	case !l.held:
-		return l.since.Add(leaseLasts)
-	case l.changed && l.looked.Add(reportEvery).Before(l.renewal(now)):
-		return l.looked.Add(reportEvery)
+		at = l.since.Add(leaseLasts)
+	default:
+		if at = l.renewal(now); l.changed && l.looked.Add(reportEvery).Before(at) {
+			at = l.looked.Add(reportEvery)
+		}
 	}
-	return l.renewal(now)
+	if at.Before(again) {
+		return again
+	}
+	return at
 }
 
 // renewal returns when a Lease that this process holds has to be renewed. After a restart that is the time of its last renewal, plus
