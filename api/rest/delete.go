@@ -125,7 +125,10 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	}
 	page := pageOf(objects, &o)
 	var writes []store.Write
-	for one := range o.selected(objects[:page.length], viewOf(stored{})) {
+	for _, one := range objects[:page.length] {
+		if !o.selects(one) {
+			continue
+		}
 		write, err := s.removal(r.of(object.RefOf(one)), d)
 		var e *statusError
 		switch {

@@ -44,8 +44,7 @@ func (p *planner) addPeer(o *object.BGPPeer) {
 		c.LocalAS = uint32(s.LocalASN)
 	}
 	if addr, err := netip.ParseAddr(s.PeerAddress); err == nil {
-		port := uint16(s.PeerPort)
-		port = cmp.Or(port, bgpPort)
+		port := cmp.Or(uint16(s.PeerPort), bgpPort)
 		c.Address = netip.AddrPortFrom(addr, port).String()
 		if s.DisableMP {
 			c.IPv4, c.IPv6 = addr.Is4(), addr.Is6()

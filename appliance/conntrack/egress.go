@@ -113,8 +113,8 @@ func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	return next
 }
 
-// queries returns the queries for the departures that are due.
-func (a *departing) queries(now time.Time) (queries []query) {
+// dueQueries returns the queries for the departures that are due.
+func (a *departing) dueQueries(now time.Time) (queries []query) {
 	for of, d := range a.departures {
 		if !d.looks[0].After(now) {
 			for _, protocol := range []nft.Protocol{nft.UDP, nft.SCTP, nft.TCP} {

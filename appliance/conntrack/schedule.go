@@ -213,7 +213,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 // queries returns the queries for the frontends that are due, and for the scan after an outage
 // of the rules if that is due.
 func (a *schedule) queries(due []*item, now time.Time) []query {
-	queries := append(a.departing.queries(now), queriesFor(due)...)
+	queries := append(a.dueQueries(now), queriesFor(due)...)
 	if a.outage.due(now) {
 		queries = append(queries, a.outage.queries()...)
 	}

@@ -218,16 +218,22 @@ func (s *systemd) starts(a *netlab.Appliance) {
 
 func (s *systemd) names() int { s.mu.Lock(); defer s.mu.Unlock(); return len(s.kept) }
 
-// With systemd clients of relayed ports wait while the program is away, however it ended.
-func Test367_clients_wait_while_systemd_restarts_the_program(t *testing.T) {
-	b := newBox(t, nil)
-	manager := newSystemd(t)
+// relayedBySystemd is a box with a relayed Service that is served, whose program systemd starts.
+func relayedBySystemd(t *testing.T) (b *box, manager *systemd) {
+	t.Helper()
+	b, manager = newBox(t, nil), newSystemd(t)
 	manager.starts(b.svcctl)
 	b.write("web.yaml", relayedDocuments(b, "", l1r1(b)))
 	b.svcctl.Start()
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.reaches(t, b.EXT, "tcp", f.at(f.lb(4), 80), masq, f.on(80, b.L1, b.R1)...)
 	})
+	return b, manager
+}
+
+// With systemd clients of relayed ports wait while the program is away, however it ended.
+func Test367_clients_wait_while_systemd_restarts_the_program(t *testing.T) {
+	b, manager := relayedBySystemd(t)
 	stop := b.pouringOver(t)
 	for _, end := range []func(){b.svcctl.Stop, b.svcctl.Kill, b.svcctl.Stop} {
 		end()
@@ -263,14 +269,7 @@ func Test367_clients_wait_while_systemd_restarts_the_program(t *testing.T) {
 
 // A stop waits for short connections, so a restart ends none of them; those that last longer are reset.
 func Test1084_a_restart_by_systemd_loses_no_short_connection(t *testing.T) {
-	b := newBox(t, nil)
-	manager := newSystemd(t)
-	manager.starts(b.svcctl)
-	b.write("web.yaml", relayedDocuments(b, "", l1r1(b)))
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.EXT, "tcp", f.at(f.lb(4), 80), masq, f.on(80, b.L1, b.R1)...)
-	})
+	b, manager := relayedBySystemd(t)
 	stop := b.pouring(t)
 	for i := range 8 {
 		var lasting net.Conn

@@ -76,8 +76,7 @@ type asker interface {
 
 // New returns a Prober without targets.
 func New(o Options) *Prober {
-	log := o.Log
-	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	log := cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return newProber(log, defaultLimits, func(done func([]answer)) (asker, error) {
 		return newNetwork(o.SourcePorts, done)
 	})

@@ -222,7 +222,7 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// closeRest closes the sockets and connections that no Port has taken, after markLoaded. Connections of
+// closeRest closes the sockets and connections that no Port has taken, after Settle. Connections of
 // unknown ports go on.
 func (a *arriving) closeRest() {
 	a.mu.Lock()

@@ -145,9 +145,7 @@ func (g *generator) apply() {
 	}
 	world := *g.world
 	if g.beside != nil {
-		for _, s := range g.beside.Services[len(g.beside.Services)-backends:] {
-			world.Services = append(slices.Clone(world.Services), s)
-		}
+		world.Services = slices.Concat(world.Services, g.beside.Services[len(g.beside.Services)-backends:])
 		world.Slices = slices.Concat(world.Slices, g.beside.Slices)
 		for _, o := range g.beside.Gateways {
 			g.alone(next, o)

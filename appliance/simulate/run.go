@@ -495,7 +495,7 @@ func (b *box) stored() (*oracle.World, error) {
 			w.Grants = append(w.Grants, have)
 		}
 	}
-	// The order decides which of several slices has the share of a group.
+	// Where several slices have an endpoint, their order decides.
 	byName := func(a, c object.Object) int {
 		return strings.Compare(object.RefOf(a).String(), object.RefOf(c).String())
 	}

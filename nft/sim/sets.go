@@ -170,8 +170,7 @@ func (f *flow) unlearn(d nft.Delete) bool {
 // full reports whether a set has no room. The kernel also counts expired elements until
 // it collects them, a moment later.
 func (f *flow) full(s *nft.SetContent, id setID) bool {
-	size := int(s.Size)
-	size = cmp.Or(size, defaultDynamicSize)
+	size := cmp.Or(int(s.Size), defaultDynamicSize)
 	n := len(s.Elements)
 	for _, m := range f.host.learnt[id] {
 		if m.live(f.host.clock) {

@@ -281,8 +281,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 			}
 			a = named
 		}
-		of := a.get("protocol").text()
-		of = cmp.Or(of, protocol)
+		of := cmp.Or(a.get("protocol").text(), protocol)
 		list = append(list, r.frontend(v, a, a.get("ip-addr").text(), a.get("ports"), of)...)
 		r.policies(v, a)
 		r.rest(v, a, "address "+a.get("name").text(), "name", "family", "ip-addr", "ports", "protocol", "policies")

@@ -258,9 +258,7 @@ func (o *EventView) Event() *Event {
 // validate requires an event in the namespace of the object that it is about; one about an
 // object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
 func (o *Event) validate(Object) Errors {
-	involved := o.InvolvedObject.Namespace
-	involved = cmp.Or(involved, defaultNamespace)
-	if involved != o.Metadata.Namespace {
+	if involved := cmp.Or(o.InvolvedObject.Namespace, defaultNamespace); involved != o.Metadata.Namespace {
 		return invalid(root("involvedObject.namespace"), o.InvolvedObject.Namespace,
 			fmt.Sprintf("does not match event.namespace %q", o.Metadata.Namespace))
 	}

@@ -296,8 +296,7 @@ func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 		all = append(all, bgp.NewPathAttributeMultiExitDisc(a.MED))
 	}
 	if internal {
-		preference := a.LocalPref
-		preference = cmp.Or(preference, defaultLocalPref)
+		preference := cmp.Or(a.LocalPref, defaultLocalPref)
 		for _, c := range a.Communities {
 			if c == gracefulShutdown {
 				preference = 0

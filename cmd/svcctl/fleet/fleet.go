@@ -187,9 +187,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 	if o.ID != "" {
 		fmt.Fprintf(&b, "Fleet      %s, id %s\nFormat     %s\nRevision   %d\nObjects    %d (of all kinds)\nSettings   %s\n", name, o.ID, formatText(o), o.Revision, o.Objects,
 			cmp.Or(strings.Join(fleet.SettingLines(o.Settings, config.FleetFlags()), "\n           "), "those of the first box that joins"))
-		writer := o.Writer
-		writer = cmp.Or(writer, "no box now")
-		fmt.Fprintf(&b, "Writer     %s\n\n", writer)
+		fmt.Fprintf(&b, "Writer     %s\n\n", cmp.Or(o.Writer, "no box now"))
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "MEMBER\tVERSION\tSIZE\tSTATE")
