@@ -13,7 +13,7 @@ import (
 
 // DeepCopy returns a copy of an object that shares nothing with it.
 func DeepCopy[T Object](o T) T {
-	return copyOf(reflect.ValueOf(o)).Interface().(T)
+	return copyOf(reflect.ValueOf(o), reflect.Pointer, unsharerOf(reflect.TypeOf(o).Elem())).Interface().(T)
 }
 
 // Draft is a copy that can be defaulted (Default, DefaultFamilies), given values and
@@ -36,86 +36,95 @@ func Draft(o Object) Object {
 	return DeepCopy(o)
 }
 
-// copyOf returns a pointer to a copy of the value that p points to.
-func copyOf(p reflect.Value) reflect.Value {
-	c := reflect.New(p.Type().Elem())
-	c.Elem().Set(p.Elem())
-	unshare(c.Elem())
-	return c
-}
-
 // unshare replaces the references in v, a copy of another value, by references to copies.
 func unshare(v reflect.Value) {
-	switch p := v.Addr().Interface().(type) { // the most frequent types, without an allocation for their headers
-	case *[]string:
-		*p = slices.Clone(*p)
-		return
-	case *map[string]string:
-		*p = maps.Clone(*p)
-		return
+	if u := unsharerOf(v.Type()); u != nil {
+		u(v)
 	}
-	switch v.Kind() {
-	case reflect.Pointer:
+}
+
+// An unsharer is unshare for the values of a type. It is made once, with those of the types within.
+type unsharer func(v reflect.Value)
+
+// unsharers has the unsharer of each type, nil for one without references: those of the most frequent types first, which need no
+// reflection.
+var unsharers = func() *sync.Map {
+	var known sync.Map
+	known.Store(reflect.TypeFor[time.Time](), unsharer(nil)) // its location is never changed
+	known.Store(reflect.TypeFor[[]string](), direct(slices.Clone[[]string]))
+	known.Store(reflect.TypeFor[map[string]string](), direct(maps.Clone[map[string]string]))
+	known.Store(reflect.TypeFor[*string](), direct(func(p *string) *string { return new(*p) }))
+	known.Store(reflect.TypeFor[*bool](), direct(func(p *bool) *bool { return new(*p) }))
+	return &known
+}()
+
+func direct[T any](clone func(T) T) unsharer {
+	return func(v reflect.Value) {
 		if !v.IsNil() {
-			v.Set(copyOf(v))
+			p := v.Addr().Interface().(*T)
+			*p = clone(*p)
 		}
+	}
+}
+
+// unsharerOf returns the unsharer of a type. No type contains itself.
+func unsharerOf(t reflect.Type) unsharer {
+	if known, is := unsharers.Load(t); is {
+		return known.(unsharer)
+	}
+	var u unsharer
+	switch kind := t.Kind(); kind {
 	case reflect.Struct:
-		for _, i := range referring(v.Type()) {
-			unshare(v.Field(i))
-		}
-	case reflect.Slice:
-		if v.IsNil() {
-			return
-		}
-		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
-		reflect.Copy(list, v)
-		if refers(v.Type().Elem()) {
-			for i := range list.Len() {
-				unshare(list.Index(i))
+		fields, each := []int(nil), []unsharer(nil)
+		for i := range t.NumField() {
+			if of := unsharerOf(t.Field(i).Type); of != nil {
+				fields, each = append(fields, i), append(each, of)
 			}
 		}
-		v.Set(list)
-	case reflect.Map:
-		if v.IsNil() {
-			return
+		if len(fields) > 0 {
+			u = func(v reflect.Value) {
+				for at, i := range fields {
+					each[at](v.Field(i))
+				}
+			}
 		}
-		m := reflect.MakeMapWithSize(v.Type(), v.Len())
-		for key, of := range v.Seq2() {
-			value := reflect.New(of.Type()).Elem()
-			value.Set(of)
-			unshare(value)
-			m.SetMapIndex(key, value)
-		}
-		v.Set(m)
-	}
-}
-
-// refers reports whether values of a type have references.
-func refers(t reflect.Type) bool {
-	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return true
-	case reflect.Struct:
-		return len(referring(t)) > 0
-	}
-	return false
-}
-
-var referringFields sync.Map // of []int, by reflect.Type
-
-// referring returns the fields of a struct that have references. The location of a time.Time is never changed.
-func referring(t reflect.Type) []int {
-	if known, is := referringFields.Load(t); is {
-		return known.([]int)
-	}
-	var fields []int
-	for i := range t.NumField() {
-		if t != reflect.TypeFor[time.Time]() && refers(t.Field(i).Type) {
-			fields = append(fields, i)
+		of := unsharerOf(t.Elem())
+		u = func(v reflect.Value) {
+			if !v.IsNil() {
+				v.Set(copyOf(v, kind, of))
+			}
 		}
 	}
-	referringFields.Store(t, fields)
-	return fields
+	unsharers.Store(t, u)
+	return u
+}
+
+// copyOf returns a copy of a pointer, slice or map, with of for each value in it; nil: these have no references.
+func copyOf(v reflect.Value, kind reflect.Kind, of unsharer) (c reflect.Value) {
+	switch t := v.Type(); kind {
+	case reflect.Pointer:
+		c = reflect.New(t.Elem())
+		if c.Elem().Set(v.Elem()); of != nil {
+			of(c.Elem())
+		}
+	case reflect.Slice:
+		c = reflect.MakeSlice(t, v.Len(), v.Len())
+		reflect.Copy(c, v)
+		for i := 0; of != nil && i < c.Len(); i++ {
+			of(c.Index(i))
+		}
+	default:
+		c = reflect.MakeMapWithSize(t, v.Len())
+		for key, value := range v.Seq2() {
+			to := reflect.New(t.Elem()).Elem()
+			if to.Set(value); of != nil {
+				of(to)
+			}
+			c.SetMapIndex(key, to)
+		}
+	}
+	return c
 }
 
 // Share has texts that many objects have, as "TCP" and the keys of labels, and those that the object itself has
