@@ -155,33 +155,94 @@ func textOf(fset *token.FileSet, e ast.Expr) string {
 const realTime = "// real time: "
 
 // measures matches files that only measure.
-var measures = regexp.MustCompile(`^appliance/bench/|bench_test\.go$|figures_test\.go$`)
+var measures = regexp.MustCompile(`^appliance/bench/|^appliance/soak/load_test\.go$|bench_test\.go$|figures_test\.go$`)
 
-// bounded are functions that end a wait, with the argument that is its length.
-var bounded = map[string]int{"time.Sleep": 0, "time.After": 0, "netlab.Within": 0, "Within": 0, "context.WithTimeout": 1}
+// bounded are functions that end a wait, with the argument that is its length; time.Now().Add makes a deadline.
+var bounded = map[string]int{
+	"time.Sleep": 0, "time.After": 0, "time.NewTimer": 0, "time.AfterFunc": 0, "netlab.Within": 0, "Within": 0, "netlab.Eventually": 1,
+	"context.WithTimeout": 1, "context.WithTimeoutCause": 1, "net.DialTimeout": 2, "time.Now().Add": 0,
+}
+
+// timeouts match the types that wait for as long as their field Timeout sets.
+var timeouts = regexp.MustCompile(`^(http\.Client|net\.Dialer|dns\.Client)$`)
 
 // TestRealTimeHasAReason: what must come is awaited for a minute at least, because a busy machine takes its time. A test
-// waits less for what must not come, and states what. Polling and
+// waits less for what must not come, and states what. Nor is an upper bound of the time that something takes asserted. Polling and
 // retries need no reason, and a bubble of testing/synctest has no real time.
 func TestRealTimeHasAReason(t *testing.T) {
 	fset, all := allSources(t)
+	constants := constantsOf(fset, all)
 	for _, s := range all {
 		text := readText(t, s.path)
 		if !s.test || measures.MatchString(s.path) || strings.Contains(text, "synctest") || strings.Contains(text, "bubble(") {
 			continue
 		}
 		lines := strings.Split(text, "\n")
+		refuse := func(n ast.Node, what string) {
+			line := fset.Position(n.Pos()).Line
+			if !strings.Contains(lines[line-1], realTime) && !strings.Contains(lines[line-2], realTime) {
+				t.Errorf("%s: %s, or give the reason: %q", fset.Position(n.Pos()), what, realTime+"...")
+			}
+		}
+		lengthOf := func(e ast.Expr) (time.Duration, bool) { return durationOf(textOf(fset, e), constants[s.pkg]) }
 		loops, retries := 0, 0
+		measured := map[string]bool{} // variables that have how long something took
 		var visit func(n ast.Node) bool
 		visit = func(n ast.Node) bool {
 			switch n := n.(type) {
+			case *ast.FuncDecl:
+				clear(measured)
 			case *ast.ForStmt, *ast.RangeStmt:
+				if loop, is := n.(*ast.ForStmt); is && loop.Cond != nil { // it ends the loop, and asserts nothing
+					children := childrenOf(loop)
+					children = slices.DeleteFunc(children, func(child ast.Node) bool { return child == loop.Cond })
+					loops++
+					for _, child := range children {
+						ast.Inspect(child, visit)
+					}
+					loops--
+					return false
+				}
 				loops++
 				for _, child := range childrenOf(n) {
 					ast.Inspect(child, visit)
 				}
 				loops--
 				return false
+			case *ast.AssignStmt:
+				for i, value := range n.Rhs {
+					if took.MatchString(textOf(fset, value)) && i < len(n.Lhs) {
+						measured[textOf(fset, n.Lhs[i])] = true
+					}
+				}
+			case *ast.BinaryExpr:
+				long, bound := n.X, n.Y
+				switch n.Op {
+				case token.LSS, token.LEQ:
+					long, bound = n.Y, n.X
+				case token.GTR, token.GEQ:
+				default:
+					return true
+				}
+				if text := textOf(fset, long); took.MatchString(text) || measured[text] {
+					if d, constant := lengthOf(bound); !constant || d < time.Minute {
+						refuse(n, "a busy machine takes longer: assert what came, not when")
+					}
+				}
+			case *ast.CompositeLit:
+				if n.Type == nil || !timeouts.MatchString(textOf(fset, n.Type)) {
+					return true
+				}
+				for _, e := range n.Elts {
+					if retries > 0 {
+						break
+					}
+					if field, is := e.(*ast.KeyValueExpr); is && textOf(fset, field.Key) == "Timeout" {
+						if d, constant := lengthOf(field.Value); constant && d < time.Minute {
+							refuse(field, "wait a minute for what must come")
+						}
+					}
+				}
 			case *ast.CallExpr:
 				name := textOf(fset, n.Fun)
 				if name == "eventually" {
@@ -196,18 +257,47 @@ func TestRealTimeHasAReason(t *testing.T) {
 				if !is || len(n.Args) <= i {
 					return true
 				}
-				d, constant := durationOf(textOf(fset, n.Args[i]))
+				d, constant := lengthOf(n.Args[i])
 				polls := constant && (retries > 0 && name != "time.Sleep" || loops+retries > 0 && !strings.HasSuffix(name, "Within") && d <= 100*time.Millisecond)
-				line := fset.Position(n.Pos()).Line
-				if !polls && (name == "time.Sleep" || constant && d < time.Minute) &&
-					!strings.Contains(lines[line-1], realTime) && !strings.Contains(lines[line-2], realTime) {
-					t.Errorf("%s: wait for a condition, or a minute for what must come, or give the reason: %q", fset.Position(n.Pos()), realTime+"...")
+				if !polls && (name == "time.Sleep" || constant && 0 < d && d < time.Minute) {
+					refuse(n, "wait for a condition, or a minute for what must come")
 				}
 			}
 			return true
 		}
 		ast.Inspect(s.file, visit)
 	}
+}
+
+// took matches how long something took until now.
+var took = regexp.MustCompile(`^(time\.Since\(.*\)|time\.Now\(\)\.Sub\(.*\))$`)
+
+// constantsOf are the durations that constants of each package have.
+func constantsOf(fset *token.FileSet, all []source) map[string]map[string]time.Duration {
+	of := map[string]map[string]time.Duration{}
+	for range 2 { // one may be made of another
+		for _, s := range all {
+			if of[s.pkg] == nil {
+				of[s.pkg] = map[string]time.Duration{}
+			}
+			ast.Inspect(s.file, func(n ast.Node) bool {
+				decl, is := n.(*ast.GenDecl)
+				if !is || decl.Tok != token.CONST {
+					return true
+				}
+				for _, spec := range decl.Specs {
+					values := spec.(*ast.ValueSpec)
+					for i, value := range values.Values {
+						if d, is := durationOf(textOf(fset, value), of[s.pkg]); is {
+							of[s.pkg][values.Names[i].Name] = d
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	return of
 }
 
 func childrenOf(n ast.Node) (children []ast.Node) {
@@ -220,15 +310,18 @@ func childrenOf(n ast.Node) (children []ast.Node) {
 	return children
 }
 
-var duration = regexp.MustCompile(`^(?:(\d+) ?\* ?)?time\.(Microsecond|Millisecond|Second|Minute|Hour)$`)
+var duration = regexp.MustCompile(`^(?:(\d+|[a-zA-Z]\w*) ?\* ?)?(?:time\.(Microsecond|Millisecond|Second|Minute|Hour)|([a-zA-Z]\w*))$`)
 
-// durationOf reads an expression as 20*time.Millisecond.
-func durationOf(text string) (d time.Duration, is bool) {
+// durationOf reads an expression as 20*time.Millisecond, or 2*patience with a constant.
+func durationOf(text string, constants map[string]time.Duration) (d time.Duration, is bool) {
 	found := duration.FindStringSubmatch(text)
 	if found == nil {
 		return 0, false
 	}
+	unit, is := constants[found[3]]
+	if found[3] == "" {
+		unit, is = map[string]time.Duration{"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour}[found[2]], true
+	}
 	n, err := strconv.Atoi(cmp.Or(found[1], "1"))
-	unit := map[string]time.Duration{"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour}[found[2]]
-	return time.Duration(n) * unit, err == nil
+	return time.Duration(n) * unit, is && err == nil
 }

@@ -1,10 +1,10 @@
 package examples_test
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,12 +59,7 @@ func TestDiscoverZone(t *testing.T) {
 		}
 		t.Skip("knotd is missing: make deps")
 	}
-	free, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(free.LocalAddr().String())
-	free.Close()
+	port := strconv.Itoa(providertest.FreePort(t))
 	dir := t.TempDir()
 	for _, name := range []string{"knot.conf", "example.test.zone"} {
 		text, err := os.ReadFile(filepath.Join("discover/dns", name))

@@ -104,7 +104,7 @@ func question(name string, kind uint16, edit ...func(*dns.Msg)) *dns.Msg {
 // ask asks the Server over "udp" or "tcp".
 func ask(t testing.TB, s *Server, network string, m *dns.Msg) *dns.Msg {
 	t.Helper()
-	c := &dns.Client{Net: network, Timeout: 10 * time.Second, UDPSize: dns.MaxMsgSize}
+	c := &dns.Client{Net: network, Timeout: time.Minute, UDPSize: dns.MaxMsgSize}
 	answer, _, err := c.Exchange(m, s.Addresses()[0].String())
 	if err != nil {
 		t.Fatalf("%v over %s: %v", m.Question, network, err)

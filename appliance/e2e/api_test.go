@@ -248,7 +248,7 @@ func TestSlowClients(t *testing.T) {
 	if list := c.do("GET", path+"?limit=1", "", 200); len(list.Items) != 1 {
 		t.Errorf("listed %d", len(list.Items))
 	}
-	if took := time.Since(began); took > 10*time.Second { // a second on a quiet machine
+	if took := time.Since(began); took > 10*time.Second { // real time: clients that take nothing end after 15 s, which nothing waits for
 		t.Errorf("beside slow clients a change of a file took %s", took)
 	}
 }

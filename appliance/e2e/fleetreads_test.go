@@ -64,7 +64,7 @@ func (f *fleet) proxied(n int) *etcdProxy {
 			}
 			var up net.Conn
 			if err := f.hosts[n].Do(func() (err error) {
-				up, err = net.DialTimeout("tcp", strings.TrimPrefix(fleetEtcd, "http://"), 10*time.Second)
+				up, err = net.DialTimeout("tcp", strings.TrimPrefix(fleetEtcd, "http://"), time.Minute)
 				return err
 			}); err != nil {
 				conn.Close()

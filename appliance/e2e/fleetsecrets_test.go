@@ -30,7 +30,7 @@ func keyText(of byte) string {
 func overTLS(from *netlab.Host, ca *issuer, at netip.AddrPort) (serial, server string, err error) {
 	var raw net.Conn
 	err = from.Do(func() (err error) {
-		raw, err = (&net.Dialer{Timeout: 10 * time.Second}).DialContext(context.Background(), "tcp", at.String())
+		raw, err = (&net.Dialer{Timeout: time.Minute}).DialContext(context.Background(), "tcp", at.String())
 		return err
 	})
 	if err != nil {

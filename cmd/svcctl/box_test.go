@@ -68,7 +68,7 @@ func (j judge) Since(uint64) ([]string, uint64, bool) {
 
 func (j judge) Changed() <-chan struct{} {
 	changed := make(chan struct{})
-	time.AfterFunc(20*time.Millisecond, func() { close(changed) })
+	time.AfterFunc(20*time.Millisecond, func() { close(changed) }) // real time: something changes from time to time
 	return changed
 }
 

@@ -164,7 +164,7 @@ func TestReadDuringCommits(t *testing.T) {
 		}
 	})
 	complete := 0
-	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline) && !t.Failed(); {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline) && !t.Failed(); { // real time: another one writes meanwhile
 		ruleset, _, err := reader.Read()
 		if errors.Is(err, ErrChanging) {
 			continue

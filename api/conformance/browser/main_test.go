@@ -175,7 +175,7 @@ func knock(t *testing.T, to string, pause time.Duration) {
 			if ctx.Err() != nil {
 				return
 			}
-			d := net.Dialer{Timeout: time.Second}
+			d := net.Dialer{Timeout: time.Second} // real time: a client is like that
 			if conn, err := d.DialContext(ctx, "tcp", to); err == nil {
 				_ = conn.Close()
 			}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -331,17 +332,6 @@ func process(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, port, _ := net.SplitHostPort(c.LocalAddr().String())
-	return port
-}
-
 // knot is a Knot DNS with one zone.
 type knot struct {
 	t       *testing.T
@@ -352,7 +342,7 @@ type knot struct {
 }
 
 func newKnot(t *testing.T) *knot {
-	k := &knot{t: t, dir: t.TempDir(), port: freePort(t)}
+	k := &knot{t: t, dir: t.TempDir(), port: strconv.Itoa(providertest.FreePort(t))}
 	conf := fmt.Sprintf("server:\n  rundir: %q\n  listen: 127.0.0.1@%s\ndatabase:\n  storage: %q\ntemplate:\n- id: default\n  storage: %q\n  zonefile-sync: -1\n  zonefile-load: whole\n  journal-content: none\nzone:\n- domain: test\n", k.dir, k.port, k.dir, k.dir)
 	if err := os.WriteFile(filepath.Join(k.dir, "knot.conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
@@ -384,7 +374,7 @@ func Test988_knot_and_dnsmasq(t *testing.T) {
 	k := newKnot(t)
 	k.zone(1, "web A 10.0.0.1", "_http._tcp SRV 10 5 8080 web")
 	k.start()
-	port := freePort(t)
+	port := strconv.Itoa(providertest.FreePort(t))
 	process(t, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root", "--pid-file=", "--bind-interfaces", "--listen-address=127.0.0.1", "--port="+port, "--server=127.0.0.1#"+k.port)
 	var all []*providertest.Following
 	for _, port := range []string{k.port, port} {

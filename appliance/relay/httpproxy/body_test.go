@@ -64,7 +64,7 @@ func TestBodiesThatDrip(t *testing.T) {
 		}
 		close(stop)
 	}
-	time.AfterFunc(2*grace, func() { close(slow) })
+	time.AfterFunc(2*grace, func() { close(slow) }) // real time: the endpoint is slow
 	for range 2 {
 		res, err := http.Post("http://"+l.at+"/late", "text/plain", bytes.NewReader(make([]byte, 100<<10)))
 		if err != nil {

@@ -3,6 +3,8 @@ package providertest
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -93,15 +95,32 @@ func Server(t testing.TB, dir string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }
 
-// FreePort is a port of 127.0.0.1 that nothing listens on.
+// FreePort is a port of 127.0.0.1 for TCP and UDP, of this test alone until it ends. It is below those that the kernel gives by itself,
+// and no other test process has it: the name of an abstract socket reserves it.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const from, to = 10000, 32768
+	for range 1000 {
+		port := from + rand.IntN(to-from)
+		at := fmt.Sprintf("127.0.0.1:%d", port)
+		reserved, err := net.Listen("unix", fmt.Sprintf("@svcctl-test-port-%d", port))
+		if err != nil {
+			continue
+		}
+		tcp, err := net.Listen("tcp", at)
+		if err == nil {
+			_ = tcp.Close()
+			var udp net.PacketConn
+			if udp, err = net.ListenPacket("udp", at); err == nil {
+				_ = udp.Close()
+				t.Cleanup(func() { _ = reserved.Close() })
+				return port
+			}
+		}
+		_ = reserved.Close()
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // Mutual follows a server that asks its clients for certificates: without one, with that of another authority, with a server of another

@@ -120,10 +120,11 @@ func (s *Session) eventually(args []string) error {
 	if command == nil {
 		return fmt.Errorf("no command %q", args[0])
 	}
-	for attempt := 1; ; attempt++ {
+	defer func() { s.try = 0 }()
+	for s.try = 1; ; s.try++ {
 		s.out.Reset()
 		err := command(s, args[1:])
-		if err == nil || !s.Box().Again(attempt) {
+		if err == nil || !s.Box().Again(s.try) {
 			return err
 		}
 	}
@@ -184,6 +185,7 @@ func (s *Session) ask(args []string, ping bool) error {
 	if err != nil {
 		return err
 	}
+	q.Try = s.try
 	if err := e.Check(s.Box().Outcomes(q, len(e.outcomes))); err != nil {
 		return fmt.Errorf("%s: %w", q, err)
 	}
@@ -218,6 +220,7 @@ func (s *Session) answers(args []string) error {
 		return err
 	}
 	n := len(e.outcomes)
+	q.Try = s.try
 	got := s.Box().Ask(q, sample(n))
 	if err := e.Check(got); err != nil {
 		return fmt.Errorf("%s: %w", q, err)

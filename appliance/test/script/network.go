@@ -108,6 +108,8 @@ type Question struct {
 	// Silent is set when the script expects no answer, so that none is waited for that a busy machine
 	// delays.
 	Silent bool
+	// Try counts the questions of a command that eventually repeats, from 1; 0: it asks once, so what must come is awaited.
+	Try int
 }
 
 func (q Question) String() string {

@@ -75,6 +75,7 @@ type Session struct {
 	made    Box
 	watches map[string]*watch
 	healthy string // the ruleset before the last fault
+	try     int    // of a command that eventually repeats; 0: it is run once
 	out     strings.Builder
 }
 

@@ -250,11 +250,14 @@ func options(q script.Question, i int) []netlab.Option {
 	return options
 }
 
-// within is how long an answer is waited for.
+// within is how long an answer is waited for. Of a command that is tried again a try is short at first: what the kernel sends to an
+// endpoint that is silent stays there, so only a later client gets the answer of another one.
 func within(q script.Question) netlab.Option {
 	switch {
 	case q.Silent:
 		return netlab.Within(2 * time.Second) // real time: silence
+	case 0 < q.Try && q.Try < 5:
+		return netlab.Within(2 * time.Second << q.Try) // real time: each try has twice the time of the one before, up to a minute
 	case q.Network != "tcp":
 		return netlab.Within(7 * time.Second) // real time: one of three tries
 	}
