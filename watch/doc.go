@@ -30,7 +30,7 @@
 // absolute; a file or directory that is reachable twice is read once. A path that is no regular
 // file (a FIFO, a device) is never opened for reading.
 //
-// Nothing is read of a work tree while git has its index.lock: see gitlock.go.
+// Nothing is read of a work tree while git has its index.lock: see once.go.
 //
 // # Unavailable is not empty
 //

@@ -3,7 +3,7 @@
 // in all their forms, and the writes with server-side apply.
 //
 // A request is routed by its path (server.go), may be asked for by its user or not
-// (review.go), and is answered in the form that its Accept header names first among those
+// (permission.go), and is answered in the form that its Accept header names first among those
 // that there are (negotiate.go): JSON, a Table, PartialObjectMetadata, YAML. An error is
 // a *statusError, or becomes one (respond.go), and is answered as a Status.
 //
@@ -13,8 +13,8 @@
 //
 // A write (write.go) is planned on the stored version, committed on the condition that this is still
 // the newest, and planned again when it is not: the object is read (body.go), changed (plan.go,
-// patch.go), defaulted, given the managers of its fields (store/managedfields), compared
-// with the manifest file that declares it (owner.go), and passed to the store, which
+// write.go), defaulted, given the managers of its fields (store/managedfields), compared
+// with the manifest file that declares it (namespace.go), and passed to the store, which
 // allocates and validates. A write without a change is not committed, and an apply
 // of the same content again is recognized before any of that. /svcctl/v1/apply applies a whole
 // stream of objects in a few commits (batch.go).

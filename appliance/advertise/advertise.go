@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -310,4 +311,226 @@ func compareRank(a, b alloc.Pool) int {
 	classA, priorityA := rank(a)
 	classB, priorityB := rank(b)
 	return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(priorityA, priorityB))
+}
+
+const (
+	bgpPort = 179
+	// restartTime is for how long routers keep routes with enableGracefulRestart, as in FRR.
+	restartTime = 120 * time.Second
+	// The defaults of a BFDProfile, as in MetalLB.
+	bfdInterval   = 300 * time.Millisecond
+	bfdMultiplier = 3
+	bfdMinTTL     = 254
+)
+
+// addPeer has a session with a peer, unless something of it cannot be done.
+func (p *planner) addPeer(o *object.BGPPeer) {
+	s := &o.Spec
+	if !p.here(s.NodeSelectors) {
+		return
+	}
+	if s.VRF != "" {
+		p.refuse(o, "spec.vrf", "the peer gets no session: routes of a VRF are not read here; leave it out, or run `svcctl announce` in that VRF")
+		return
+	}
+	if other := slices.IndexFunc(p.Config.Peers, func(c wire.PeerConfig) bool { return c.Name == o.Metadata.Name }); other >= 0 {
+		p.refuse(o, "metadata.name", "another namespace has a BGPPeer of this name, and this one gets no session: give it another name")
+		return
+	}
+	c := wire.PeerConfig{
+		Name: o.Metadata.Name, Interface: s.Interface, Source: s.SourceAddress, RouterID: s.RouterID,
+		LocalAS: uint32(s.MyASN), RemoteAS: uint32(s.PeerASN), Dynamic: s.DynamicASN, IPv4: true, IPv6: true,
+		Connect: durationOf(s.ConnectTime), MultiHop: s.EBGPMultiHop, Password: s.Password,
+	}
+	if s.LocalASN != 0 {
+		c.LocalAS = uint32(s.LocalASN)
+	}
+	if addr, err := netip.ParseAddr(s.PeerAddress); err == nil {
+		port := cmp.Or(uint16(s.PeerPort), bgpPort)
+		c.Address = netip.AddrPortFrom(addr, port).String()
+		if s.DisableMP {
+			c.IPv4, c.IPv6 = addr.Is4(), addr.Is6()
+		}
+	}
+	if s.HoldTime != "" {
+		if c.Hold = durationOf(s.HoldTime); c.Hold == 0 {
+			c.Hold = -1
+		}
+		if c.Hold > 0 && c.Hold < 3*time.Second {
+			p.refuse(o, "spec.holdTime", "%s is below 3s, which BGP does not allow: the peer gets no session", s.HoldTime)
+			return
+		}
+	}
+	if c.Keepalive = durationOf(s.KeepaliveTime); c.Hold > 0 && c.Keepalive >= c.Hold {
+		p.warn(o, "spec.keepaliveTime", "%s is not below the hold time %s: a third of that is used", s.KeepaliveTime, s.HoldTime)
+		c.Keepalive = 0
+	}
+	if s.EnableGracefulRestart {
+		c.Restart = restartTime
+	}
+	switch text := o.Metadata.Annotations[annotation.TTLSecurity]; {
+	case text == "1" && !s.EBGPMultiHop:
+		c.TTLSecurity = 1
+	case text != "":
+		p.warn(o, annotation.Field(annotation.TTLSecurity), "%q has no effect: only 1 is served, for peers one hop away", text)
+	}
+	if !p.addSecret(o, &c) || !p.addProfile(o, &c) {
+		return
+	}
+	p.Config.Peers = append(p.Config.Peers, c)
+	p.peers[o.Metadata.Namespace] = append(p.peers[o.Metadata.Namespace], c.Name)
+}
+
+// durationOf is a duration that was validated; 0 of nothing.
+func durationOf(text string) time.Duration {
+	d, _ := time.ParseDuration(text)
+	return d
+}
+
+// addSecret finds the password; false: the Secret that the peer names is not there.
+func (p *planner) addSecret(o *object.BGPPeer, c *wire.PeerConfig) bool {
+	ref := o.Spec.PasswordSecret
+	if ref.Name == "" {
+		return true
+	}
+	if ref.Namespace == "" {
+		ref.Namespace = o.Metadata.Namespace
+	}
+	for _, secret := range p.objects.Secrets {
+		if secret.Metadata.Namespace == ref.Namespace && secret.Metadata.Name == ref.Name && len(secret.Data["password"]) > 0 {
+			c.Password = string(secret.Data["password"])
+			return true
+		}
+	}
+	p.refuse(o, "spec.passwordSecret", "there is no Secret %s in the namespace %s with a key password: the peer gets no session; create it, as with `kubectl create secret generic`", ref.Name, ref.Namespace)
+	return false
+}
+
+// addProfile finds the BFD profile; false: the one that the peer names is not there.
+func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
+	name := o.Spec.BFDProfile
+	if name == "" {
+		return true
+	}
+	i := slices.IndexFunc(p.objects.Profiles, func(b *object.BFDProfile) bool {
+		return b.Metadata.Namespace == o.Metadata.Namespace && b.Metadata.Name == name
+	})
+	if i < 0 {
+		p.refuse(o, "spec.bfdProfile", "there is no BFDProfile %s in the namespace %s: the peer gets no session", name, o.Metadata.Namespace)
+		return false
+	}
+	b := p.objects.Profiles[i].Spec
+	if b.EchoMode != nil && *b.EchoMode || b.EchoInterval != nil {
+		p.warn(p.objects.Profiles[i], "spec.echoMode", "there is no echo mode: echoMode and echoInterval have no effect, and the control packets of the intervals watch the peer")
+	}
+	value := func(n *int32, otherwise int) int {
+		if n == nil {
+			return otherwise
+		}
+		return int(*n)
+	}
+	milliseconds := func(n *int32) time.Duration {
+		return time.Duration(value(n, int(bfdInterval/time.Millisecond))) * time.Millisecond
+	}
+	c.BFD = &wire.BFDConfig{
+		Transmit: milliseconds(b.TransmitInterval), Receive: milliseconds(b.ReceiveInterval),
+		Multiplier: value(b.DetectMultiplier, bfdMultiplier), Passive: b.PassiveMode != nil && *b.PassiveMode, MinTTL: value(b.MinimumTTL, bfdMinTTL),
+	}
+	return true
+}
+
+// makePools puts the pools of flags and of objects in their order. A pool with a range that overlaps another one, or
+// the range of cluster IPs, is left out as a whole.
+func (p *planner) makePools() {
+	p.Pools = slices.Clone(p.box.Pools)
+	for _, o := range p.objects.Pools {
+		ranges, ok := p.rangesOf(o)
+		if !ok {
+			continue
+		}
+		p.Pools = append(p.Pools, ranges...)
+		p.ranges[keyOf(o)], p.labels[keyOf(o)] = ranges, o.Metadata.Labels
+	}
+	slices.SortStableFunc(p.Pools, compareRank)
+}
+
+// rangesOf are the ranges of a pool; false: it is refused.
+func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok bool) {
+	pool := alloc.Pool{
+		Name: keyOf(o), OnRequest: o.Spec.AutoAssign != nil && !*o.Spec.AutoAssign, AvoidEnds: o.Spec.AvoidBuggyIPs,
+		Internal: o.Metadata.Annotations[annotation.InternalPool] == "true",
+	}
+	if a := o.Spec.ServiceAllocation; a != nil {
+		pool.For = &alloc.Audience{Namespaces: p.namespaces(a), Selectors: a.ServiceSelectors, Priority: int(a.Priority)}
+	}
+	for i, text := range o.Spec.Addresses {
+		at := fmt.Sprintf("spec.addresses[%d]", i)
+		var err error
+		if pool.First, pool.Last, err = object.ParseAddressRange(text); err != nil {
+			p.refuse(o, at, "%v: the pool is not used", err)
+			return nil, false
+		}
+		if _, err := alloc.NewPools([]alloc.Pool{pool}); err != nil {
+			p.refuse(o, at, "%v: the pool is not used", err)
+			return nil, false
+		}
+		if what := p.overlapped(&pool, ranges); what != "" {
+			p.refuse(o, at, "%s overlaps %s: the pool is not used; give each address to one", text, what)
+			return nil, false
+		}
+		ranges = append(ranges, pool)
+	}
+	return ranges, true
+}
+
+// overlapped names what a range overlaps.
+func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
+	for _, s := range p.box.ServiceRanges {
+		if s.Contains(r.First) || s.Contains(r.Last) || r.Contains(s.Addr()) {
+			return "the range of cluster IPs " + s.String()
+		}
+	}
+	for _, pools := range [...][]alloc.Pool{p.Pools, own} {
+		i := slices.IndexFunc(pools, func(other alloc.Pool) bool { return other.Contains(r.First) || r.Contains(other.First) })
+		if i < 0 {
+			continue
+		}
+		if pools[i].Name == "" {
+			return "the pool " + pools[i].String() + " of --load-balancer-pool"
+		}
+		return "the IPAddressPool " + pools[i].Name
+	}
+	return ""
+}
+
+// namespaces returns the namespaces whose Services may have addresses of a pool; nil: all; empty: none, as by
+// selectors that match none.
+func (p *planner) namespaces(a *object.ServiceAllocation) []string {
+	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
+		return nil
+	}
+	all := append([]string{}, a.Namespaces...)
+	for _, ns := range p.objects.Namespaces {
+		if len(a.NamespaceSelectors) > 0 && object.MatchesAny(a.NamespaceSelectors, ns.Metadata.Labels) {
+			all = append(all, ns.Metadata.Name)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// community are the values of a text: a name, or the values themselves.
+func (p *planner) community(namespace, text string) ([]uint32, error) {
+	for _, o := range p.objects.Communities {
+		for _, alias := range o.Spec.Communities {
+			if o.Metadata.Namespace == namespace && alias.Name == text {
+				return object.ParseCommunity(alias.Value)
+			}
+		}
+	}
+	values, err := object.ParseCommunity(text)
+	if err != nil && !strings.Contains(text, ":") {
+		return nil, fmt.Errorf("no Community of the namespace %s has the name %q", namespace, text)
+	}
+	return values, err
 }

@@ -7,13 +7,10 @@
 //   - announcer.go: the goroutine that decides
 //   - elect.go: the election by VRRP on all links, and the addresses that boxes list to each other
 //   - heartbeat.go: its adverts on one link
-//   - place.go: selects links, and places addresses on interfaces
-//   - segments.go: the interfaces, and the states of addresses on each
-//   - peers.go: the BGP peers
-//   - peering.go: the session with one peer, with BFD
+//   - segments.go: selects links, and places addresses on interfaces, with the states of addresses on each
+//   - peers.go: the BGP peers, and the session with one of them, with BFD
 //   - routes.go: the routes to all addresses, by advertisements, and the damping of routes that flap
-//   - serve.go: the watch of the API, and reports to it
-//   - state.go: the file
+//   - state.go: the file, the watch of the API, and reports to it
 //
 // Invariants:
 //

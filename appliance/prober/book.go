@@ -2,8 +2,11 @@ package prober
 
 import (
 	"cmp"
+	"container/heap"
 	"encoding/binary"
 	"hash/fnv"
+	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -217,4 +220,318 @@ func mix(h uint32) uint32 {
 	h ^= h >> 13
 	h *= 0xc2b2ae35
 	return h ^ h>>16
+}
+
+const (
+	// tick is the step that times are rounded up to: a busy Prober wakes fifty times a second.
+	tick = 20 * time.Millisecond
+	// beat is the longest time between two wake-ups of the loop while probes are under way; a
+	// wake-up that is late by more shows that this host stood still.
+	beat = 50 * time.Millisecond
+	late = 500 * time.Millisecond
+	// jitter is the part of the interval by which a probe may come early or late.
+	jitter = 0.05
+	// ephemerals is the number of probes in a row from ports of the kernel's choice. Each is an
+	// entry of conntrack; with the one of the fixed port a target has at most three.
+	ephemerals = 2
+	// room is the part of the rate that probes in the steady state are stretched to fit.
+	room = 0.95
+)
+
+// units has the cost of a probe of each kind, in the CPU time of a half-open TCP connection.
+var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS: 10, health.GRPC: 4, health.DNS: 2, health.UDP: 2, health.ICMP: 1}
+
+// timing is the part of a target that the schedule keeps.
+type timing struct {
+	// at is the time at which it is due, or, while it is under way, its deadline. index is its
+	// place in the queue that holds it, -1 in none.
+	at      time.Duration
+	index   int
+	started time.Duration
+	serial  uint64 // of its last probe
+	retries int    // probes in a row whose state is in doubt
+	// underWay is set from take to done; reserved when its turn among those of its address came.
+	underWay, reserved bool
+}
+
+// probe is one question that is to be asked now.
+type probe struct {
+	target    *target
+	serial    uint64
+	ephemeral bool // the source port is the kernel's choice
+}
+
+// answer is the result of a probe.
+type answer struct {
+	target  *target
+	serial  uint64
+	result  health.Result
+	expires *time.Time // of the certificate that the server showed
+}
+
+// schedule decides when each target is probed, within the limits of rate and concurrency. It reads
+// no clock.
+type schedule struct {
+	limit limits
+	// due are the targets that wait, deadlines those that are under way.
+	due, deadlines queue
+	underWay       int
+	serial         uint64
+	// demand is the work that the intervals ask for, in millionths of a unit a second.
+	demand int64
+	// tokens are the units that may begin now, as of filled.
+	tokens float64
+	filled time.Duration
+	// full is set while a target that is due may not begin, for the limits; behind is how long the
+	// first one waits.
+	full   bool
+	behind time.Duration
+	// next is the time of the next wake-up, -1 for never. stood is the last time at which this host
+	// stood still.
+	next, stood time.Duration
+	turns       map[netip.Addr]*turn // of UDP
+}
+
+// turn spaces the UDP probes of one address.
+type turn struct {
+	free    time.Duration
+	targets int
+}
+
+func newSchedule(l limits) schedule {
+	return schedule{limit: l, tokens: burst(l), next: -1, stood: -1, turns: map[netip.Addr]*turn{}}
+}
+
+// add schedules a new target: at once if nothing is known of it, else at the time of the interval
+// that follows from its hash.
+func (s *schedule) add(t *target, now time.Duration) {
+	s.demand += demandOf(t)
+	if t.check.Kind == health.UDP {
+		if s.turns[t.addr.Addr()] == nil {
+			s.turns[t.addr.Addr()] = &turn{}
+		}
+		s.turns[t.addr.Addr()].targets++
+	}
+	wait := time.Duration(0)
+	if t.machine.State() != health.New {
+		wait = time.Duration(float64(t.check.Interval) * s.stretch() * float64(t.hash) / math.MaxUint32)
+	}
+	s.push(t, now+wait)
+}
+
+// remove drops a target. A probe that is under way comes to its end.
+func (s *schedule) remove(t *target) {
+	s.demand -= demandOf(t)
+	if t.check.Kind == health.UDP {
+		if turn := s.turns[t.addr.Addr()]; turn.targets > 1 {
+			turn.targets--
+		} else {
+			delete(s.turns, t.addr.Addr())
+		}
+	}
+	if !t.timing.underWay {
+		s.due.remove(t)
+	}
+}
+
+func demandOf(t *target) int64 {
+	return int64(units[t.check.Kind]) * 1e6 * int64(time.Second) / int64(max(t.check.Interval, tick))
+}
+
+// stretch is the factor that intervals take so that the work fits.
+func (s *schedule) stretch() float64 {
+	return max(1, float64(s.demand)/1e6/(float64(s.limit.rate)*room))
+}
+
+func (s *schedule) push(t *target, at time.Duration) {
+	t.timing.at = (at + tick - 1) / tick * tick
+	heap.Push(&s.due, t)
+}
+
+// reschedule schedules a target after a probe, to be probed after next. After one that was not made the time is
+// random, so that targets with the same cause are not all retried at the same moment.
+func (s *schedule) reschedule(t *target, next, now time.Duration) {
+	if t.machine.InTransition() {
+		t.timing.retries++
+	} else {
+		t.timing.retries = 0
+	}
+	from := now
+	if t.notMade != "" {
+		next = time.Duration(float64(next) * (0.5 + rand.Float64()))
+	} else if next >= t.check.Interval { // between the beginnings of probes
+		next = time.Duration(float64(next) * s.stretch() * (1 - jitter + 2*jitter*rand.Float64()))
+		from = t.timing.started
+	}
+	s.push(t, max(from+next, now))
+}
+
+// hasten makes a target that waits due now.
+func (s *schedule) hasten(t *target, now time.Duration) {
+	if t.timing.underWay || t.timing.reserved || t.timing.index < 0 || t.timing.at <= now {
+		return
+	}
+	s.due.remove(t)
+	s.push(t, now)
+}
+
+// take lists the probes that are to begin now.
+func (s *schedule) take(now time.Duration, batch []probe) []probe {
+	s.fill(now)
+	s.full, s.behind = false, 0
+	for len(s.due) > 0 && s.due[0].timing.at <= now {
+		t := s.due[0]
+		if s.underWay >= s.limit.underWay || s.tokens <= 0 {
+			s.full, s.behind = true, now-t.timing.at
+			break
+		}
+		heap.Pop(&s.due)
+		if t.check.Kind == health.UDP && !s.itsTurn(t, now) {
+			continue
+		}
+		s.tokens -= float64(units[t.check.Kind])
+		s.underWay++
+		s.serial++
+		t.timing.serial, t.timing.started, t.timing.underWay = s.serial, now, true
+		t.timing.at = now + t.check.Timeout
+		heap.Push(&s.deadlines, t)
+		batch = append(batch, probe{t, s.serial, t.timing.retries > 0 && t.timing.retries <= ephemerals})
+	}
+	return batch
+}
+
+// itsTurn reports whether a UDP probe may go to its address now. If not it waits for its turn.
+func (s *schedule) itsTurn(t *target, now time.Duration) bool {
+	turn := s.turns[t.addr.Addr()]
+	if t.timing.reserved {
+		t.timing.reserved = false
+		return true
+	}
+	wait := turn.free > now
+	at := max(turn.free, now)
+	turn.free = at + health.UDPSpacing
+	if wait {
+		t.timing.reserved = true
+		s.push(t, at)
+	}
+	return !wait
+}
+
+// fill adds the units of the time since it was last called.
+func (s *schedule) fill(now time.Duration) {
+	s.tokens = min(s.tokens+(now-s.filled).Seconds()*float64(s.limit.rate), burst(s.limit))
+	s.filled = now
+}
+
+// burst is the most units that begin at once: those of a tenth of a second.
+func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
+
+// expired lists the probes whose time is over.
+func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
+	s.checkPause(now)
+	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
+		t := heap.Pop(&s.deadlines).(*target)
+		over = append(over, t.timing.serial)
+	}
+	return over
+}
+
+// done ends a probe. It reports whether the answer counts: it is the first one to this probe, and
+// the target still exists.
+func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
+	if !t.timing.underWay || t.timing.serial != serial {
+		return false
+	}
+	s.checkPause(now)
+	t.timing.underWay = false
+	s.underWay--
+	s.deadlines.remove(t)
+	return !t.gone
+}
+
+// stoodStill is why a doubtful failure counts for nothing.
+const stoodStill = "this host stood still meanwhile"
+
+// doubtful reports whether a failure may be caused by this host, because the process did not run while the probe was under way.
+// A refused TCP connection is always an answer of the server.
+func (s *schedule) doubtful(t *target, r health.Result) bool {
+	if t.timing.started >= s.stood {
+		return false
+	}
+	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
+}
+
+// checkPause records a wake-up of the loop that is late. The first goroutine to wake calls it.
+func (s *schedule) checkPause(now time.Duration) {
+	if s.next >= 0 && now-s.next >= late {
+		s.stood, s.next = now, now
+	}
+}
+
+// plan returns how long the loop may sleep; planned is false when nothing will be due.
+func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
+	s.checkPause(now)
+	s.full = s.full && len(s.due) > 0 // what was due may be gone
+	s.next = s.wakes(now)
+	return max(s.next-now, 0), s.next >= 0
+}
+
+func (s *schedule) wakes(now time.Duration) time.Duration {
+	next := time.Duration(-1)
+	sooner := func(at time.Duration) {
+		if next < 0 || at < next {
+			next = at
+		}
+	}
+	if len(s.due) > 0 {
+		at := s.due[0].timing.at
+		if s.full { // look again when there may be room
+			at = (now/tick + 1) * tick
+		}
+		sooner(at)
+	}
+	if s.underWay > 0 {
+		sooner(now + beat)
+	}
+	if len(s.deadlines) > 0 {
+		sooner((s.deadlines[0].timing.at + tick - 1) / tick * tick)
+	}
+	return next
+}
+
+// early reports whether something is due, and may begin, before the loop would wake.
+func (s *schedule) early() bool {
+	return !s.full && len(s.due) > 0 && (s.next < 0 || s.due[0].timing.at < s.next)
+}
+
+// queue is a heap of targets by time.
+type queue []*target
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].timing.at < q[j].timing.at }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].timing.index, q[j].timing.index = i, j
+}
+
+func (q *queue) Push(x any) {
+	t := x.(*target)
+	t.timing.index = len(*q)
+	*q = append(*q, t)
+}
+
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	t := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	t.timing.index = -1
+	return t
+}
+
+// remove takes a target out, if it is in a queue. It must be this one.
+func (q *queue) remove(t *target) {
+	if t.timing.index >= 0 {
+		heap.Remove(q, t.timing.index)
+	}
 }

@@ -1,6 +1,8 @@
 package prober
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -8,8 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/health"
@@ -161,3 +167,213 @@ func silence(c *check, before string) health.Result {
 }
 
 func failed(o health.Outcome, why string) health.Result { return health.Result{Outcome: o, Why: why} }
+
+// pings sends echo requests, all from one socket for each family: an address then has one entry in conntrack. It is
+// a ping socket (icmp(7), ping_group_range), or where these are not permitted a raw one, which needs CAP_NET_RAW.
+// The zero value is ready.
+type pings struct {
+	mu     sync.Mutex
+	closed bool
+	family [2]*pinger // IPv4, IPv6
+	wg     sync.WaitGroup
+}
+
+// pinger is one socket, and the probes that wait for a reply.
+type pinger struct {
+	socket *icmp.PacketConn
+	raw    bool
+	id     uint16 // of the messages of a raw socket; a ping socket has its own
+	proto  int    // of ICMP messages
+	echo   icmp.Type
+	reply  icmp.Type
+	secret [8]byte // in front of each payload: replies to others' requests do not count
+
+	mu      sync.Mutex
+	counter uint64
+	waiting map[uint64]waiting
+}
+
+type waiting struct {
+	addr netip.Addr
+	done chan struct{}
+}
+
+// ask sends one echo request and waits for its reply.
+func (p *pings) ask(t *target, deadline time.Time) health.Result {
+	to := t.addr.Addr().Unmap()
+	pinger, err := p.of(to)
+	switch {
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return failed(health.Void, "not asked: pings need CAP_NET_RAW, or the group of this process in net.ipv4.ping_group_range, which is for both families: `sysctl -w net.ipv4.ping_group_range='0 2147483647'`")
+	case err != nil:
+		return refusal(err)
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	replied, forget, err := pinger.send(to)
+	if err != nil {
+		return refusal(err)
+	}
+	defer forget()
+	var open bool
+	select {
+	case _, open = <-replied:
+	case <-timer.C:
+		select {
+		case _, open = <-replied: // both were there when this goroutine woke
+		default:
+			return silence(t.check, "")
+		}
+	}
+	if !open {
+		return failed(health.Void, "not asked: the prober ends")
+	}
+	return health.Result{}
+}
+
+// of is the pinger of an address's family, made when it is first needed.
+func (p *pings) of(addr netip.Addr) (*pinger, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, unix.ENOBUFS
+	}
+	i, network, raw, all := 0, "udp4", "ip4:1", "0.0.0.0"
+	if addr.Is6() {
+		i, network, raw, all = 1, "udp6", "ip6:58", "::"
+	}
+	if p.family[i] != nil {
+		return p.family[i], nil
+	}
+	socket, err := icmp.ListenPacket(network, all)
+	isRaw := errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+	if isRaw {
+		if socket, err = icmp.ListenPacket(raw, all); err == nil {
+			err = onlyReplies(socket)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	pinger := &pinger{socket: socket, raw: isRaw, proto: 1, echo: ipv4.ICMPTypeEcho, reply: ipv4.ICMPTypeEchoReply, waiting: map[uint64]waiting{}}
+	if addr.Is6() {
+		pinger.proto, pinger.echo, pinger.reply = 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
+	_, _ = rand.Read(pinger.secret[:]) // never fails
+	pinger.id = binary.BigEndian.Uint16(pinger.secret[:])
+	p.family[i] = pinger
+	p.wg.Go(pinger.listen)
+	return pinger, nil
+}
+
+// onlyReplies leaves a raw socket the echo replies of all ICMP messages of the host; it closes one that it cannot.
+func onlyReplies(socket *icmp.PacketConn) (err error) {
+	if c := socket.IPv4PacketConn(); c != nil {
+		var filter ipv4.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv4.ICMPTypeEchoReply)
+		err = c.SetICMPFilter(&filter)
+	} else if c := socket.IPv6PacketConn(); c != nil {
+		var filter ipv6.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv6.ICMPTypeEchoReply)
+		err = c.SetICMPFilter(&filter)
+	}
+	if err != nil {
+		_ = socket.Close()
+	}
+	return err
+}
+
+// send sends a request. A value comes by the channel when it is answered; it is closed when the
+// pinger ends.
+func (p *pinger) send(to netip.Addr) (replied <-chan struct{}, forget func(), err error) {
+	done := make(chan struct{}, 1)
+	p.mu.Lock()
+	if p.waiting == nil {
+		p.mu.Unlock()
+		return nil, nil, unix.ENOBUFS
+	}
+	p.counter++
+	number := p.counter
+	p.waiting[number] = waiting{to, done}
+	p.mu.Unlock()
+	forget = func() {
+		p.mu.Lock()
+		delete(p.waiting, number)
+		p.mu.Unlock()
+	}
+	message := icmp.Message{Type: p.echo, Body: &icmp.Echo{ID: int(p.id), Seq: int(uint16(number)), Data: binary.BigEndian.AppendUint64(p.secret[:], number)}}
+	packet, err := message.Marshal(nil)
+	if err == nil {
+		var dest net.Addr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 0))
+		if p.raw {
+			dest = &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}
+		}
+		_, err = p.socket.WriteTo(packet, dest)
+	}
+	if err != nil {
+		forget()
+		return nil, nil, err
+	}
+	return done, forget, nil
+}
+
+// listen takes replies until the socket is closed.
+func (p *pinger) listen() {
+	buffer := make([]byte, 1500)
+	for {
+		n, from, err := p.socket.ReadFrom(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err == nil {
+			p.take(buffer[:n], from)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.waiting {
+		close(w.done)
+	}
+	p.waiting = nil
+}
+
+// take passes a reply to the probe that waits for it.
+func (p *pinger) take(packet []byte, from net.Addr) {
+	message, err := icmp.ParseMessage(p.proto, packet)
+	if err != nil || message.Type != p.reply {
+		return
+	}
+	echo, is := message.Body.(*icmp.Echo)
+	if !is || len(echo.Data) != 16 || [8]byte(echo.Data[:8]) != p.secret {
+		return
+	}
+	var addr netip.Addr
+	switch from := from.(type) {
+	case *net.UDPAddr:
+		addr = from.AddrPort().Addr()
+	case *net.IPAddr:
+		addr, _ = netip.AddrFromSlice(from.IP)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	number := binary.BigEndian.Uint64(echo.Data[8:])
+	if w, there := p.waiting[number]; there && w.addr.WithZone("") == addr.Unmap().WithZone("") {
+		delete(p.waiting, number)
+		w.done <- struct{}{}
+	}
+}
+
+// close closes both sockets and ends all probes.
+func (p *pings) close() {
+	p.mu.Lock()
+	p.closed = true
+	for _, of := range p.family {
+		if of != nil {
+			_ = of.socket.Close()
+		}
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+}

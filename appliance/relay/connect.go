@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	proxyproto "github.com/pires/go-proxyproto"
 	"golang.org/x/sys/unix"
 )
 
@@ -297,4 +300,246 @@ func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 		err = os.NewSyscallError("getsockopt", failed)
 	}
 	return to, err
+}
+
+// A relay makes connections of its own, so nothing that the kernel forwards ends a loop of relays that point to each
+// other. Therefore it counts as a router: what it sends to an endpoint has one hop less than what came from the client (RFC 791, TTL;
+// RFC 8200, hop limit).
+
+// maxHops bounds the relays that a connection or datagram passes in a row, whatever the client's system begins with.
+const maxHops = 64
+
+// hopsLeft returns how many hops the next relay or endpoint may see; 0: none is left. known is false when it is not known
+// with how many the client's packet came.
+func hopsLeft(came int) (left int, known bool) { return min(came, maxHops+1) - 1, came > 0 }
+
+// countHops has the kernel keep with how many hops packets come to a socket, and connections that it accepts (ip(7), IP_RECVTTL;
+// ipv6(7), IPV6_RECVHOPLIMIT).
+func countHops(network string, c syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_RECVTTL
+	if isIPv6(network) {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT
+	}
+	return setInt(c, level, option, 1)
+}
+
+// sendHops sets with how many hops a socket sends.
+func sendHops(network string, c syscall.RawConn, hops int) error {
+	level, option := unix.SOL_IP, unix.IP_TTL
+	if isIPv6(network) {
+		level, option = unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS
+	}
+	return setInt(c, level, option, hops)
+}
+
+// isIPv6 reports whether a network of package net, as "tcp6", is one of IPv6.
+func isIPv6(network string) bool { return network[len(network)-1] == '6' }
+
+func setInt(c syscall.RawConn, level, option, value int) error {
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, option, value) })
+	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
+}
+
+// hopsOf returns with how many hops the handshake of a client came, or over IPv6 its newest packet; 0: it is not known. The kernel
+// keeps the number with the connection (tcp_v4_syn_recv_sock, tcp_v6_do_rcv) and returns it as a control message, struct cmsghdr and an int.
+func hopsOf(client *net.TCPConn) (hops int) {
+	at, is := client.LocalAddr().(*net.TCPAddr)
+	raw, err := client.SyscallConn()
+	if !is || err != nil {
+		return 0
+	}
+	level, option, kind := unix.SOL_IP, unix.IP_PKTOPTIONS, unix.IP_TTL
+	if at.IP.To4() == nil {
+		level, option, kind = unix.SOL_IPV6, unix.IPV6_2292PKTOPTIONS, unix.IPV6_HOPLIMIT
+	}
+	_ = raw.Control(func(fd uintptr) { // of a closed connection nothing is known
+		// The struct has room for one message: its Addr begins with level and type, before the value.
+		info, err := unix.GetsockoptIPv6MTUInfo(int(fd), level, option)
+		if err != nil {
+			return
+		}
+		b := binary.NativeEndian.AppendUint16(nil, info.Addr.Family)
+		b = binary.BigEndian.AppendUint16(b, info.Addr.Port)
+		b = binary.NativeEndian.AppendUint32(b, info.Addr.Flowinfo)
+		hops = hopsIn(append(b, info.Addr.Addr[:]...), level, kind)
+	})
+	return hops
+}
+
+// hopsIn reads the control message with the hops; 0: there is none.
+func hopsIn(control []byte, level, kind int) int {
+	value := unix.CmsgLen(0)
+	if len(control) < value+4 {
+		return 0
+	}
+	if header := control[value-8 : value]; int(binary.NativeEndian.Uint32(header)) != level || int(binary.NativeEndian.Uint32(header[4:])) != kind {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(control[value:]))
+}
+
+// hopsOfDatagram reads the control message of a received datagram; 0: there is none.
+func hopsOfDatagram(control []byte) int {
+	return max(hopsIn(control, unix.SOL_IP, unix.IP_TTL), hopsIn(control, unix.SOL_IPV6, unix.IPV6_HOPLIMIT))
+}
+
+// introduce sends an endpoint the header of the PROXY protocol (haproxy.org, proxy-protocol.txt), if the port has
+// one: the client, and the address that it connected to. It is the first data on the connection, so it fits into
+// the send buffer.
+func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
+	t.mu.Lock()
+	version := t.port.Connect.ProxyProtocol
+	t.mu.Unlock()
+	if version == 0 {
+		return nil
+	}
+	header, err := headerOf(version, client, asked)
+	if err != nil {
+		return err
+	}
+	_, err = endpoint.Write(header)
+	return err
+}
+
+// headerOf is a header of a version, 1 or 2.
+func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	header, err := proxyproto.HeaderProxyFromAddrs(byte(version), net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)).Format()
+	if err != nil {
+		return nil, fmt.Errorf("header from %s to %s: %w", from, to, err)
+	}
+	return header, nil
+}
+
+// maxHeader bounds a header, in bytes: one of version 2 with what balancers add to it (TLVs).
+const maxHeader = 4096
+
+// The first bytes of a header.
+var (
+	signature1 = []byte("PROXY ")
+	signature2 = []byte("\r\n\r\n\x00\r\nQUIT\n")
+)
+
+var (
+	errNoHeader   = errors.New("it does not begin with a header of the PROXY protocol")
+	errLongHeader = errors.New("its header of the PROXY protocol is too long")
+)
+
+// clientOf returns the address of a client and its destination: those of the PROXY header, if the peer is a balancer
+// that sends one, and otherwise those of the kernel. A header is read as a whole or not at all, and what follows
+// is left, so that it can be read again after ctx is done.
+func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
+	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
+	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
+	t.mu.Lock()
+	balancers := t.port.ProxyFrom
+	t.mu.Unlock()
+	if !slices.ContainsFunc(balancers, func(p netip.Prefix) bool { return p.Contains(from.Addr()) }) {
+		return from, asked, nil
+	}
+	if err := client.SetReadDeadline(time.Now().Add(t.shared.limits.header)); err != nil {
+		return from, asked, err
+	}
+	stop := context.AfterFunc(ctx, func() { interrupt(client) })
+	defer stop()
+	raw, err := client.SyscallConn()
+	if err != nil {
+		return from, asked, err
+	}
+	header, err := takeHeader(raw, &t.shared.pump.buffers)
+	if err != nil {
+		return from, asked, err
+	}
+	source, destination, err := readHeader(header)
+	if err != nil {
+		return from, asked, err
+	}
+	if source.IsValid() { // else a connection of the balancer itself, as a health check
+		from, asked = source, destination
+	}
+	return from, asked, client.SetReadDeadline(time.Time{})
+}
+
+// takeHeader waits for a header and takes it from a connection, with nothing of what follows. buffers are those of a
+// pump.
+func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err error) {
+	var failed error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		buf := buffers.Get().(*[chunk]byte)
+		defer buffers.Put(buf)
+		b := buf[:maxHeader]
+		n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			return false
+		case err != nil || n == 0:
+			failed = errors.Join(err, errNoHeader)
+			return true
+		}
+		size, err := headerSize(b[:n])
+		switch {
+		case err != nil:
+			failed = err
+		case size == 0 || size > n:
+			return false // more is to come
+		default:
+			header = bytes.Clone(b[:size])
+			if n, failed = unix.Read(int(fd), b[:size]); failed == nil && n < size {
+				failed = errNoHeader
+			}
+		}
+		return true
+	})
+	return header, errors.Join(err, failed)
+}
+
+// headerSize returns the size of the header that b begins with, which may be more than has arrived; 0: it
+// is not known yet.
+func headerSize(b []byte) (int, error) {
+	begins := func(signature []byte) bool {
+		n := min(len(b), len(signature))
+		return bytes.Equal(b[:n], signature[:n])
+	}
+	switch {
+	case begins(signature2):
+		if len(b) < 16 {
+			return 0, nil
+		}
+		size := 16 + int(b[14])<<8 + int(b[15])
+		if size > maxHeader {
+			return 0, errLongHeader
+		}
+		return size, nil
+	case begins(signature1):
+		const longest = 107 // with its end
+		if i := bytes.Index(b[:min(len(b), longest)], []byte("\r\n")); i >= 0 {
+			return i + 2, nil
+		}
+		if len(b) >= longest {
+			return 0, errLongHeader
+		}
+		return 0, nil
+	}
+	return 0, errNoHeader
+}
+
+// readHeader returns the addresses of a header; zero AddrPorts when it has none of a client (LOCAL, UNKNOWN, or no
+// addresses of TCP).
+func readHeader(b []byte) (from, to netip.AddrPort, err error) {
+	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
+	if err != nil {
+		return from, to, fmt.Errorf("header of the PROXY protocol: %w", err)
+	}
+	source, destination, is := header.TCPAddrs()
+	if header.Command.IsLocal() || !is {
+		return from, to, nil
+	}
+	from, to = source.AddrPort(), destination.AddrPort()
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	if from.Addr().Is4() != to.Addr().Is4() {
+		return netip.AddrPort{}, netip.AddrPort{}, fmt.Errorf("header of the PROXY protocol: %s and %s are of two families", from, to)
+	}
+	return from, to, nil
 }

@@ -29,8 +29,8 @@
 //   - A packet to an endpoint has one hop (TTL, hop limit) less than the client's.
 //
 // Files, from the top: relay.go composes the loopback listeners (loopback.go) and those of redirected clients
-// (redirect.go); both get their ports from arriving.go, with what the program before had of them. Below are the listeners
-// and ports of a protocol (tcp.go, udp.go), the steps of a connection (front.go, names.go, connect.go), and the shared
+// (redirect.go); both get their ports from handover.go, with what the program before had of them. Below are the listeners
+// and ports of a protocol (tcp.go, udp.go), the steps of a connection (front.go, connect.go), and the shared
 // state of all ports (limits.go).
 //
 // It picks endpoints at random or in turn; its caller decides which are healthy. SCTP is not relayed:

@@ -2,11 +2,18 @@ package routes
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // Follow calls send with all announcements, and then with changes, until ctx is done.
@@ -120,4 +127,138 @@ func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	if len(routes) > 0 {
 		e.of[addr] = routes
 	}
+}
+
+// Protocol is the number of our routes in the kernel (rtm_protocol). 196 would be taken by FRR for its own.
+const Protocol = 118
+
+// BIRD loses changes of the kernel that come faster than it reads them, and keeps withdrawn routes until its
+// next scan: so many changes are made at once, and so many a second.
+const (
+	burst     = 100
+	burstTime = 50 * time.Millisecond
+)
+
+// Table is a table of the kernel with the routes of Protocol in it.
+type Table struct {
+	number int
+	have   map[netip.Prefix]bool
+}
+
+// Open reads the routes of a table.
+func Open(number int) (*Table, error) {
+	t := &Table{number: number, have: map[netip.Prefix]bool{}}
+	routes, err := list(&netlink.Route{Table: number, Protocol: Protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return nil, fmt.Errorf("read the routes of table %d: %w", number, err)
+	}
+	for i := range routes {
+		if p, ok := prefixOf(&routes[i]); ok {
+			t.have[p] = true
+		}
+	}
+	return t, nil
+}
+
+// list returns the routes of both families that match a filter.
+func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := node.Try(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, by) })
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, routes...)
+	}
+	return all, nil
+}
+
+// try makes a change of a route, which may be made twice.
+func try(change func(*netlink.Route) error, r *netlink.Route) error {
+	_, err := node.Try(func() (struct{}, error) { return struct{}{}, change(r) })
+	return err
+}
+
+func prefixOf(r *netlink.Route) (p netip.Prefix, ok bool) {
+	if r.Dst == nil {
+		return p, false
+	}
+	addr, ok := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	if r.Family == unix.AF_INET {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, bits), ok
+}
+
+func (t *Table) route(p netip.Prefix) *netlink.Route {
+	return &netlink.Route{
+		Table: t.number, Protocol: Protocol, Type: unix.RTN_UNREACHABLE,
+		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+	}
+}
+
+// Set replaces the table's content.
+func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
+	changes := map[netip.Prefix]bool{}
+	for p := range t.have {
+		if !routes[p] {
+			changes[p] = false
+		}
+	}
+	for p := range routes {
+		changes[p] = true
+	}
+	return t.Change(ctx, changes)
+}
+
+// Change adds routes (true) or removes them (false).
+func (t *Table) Change(ctx context.Context, changes map[netip.Prefix]bool) error {
+	var errs []error
+	n := 0
+	for p, wanted := range changes {
+		if wanted == t.have[p] {
+			continue
+		}
+		if n++; n%burst == 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(burstTime):
+			}
+		}
+		if err := t.change(p, wanted); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *Table) change(p netip.Prefix, wanted bool) error {
+	if wanted {
+		if err := try(netlink.RouteReplace, t.route(p)); err != nil {
+			return fmt.Errorf("add the route to %s to table %d: %w", p, t.number, err)
+		}
+		t.have[p] = true
+		return nil
+	}
+	if err := try(netlink.RouteDel, t.route(p)); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("remove the route to %s from table %d: %w", p, t.number, err)
+	}
+	delete(t.have, p)
+	return nil
+}
+
+// Clear removes all routes of Protocol from all tables.
+func Clear() error {
+	routes, err := list(&netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: Protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return fmt.Errorf("read the routes of announced addresses: %w", err)
+	}
+	var errs []error
+	for i := range routes {
+		if err := try(netlink.RouteDel, &routes[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", routes[i].Dst, err))
+		}
+	}
+	return errors.Join(errs...)
 }

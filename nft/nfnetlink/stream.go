@@ -2,6 +2,7 @@ package nfnetlink
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -126,3 +127,154 @@ func (s *Stream) Close() error {
 	s.closed.Store(true)
 	return s.file.Close()
 }
+
+// receiveBuffer is the size of the receive buffer in bytes. The kernel answers all that
+// is in a datagram before sendmsg returns, so it must hold every answer at once: an
+// error takes about 1 KiB of accounted memory.
+const receiveBuffer = 4 << 20
+
+// datagramBuffer holds the longest datagram, in bytes: a dump comes in some of up to 32 KiB.
+const datagramBuffer = 1 << 17
+
+// ErrNoMessage means that the kernel has nothing (more) to say.
+var ErrNoMessage = errors.New("no answer")
+
+// Socket is a netlink socket to nfnetlink. Everything on it is synchronous: when sendmsg
+// returns, the kernel has done the work and queued its answers, and a dump is continued
+// by reading. So reading never waits, and the runtime need not poll the socket: each
+// answer would wake a thread that has nothing to do.
+type Socket struct {
+	fd       int
+	port     uint32
+	sequence uint32
+	sendRoom int
+	datagram []byte
+}
+
+// Options say where a Socket is opened.
+type Options struct {
+	NetNS int    // file descriptor of the network namespace; 0: the current one
+	Port  uint32 // netlink port to bind; 0: any
+}
+
+// Dial opens a Socket.
+func Dial(o Options) (*Socket, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.NetNS, PID: o.Port})
+	if err != nil {
+		return nil, err
+	}
+	s := &Socket{port: conn.PID(), datagram: make([]byte, datagramBuffer)}
+	// Without these an error would carry the whole message back, and not say
+	// which attribute of it is wrong. Kernels before 4.12 lack the latter.
+	_ = conn.SetOption(netlink.CapAcknowledge, true)
+	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
+	if err = conn.SetReadBuffer(receiveBuffer); err == nil {
+		s.fd, err = dupBlocking(conn)
+	}
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// dupBlocking is the socket of a connection under a descriptor without the runtime's poller.
+func dupBlocking(conn *netlink.Conn) (fd int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	rawErr := raw.Control(func(polled uintptr) {
+		fd, err = unix.FcntlInt(polled, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	return fd, errors.Join(rawErr, err)
+}
+
+// Close gives the socket back. What it owns in the kernel goes with it.
+func (s *Socket) Close() error { return unix.Close(s.fd) }
+
+// FD is the file descriptor.
+func (s *Socket) FD() int { return s.fd }
+
+// Port returns the netlink port, which is in the notifications of changes by this socket.
+func (s *Socket) Port() uint32 { return s.port }
+
+// Sequence reserves n sequence numbers and gives the first of them, or the next one if n
+// is 0.
+func (s *Socket) Sequence(n int) uint32 {
+	first := s.sequence + 1
+	s.sequence += uint32(n)
+	return first
+}
+
+// Send hands whole messages to the kernel. When it fails the kernel has not seen them;
+// EMSGSIZE means that they are too long for one datagram.
+func (s *Socket) Send(b []byte) error {
+	if len(b) > s.sendRoom {
+		const overhead = 1 << 12 // what netlink_sendmsg keeps back, generously
+		if err := s.setSendBuffer(len(b) + overhead); err != nil {
+			return err
+		}
+		s.sendRoom = len(b)
+	}
+	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// setSendBuffer sets the size of the send buffer: beyond the limit of the host
+// (net.core.wmem_max), which takes CAP_NET_ADMIN in the first user namespace, else within it.
+func (s *Socket) setSendBuffer(size int) error {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
+}
+
+// Receive gives the next datagram, ErrQuiet when there is none. It is valid until the
+// next call.
+func (s *Socket) Receive() ([]byte, error) {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil, ErrNoMessage
+		case err != nil:
+			return nil, err
+		case n > len(s.datagram):
+			return nil, fmt.Errorf("a netlink datagram of %d bytes does not fit", n)
+		}
+		return s.datagram[:n], nil
+	}
+}
+
+// Listener receives the messages of a multicast group.
+type Listener struct{ conn *netlink.Conn }
+
+// Listen joins a group in the network namespace of Options. buffer is the size of the receive
+// buffer in bytes; messages that do not fit are lost (ENOBUFS).
+func Listen(o Options, group uint32, buffer int) (*Listener, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.NetNS})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(conn.SetReadBuffer(buffer), conn.JoinGroup(group)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Listener{conn}, nil
+}
+
+// Receive waits for messages.
+func (l *Listener) Receive() ([]Message, error) {
+	heard, err := l.conn.Receive()
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]Message, len(heard))
+	for i, m := range heard {
+		messages[i] = Message{Kind: uint16(m.Header.Type), Flags: uint16(m.Header.Flags), Sequence: m.Header.Sequence, Body: m.Data}
+	}
+	return messages, nil
+}
+
+// Close ends a Receive that waits.
+func (l *Listener) Close() error { return l.conn.Close() }

@@ -2,11 +2,14 @@ package pending
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/journal"
@@ -204,4 +207,236 @@ func (s *Set) Service(key string, svc *object.Service, list []*object.EndpointSl
 		slices.SortFunc(list, func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	}
 	return svc, list, endpoints
+}
+
+// Kind is a kind of sets. There is one set of each kind at a time.
+type Kind int
+
+// The kinds of sets.
+const (
+	Timed  Kind = iota // a trial: it goes back at its end unless it is confirmed
+	Staged             // a rollout: some machines program it before others
+)
+
+// Kinds are all kinds.
+var Kinds = []Kind{Timed, Staged}
+
+// String is the first part of the keys of a kind.
+func (k Kind) String() string { return [...]string{"trial", "rollout"}[k] }
+
+// Prefix begins the keys of a kind.
+func (k Kind) Prefix() string { return k.String() + "/" }
+
+// HeadKey is the key of the head of a set.
+func (k Kind) HeadKey() string { return k.Prefix() + "head" }
+
+// FilePrefix begins the keys of files of a set.
+func (k Kind) FilePrefix() string { return k.Prefix() + "file/" }
+
+func (k Kind) objectPrefix() string { return k.Prefix() + "object/" }
+
+// ObjectKey is the key of the version before the changes of an object.
+func (k Kind) ObjectKey(ref object.Ref) string { return k.objectPrefix() + record.Key(ref) }
+
+// Holder holds the values that Services gave up in a set. No Service has such a name.
+func (k Kind) Holder() string {
+	return [...]string{"(on trial: it goes back unless confirmed)", "(in a rollout: some boxes serve it until that is done)"}[k]
+}
+
+// IDOf returns the ID of the set that a client's change belongs to; "" for none.
+func (k Kind) IDOf(by *journal.Caller) string {
+	switch {
+	case by == nil:
+		return ""
+	case k == Timed:
+		return by.Trial
+	}
+	return by.Rollout
+}
+
+// CallerOf returns a client whose changes belong to the set of an ID.
+func (k Kind) CallerOf(by journal.Caller, id string) journal.Caller {
+	if k == Timed {
+		by.Trial = id
+	} else {
+		by.Rollout = id
+	}
+	return by
+}
+
+// ObjectOfKey returns the key of the object that a key has the version before of, or else the key itself.
+func ObjectOfKey(key string) string {
+	for _, k := range Kinds {
+		if rest, is := strings.CutPrefix(key, k.objectPrefix()); is {
+			return rest
+		}
+	}
+	return key
+}
+
+// IsKey reports whether a key of the engine is of a set.
+func IsKey(key string) bool {
+	return slices.ContainsFunc(Kinds, func(k Kind) bool { return strings.HasPrefix(key, k.Prefix()) })
+}
+
+// Phase is the phase of a staged Set.
+type Phase string
+
+// The phases of a staged set.
+const (
+	Gathering   Phase = "Gathering"   // the client writes its changes, which no machine programs yet
+	Programming Phase = "Programming" // not all machines of the step have programmed them yet
+	Baking      Phase = "Baking"      // all have, and are watched
+	Stopped     Phase = "Stopped"     // it waits for its user
+	Done        Phase = "Done"
+	Undone      Phase = "Undone"
+)
+
+// Head is a set without the versions before. It has more than 15 fields: all that another machine needs to go on with it.
+type Head struct {
+	ID    string    `json:"id"`
+	Began time.Time `json:"began"`
+	// Ends is the time at which a timed set goes back, or the phase of a staged one ends. Each machine counts it by its own clocks,
+	// from the moment at which it learns of it.
+	Ends deadline.Deadline `json:"ends"`
+	User string            `json:"user,omitempty"` // began it
+	// Files is set when a timed set covers all changes of files.
+	Files bool `json:"files,omitempty"`
+	// Back is the time at which a timed set was rolled back, while files are held for it; else nil.
+	Back *time.Time `json:"back,omitempty"`
+
+	// The rest is of staged sets.
+	Phase Phase `json:"phase,omitempty"`
+	// Turn counts the moves: of two machines that move it from the same Turn, one is refused (ErrMoved).
+	Turn uint64 `json:"turn,omitempty"`
+	// Boxes are the machines that program the changes, sorted by name. With Everyone all others do so too, from the moment at which
+	// they are connected.
+	Boxes    []string `json:"boxes,omitempty"`
+	Everyone bool     `json:"everyone,omitempty"`
+	// Revision is the one that the Boxes must have programmed.
+	Revision uint64 `json:"revision,omitempty"`
+	// Since is when the phase began. Why is the reason why it is Stopped or Undone.
+	Since time.Time `json:"since,omitzero"`
+	Why   string    `json:"why,omitempty"`
+
+	// Plan has the fields of the set's user, a JSON object that is stored as a part of the head's.
+	Plan json.RawMessage `json:"-"`
+}
+
+// plainHead has no methods.
+type plainHead Head
+
+// MarshalJSON implements json.Marshaler: the fields of the Plan follow those of the head.
+func (h Head) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(plainHead(h))
+	if err != nil || len(h.Plan) <= len("{}") {
+		return text, err
+	}
+	return slices.Concat(text[:len(text)-1], []byte(","), h.Plan[1:]), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *Head) UnmarshalJSON(text []byte) error {
+	var own, all map[string]json.RawMessage
+	err := errors.Join(json.Unmarshal(text, (*plainHead)(h)), json.Unmarshal(text, &all))
+	if err != nil {
+		return err
+	}
+	// Every field of the head is in the JSON of a full one.
+	full, err := json.Marshal(plainHead{User: "-", Files: true, Back: &time.Time{}, Phase: "-", Turn: 1, Boxes: []string{"-"}, Everyone: true, Revision: 1, Since: time.Unix(1, 0), Why: "-"})
+	if err == nil {
+		err = json.Unmarshal(full, &own)
+	}
+	maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool { _, is := own[name]; return is })
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	h.Plan, err = json.Marshal(all)
+	return err
+}
+
+// Pending reports whether the set can still go back.
+func (h *Head) Pending() bool {
+	return h != nil && h.Back == nil && h.Phase != Done && h.Phase != Undone
+}
+
+// Has reports whether a machine programs the changes of a staged set.
+func (h *Head) Has(box string) bool {
+	return !h.Pending() || h.Everyone || slices.Contains(h.Boxes, box)
+}
+
+// State is a set and what it covers.
+type State struct {
+	Head
+	Objects []object.Ref // by name
+	// Files are the paths of the files that a timed set covers, or that are held since it went back, sorted.
+	Files []string
+	// Here reports whether this machine programs the changes.
+	Here bool
+	// Services are the "namespace/name" of the Services that a staged set changes, or whose endpoints, sorted.
+	Services []string
+}
+
+// LocalEnd is the end of a set by the clocks of one machine. It is stored on that machine alone.
+type LocalEnd struct {
+	// ID and Of name the end as it is stored for all machines.
+	ID string    `json:"id"`
+	Of time.Time `json:"of"`
+	// Here is the end on this machine.
+	Here deadline.Deadline `json:"here"`
+}
+
+// EndKey is the key of the LocalEnd of a kind.
+func (k Kind) EndKey() string { return "ends/" + k.String() }
+
+// EndID names the end of a head: that of a staged set is of its phase.
+func (h *Head) EndID() string {
+	if h.Turn > 0 {
+		return fmt.Sprint(h.ID, "/", h.Turn)
+	}
+	return h.ID
+}
+
+var (
+	// ErrFilesHeld means that files whose changes went back are held and have to be dealt with first.
+	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl confirm --start 5m`, or take them with `svcctl confirm`")
+	// ErrFilesShared means that the box belongs to a fleet, where a trial is about objects alone.
+	ErrFilesShared = errors.New("in a fleet files are not tried: one box reads them for all; undo their changes where they are written; " +
+		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")
+	// ErrNoTimed means that nothing waits to be confirmed.
+	ErrNoTimed = errors.New("nothing waits to be confirmed")
+	// ErrTimedOver means that a write belongs to a trial that is over.
+	ErrTimedOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
+
+	// ErrAlone means that the store belongs to one machine, not to a fleet.
+	ErrAlone = errors.New("a rollout changes the boxes of a fleet one after the other, and this box belongs to none: `svcctl apply --confirm DURATION` tries a change on a box of its own")
+	// ErrNoStaged means that no rollout is under way.
+	ErrNoStaged = errors.New("no rollout is under way")
+	// ErrStagedOver means that a write belongs to a rollout that has begun, or is over.
+	ErrStagedOver = errors.New("the rollout that this change belongs to is over, or has been started: nothing of it is changed any more")
+	// ErrMoved means that another machine has moved the rollout first.
+	ErrMoved = errors.New("the rollout has advanced in the meantime: see `svcctl fleet rollout status`")
+)
+
+// StagedError means that an object, or any other, is in a rollout, and may not be written.
+type StagedError struct {
+	ID  string
+	Ref object.Ref // the zero Ref: another rollout was to begin
+}
+
+// Error implements error.
+func (e *StagedError) Error() string {
+	what := "rollout " + e.ID + " is under way"
+	if e.Ref != (object.Ref{}) {
+		what = fmt.Sprintf("%s is under way in rollout %s", e.Ref, e.ID)
+	}
+	return fmt.Sprintf("%s: wait until `svcctl fleet rollout status` shows that it is done, or end it with `svcctl fleet rollout undo`", what)
+}
+
+// TimedError means that an object is on trial, and cannot be in a rollout.
+type TimedError struct{ Ref object.Ref }
+
+// Error implements error.
+func (e *TimedError) Error() string {
+	return fmt.Sprintf("%s is on trial: `svcctl confirm`, or take it back with `svcctl confirm --back`, first", e.Ref)
 }

@@ -244,3 +244,236 @@ func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 	}
 	return nil
 }
+
+// Timers of a session. Those that are 0 have defaults: 300 ms, 300 ms, 3.
+type Timers struct {
+	// Transmit is the interval of our packets, and Receive the shortest interval of the
+	// neighbor's that we ask for; from 50 ms to a minute. The larger one of what a sender
+	// wants and a receiver takes counts.
+	Transmit, Receive time.Duration
+	// Multiplier is the number of silent intervals that make a failure.
+	Multiplier int
+}
+
+const (
+	defaultInterval   = 300 * time.Millisecond
+	defaultMultiplier = 3
+	minInterval       = 50 * time.Millisecond
+	maxInterval       = time.Minute
+	// slow is the shortest interval of a session that is not Up (RFC 5880, section 6.8.3).
+	slow = time.Second
+)
+
+func (t Timers) withDefaults() Timers {
+	return Timers{cmp.Or(t.Transmit, defaultInterval), cmp.Or(t.Receive, defaultInterval), cmp.Or(t.Multiplier, defaultMultiplier)}
+}
+
+// Check returns all errors of Timers.
+func (t Timers) Check() error {
+	t = t.withDefaults()
+	var all []error
+	for name, d := range map[string]time.Duration{"transmit": t.Transmit, "receive": t.Receive} {
+		if d < minInterval || d > maxInterval {
+			all = append(all, fmt.Errorf("the %s interval %s is not from 50 ms to a minute", name, d))
+		}
+	}
+	if t.Multiplier < 1 || t.Multiplier > 255 {
+		all = append(all, fmt.Errorf("the detection multiplier %d is not from 1 to 255", t.Multiplier))
+	}
+	return errors.Join(all...)
+}
+
+// Machine is one session of RFC 5880. It has no clock: every call passes the time, and Next
+// returns when to call Advance. It is not safe for concurrent use. It has more than 15 fields: the state
+// variables of the RFC (6.8.1), which every packet reads and changes together.
+type Machine struct {
+	timers  Timers
+	passive bool
+	mine    uint32
+	jitter  func() float64 // from 0 to 1
+	admin   bool           // it is to be down
+
+	phase      Phase
+	diagnostic Diagnostic
+	yours      uint32
+	remote     Packet // the last one taken
+	heard      bool   // there was one, and its silence was not yet a failure
+
+	// minTx and minRx are in force while a change to timers waits for the end of a
+	// poll; polling reports whether the neighbor is still to answer.
+	minTx, minRx time.Duration
+	polling      bool
+
+	sendAt time.Time
+	expire time.Time // of the detection time; zero before the first packet
+	spared bool      // a late wake-up has moved expire once
+}
+
+// NewMachine returns a session that is down. mine is its discriminator, not 0; a passive one sends
+// nothing before the neighbor does. jitter is a source of random numbers from 0 to 1.
+func NewMachine(mine uint32, t Timers, passive bool, now time.Time, jitter func() float64) *Machine {
+	t = t.withDefaults()
+	return &Machine{
+		timers: t, passive: passive, mine: mine, jitter: jitter, phase: Down, minTx: max(t.Transmit, slow), minRx: t.Receive, sendAt: now,
+	}
+}
+
+// Phase is the phase of the session, and why it is in it.
+func (m *Machine) Phase() (Phase, Diagnostic) { return m.phase, m.diagnostic }
+
+// Remote is the last packet of the neighbor, if one came since it was silent last.
+func (m *Machine) Remote() (Packet, bool) { return m.remote, m.heard }
+
+// Detection is the silence after which the neighbor is dead.
+func (m *Machine) Detection() time.Duration {
+	return time.Duration(m.remote.Multiplier) * max(m.minRx, m.remote.MinTx)
+}
+
+// Receive takes a packet of the neighbor. It returns the packet that answers a poll, if it was one.
+func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
+	if p.Yours != 0 && p.Yours != m.mine {
+		return nil
+	}
+	before := m.interval()
+	m.remote, m.yours, m.heard = p, p.Mine, true
+	if m.polling && p.Final {
+		m.polling = false
+		m.minTx, m.minRx = m.timers.Transmit, m.timers.Receive
+	}
+	if !m.admin {
+		m.follow(p, now)
+	}
+	m.expire, m.spared = now.Add(m.Detection()), false
+	if interval := m.interval(); interval < before || m.sendAt.IsZero() {
+		// A shorter interval holds at once.
+		if next := now.Add(m.jittered(interval)); m.sendAt.IsZero() || next.Before(m.sendAt) {
+			m.sendAt = next
+		}
+	}
+	if p.Poll {
+		final := m.packet()
+		final.Poll, final.Final = false, true
+		return &final
+	}
+	return nil
+}
+
+// follow changes the phase by the neighbor's (RFC 5880, section 6.8.6).
+func (m *Machine) follow(p Packet, now time.Time) {
+	switch {
+	case p.Phase == AdminDown:
+		if m.phase != Down {
+			m.enter(Down, NeighborDown, now)
+		}
+	case m.phase == Down && p.Phase == Down:
+		m.enter(Init, NoDiagnostic, now)
+	case m.phase == Down && p.Phase == Init, m.phase == Init && (p.Phase == Init || p.Phase == Up):
+		m.enter(Up, NoDiagnostic, now)
+	case m.phase == Up && p.Phase == Down:
+		m.enter(Down, NeighborDown, now)
+	}
+}
+
+// enter changes the phase; the neighbor gets a packet at once.
+func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
+	was := m.phase
+	m.phase, m.diagnostic, m.sendAt = p, d, now
+	switch {
+	case p == Up:
+		// From the slow interval to a shorter one, which holds at once and is announced by a poll.
+		m.minTx, m.minRx, m.polling = m.timers.Transmit, m.timers.Receive, true
+	case was == Up:
+		m.minTx, m.minRx, m.polling = max(m.timers.Transmit, slow), m.timers.Receive, false
+	}
+}
+
+// SetAdmin takes the session down for good, or lets it come up again.
+func (m *Machine) SetAdmin(down bool, now time.Time) {
+	if m.admin == down {
+		return
+	}
+	m.admin = down
+	if down {
+		m.enter(AdminDown, AdministratorWas, now)
+	} else {
+		m.enter(Down, NoDiagnostic, now)
+	}
+}
+
+// interval returns the interval between sent packets, without jitter.
+func (m *Machine) interval() time.Duration { return max(m.minTx, m.remote.MinRx) }
+
+// jittered returns an interval less up to a quarter of it; with a multiplier of 1, from 10 % on
+// (RFC 5880, section 6.8.7).
+func (m *Machine) jittered(d time.Duration) time.Duration {
+	from, to := 0.75, 1.0
+	if m.timers.Multiplier == 1 {
+		to = 0.9
+	}
+	return time.Duration(float64(d) * (from + (to-from)*m.jitter()))
+}
+
+// silent reports whether nothing is sent: the neighbor wants no packets, or must begin.
+func (m *Machine) silent() bool {
+	if m.passive && m.yours == 0 {
+		return true
+	}
+	return m.heard && (m.remote.MinRx == 0 || m.remote.Demand && m.remote.Phase == Up && m.phase == Up && !m.polling)
+}
+
+// Next returns the time at which Advance is due; zero when only a packet of the neighbor changes
+// the state.
+func (m *Machine) Next() time.Time {
+	var next time.Time
+	if !m.silent() {
+		next = m.sendAt
+	}
+	if !m.expire.IsZero() && (next.IsZero() || m.expire.Before(next)) {
+		next = m.expire
+	}
+	return next
+}
+
+// Expires returns the end of the detection time: without a packet until then the session goes down.
+func (m *Machine) Expires() time.Time { return m.expire }
+
+// Advance ends the detection time, if it is over, and returns the packet to send; nil: none. Packets
+// that arrived before now must be passed to Receive first.
+func (m *Machine) Advance(now time.Time) *Packet {
+	if !m.expire.IsZero() && !now.Before(m.expire) {
+		m.expired(now)
+	}
+	if m.silent() || m.sendAt.IsZero() || now.Before(m.sendAt) {
+		return nil
+	}
+	p := m.packet()
+	m.sendAt = now.Add(m.jittered(m.interval()))
+	return &p
+}
+
+// expired declares the neighbor down, unless this call itself is late, so that packets of the neighbor may be unread for the
+// same reason.
+func (m *Machine) expired(now time.Time) {
+	late := now.Sub(m.expire)
+	if detection := m.Detection(); late > detection/2 && !m.spared && m.phase == Up {
+		m.expire, m.spared = now.Add(detection), true
+		return
+	}
+	m.expire, m.spared, m.heard = time.Time{}, false, false
+	m.yours, m.remote = 0, Packet{}
+	if m.phase == Init || m.phase == Up {
+		m.enter(Down, Expired, now)
+	}
+}
+
+// packet is the control packet for the state now.
+func (m *Machine) packet() Packet {
+	p := Packet{
+		Diagnostic: m.diagnostic, Phase: m.phase, Poll: m.polling, Multiplier: uint8(m.timers.Multiplier),
+		Mine: m.mine, Yours: m.yours, MinTx: m.timers.Transmit, MinRx: m.timers.Receive,
+	}
+	if m.phase != Up {
+		p.MinTx = max(p.MinTx, slow)
+	}
+	return p
+}

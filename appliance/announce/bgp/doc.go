@@ -14,6 +14,6 @@
 // end of the context of Run closes the connection without a NOTIFICATION where a graceful restart
 // (RFC 4724) was agreed, so that the peer keeps the routes for the program's next start.
 //
-// Encodings are those of GoBGP's message package; message.go is the only file that uses it.
+// Encodings are those of GoBGP's message package (message.go).
 // Damping of routes that flap is the caller's.
 package bgp
