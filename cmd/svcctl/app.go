@@ -70,7 +70,7 @@ func commandsOf(env *cli.Env, v *cli.Verb) (commands []*urfave.Command) {
 
 // act runs the verb, unless its command line has an error that all verbs share.
 func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	if err := v.GivenOnce(); err != nil {
+	if err := v.Check(); err != nil {
 		return err
 	}
 	switch {

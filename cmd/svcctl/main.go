@@ -51,7 +51,7 @@ func main() {
 	if env.Packaged {
 		env.SettingsFile = "/etc/svcctl/svcctl.yaml"
 	}
-	env.Client = func(v *cli.Verb) (*client.Client, error) { return settings.Client(env, v) }
+	env.Client = func(v *cli.Verb) *client.Client { return settings.Client(env, v) }
 	os.Exit(run(context.Background(), env, os.Args[1:]))
 }
 

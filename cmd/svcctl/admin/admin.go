@@ -4,11 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
@@ -50,13 +57,7 @@ func allocCheckVerb() *cli.Verb {
 
 // allocations asks for the ranges, the holders of their values, and the differences, which repair removes.
 func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, repair bool) (*wire.Allocations, error) {
-	if err := cli.CheckOutput(v); err != nil {
-		return nil, err
-	}
-	c, err := env.Client(v)
-	if err != nil {
-		return nil, err
-	}
+	c := env.Client(v)
 	if repair {
 		return client.Call(ctx, c, wire.Repair, wire.None{})
 	}
@@ -155,4 +156,187 @@ func disagreementsText(all []wire.Disagreement) string {
 		rows = append(rows, []string{poolNames[d.Kind], d.Value, output.Printable(d.Service), output.Printable(problem)})
 	}
 	return new(output.Grid).Text(rows...)
+}
+
+// The forms of the output of env.
+const (
+	envShell  = "shell"
+	envDotenv = "dotenv"
+	envJSON   = "json"
+)
+
+func envVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "admin env",
+		Options: append([]*cli.Option{
+			{Name: "namespace", Letter: "n", Arg: "NAMESPACE", Def: "default", Group: "Which Services", Usage: "namespace of the Services"},
+			cli.OutputOption(envShell, envDotenv, envJSON),
+		}, settings.ConnectOptions()...),
+		Command: true,
+		Run:     runEnv,
+	}
+}
+
+// runEnv prints the variables, or becomes a command that has them.
+func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if len(args) > 0 && v.Option("output").IsSet() {
+		return cli.Usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
+	}
+	c := env.Client(v)
+	environment, err := client.Call(ctx, c, wire.GetEnvironment, wire.EnvironmentQuery{Namespace: v.Option("namespace").Text()})
+	if err != nil {
+		return err
+	}
+	if len(args) > 0 {
+		return become(env, args, environment.Variables)
+	}
+	return printVariables(env, v.Option("output").Text(), environment.Variables)
+}
+
+// become replaces this process by a command. It only returns when it cannot.
+func become(p *cli.Env, args []string, variables []wire.Variable) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return fmt.Errorf("run %s: %w", args[0], err)
+	}
+	ours := map[string]bool{}
+	var env []string
+	for _, variable := range variables {
+		ours[variable.Name] = true
+		env = append(env, variable.Name+"="+variable.Value)
+	}
+	for _, pair := range p.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); !ours[name] {
+			env = append(env, pair)
+		}
+	}
+	if err := p.Exec(path, args, env); err != nil {
+		return fmt.Errorf("run %s: %w", path, err)
+	}
+	return nil
+}
+
+// variableName matches the names of shell variables (POSIX.1-2024, 3.216).
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// printVariables prints the variables. Their values are addresses, ports and URLs of
+// these: no shell finds anything special in an assignment of one.
+func printVariables(env *cli.Env, form string, variables []wire.Variable) error {
+	if form == envJSON {
+		all := make(map[string]string, len(variables))
+		for _, variable := range variables {
+			all[variable.Name] = variable.Value
+		}
+		text, err := output.JSON(all)
+		if err != nil {
+			return err
+		}
+		return env.Print(text)
+	}
+	var b, names strings.Builder
+	for _, variable := range variables {
+		if !variableName.MatchString(variable.Name) {
+			fmt.Fprintf(env.Err, "svcctl: %s is left out: a shell takes no name that begins with a digit\n", variable.Name)
+			continue
+		}
+		fmt.Fprintf(&b, "%s=%s\n", variable.Name, variable.Value)
+		names.WriteString(" " + variable.Name)
+	}
+	if form == envShell && names.Len() > 0 {
+		b.WriteString("export" + names.String() + "\n")
+	}
+	return env.Print(b.String())
+}
+
+func exportVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "admin export",
+		Options: settings.ConnectOptions(),
+		Run:     runExport,
+	}
+}
+
+// runExport writes an export. A file appears when it is whole.
+func runExport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (err error) {
+	if len(args) != 1 {
+		return cli.Usagef("export takes the file to write, or - for stdout")
+	}
+	c := env.Client(v)
+	if args[0] == "-" {
+		return c.Export(ctx, env.Out)
+	}
+	file, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".*") // mode 0600
+	if e, is := errors.AsType[*os.PathError](err); is {
+		return fmt.Errorf("write %s: %w in the directory %s: give another file, or - for stdout", args[0], e.Err, filepath.Dir(args[0]))
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	moving := env.Moving("exported")
+	err = c.Export(ctx, io.MultiWriter(file, moving))
+	moving.End()
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), args[0])
+}
+
+func restoreVerb() *cli.Verb {
+	o := []*cli.Option{
+		{Name: "replace", Group: cli.GroupHow, Usage: "even if there are Services: the present content is lost"},
+		cli.YesOption(),
+		settings.ConfigOption(),
+	}
+	o = append(o, settings.Options("", "data-dir", "data-key-file")...)
+	return &cli.Verb{
+		Name:    "admin restore",
+		Options: o,
+		Run:     runRestore,
+	}
+}
+
+// runRestore restores an export.
+func runRestore(_ context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if len(args) != 1 {
+		return cli.Usagef("restore takes the file that `svcctl admin export` has written, or - for stdin")
+	}
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	if v.Option("replace").On() && isStored(cfg.DataDir) {
+		if err := env.Consent(v, fmt.Sprintf("this removes all that %s holds, and puts the export %s in its place", cfg.DataDir, args[0])); err != nil {
+			return err
+		}
+	}
+	name, in := "stdin", env.In
+	if args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		name, in = args[0], file
+	}
+	moving := env.Moving("read")
+	objects, revision, err := appliance.Restore(cfg.DataDir, cfg.DataKeyFile, io.TeeReader(in, moving), v.Option("replace").On())
+	moving.End()
+	if appliance.IsNotEmpty(err) {
+		return fmt.Errorf("%s: %w: nothing was changed; --replace drops them", cfg.DataDir, err)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
+	}
+	return env.Print(fmt.Sprintf("%s restored in %s, revision %d.\n", output.Count(objects, "object"), cfg.DataDir, revision))
+}
+
+// isStored reports whether a data directory has a store. One that cannot be looked at counts as having one.
+func isStored(dataDir string) bool {
+	_, err := os.Stat(filepath.Join(dataDir, "state.db"))
+	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -153,12 +153,8 @@ func replaceFile(path string, text []byte) error {
 
 // liveServices returns the Services of the appliance, by "namespace/name".
 func liveServices(ctx context.Context, env *cli.Env, v *cli.Verb) (map[string]*object.Service, error) {
-	c, err := env.Client(v)
-	if err != nil {
-		return nil, err
-	}
 	services := map[string]*object.Service{}
-	_, err = c.Each(ctx, "/api/v1/services", nil, func(raw json.RawMessage) error {
+	_, err := env.Client(v).Each(ctx, "/api/v1/services", nil, func(raw json.RawMessage) error {
 		svc := &object.Service{}
 		if err := json.Unmarshal(raw, svc); err != nil {
 			return err

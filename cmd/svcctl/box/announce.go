@@ -2,11 +2,13 @@ package box
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,8 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
@@ -146,13 +150,7 @@ func announceStatusVerb() *cli.Verb {
 
 // runAnnouncements prints the announced addresses.
 func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	if err := cli.CheckOutput(v); err != nil {
-		return err
-	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
 		return err
@@ -254,3 +252,234 @@ func peersText(peers []wire.Peer) string {
 	}
 	return "\n" + new(output.Grid).Text(rows...)
 }
+
+const groupBGP = "BGP"
+
+// bgpOptions are the flags about BGP.
+func bgpOptions() []*cli.Option {
+	return []*cli.Option{
+		{Name: "asn", Arg: "NUMBER", Group: groupBGP, Usage: "the autonomous system of this box"},
+		{Name: "peer", Arg: "[NAME=]ASN@ADDRESS[%IF]", Repeats: true, Group: groupBGP,
+			Usage: "router to announce to, with its AS, or internal, or external for any other; ASN@INTERFACE: the one router on that interface; repeatable"},
+		{Name: "peer-password-file", Arg: cli.ArgFile, Group: groupBGP, Usage: "file with the password of TCP MD5 signatures (RFC 2385), for all peers"},
+		{Name: "bfd", Arg: "INTERVAL[xMULTIPLIER]", Group: groupBGP,
+			Usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer is down after so many silent intervals, 3 by default"},
+		{Name: "bfd-minimum-ttl", Arg: "NUMBER", Def: "1", Group: groupBGP,
+			Usage: "with --multihop: drop BFD packets with a lower TTL, 1 to 255; BIRD sends with 64, FRR with 255"},
+		{Name: "community", Arg: "COMMUNITY", Repeats: true, Group: groupBGP,
+			Usage: "community of every route, as 64512:100, 64512:1:2 (large), no-export or no-advertise; repeatable"},
+		{Name: "local-pref", Arg: "NUMBER", Group: groupBGP, Usage: "preference of every route to peers of our own AS (default: 100)"},
+		{Name: "graceful-restart", Arg: "DURATION", Group: groupBGP,
+			Usage: "time for which peers keep the routes when this process dies, 1s to 4095s (RFC 4724)"},
+		{Name: "ttl-security", Group: groupBGP, Usage: "accept only packets of peers one hop away (RFC 5082); they must send with a TTL of 255"},
+		{Name: "multihop", Group: groupBGP, Usage: "peers may be several hops away"},
+	}
+}
+
+// bgpOf reads the flags about BGP; nil without a peer.
+func bgpOf(v *cli.Verb) (*announce.BGP, error) {
+	if !v.Option("peer").IsSet() {
+		for _, o := range bgpOptions() {
+			if v.Option(o.Name).IsSet() {
+				return nil, cli.Usagef("--%s is about BGP: give it a --peer", o.Name)
+			}
+		}
+		return nil, nil
+	}
+	asn, err := asNumber(v.Option("asn").Text())
+	if err != nil {
+		return nil, cli.Usagef("--asn %q: %w; --peer needs it", v.Option("asn").Text(), err)
+	}
+	all := bgp.Peer{LocalAS: asn, IPv4: true, IPv6: true, MultiHop: v.Option("multihop").On()}
+	if v.Option("ttl-security").On() {
+		if all.MultiHop {
+			return nil, cli.Usagef("--ttl-security is about peers one hop away, and --multihop about others: leave one of them out")
+		}
+		all.TTLSecurity = 1
+	}
+	if o := v.Option("graceful-restart"); o.IsSet() {
+		all.Timers.Restart, err = time.ParseDuration(o.Text())
+		if err != nil || all.Timers.Restart < time.Second || all.Timers.Restart > 4095*time.Second || all.Timers.Restart%time.Second != 0 {
+			return nil, cli.Usagef("--graceful-restart %q is no duration from 1s to 4095s in whole seconds", o.Text())
+		}
+	}
+	if o := v.Option("peer-password-file"); o.IsSet() {
+		if all.Password, err = passwordOf(o.Text()); err != nil {
+			return nil, cli.Usagef("--peer-password-file: %w", err)
+		}
+	}
+	b := &announce.BGP{}
+	names := map[string]bool{}
+	for _, text := range v.Option("peer").Texts {
+		p, err := peerOf(text, all)
+		if err == nil {
+			err = p.Check()
+		}
+		if err != nil {
+			return nil, cli.Usagef("--peer %q: %w", text, err)
+		}
+		if names[p.Name] {
+			return nil, cli.Usagef("--peer %q: there are two of the name %s: give them others, as tor-1=%s", text, p.Name, text)
+		}
+		names[p.Name] = true
+		b.Peers = append(b.Peers, p)
+	}
+	ttl, err := strconv.ParseUint(v.Option("bfd-minimum-ttl").Text(), 10, 8)
+	if err != nil || ttl == 0 {
+		return nil, cli.Usagef("--bfd-minimum-ttl %q is no number from 1 to 255", v.Option("bfd-minimum-ttl").Text())
+	}
+	if v.Option("bfd-minimum-ttl").IsSet() && !(v.Option("bfd").IsSet() && all.MultiHop) {
+		return nil, cli.Usagef("--bfd-minimum-ttl is about BFD with peers several hops away: give it --bfd and --multihop; others have to send with 255")
+	}
+	if o := v.Option("bfd"); o.IsSet() {
+		b.BFDMinTTL = int(ttl)
+		if b.BFD, err = bfdOf(o.Text()); err != nil {
+			return nil, cli.Usagef("--bfd %q: %w", o.Text(), err)
+		}
+	}
+	return b, attributesOf(v, b)
+}
+
+func asNumber(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 0 || n == 1<<32-1 {
+		return 0, errors.New("an AS is a number from 1 to 4294967294")
+	}
+	return uint32(n), nil
+}
+
+// passwordOf reads a file with a password, which others must not read.
+func passwordOf(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return "", fmt.Errorf("everybody may read %s: run `chmod 600 %s`", path, path)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	password := strings.TrimRight(string(content), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return password, nil
+}
+
+var peerName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:%-]*[A-Za-z0-9])?$`)
+
+// peerOf reads "[NAME=]ASN@ADDRESS[%IF]" or "[NAME=]ASN@INTERFACE".
+func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
+	p := announce.Peer{Peer: all}
+	name, rest, named := strings.Cut(text, "=")
+	if !named {
+		rest = text
+	}
+	as, at, is := strings.Cut(rest, "@")
+	if !is || at == "" {
+		return p, errors.New("want ASN@ADDRESS or ASN@INTERFACE, as 64513@192.0.2.1")
+	}
+	switch as {
+	case string(bgp.Internal), string(bgp.External):
+		p.Dynamic = bgp.Dynamic(as)
+	default:
+		var err error
+		if p.RemoteAS, err = asNumber(as); err != nil {
+			return p, err
+		}
+	}
+	switch addr, err := netip.ParseAddr(at); {
+	case err == nil && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		return p, fmt.Errorf("%s is on every interface: name one, as %s%%eth0", addr, addr)
+	case err == nil && addr.Zone() != "" && !addr.IsLinkLocalUnicast():
+		return p, fmt.Errorf("%s is no link-local address: leave out the interface", addr.WithZone(""))
+	case err == nil && (addr.IsUnspecified() || addr.IsMulticast()):
+		return p, fmt.Errorf("%s is no address of a router", addr)
+	case err == nil:
+		p.Addr = netip.AddrPortFrom(addr.Unmap(), bgp.Port)
+	case strings.ContainsAny(at, ":/ \t\n%") || len(at) >= maxInterfaceName || looksLikeIPv4(at):
+		return p, fmt.Errorf("%q is neither an address nor a name of an interface", at)
+	default:
+		p.Interface = at
+	}
+	if p.Name = name; !named {
+		p.Name = p.Peer.String()
+	}
+	if !peerName.MatchString(p.Name) || len(p.Name) > 63 {
+		return p, fmt.Errorf("the name %q is not of letters, digits, and . - _ in between, 63 at most", p.Name)
+	}
+	return p, nil
+}
+
+// looksLikeIPv4 reports whether a text was meant as an address.
+func looksLikeIPv4(text string) bool { return strings.Trim(text, "0123456789.") == "" }
+
+// bfdOf reads "300ms" or "300msx3".
+func bfdOf(text string) (*bfd.Timers, error) {
+	interval, times, multiplied := strings.Cut(text, "x")
+	every, err := time.ParseDuration(interval)
+	if err != nil || every <= 0 {
+		return nil, errors.New("want an interval and how many of them, as 300ms or 100msx5")
+	}
+	t := &bfd.Timers{Transmit: every, Receive: every}
+	if multiplied {
+		if t.Multiplier, err = strconv.Atoi(times); err != nil || t.Multiplier < 1 {
+			return nil, fmt.Errorf("%q is no number from 1 to 255", times)
+		}
+	}
+	return t, t.Check()
+}
+
+// The communities that have names (RFC 1997, RFC 3765, RFC 7999).
+var namedCommunities = map[string]uint32{
+	"no-export": 0xffffff01, "no-advertise": 0xffffff02, "no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a,
+}
+
+// attributesOf reads what every route has.
+func attributesOf(v *cli.Verb, b *announce.BGP) error {
+	for _, text := range v.Option("community").Texts {
+		if named, is := namedCommunities[text]; is {
+			b.Attributes.Communities = append(b.Attributes.Communities, named)
+			continue
+		}
+		parts := strings.Split(text, ":")
+		bits := map[int]int{2: 16, 3: 32}[len(parts)]
+		var numbers []uint32
+		for _, part := range parts {
+			if n, err := strconv.ParseUint(part, 10, max(bits, 1)); err == nil {
+				numbers = append(numbers, uint32(n))
+			}
+		}
+		switch {
+		case bits == 0 || len(numbers) != len(parts):
+			return cli.Usagef("--community %q: want 64512:100 with numbers up to 65535, 64512:1:2 with numbers up to 4294967295, no-export, no-advertise, no-peer or blackhole", text)
+		case len(parts) == 2:
+			b.Attributes.Communities = append(b.Attributes.Communities, numbers[0]<<16|numbers[1])
+		default:
+			b.Attributes.Large = append(b.Attributes.Large, bgp.LargeCommunity(numbers))
+		}
+	}
+	if err := b.Attributes.Check(); err != nil {
+		return cli.Usagef("--community: %w", err)
+	}
+	o := v.Option("local-pref")
+	if !o.IsSet() {
+		return nil
+	}
+	n, err := strconv.ParseUint(o.Text(), 10, 32)
+	if err != nil || n == 0 {
+		return cli.Usagef("--local-pref %q is no number from 1 to 4294967295", o.Text())
+	}
+	for _, p := range b.Peers {
+		if p.Dynamic == bgp.Internal || p.RemoteAS == p.LocalAS {
+			b.Attributes.LocalPref = uint32(n)
+			return nil
+		}
+	}
+	return cli.Usagef("--local-pref is sent to peers of our own AS alone, and no --peer is one: leave it out")
+}
+
+// maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
+const maxInterfaceName = 16

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/dashboard"
+	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
@@ -41,10 +44,7 @@ func runDashboard(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) er
 	if err != nil {
 		return cli.Usagef("--port %q: want a number from 0 to 65535", v.Option("port").Text())
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	if _, err := c.Status(ctx); err != nil {
 		return err
 	}
@@ -157,3 +157,55 @@ func (d *door) open(w http.ResponseWriter, r *http.Request) {
 
 // same compares secrets.
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+func DiscoverVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "discover",
+		Options: slices.Concat([]*cli.Option{
+			{Name: "from", Arg: "[NAME=]KIND[+URL]", Def: "dns", Repeats: true, Group: cli.GroupHow,
+				Usage: "provider, by its kind, with the name that annotations have for it, the kind without one; repeatable"},
+		}, settings.Options("", "node-name", "log-level", "log-format"), settings.ConnectOptions()),
+		Run: runDiscover,
+	}
+}
+
+// runDiscover follows providers until a signal stops it.
+func runDiscover(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	d := discover.Config{Node: cfg.NodeName}
+	if d.Client, err = settings.Connect(env, v); err != nil {
+		return err
+	}
+	environ := map[string]string{}
+	for _, entry := range env.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		environ[name] = value
+	}
+	from := v.Option("from").Texts
+	if len(from) == 0 {
+		from = []string{"dns"}
+	}
+	for _, text := range from {
+		p, err := discover.Open(text, d.Node, environ)
+		if err != nil {
+			return cli.Usagef("--from %s: %v", text, err)
+		}
+		if slices.ContainsFunc(d.Providers, func(other discover.Provider) bool { return other.Name == p.Name }) {
+			return cli.Usagef("--from %s: there are two providers %q: give one another name, as %s2=%s", text, p.Name, p.Name, text)
+		}
+		d.Providers = append(d.Providers, p)
+	}
+	log := openLog(env, &cfg.Log)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ctx, stop := stopOnSignal(ctx, signals, log, "endpoints stay as they are until it is started again", func(code int) {
+		env.Log.Flush(LastWords)
+		os.Exit(code)
+	})
+	defer stop()
+	return env.Discover(ctx, d, log)
+}

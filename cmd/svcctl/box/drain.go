@@ -56,10 +56,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 			return cli.Usagef("--timeout is about --wait: give both")
 		}
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	status, err := c.Status(ctx)
 	if err != nil {
 		return err

@@ -110,9 +110,7 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 		if len(args) > 0 || v.Option("all").On() || len(resource.Selectors(v)) > 0 {
 			return nil, nil, cli.Usagef("delete takes either files with -f, or kinds and names, not both")
 		}
-		if d.c, err = d.env.Client(v); err != nil {
-			return nil, nil, err
-		}
+		d.c = d.env.Client(v)
 		files = resource.NewReader(d.env, v)
 		err = files.Each(func(doc *resource.Document) error {
 			victims = append(victims, victim{Target: doc.Target, place: doc.Where("") + ": "})
@@ -136,9 +134,7 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 	case !named && !all && len(resource.Selectors(v)) == 0:
 		return nil, nil, cli.Usagef("delete which %s? Give names, a selector with -l, or --all", what[0].Kind.Plural)
 	}
-	if d.c, err = d.env.Client(v); err != nil {
-		return nil, nil, err
-	}
+	d.c = d.env.Client(v)
 	for _, t := range what {
 		if named {
 			victims = append(victims, victim{Target: t})

@@ -57,9 +57,7 @@ func runDiff(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 		Manager: v.Option("field-manager").Text(), Force: v.Option("force-conflicts").On(), DryRun: true,
 	}}
 	var err error
-	if d.c, err = env.Client(v); err != nil {
-		return err
-	}
+	d.c = env.Client(v)
 	if d.options.AsFile = d.options.Manager == fileManager; !d.options.AsFile {
 		if d.watched, err = watchedDirs(ctx, d.c); err != nil {
 			return err

@@ -49,10 +49,7 @@ func runEdit(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	if editor(env) == "" && !env.StdinTTY {
 		return cli.Usagef("edit opens %s, and stdin is no terminal: name another editor with EDITOR, or run `svcctl apply`", defaultEditor)
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	for _, t := range what {
 		e := &editing{env: env, c: c, target: t, query: url.Values{"fieldManager": {v.Option("field-manager").Text()}, "fieldValidation": {"Strict"}}}
 		if err := e.run(ctx); err != nil {

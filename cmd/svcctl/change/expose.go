@@ -61,10 +61,7 @@ func runExpose(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	if !v.Option("apply").On() {
 		return env.Print(text)
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	from := *env
 	from.In = strings.NewReader(text)
 	a := &applying{env: env, c: c, options: client.ApplyOptions{Manager: manager}, shown: env.Progress()}

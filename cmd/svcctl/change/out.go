@@ -82,10 +82,7 @@ func runOut(ctx context.Context, env *cli.Env, v *cli.Verb, args []string, out b
 	if err != nil {
 		return err
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	const tries = 5 // others may write the Service at the same time
 	for try := 1; ; try++ {
 		err = changeOut(ctx, env, c, t, asked, out)

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -78,17 +79,12 @@ func planAgainst(v *cli.Verb) (running bool, err error) {
 
 // runPlanRunning prints what the files would change in the kernel of the running box.
 func runPlanRunning(ctx context.Context, env *cli.Env, v *cli.Verb) error {
-	if err := cli.CheckOutput(v); err != nil {
-		return err
-	}
 	if !v.Option("filename").IsSet() {
 		return cli.Usagef("plan of what? Give a file or a directory with -f")
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	var plan wire.KernelPlan
+	var err error
 	var documents resource.Batch
 	unread := 0
 	if v.Option("in-place-of").IsSet() {
@@ -339,4 +335,55 @@ func tableText(b *strings.Builder, t *wire.PlannedTable) {
 	for i := range t.Others {
 		fmt.Fprintf(b, "  %s%s\n", t.Others[i].Name, whole(t.Others[i].Did))
 	}
+}
+
+func PlanVerb() *cli.Verb {
+	files := &cli.Option{Name: "filename", Letter: "f", Arg: "FILE|DIR", Group: "What to plan", Repeats: true,
+		Usage: "manifest, directory of manifests, or - for stdin; repeatable. Without it: the directories of --manifests"}
+	return &cli.Verb{
+		Name:    "plan",
+		About:   settings.SettingsAbout,
+		Options: slices.Concat([]*cli.Option{files}, runningOptions(), settings.SettingOptions(true)),
+		Run:     runPlan,
+	}
+}
+
+// runPlan prints the plan, and the problems on stderr.
+func runPlan(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	if running, err := planAgainst(v); err != nil || running {
+		if err != nil {
+			return err
+		}
+		return runPlanRunning(ctx, env, v)
+	}
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	paths := v.Option("filename").Texts
+	if len(paths) == 0 {
+		paths = cfg.ManifestDirs()
+	}
+	if len(paths) == 0 {
+		return cli.Usagef("plan of what? Give a file or a directory with -f")
+	}
+	out := bufio.NewWriter(env.Out)
+	planned, err := env.Plan(cfg, paths, env.In, out)
+	refused := 0
+	for _, problem := range planned.Problems {
+		fmt.Fprintln(env.Err, problem) // file:line:column first, as compilers do
+		if !problem.Warning {
+			refused++
+		}
+	}
+	if err != nil {
+		return resource.Unreadable(err)
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%s: the ruleset is without what was refused", output.Count(refused, "problem"))
+	}
+	return nil
 }

@@ -1,10 +1,14 @@
 package change
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
@@ -31,9 +35,6 @@ func RollbackVerb() *cli.Verb {
 
 // runRollback takes changes back.
 func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	if err := cli.CheckOutput(v); err != nil {
-		return err
-	}
 	if len(args) > 1 {
 		return cli.Usagef("rollback takes one revision")
 	}
@@ -49,10 +50,7 @@ func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	if err != nil {
 		return err
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	bare := revision == 0 && !v.Option("last").IsSet() && !v.Option("confirm").IsSet() && !v.Option("yes").On()
 	trial, err := newTrying(env, v, c)
 	if err != nil {
@@ -181,3 +179,264 @@ func revisionOf(what, text string) (uint64, error) {
 	}
 	return n, nil
 }
+
+// confirmRemovals releases held removals and prints their number.
+func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
+	status, err := settledRemovals(ctx, c)
+	if err != nil {
+		return err
+	}
+	if consequence := releaseConsequence(status); consequence != "" {
+		if err := env.Consent(v, consequence); err != nil {
+			return err
+		}
+	}
+	released, err := client.Call(ctx, c, wire.Release, wire.None{})
+	if err != nil {
+		return err
+	}
+	var text string
+	switch {
+	case released.Services > 0:
+		text = output.Count(released.Services, "Service") + " released.\n"
+	case released.Files > 0:
+		text = "Objects of " + output.Count(released.Files, "file") + " released.\n"
+	}
+	switch {
+	case released.Frontends == 1:
+		text += "1 address or port released that no object declares.\n"
+	case released.Frontends > 1:
+		text += fmt.Sprintf("%d addresses and ports released that no object declares.\n", released.Frontends)
+	}
+	text = cmp.Or(text, "Nothing is held.\n")
+	return env.Print(text)
+}
+
+// pendingPatience bounds the wait until it is decided whether what vanishes is held.
+const pendingPatience = 5 * time.Second
+
+// settledRemovals returns the status once no removal is undecided, at most pendingPatience later: what vanished a moment
+// ago may be held then.
+func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
+	defer cancel()
+	for {
+		status, err := c.Status(ctx)
+		if err != nil || status.PendingRemovals == 0 {
+			return status, err
+		}
+		select {
+		case <-ctx.Done():
+			return status, nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// releaseConsequence returns what a release removes, with its reason; "" when nothing is held.
+func releaseConsequence(s *wire.Status) string {
+	var parts []string
+	for i := range s.Problems {
+		problem := &s.Problems[i]
+		var what string
+		switch problem.Reason {
+		case "MassRemovalHeld":
+			if what = "objects that are in no file any more"; strings.Contains(problem.Message, "in the answers of") {
+				what = "the endpoints of Services"
+			} else if s.HeldRemovals > 0 {
+				what = output.Count(s.HeldRemovals, "Service")
+			}
+		case "UnknownServicesHeld":
+			if what = output.Count(s.UnknownFrontends, "address or port"); s.UnknownFrontends != 1 {
+				what = fmt.Sprintf("%d addresses and ports", s.UnknownFrontends)
+			}
+		default:
+			continue
+		}
+		why, _, _ := strings.Cut(problem.Message, "; as that may be an accident")
+		why, _, _ = strings.Cut(why, "; they stay in force")
+		parts = append(parts, fmt.Sprintf("this removes %s, and clients lose them (%s)", what, output.OneLine(why)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// The longest that a trial may last, and the shortest.
+const (
+	longestTrial  = 24 * time.Hour
+	shortestTrial = time.Second
+)
+
+// trialDuration reads how long a trial lasts.
+func trialDuration(name, text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < shortestTrial || d > longestTrial {
+		return 0, cli.Usagef("%s %q: want a duration as 90s or 5m, at most 24h", name, text)
+	}
+	return d, nil
+}
+
+// startTrial begins a trial of files.
+func startTrial(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
+	after, err := trialDuration("--start", v.Option("start").Text())
+	if err != nil {
+		return err
+	}
+	t, err := client.Call(ctx, c, wire.BeginTrial, wire.TrialQuery{For: after, Files: true})
+	if err != nil {
+		return err
+	}
+	return env.Print(fmt.Sprintf("Changes of files are undone at %s, unless `svcctl confirm`.\n", output.Stamp(t.Ends)))
+}
+
+// showTrial prints the trial that is under way, or the files that are held since one was undone.
+func showTrial(ctx context.Context, env *cli.Env, c *client.Client) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	t, text := s.Trial, ""
+	switch {
+	case t == nil:
+		text = "No change is on trial. `svcctl confirm --start 5m` begins a trial of files, `svcctl apply --confirm 5m` one of objects.\n"
+	case t.Pending():
+		text = fmt.Sprintf("On trial since %s: undone at %s, unless `svcctl confirm`.\n", output.Stamp(t.Began), output.Stamp(t.Ends))
+	default:
+		text = fmt.Sprintf("Undone at %s: these files are held at their content before the trial. `svcctl confirm` accepts them as they are, `svcctl confirm --start 5m` tries them again.\n", output.Stamp(*t.WentBack))
+	}
+	if t != nil {
+		for _, what := range slices.Concat(t.Objects, t.Files) {
+			text += "  " + what + "\n"
+		}
+	}
+	return env.Print(text)
+}
+
+// confirmOption is --confirm.
+func confirmOption() *cli.Option {
+	return &cli.Option{Name: "confirm", Arg: "DURATION", Group: cli.GroupHow, Usage: "undo the change after this time without `svcctl confirm`"}
+}
+
+// trying is the trial that a verb's changes belong to; nil: they stay.
+type trying struct {
+	env   *cli.Env
+	c     *client.Client
+	after time.Duration
+	began *wire.Trial
+}
+
+// newTrying reads --confirm.
+func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) (*trying, error) {
+	o := v.Option("confirm")
+	if !o.IsSet() {
+		return nil, nil
+	}
+	after, err := trialDuration("--confirm", o.Text())
+	if err != nil {
+		return nil, err
+	}
+	return &trying{env: env, c: c, after: after}, nil
+}
+
+// begin begins the trial before the first change.
+func (t *trying) begin(ctx context.Context) error {
+	if t == nil || t.began != nil {
+		return nil
+	}
+	began, err := client.Call(ctx, t.c, wire.BeginTrial, wire.TrialQuery{For: t.after})
+	if err != nil {
+		return err
+	}
+	t.began, t.c.Trial = began, began.ID
+	return nil
+}
+
+// printDeadline prints the time at which the trial is rolled back. A trial without any change is ended.
+func (t *trying) printDeadline(ctx context.Context) error {
+	if t == nil || t.began == nil {
+		return nil
+	}
+	if _, err := client.Call(ctx, t.c, wire.EndTrial, wire.EndQuery{ID: t.began.ID}); err == nil {
+		_, err = fmt.Fprintln(t.env.Err, "nothing has changed, so there is no trial")
+		return err
+	}
+	_, err := fmt.Fprintf(t.env.Err, "on trial: the change is undone at %s, unless `svcctl confirm`\n", output.Stamp(t.began.Ends))
+	return err
+}
+
+func ConfirmVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "confirm",
+		Options: append([]*cli.Option{
+			{Name: "back", Group: cli.GroupHow, Usage: "undo the change now"},
+			{Name: "start", Arg: "DURATION", Group: cli.GroupHow, Usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
+			{Name: "state", Group: cli.GroupHow, Usage: "show the trial, or the files that are held since one was undone"},
+			{Name: "removals", Group: cli.GroupHow, Usage: "confirm the removal of what is held since it vanished"},
+			cli.YesOption(),
+		}, settings.ConnectOptions()...),
+		Run: runConfirm,
+	}
+}
+
+// runConfirm ends a trial, begins or shows one, or confirms removals.
+func runConfirm(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	var asked []string
+	for _, name := range []string{"back", "start", "state", "removals"} {
+		if v.Option(name).IsSet() {
+			asked = append(asked, "--"+name)
+		}
+	}
+	switch removals := v.Option("removals").On(); {
+	case len(asked) > 1:
+		return cli.Usagef("confirm: %s exclude each other: give one", strings.Join(asked, " and "))
+	case v.Option("yes").IsSet() && !removals:
+		return cli.Usagef("confirm: --yes is about --removals, which asks: leave it out")
+	}
+	c := env.Client(v)
+	switch {
+	case v.Option("start").IsSet():
+		return startTrial(ctx, env, v, c)
+	case v.Option("state").On():
+		return showTrial(ctx, env, c)
+	case v.Option("removals").On():
+		return confirmRemovals(ctx, env, v, c)
+	case v.Option("back").On():
+		back, err := client.Call(ctx, c, wire.UndoTrial, wire.None{})
+		if err != nil {
+			return perhapsDone(err, "taken back")
+		}
+		return env.Print(revivedLines(back, "") + "The change was taken back.\n")
+	}
+	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.None{})
+	if err != nil {
+		return perhapsDone(err, "confirmed")
+	}
+	text := "Confirmed: " + output.Count(len(t.Objects), "object")
+	if len(t.Files) > 0 {
+		text += ", " + output.Count(len(t.Files), "file")
+	}
+	return env.Print(text + ".\n")
+}
+
+// perhapsDone adds to the error of a call that was sent and not answered that it may have taken effect.
+func perhapsDone(err error, what string) error {
+	if unreached, is := errors.AsType[*client.UnreachableError](err); !is || !unreached.Sent() {
+		return err
+	}
+	return fmt.Errorf("%w; the change may have been %s: see `svcctl status` when it runs again", err, what)
+}
+
+// revivedLines has a line for each object that is what it was.
+func revivedLines(b *wire.RolledBack, suffix string) string {
+	text := ""
+	for _, r := range b.Objects {
+		text += r.Object + " " + r.Did + suffix
+		if r.Why != "" {
+			text += ": " + output.OneLine(r.Why)
+		}
+		text += "\n"
+	}
+	return text
+}
+
+// errConflicts means that a rollback could not restore every object.
+var errConflicts = errors.New("not every object is served as it was: see above")

@@ -59,9 +59,6 @@ func ValidateVerb() *cli.Verb {
 
 // runValidate prints the problems of manifests.
 func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	if err := cli.CheckOutput(v); err != nil {
-		return err
-	}
 	args = slices.Concat(v.Option("filename").Texts, args)
 	if v.Option("schema").On() {
 		if len(args) > 0 || v.Option("output").IsSet() || v.Option("strict").IsSet() {

@@ -101,11 +101,13 @@ func (v *Verb) Has(name string) bool {
 	return slices.ContainsFunc(v.Options, func(o *Option) bool { return o.Name == name })
 }
 
-// GivenOnce refuses a flag that takes one value and was given several times.
-func (v *Verb) GivenOnce() error {
+// Check refuses a flag that takes one value and was given several times, and one that takes a word and has another.
+func (v *Verb) Check() error {
 	var problems []error
 	for _, o := range v.Options {
 		switch {
+		case o.Strict && !slices.Contains(o.Words, o.Text()):
+			problems = append(problems, fmt.Errorf("-%s %q: want one of %s", o.Letter, o.Text(), strings.Join(o.Words, ", ")))
 		case o.Repeats || len(o.Texts) < 2:
 		case o.Arg == "" || o.Optional && !slices.ContainsFunc(o.Texts, func(text string) bool { return text != "true" }):
 			problems = append(problems, fmt.Errorf("--%s is given %d times: give it once", o.Name, len(o.Texts)))
@@ -264,6 +266,8 @@ type Option struct {
 	Key    string   // its key in the file given with --config
 	Group  string   // the heading it stands under in help
 	Words  []string // the values it takes, when they are few
+	// Strict is set when it takes no others.
+	Strict bool
 	// optional is set when it may stand without its value, as a switch.
 	Optional bool
 	// repeats is set when it may be given several times.
@@ -304,14 +308,6 @@ func (o *Option) String() string { return strings.Join(o.Texts, ",") }
 // IsBoolFlag reports to package flag whether the flag needs no value.
 func (o *Option) IsBoolFlag() bool { return o.Arg == "" || o.Optional }
 
-// CheckOutput judges the verb's -o.
-func CheckOutput(vb *Verb) error {
-	if o := vb.Option("output"); !slices.Contains(o.Words, o.Text()) {
-		return Usagef("-o %q: want one of %s", o.Text(), strings.Join(o.Words, ", "))
-	}
-	return nil
-}
-
 const (
 	GroupWhich  = "Which objects"
 	GroupHow    = "How to do it"
@@ -320,7 +316,7 @@ const (
 
 // OutputOption is -o.
 func OutputOption(words ...string) *Option {
-	return &Option{Name: "output", Letter: "o", Arg: strings.Join(words, "|"), Def: words[0], Words: words, Group: GroupOutput, Usage: "form of the output"}
+	return &Option{Name: "output", Letter: "o", Arg: strings.Join(words, "|"), Def: words[0], Words: words, Strict: true, Group: GroupOutput, Usage: "form of the output"}
 }
 
 // maxTimeout is the appliance's limit of a wait.
@@ -333,4 +329,112 @@ func Duration(name, text string) (time.Duration, error) {
 		return 0, Usagef("--%s %q: want a duration as 500ms, 30s or 2m, at most 1h", name, text)
 	}
 	return d, nil
+}
+
+// NormalizeArgs puts a command line into the order that package flag reads: the words of the verb, its
+// flags as --name=value, then its arguments. So flags may stand anywhere, before the verb, between its words
+// and between arguments, and letters may stand together or at their value, as in -Aw and
+// -nshop, as kubectl has it. Flags before the verb are those of common. Unknown words and flags stay as they are.
+func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
+	v, flags, args := (&Verb{Options: common}).Descend(root, args)
+	if v == root {
+		return args
+	}
+	out := append(strings.Fields(v.Name), flags...)
+	if v.Command {
+		return append(out, args...)
+	}
+	var rest []string
+	for len(args) > 0 {
+		switch arg := args[0]; {
+		case arg == "--":
+			rest = append(rest, args[1:]...)
+			args = nil
+		case len(arg) > 1 && arg[0] == '-':
+			var flags []string
+			flags, args = v.Flags(args)
+			out = append(out, flags...)
+		default:
+			rest = append(rest, arg)
+			args = args[1:]
+		}
+	}
+	if len(rest) > 0 {
+		out = append(append(out, "--"), rest...)
+	}
+	return out
+}
+
+// Descend returns the verb below v that args name, the flags before and between its words, which are those of common,
+// and the rest.
+func (common *Verb) Descend(v *Verb, args []string) (found *Verb, flags, rest []string) {
+	for rest = args; len(rest) > 0; {
+		if sub := v.Below(rest[0]); sub != nil {
+			all := &Verb{Options: slices.Clone(sub.Options)}
+			for _, s := range sub.Verbs {
+				all.Options = append(all.Options, s.Options...)
+			}
+			found, more, rest := all.Descend(sub, rest[1:])
+			return found, append(flags, more...), rest
+		}
+		name, _, _ := strings.Cut(strings.TrimLeft(rest[0], "-"), "=")
+		if len(v.Verbs) == 0 || len(rest[0]) < 2 || rest[0][0] != '-' || !common.Has(name) && (strings.HasPrefix(rest[0], "--") || name == "" || common.lettered(name[:1]) == nil) {
+			break
+		}
+		var more []string
+		more, rest = common.Flags(rest)
+		flags = append(flags, more...)
+	}
+	return v, flags, rest
+}
+
+// Flags reads the flag, or the letters, that args begin with.
+func (v *Verb) Flags(args []string) (flags, rest []string) {
+	arg, rest := args[0], args[1:]
+	if long, isLong := strings.CutPrefix(arg, "--"); isLong {
+		return v.flag(long, arg, rest)
+	}
+	letters := arg[1:]
+	for letters != "" {
+		o := v.lettered(letters[:1])
+		if o == nil {
+			// A long name with one dash, or an unknown one: package flag refuses it.
+			found, rest := v.flag(letters, "-"+letters, rest)
+			return append(flags, found...), rest
+		}
+		switch value, given := strings.CutPrefix(letters[1:], "="); {
+		case o.Arg == "" && !given:
+			flags = append(flags, "--"+o.Name)
+			letters = letters[1:]
+			continue
+		case value != "" || given:
+			return append(flags, "--"+o.Name+"="+value), rest
+		case o.Optional || len(rest) == 0:
+			return append(flags, "--"+o.Name), rest
+		}
+		return append(flags, "--"+o.Name+"="+rest[0]), rest[1:]
+	}
+	return flags, rest
+}
+
+// flag reads a flag that has a long name; as is how it was written.
+func (v *Verb) flag(long, as string, rest []string) (flags, left []string) {
+	name, _, given := strings.Cut(long, "=")
+	if !v.Has(name) || given {
+		return []string{as}, rest
+	}
+	if o := v.Option(name); o.Arg == "" || o.Optional || len(rest) == 0 {
+		return []string{as}, rest
+	}
+	return []string{"--" + name + "=" + rest[0]}, rest[1:]
+}
+
+// lettered is the option with a letter, or nil.
+func (v *Verb) lettered(letter string) *Option {
+	for _, o := range v.Options {
+		if o.Letter == letter {
+			return o
+		}
+	}
+	return nil
 }

@@ -50,9 +50,7 @@ func runDescribe(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 		return err
 	}
 	d := &describing{env: env, events: v.Option("show-events").Text() != "false"}
-	if d.c, err = env.Client(v); err != nil {
-		return err
-	}
+	d.c = env.Client(v)
 	if d.status, err = d.c.Status(ctx); err != nil {
 		return err
 	}

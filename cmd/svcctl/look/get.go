@@ -93,8 +93,8 @@ func newGetting(env *cli.Env, v *cli.Verb, args []string) (*getting, []resource.
 	}
 	several := slices.ContainsFunc(what, func(t resource.Target) bool { return t.Kind.Plural != what[0].Kind.Plural })
 	g.prefix = several || v.Option("show-kind").On()
-	g.c, err = env.Client(v)
-	return g, what, err
+	g.c = env.Client(v)
+	return g, what, nil
 }
 
 // objects prints whole objects.

@@ -43,8 +43,8 @@ func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	if len(args) > 0 || v.Option("filename").IsSet() {
 		return waitForObjects(ctx, env, v, args)
 	}
-	c, err := env.Client(v)
-	problems := cli.Flatten(err)
+	c := env.Client(v)
+	problems := cli.Flatten(c.Failed)
 	cond := client.Condition(v.Option("for").Text())
 	if cond != client.Synced && cond != client.Ready {
 		problems = append(problems, fmt.Errorf("--for %q: want synced or ready; an object has more, see `svcctl wait --help`", cond))
@@ -162,10 +162,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	if err != nil {
 		return err
 	}
-	c, err := env.Client(v)
-	if err != nil {
-		return err
-	}
+	c := env.Client(v)
 	if what[0].Name == "" {
 		if what, err = listed(ctx, c, what, resource.Selectors(v)); err != nil {
 			return err

@@ -6,5 +6,5 @@
 // are reported at once.
 //
 //	cfg, err := settings.Load(env, v)
-//	c, err := env.Client(v)
+//	c := env.Client(v)
 package settings

@@ -1,9 +1,12 @@
 package settings
 
 import (
+	"bytes"
 	"cmp"
 	_ "embed" // settings.txt
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -11,8 +14,13 @@ import (
 	"strings"
 	"sync"
 
+	"gopkg.in/yaml.v3"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -203,4 +211,319 @@ func parseLogLevel(text string) (slog.Level, error) {
 		return level, fmt.Errorf("%q is not a level: give one of %s", text, strings.Join(words, ", "))
 	}
 	return level, level.UnmarshalText([]byte(text))
+}
+
+// Load returns the configuration for a verb: for each of its settings the value of its
+// flag, else of its environment variable, else of the file, else the default. A value
+// for a list replaces the list. The error is a usageError
+// with everything that is wrong; settings that the verb does not have are not judged.
+func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
+	cfg := config.Default()
+	cfg.Version = env.Version
+	file, problems := configFile(env, v)
+	sources := map[string]string{}
+	for _, s := range Settings() {
+		if !v.Has(s.Name) {
+			continue
+		}
+		g, ok := Lookup(env, v.Option(s.Name), s, file)
+		if !ok {
+			continue
+		}
+		sources[s.Name] = g.source
+		if err := s.Set(&cfg, g.Texts); err != nil {
+			for _, line := range cli.Lines(err) {
+				problems = append(problems, fmt.Errorf("%s: %s", g.source, line))
+			}
+		}
+	}
+	for _, err := range cli.Flatten(cfg.Validate()) {
+		switch e, ok := errors.AsType[*config.Error](err); {
+		case ok && !v.Has(e.Flag):
+		case ok && sources[e.Flag] != "":
+			problems = append(problems, fmt.Errorf("%s %q: %s", sources[e.Flag], e.Value, e.Problem))
+		default:
+			problems = append(problems, err)
+		}
+	}
+	if len(problems) > 0 {
+		return cfg, &cli.UsageError{Problems: problems}
+	}
+	return cfg, nil
+}
+
+// Lookup finds what a setting was given. An environment variable that is empty
+// counts as not set.
+func Lookup(env *cli.Env, o *cli.Option, s Setting, file map[string]given) (given, bool) {
+	if o.IsSet() {
+		g := given{source: "--" + s.Name}
+		for _, t := range o.Texts {
+			g.Texts = append(g.Texts, s.Split(t)...)
+		}
+		return g, true
+	}
+	if t, ok := env.LookupEnv(o.Env); ok && t != "" {
+		return given{Texts: s.Split(t), source: o.Env}, true
+	}
+	g, ok := file[o.Key]
+	return g, ok
+}
+
+// ConfigOption is --config.
+func ConfigOption() *cli.Option {
+	return &cli.Option{Name: "config", Arg: cli.ArgFile, Env: ConfigEnv, Group: GroupPlaces,
+		Usage: "YAML file with any of the settings below; flags and environment variables come before it"}
+}
+
+// Socket is the path of the appliance's socket.
+func Socket(env *cli.Env, v *cli.Verb) (string, error) {
+	cfg, err := Load(env, v)
+	if err != nil {
+		return "", err
+	}
+	return cfg.API.Socket, nil
+}
+
+// SettingsAbout is the paragraph about the sources of settings in the help of serve and plan.
+const SettingsAbout = `Every flag is also an environment variable and a key of the file given with
+--config: --node-name is SVCCTL_NODE_NAME and nodeName, --cluster-cidr is
+SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag takes precedence, then the variable, then the
+file, then the default. Lists are repeated flags, text with commas, or YAML lists; a given
+list replaces that of lower precedence.`
+
+// SettingOptions are the options of all settings, or of those that a plan needs.
+func SettingOptions(plan bool) []*cli.Option {
+	o := []*cli.Option{ConfigOption()}
+	for _, s := range Settings() {
+		if !plan || !s.ServeOnly {
+			o = append(o, s.Option())
+		}
+	}
+	return o
+}
+
+// ConfigEnv is the environment variable that stands in for --config.
+const ConfigEnv = "SVCCTL_CONFIG"
+
+// MaxConfigFile bounds the configuration file, in bytes.
+const MaxConfigFile = 1 << 20
+
+// configFile reads the file that --config names: what it gives, by key, and
+// everything that is wrong with it.
+func configFile(env *cli.Env, v *cli.Verb) (map[string]given, []error) {
+	path := v.Option("config").Text()
+	if path == "" {
+		path, _ = env.LookupEnv(ConfigEnv)
+	}
+	if path == "" {
+		return nil, nil
+	}
+	data, err := appliance.ReadFile(path, MaxConfigFile)
+	if err != nil {
+		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
+	}
+	return parseConfig(path, data)
+}
+
+// parseConfig reads a configuration: one mapping of setting keys to a value or a
+// list of values. A key without a value counts as not there.
+func parseConfig(path string, data []byte) (map[string]given, []error) {
+	var doc yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := decoder.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil // nothing but comments
+	case err != nil:
+		return nil, []error{fmt.Errorf("%s: %w", path, err)}
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, []error{fmt.Errorf("%s: more than one document: put everything into the first", path)}
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil, nil
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, []error{fmt.Errorf("%s:%d: want keys and values, as `zone: zone-a`", path, root.Line)}
+	}
+	known := map[string]Setting{}
+	var keys []string
+	for _, s := range Settings() {
+		known[s.Key()] = s
+		keys = append(keys, s.Key())
+	}
+	out := map[string]given{}
+	var problems []error
+	seen := map[string]int{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		s, ok := known[key.Value]
+		source := fmt.Sprintf("%s:%d: %s", path, key.Line, key.Value)
+		switch {
+		case key.Kind != yaml.ScalarNode || !ok:
+			problems = append(problems, fmt.Errorf("%s:%d: there is no setting %q: %s",
+				path, key.Line, key.Value, output.DidYouMean("", key.Value, keys, "`svcctl help serve` lists them")))
+			continue
+		case seen[key.Value] > 0:
+			problems = append(problems, fmt.Errorf("%s: is on line %d already: leave one of the two", source, seen[key.Value]))
+			continue
+		}
+		seen[key.Value] = key.Line
+		texts, err := configValue(s, value)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", source, err))
+			continue
+		}
+		if texts != nil {
+			out[key.Value] = given{Texts: texts, source: source}
+		}
+	}
+	return out, problems
+}
+
+// configValue returns the texts of a key's value: nil for null.
+func configValue(s Setting, value *yaml.Node) ([]string, error) {
+	switch {
+	case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
+		return nil, nil
+	case value.Kind == yaml.ScalarNode:
+		return s.Split(value.Value), nil
+	case value.Kind != yaml.SequenceNode || !s.List:
+		want := "a single value"
+		if s.List {
+			want = "a list of values, or one text with commas"
+		}
+		return nil, fmt.Errorf("want %s", want)
+	}
+	texts := []string{}
+	for _, item := range value.Content {
+		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+			return nil, fmt.Errorf("line %d: want a text", item.Line)
+		}
+		texts = append(texts, item.Value)
+	}
+	return texts, nil
+}
+
+// given has the texts of a setting, and their source.
+type given struct {
+	Texts  []string
+	source string // "--zone", "SVCCTL_ZONE" or "svcctl.yaml:7: zone"
+}
+
+const GroupConnect = "Which appliance"
+
+// The most bytes of files that an operator names: a token, and a bundle of certificates.
+const (
+	maxToken = 64 << 10
+	MaxPEM   = 4 << 20
+)
+
+// SocketOptions returns the options by which a verb finds the appliance of this box.
+func SocketOptions() []*cli.Option {
+	socket := Options(GroupConnect, "socket")[0]
+	socket.Usage = "unix socket of the appliance"
+	return []*cli.Option{{Name: "config", Arg: cli.ArgFile, Env: ConfigEnv, Group: GroupConnect,
+		Usage: "YAML file of `svcctl serve`, for its socket"}, socket}
+}
+
+// ConnectOptions returns the options by which a verb finds an appliance, local or remote.
+func ConnectOptions() []*cli.Option {
+	return append(SocketOptions(),
+		&cli.Option{Name: "server", Arg: "HOST:PORT", Env: "SVCCTL_SERVER", Group: GroupConnect,
+			Usage: "remote appliance, at its --listen, instead of the socket"},
+		&cli.Option{Name: "token-file", Arg: cli.ArgFile, Env: "SVCCTL_TOKEN_FILE", Group: GroupConnect,
+			Usage: "file with the bearer token for --server"},
+		&cli.Option{Name: "token", Arg: "TOKEN", Env: "SVCCTL_TOKEN", Group: GroupConnect,
+			Usage: "the bearer token itself, which others on this machine can then see"},
+		&cli.Option{Name: "ca", Arg: cli.ArgFile, Env: "SVCCTL_CA", Group: GroupConnect,
+			Usage: "file with the certificate that --server is checked with"},
+	)
+}
+
+// NamespaceOption is -n.
+func NamespaceOption() *cli.Option {
+	return &cli.Option{Name: "namespace", Letter: "n", Arg: "NAMESPACE", Def: "default", Env: "SVCCTL_NAMESPACE",
+		Group: cli.GroupWhich, Usage: "namespace of the objects"}
+}
+
+// Given returns the text of an option, from its flag or its environment variable, and which of the
+// two; an empty variable counts as not set.
+func Given(env *cli.Env, o *cli.Option) (text, source string) {
+	if o.IsSet() {
+		return o.Text(), "--" + o.Name
+	}
+	if text, ok := env.LookupEnv(o.Env); ok && text != "" {
+		return text, o.Env
+	}
+	return "", ""
+}
+
+// Namespace is the namespace that a verb is about.
+func Namespace(env *cli.Env, v *cli.Verb) string {
+	o := v.Option("namespace")
+	if text, source := Given(env, o); source != "" && text != "" {
+		return text
+	}
+	return o.Def
+}
+
+// Client returns the client of the appliance. Its warnings go to stderr. Where the command line names none, each call returns the
+// usageError.
+func Client(env *cli.Env, v *cli.Verb) *client.Client {
+	c, err := Connect(env, v)
+	if err != nil {
+		return &client.Client{Failed: err}
+	}
+	var said sync.Map // each text once, as kubectl has it: a verb may ask several times
+	c.Warned = func(text string) {
+		if _, before := said.LoadOrStore(text, true); !before {
+			fmt.Fprintf(env.Err, "Warning: %s\n", text)
+		}
+	}
+	return c
+}
+
+func Connect(env *cli.Env, v *cli.Verb) (*client.Client, error) {
+	url, source := Given(env, v.Option("server"))
+	switch socketFlag := v.Option("socket").IsSet(); {
+	case socketFlag && source == "--server":
+		return nil, cli.Usagef("--socket and --server name two appliances: leave one of them out")
+	case url == "" || socketFlag:
+		socket, err := Socket(env, v)
+		if err != nil {
+			return nil, err
+		}
+		c := client.New(socket)
+		if bool(env.Packaged) && !socketFlag { // else it may be another one than that of the unit
+			c.Start = env.Packaged.Serve()
+		}
+		return c, nil
+	}
+	server := client.Server{URL: url}
+	token, tokenSource := Given(env, v.Option("token"))
+	switch file, fileSource := Given(env, v.Option("token-file")); {
+	case tokenSource == "--token" || tokenSource != "" && fileSource != "--token-file":
+		server.Token = token
+	case file != "":
+		content, err := appliance.ReadFile(file, maxToken)
+		if err != nil {
+			return nil, cli.Usagef("%s: %v", fileSource, err)
+		}
+		if server.Token = strings.TrimSpace(string(content)); server.Token == "" {
+			return nil, cli.Usagef("%s: %s is empty", fileSource, file)
+		}
+	}
+	if ca, caSource := Given(env, v.Option("ca")); ca != "" {
+		content, err := appliance.ReadFile(ca, MaxPEM)
+		if err != nil {
+			return nil, cli.Usagef("%s: %v", caSource, err)
+		}
+		server.CA = content
+	}
+	c, err := client.Remote(server)
+	if err != nil {
+		return nil, cli.Usagef("%s: %v", source, err)
+	}
+	return c, nil
 }
