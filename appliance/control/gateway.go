@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/gateway"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
 )
@@ -44,8 +46,9 @@ type gateways struct {
 	users    map[object.Ref]refs         // the Gateways that depend on an object
 	of       map[string]object.Ref       // the Gateway of a generated Service
 	known    map[object.Ref]*served
-	again    refs // Gateways to plan in the next sync, whatever changes
-	stuck    refs // Gateways whose Service is stored with a problem, perhaps not as it was made: any change may end it
+	problems map[object.Ref][]resolve.Problem // of the Gateways that have some
+	again    refs                             // Gateways to plan in the next sync, whatever changes
+	stuck    refs                             // Gateways whose Service could not be stored as it was made: a change of another Service may end that
 
 	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
 	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
@@ -64,7 +67,6 @@ type served struct {
 	made      map[object.Ref]object.Object // as they were given away to be stored
 	routes    refs
 	revision  uint64 // of the store with all that is generated
-	problems  []resolve.Problem
 	failed    string // the reason that the generated objects are not stored; "": they are
 }
 
@@ -76,7 +78,7 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	return &gateways{
 		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
 		children: map[object.Ref]refs{}, parents: map[object.Ref][]object.Ref{}, users: map[object.Ref]refs{}, of: map[string]object.Ref{},
-		known: map[object.Ref]*served{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
+		known: map[object.Ref]*served{}, problems: map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
 	}
 }
 
@@ -127,8 +129,8 @@ func (c *gateways) sync() error {
 			w.gateways.add(gw)
 		}
 	}
-	if changes.Revision != c.seen {
-		maps.Copy(w.gateways, c.stuck)
+	if len(changes.Services) > 0 { // nothing waits for them
+		maps.Copy(c.again, c.stuck)
 	}
 	c.seen = changes.Revision
 	if len(w.gateways)+len(w.routes) == 0 && !w.classes {
@@ -319,7 +321,9 @@ func (c *gateways) storeLate() error {
 	return late()
 }
 
-func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
+func compareRefs(a, b object.Ref) int {
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
 
 // commit stores a batch, if it has anything, and returns the revision with it; 0: nothing of it is for the dataplane.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
@@ -495,19 +499,20 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	}
 	for o := range s.generated {
 		if o.Kind == object.KindService {
-			if c.of[o.Key()] = ref; len(c.store.ProblemsOf(o)) > 0 {
+			if c.of[o.Key()] = ref; slices.ContainsFunc(c.store.ProblemsOf(o), func(q manifest.Problem) bool { return !q.Warning }) {
 				c.stuck.add(ref)
 			}
 		}
 	}
-	s.routes, s.problems = refs{}, nil
+	s.routes = refs{}
+	delete(c.problems, ref)
 	for _, o := range p.Statuses {
 		if at := object.RefOf(o); slices.Contains(routeKinds, at.Kind) {
 			s.routes.add(at)
 		}
 	}
 	for _, q := range p.Problems {
-		s.problems = append(s.problems, resolve.Problem{Object: q.Object, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
+		c.problems[ref] = append(c.problems[ref], resolve.Problem{Object: q.Object, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
 	}
 	if s.revision = max(s.revision, revision, 1); p.Pending {
 		c.waiting[ref] = true
@@ -609,8 +614,8 @@ func (c *gateways) Trouble(key string) []gateway.Trouble {
 
 // Problems returns the problems of Gateways, ListenerSets and routes.
 func (c *gateways) Problems() (all []resolve.Problem) {
-	for _, ref := range slices.SortedFunc(maps.Keys(c.known), compareRefs) {
-		all = append(all, c.known[ref].problems...)
+	for _, ref := range slices.SortedFunc(maps.Keys(c.problems), compareRefs) {
+		all = append(all, c.problems[ref]...)
 	}
 	return all
 }

@@ -497,3 +497,33 @@ func TestGatewayStatusesAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// A Gateway that waits, for an address or for a port of another one, does not delay changes of others: they are in the dataplane before
+// they are stored, and of the one that waits for an address nothing is planned.
+func Test1091_gateways_that_wait_delay_no_others(t *testing.T) {
+	named := func(name, address, port string) string {
+		return strings.NewReplacer("name: edge", "name: "+name, "  listeners:", "  addresses: [{value: "+address+"}]\n  listeners:", "port: 5432", "port: "+port).Replace(gatewayText[:strings.Index(gatewayText, "---")]) + "---\n"
+	}
+	r := newGatewayRig(t)
+	r.files(named("far", "203.0.113.1", "80") + named("first", "198.51.100.5", "80") + named("second", "198.51.100.5", "81") + gatewayText)
+	r.settle()
+	all := named("far", "203.0.113.1", "80") + named("first", "198.51.100.5", "80") + named("second", "198.51.100.5", "80") + gatewayText
+	r.files(all)
+	r.settle()
+	if stuck := r.c.gateways.stuck; len(stuck) != 1 {
+		t.Fatalf("Gateways that could not be stored as they were made: %v, want the second", stuck)
+	}
+	for _, weight := range []string{"4", "9"} {
+		r.files(strings.NewReplacer("weight: 9", "weight: "+weight, "10.1.0.2", "10.1.0."+weight).Replace(all))
+		at := r.objects.Revision()
+		if err := r.c.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := sharesOf(r.c.Ahead()["default/edge-svcctl"]), []string{"default/blue:5432=" + weight + " 10.1.0.1 10.1.0." + weight, "default/green:5432=1"}; !slices.Equal(got, want) || r.objects.Revision() != at {
+			t.Errorf("the dataplane gets %q, want %q; %d changes are stored first", got, want, r.objects.Revision()-at)
+		}
+		if n := r.settle(); n != 2 {
+			t.Errorf("%d changes are stored of a weight, want the slice and the status of the route", n)
+		}
+	}
+}

@@ -81,7 +81,7 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.ListenerSet:
 		return []any{name, conditionText(o.Status.Conditions, "Accepted"), conditionText(o.Status.Conditions, "Programmed"), age}
 	case *object.TLSRoute:
-		return []any{name, listText(o.Spec.Hostnames, len(o.Spec.Hostnames)), age}
+		return []any{name, age, listText(o.Spec.Hostnames, len(o.Spec.Hostnames))}
 	case *object.HTTPRoute:
 		return []any{name, listText(o.Spec.Hostnames, len(o.Spec.Hostnames)), age}
 	case *object.ServiceCIDR:

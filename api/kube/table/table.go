@@ -124,7 +124,7 @@ var columns = map[string]string{
 	object.KindGatewayClass:       "Name | Controller = GatewayClassSpec.controllerName | Accepted = GatewayClassStatus.conditions | Age | *Description = GatewayClassSpec.description",
 	object.KindGateway:            "Name | Class = GatewaySpec.gatewayClassName | Address = GatewayStatus.addresses | Programmed = GatewayStatus.conditions | Age",
 	object.KindListenerSet:        "Name | Accepted = ListenerSetStatus.conditions | Programmed = ListenerSetStatus.conditions | Age",
-	object.KindTLSRoute:           "Name | Hostnames = TLSRouteSpec.hostnames | Age",
+	object.KindTLSRoute:           "Name | Age | *Hostnames = TLSRouteSpec.hostnames",
 	object.KindHTTPRoute:          "Name | Hostnames = HTTPRouteSpec.hostnames | Age",
 	object.KindServiceCIDR:        "Name | CIDRs = ServiceCIDRSpec.cidrs | Age",
 	object.KindIPAddress:          "Name | ParentRef = IPAddressSpec.parentRef",

@@ -91,7 +91,7 @@ func TestCells(t *testing.T) {
 		{"gateway.networking.k8s.io/v1", "GatewayClass", `{"spec":{"controllerName":"svcctl.io/gateway","description":"d"},"status":{"conditions":[{"type":"Accepted","status":"True"}]}}`, "web|svcctl.io/gateway|True|10m|d"},
 		{"gateway.networking.k8s.io/v1", "Gateway", `{"spec":{"gatewayClassName":"svcctl"},"status":{"addresses":[{"value":"192.0.2.1"},{"value":"2001:db8::1"}],"conditions":[{"type":"Accepted","status":"True"},{"type":"Programmed","status":"False"}]}}`, "web|svcctl|192.0.2.1,2001:db8::1|False|10m"},
 		{"gateway.networking.k8s.io/v1", "ListenerSet", `{"status":{"conditions":[{"type":"Accepted","status":"True"}]}}`, "web|True||10m"},
-		{"gateway.networking.k8s.io/v1", "TLSRoute", `{"spec":{"hostnames":["a.example","b.example","c.example","d.example"]}}`, "web|a.example,b.example,c.example + 1 more...|10m"},
+		{"gateway.networking.k8s.io/v1", "TLSRoute", `{"spec":{"hostnames":["a.example","b.example","c.example","d.example"]}}`, "web|10m|a.example,b.example,c.example + 1 more..."},
 		{"gateway.networking.k8s.io/v1", "TCPRoute", `{}`, "web|10m"},
 		{"networking.k8s.io/v1", "ServiceCIDR", `{"spec":{"cidrs":["10.96.0.0/12","fd00::/112"]}}`, "web|10.96.0.0/12,fd00::/112|10m"},
 		{"networking.k8s.io/v1", "IPAddress", `{"spec":{"parentRef":{"resource":"services","namespace":"a","name":"b"}}}`, "web|services/a/b"},
