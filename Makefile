@@ -128,9 +128,10 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt, FLEET=1
 	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) FLEET=$(FLEET) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
 
-night: ## the simulation for HOURS (8) in JOBS (2) processes: simulated hours, failures, and whether goroutines, descriptors and memory stay flat
+NIGHTS ?= bin/nights
+night: ## the simulation for HOURS (8) in JOBS (2) processes, and what all nights in NIGHTS sum up to (HOURS=0: that alone): simulated hours, failures, and whether goroutines, descriptors and memory stay flat
 	go test -c -o bin/simulate.test ./appliance/simulate
-	.ci/night $(or $(HOURS),8) $(or $(JOBS),2)
+	.ci/night $(or $(HOURS),8) $(or $(JOBS),2) $(NIGHTS)
 
 models: ## the models of the simulation against nf_tables and etcd: make models SCRIPTS=200 TRANSACTIONS=10000 (root or sudo)
 	@.ci/deps etcd
@@ -140,8 +141,8 @@ models: ## the models of the simulation against nf_tables and etcd: make models 
 sim-cover: ## what the simulation alone reaches of the product, and what it never does: make sim-cover SEEDS=60
 	.ci/cover $(SEEDS)
 
-planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME
-	BUG=$(BUG) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
+planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME; REPLAY=30: have so many of the failing scripts run again, and shrunk
+	BUG=$(BUG) REPLAY=$(REPLAY) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
 
 CONSUL ?= v1.12.9
 discover-servers: bin/servers/consul ## svcctl discover with a real Consul, built in five minutes, and the Nomad that SVCCTL_NOMAD names: make discover-servers CONSUL=v1.12.9

@@ -154,7 +154,7 @@ var edges = map[string][]string{
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
 	"appliance/simulate": { // for tests only
-		"api/auth", "api/rest", "api/wire", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/annotation", "store/engine", "store/fleet", "store/kind", "store/manifest", "store/object", "watch",
+		"api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/annotation", "store/engine", "store/fleet", "store/kind", "store/manifest", "store/object", "watch",
 	},
 	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim", "store/object"},
 

@@ -277,7 +277,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// concerned are the Services that wait, and those with an address that lies in other pools than before.
+// concerned are the Services that wait, those with an address that lies in other pools than before, and those without an address of
+// one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {
 		i := slices.IndexFunc(pools, func(p alloc.Pool) bool { return p.Contains(addr) })
@@ -292,12 +293,15 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	}
 	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
-		if is, isIn := nameIn(now, addr); was == is && wasIn == isIn {
-			continue
-		}
+		is, isIn := nameIn(now, addr)
+		moved := was != is || wasIn != isIn
 		for _, owner := range owners {
-			if ref := object.ServiceRef(owner); s.table.get(ref) != nil {
-				refs[ref] = struct{}{}
+			ref := object.ServiceRef(owner)
+			if r := s.table.get(ref); r != nil {
+				svc := r.Object.(*object.Service)
+				if moved || len(svc.Status.LoadBalancer.Ingress) < len(svc.Spec.IPFamilies) {
+					refs[ref] = struct{}{}
+				}
 			}
 		}
 	}

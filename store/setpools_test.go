@@ -1,6 +1,7 @@
 package store
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -63,5 +64,27 @@ func TestSetPools(t *testing.T) {
 	set(true, lan, far, more)
 	if b.ingress("c") != "192.0.2.9" {
 		t.Errorf("c has %q", b.ingress("c"))
+	}
+}
+
+// Test1124_pool_of_a_second_family: a Service of two families that has an IP of one gets one of the other as soon as a pool has it, not
+// after a restart alone.
+func Test1124_pool_of_a_second_family(t *testing.T) {
+	of := func(first, last string) alloc.Pool {
+		return alloc.Pool{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	}
+	b := newBox(t, func(c *Config) {
+		c.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:172:30::/112")}
+		c.Pools = []alloc.Pool{of("198.51.100.4", "198.51.100.5")}
+	})
+	b.apply("web.yaml", yamlOf("web {type: LoadBalancer, ipFamilyPolicy: RequireDualStack}"))
+	if got := b.service("web").Status.LoadBalancer.Ingress; len(got) != 1 {
+		t.Fatalf("without an IPv6 pool it has %v", got)
+	}
+	if _, err := b.s.SetPools([]alloc.Pool{of("198.51.100.4", "198.51.100.5"), of("2001:db8::4", "2001:db8::5")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.service("web").Status.LoadBalancer.Ingress; len(got) != 2 || got[1].IP != "2001:db8::4" {
+		t.Errorf("with an IPv6 pool it has %v", got)
 	}
 }

@@ -248,7 +248,7 @@ func (l *Loop) step() {
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.progress()
 	var storeErr error
-	if !l.observed.tampered { // rules of others do not wait for ours, nor for what fails below
+	if !l.observed.tampered && l.applier.certain() { // rules of others do not wait for ours, nor for what fails below
 		storeErr = l.renewFast()
 	}
 	if err := l.placeHost(); err != nil {

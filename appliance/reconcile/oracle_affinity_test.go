@@ -89,7 +89,7 @@ func (h *stickyHistory) run() (failure string) {
 			got := host.Send(sent, clock, r)
 			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
 				return fmt.Sprintf("world %d: %v\nthe oracle wants one of %v\ngot %v\n\t%s\n%v",
-					i, packet, want, got, strings.Join(got.Trace, "\n\t"), h)
+					i, packet, want, got, strings.Join(got.Trace(), "\n\t"), h)
 			}
 			if got.Kind == sim.Delivered {
 				host.Answer(sent, got)

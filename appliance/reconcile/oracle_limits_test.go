@@ -61,7 +61,7 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 				continue // TestOracle is about them; here they count for nothing
 			}
 			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
-				return packet.String() + fmt.Sprintf("\nthe oracle wants one of %v\ngot %v", want, got) + "\n\t" + strings.Join(got.Trace, "\n\t")
+				return packet.String() + fmt.Sprintf("\nthe oracle wants one of %v\ngot %v", want, got) + "\n\t" + strings.Join(got.Trace(), "\n\t")
 			}
 			if met != nil {
 				met[want[0].Kind]++

@@ -21,6 +21,8 @@ import (
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/advertise"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/metrics"
@@ -28,6 +30,7 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
@@ -62,10 +65,13 @@ func (l *life) kill() {
 
 // start begins a process on the disk, the kernel, the files and the host as they are.
 func (b *box) start() error {
+	now := *b.config
+	now.ObjectPools = &config.ObjectPools{} // those that this process has read
+	b.config = &now
 	cfg := b.config
 	log := slog.New(slog.NewTextHandler(b.log(), nil))
 	ctx, end := context.WithCancel(context.Background())
-	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: &checks{down: b.down}}
+	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: newChecks(b)}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock
@@ -106,11 +112,17 @@ func (b *box) start() error {
 				return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
 			},
 			HostProblems: func(facts *node.Facts) []manifest.Problem { return cfg.OverlapProblems(facts, hosts.IsVIP) },
-			Listening:    func(*sockets.Ports) ([]sockets.Socket, error) { return nil, nil },
+			Listening: func(*sockets.Ports) (all []sockets.Socket, err error) {
+				for _, p := range b.programs {
+					all = append(all, sockets.Socket{Protocol: strings.ToLower(string(p.Protocol)), Local: p.At, BothFamilies: p.At.Addr() == netip.IPv6Unspecified()})
+				}
+				return all, nil
+			},
 			HoldSentinel: func() error { return nil },
 		},
 		Controllers: reconcile.Controllers{
 			Cluster: control.NewClusterObjects(cfg.ClusterObjects(), objects, hosts), Endpoints: control.NewEndpoints(cfg.EndpointsFacts(), objects),
+			Pools: control.NewPools(objects, advertise.Box{Pools: settings.Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}, func(plan *advertise.Plan) { cfg.ObjectPools.Set(plan.Pools) }),
 		},
 		Parts: []reconcile.Part{l.grants, l.checks}, Log: log, Clock: clock,
 		Publisher: &reconcile.Publisher{
@@ -187,7 +199,9 @@ func (b *box) request(method, path, body, fate string) (status int, text string)
 	}
 	r := httptest.NewRequestWithContext(ctx, method, path, reader)
 	r.ContentLength = int64(len(body))
-	r.Header.Set("Content-Type", "application/json")
+	if r.Header.Set("Content-Type", "application/json"); method == "PATCH" {
+		r.Header.Set("Content-Type", "application/apply-patch+yaml")
+	}
 	answer := httptest.NewRecorder()
 	b.life.handler.ServeHTTP(answer, r)
 	if b.life.dead.Load() || fate == fateLost || fate == fateGone {
@@ -196,14 +210,23 @@ func (b *box) request(method, path, body, fate string) (status int, text string)
 	return answer.Code, answer.Body.String()
 }
 
-// checks is a Part with the verdicts on endpoints.
+// checks is a Part with the verdicts on endpoints, and the source sets, which stay as they are.
 type checks struct {
 	reconcile.NopPart
 	changed func(...resolve.Need)
+	sets    map[string]*nft.SourceSet
 
 	mu       sync.Mutex
 	down     map[netip.AddrPort]bool // of the box
 	services map[string]bool
+}
+
+func newChecks(b *box) *checks {
+	c := &checks{down: b.down, sets: map[string]*nft.SourceSet{}}
+	for name, prefixes := range b.world.SourceSets {
+		c.sets[name] = nft.NewSourceSet(name, 1, prefixes)
+	}
+	return c
 }
 
 func (c *checks) Name() string                         { return "checks" }
@@ -229,6 +252,11 @@ func (c *checks) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 			state = health.Down
 		}
 		o.Judge(resolve.Verdict{Target: t, Verdict: health.Verdict{State: state}, Known: true})
+	}
+	for _, n := range d.Needs {
+		if set := c.sets[n.Name]; set != nil && n.Kind == resolve.NeedSourceSet {
+			o.Answer(n, resolve.State{Set: set})
+		}
 	}
 }
 

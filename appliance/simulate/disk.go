@@ -25,7 +25,7 @@ type disk struct {
 
 	mu      sync.Mutex
 	file    *engine.File   // of the process, nil after close
-	opened  []byte         // the content when the process opened it
+	opened  []byte         // the content when the process opened it, if commits are not synced
 	torn    []byte         // what the next process finds, nil: what was written last
 	faults  map[int]string // by the number of the commit
 	starved bool           // each commit finds the disk full
@@ -76,9 +76,11 @@ func (d *disk) open(l *life) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := os.ReadFile(d.path())
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
+	var content []byte
+	if (*hookOf[*bbolt.DB](file, "db")).NoSync {
+		if content, err = os.ReadFile(d.path()); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
 	}
 	d.mu.Lock()
 	d.file, d.opened, d.torn = file, content, nil

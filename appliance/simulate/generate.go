@@ -38,12 +38,18 @@ type newer struct {
 	egress    bool // hosts leave with addresses of Services
 	fast      bool // the fast path, and links that come and go
 	providers bool // Services of files whose EndpointSlices a client writes
+	pods      bool // servers as Pods, which Services select
+	pools     bool // pools of load balancer IPs as objects
+	limits    bool // Services with limits, and other annotations that change no first packet
+	programs  bool // programs of the box that listen at ports which Services ask for
+	sets      bool // source sets
+	stubborn  bool // a kernel that takes some elements only later, and programs that go on changing tables; the clock does not jump
 }
 
 func newerOf(seed uint64) newer {
 	r := rand.New(rand.NewPCG(seed, 6))
 	one := func() bool { return r.IntN(3) == 0 }
-	return newer{one(), one(), one(), one()}
+	return newer{one(), one(), one(), one(), one(), one(), one(), one(), one(), one()}
 }
 
 // Generate returns the script of a seed. Each seed leaves out a third of the writers and faults.
@@ -52,9 +58,10 @@ func Generate(seed uint64) Script {
 		Rand: rand.New(rand.NewPCG(seed, 0)), script: Script{Seed: seed}, box: boxOf(seed),
 		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{}, newer: newerOf(seed),
 	}
-	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve, "contest"} {
+	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve, "contest", doStale} {
 		g.without[what] = g.IntN(3) == 0
 	}
+	g.without[doClock] = g.without[doClock] || g.newer.stubborn
 	if g.without[doFile] && g.without[doPut] {
 		g.without[doFile] = false
 	}
@@ -157,6 +164,9 @@ func (g *generator) apply() {
 			g.alone(next, o)
 		}
 	}
+	for _, o := range g.others() {
+		g.alone(next, o)
+	}
 	for _, s := range world.Services {
 		key := object.RefOf(s).Key()
 		next[key] = map[object.Ref]object.Object{}
@@ -233,6 +243,44 @@ func (g *generator) alone(next map[string]map[object.Ref]object.Object, o object
 	next[ref.Key()+"/"+ref.Kind] = map[object.Ref]object.Object{ref: o}
 }
 
+// others are objects that come and go by themselves: Pods and pools.
+func (g *generator) others() (all []object.Object) {
+	if g.newer.pods {
+		for i := range 3 {
+			all = append(all, g.pod(i))
+		}
+	}
+	if g.newer.pools {
+		for i, ranges := range [][]string{{"198.51.100.32-198.51.100.33"}, {"198.51.100.40/31", "2001:db8:198:1::/126"}} {
+			auto := g.IntN(4) > 0
+			pool := &object.IPAddressPool{TypeMeta: object.TypeMeta{APIVersion: "metallb.io/v1beta1", Kind: object.KindIPAddressPool}, Spec: object.IPAddressPoolSpec{Addresses: ranges, AutoAssign: &auto}}
+			pool.Metadata.Namespace, pool.Metadata.Name = "default", fmt.Sprint("pool", i)
+			all = append(all, pool)
+		}
+	}
+	return slices.DeleteFunc(all, func(object.Object) bool { return g.IntN(4) == 0 })
+}
+
+// pod is a server with an address of each family, which may be an endpoint of slices too.
+func (g *generator) pod(i int) *object.Pod {
+	pod := &object.Pod{TypeMeta: object.TypeMeta{APIVersion: object.APIVersionCore, Kind: object.KindPod}}
+	pod.Metadata = object.ObjectMeta{Namespace: []string{"default", "other"}[i%2], Name: fmt.Sprint("pod", i), Labels: map[string]string{"app": []string{"x", "x", "x", "y"}[g.IntN(4)]}}
+	pod.Spec.NodeName = []string{"gw1", "n2", ""}[i%3]
+	pod.Status.Phase = []string{"", object.PodRunning, object.PodRunning, object.PodPending, object.PodFailed}[g.IntN(5)]
+	if g.IntN(2) == 0 {
+		pod.Status.Conditions = []object.PodCondition{{Type: "Ready", Status: []string{"True", "True", "False"}[g.IntN(3)]}}
+	}
+	for _, ip := range []string{fmt.Sprint("10.180.0.", 50+i), fmt.Sprint("fd00:10:180::5", i)} {
+		if g.IntN(4) > 0 {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, object.PodIP{IP: ip})
+		}
+	}
+	if len(pod.Status.PodIPs) > 0 {
+		pod.Status.PodIP = pod.Status.PodIPs[0].IP
+	}
+	return pod
+}
+
 // annotate has a Service ask for what the box has besides.
 func (g *generator) annotate(s *object.Service) {
 	key, annotations := object.RefOf(s).Key(), maps.Clone(s.Metadata.Annotations)
@@ -248,7 +296,21 @@ func (g *generator) annotate(s *object.Service) {
 	if g.isProvided(key) && s.Spec.Type != object.TypeExternalName {
 		annotations[annotation.EndpointsFrom] = "dns:" + s.Metadata.Name + ".example"
 	}
+	if g.newer.limits {
+		for i, each := range inessential {
+			if g.hash(fmt.Sprint("limit", i, key))%3 == 0 {
+				annotations[each[0]] = each[1]
+			}
+		}
+	}
 	s.Metadata.Annotations = annotations
+}
+
+// inessential are annotations that change nothing for the first packet of a client.
+var inessential = [][2]string{
+	{"svcctl.io/rate-limit", "100/s"}, {"svcctl.io/client-rate-limit", "60/m per 24,64"}, {"svcctl.io/client-connections", "20"}, {"svcctl.io/endpoint-connections", "100"},
+	{"svcctl.io/drain-timeout", "30s"}, {"svcctl.io/connection-log", "true"}, {"svcctl.io/retry-after", "3s"}, {"svcctl.io/affinity-refresh", "packets"},
+	{"svcctl.io/eject", "true"}, {"svcctl.io/slow-start", "30s"}, {"svcctl.io/adopt-connections", "true"}, {"example.com/owner", "team-a"},
 }
 
 // isProvided reports whether a client writes the EndpointSlices of a Service, each by itself, as svcctl discover does.
@@ -331,14 +393,21 @@ func (g *generator) write(key string, objects map[object.Ref]object.Object) {
 		if !g.without["junk"] && g.IntN(8) == 0 {
 			g.add(doJunk, []string{"PUT", "PATCH"}[g.IntN(2)], path, text[:g.IntN(len(text))])
 		}
+		verb := doPut
+		if g.hash("apply"+ref.String())%3 == 0 { // always, so that all of it is its manager's
+			verb = doApply
+		}
+		if before[ref] != nil && !g.without[doStale] && g.IntN(6) == 0 {
+			g.add([]string{doCreate, doStale}[g.IntN(2)], path, encode(objects[ref], "0"))
+		}
 		if fate := g.fate(fateLost, fateGone, fateHalf); fate != "" {
-			g.add(doPut, path, text, fate)
+			g.add(verb, path, text, fate)
 			if fate == fateHalf || g.IntN(2) == 0 { // the client tries again
-				g.add(doPut, path, text)
+				g.add(verb, path, text)
 			}
 			continue
 		}
-		g.add(doPut, path, text)
+		g.add(verb, path, text)
 	}
 }
 
@@ -377,10 +446,14 @@ func (g *generator) trouble() {
 	case g.without[what]:
 	case what == "disk":
 		g.add(doFault, "disk", one("full", "full", "failed", "before", "torn", "torn", "after"), n)
+	case what == "kernel" && g.newer.stubborn && g.IntN(3) == 0:
+		g.add(doFault, "kernel", "picky", n)
 	case what == "kernel":
 		g.add(doFault, "kernel", one("refused", "stale", "unknown", "lost", "before", "after", "unreadable"), n)
 	case what == doForeign && g.newer.fast && g.IntN(2) == 0:
 		g.add(doForeign, "others", one("now", "now", "late", "lost"))
+	case what == doForeign && g.newer.stubborn && g.IntN(3) == 0:
+		g.add(doForeign, one("flush", "chain", "elements", "data"), "fight")
 	case what == doForeign:
 		g.add(doForeign, one("flush", "chain", "elements", "data"), one("now", "now", "late", "lost"))
 	case what == doAddress && g.newer.fast && g.IntN(2) == 0:
@@ -388,7 +461,8 @@ func (g *generator) trouble() {
 	case what == doClock:
 		g.add(doClock, one("26h", "-26h", "400ms", "-1h", "8760h"))
 	case what == doAddress:
-		g.add(doAddress, one("add", "del"), "ext0", one("192.0.2.7/24", "192.0.2.8/24"))
+		where := [][2]string{{"ext0", "192.0.2.7/24"}, {"ext0", "192.0.2.8/24"}, {"int0", "10.180.0.2/16"}, {"int1", "10.181.1.2/16"}}[g.IntN(4)] // the last ones are endpoints
+		g.add(doAddress, one("add", "del"), where[0], where[1])
 	case what == doDown:
 		w := oracle.GenerateOn(g.box, g.Rand)
 		for _, server := range slices.SortedFunc(maps.Keys(w.Down), netip.AddrPort.Compare) {

@@ -20,6 +20,8 @@ import (
 const (
 	// calm is the time without faults before the invariants are judged: longer than the longest wait between two tries.
 	calm = 100 * time.Second
+	// refused is the longest wait until Services that the kernel refused are tried again.
+	refused = 5 * time.Minute
 	// packetsPerRest are tried on each world.
 	packetsPerRest = 60
 )
@@ -28,7 +30,9 @@ const (
 func (b *box) rest(restart bool) error {
 	b.stats.Rests++
 	b.disk.calm()
-	b.tables.calm()
+	if b.tables.calm() {
+		time.Sleep(refused)
+	}
 	if b.life.broken.Load() {
 		b.life.kill()
 	}
@@ -52,7 +56,7 @@ func (b *box) rest(restart bool) error {
 	if err != nil {
 		return err
 	}
-	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.holdersStay, b.valuesStay, b.packetsArrive, b.gatewaysAreServed, b.hostsLeave, b.fastPathIsThere} {
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.poolsGive, b.holdersStay, b.valuesStay, b.packetsArrive, b.gatewaysAreServed, b.hostsLeave, b.fastPathIsThere} {
 		if err := invariant(world); err != nil {
 			return err
 		}
@@ -107,7 +111,7 @@ func (b *box) filesAreStored(*oracle.World) error {
 	maps.DeleteFunc(b.good, func(name, _ string) bool { return b.files[name] == "" })
 	for _, name := range slices.Sorted(maps.Keys(b.files)) {
 		reported := problems[b.manifests+"/"+name]
-		objects := decode(b.files[name])
+		objects := b.decode(b.files[name])
 		if objects == nil && !reported {
 			return fmt.Errorf("%s is junk, and no problem names it", name)
 		}
@@ -125,7 +129,7 @@ func (b *box) filesAreStored(*oracle.World) error {
 			for ref := range b.versions {
 				of[ref] = of[ref] || fileOf(ref) == name
 			}
-			for _, o := range decode(b.good[name]) { // what was good at the last rest is in force, unless a newer one was good since
+			for _, o := range b.decode(b.good[name]) { // what was good at the last rest is in force, unless a newer one was good since
 				if have, _ := b.life.store.Get(object.RefOf(o)); have == nil {
 					return fmt.Errorf("%s of %s is not stored any more, though the file is junk", object.RefOf(o), name)
 				}
@@ -198,6 +202,41 @@ func (b *box) valuesStay(world *oracle.World) error {
 	return nil
 }
 
+// poolsGive: no load balancer IP is given twice, and none that another Service has the port of already. Gateways that name an address
+// may share it.
+func (b *box) poolsGive(world *oracle.World) error {
+	now, of := map[object.Ref][]string{}, map[string]object.Ref{}
+	for _, s := range world.Services {
+		ref := object.RefOf(s)
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			if len(s.Metadata.OwnerReferences) > 0 {
+				continue
+			}
+			if other, taken := of[in.IP]; taken {
+				return fmt.Errorf("load balancer IP %s is held by %s and %s", in.IP, other, ref)
+			}
+			of[in.IP], now[ref] = ref, append(now[ref], in.IP)
+			for _, p := range s.Spec.Ports {
+				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(netip.MustParseAddr(in.IP), uint16(p.Port)), strings.ToLower(p.Protocol))
+				other, had := b.before.holders[key]
+				stays, _ := b.life.store.Get(other)
+				of, is := stays.(*object.Service)
+				if had && is && other != ref && b.isUnchanged(of) && slices.Contains(of.Spec.ExternalIPs, in.IP) && !slices.Contains(b.before.ingress[ref], in.IP) {
+					return fmt.Errorf("a pool gave %s to %s, and %s has had its port %d", in.IP, ref, other, p.Port)
+				}
+			}
+		}
+	}
+	b.before.ingress = now
+	return nil
+}
+
+// isUnchanged reports whether a Service was not written since the last rest.
+func (b *box) isUnchanged(s *object.Service) bool {
+	before := b.values[object.RefOf(s)]
+	return len(before) > 0 && before[0] == s.Metadata.UID && before[1] == b.writtenAs(s)
+}
+
 // writtenAs is the version that a Service was written in: of a generated one that of its Gateway.
 func (b *box) writtenAs(s *object.Service) string {
 	for _, owner := range s.Metadata.OwnerReferences {
@@ -210,15 +249,29 @@ func (b *box) writtenAs(s *object.Service) string {
 
 // holdersStay: a frontend that several Services ask for stays with the one that has it, as long as that one is not written.
 func (b *box) holdersStay(world *oracle.World) error {
-	now := map[string]object.Ref{}
+	now, atHost := map[string]object.Ref{}, map[string]object.Ref{}
 	unchanged := map[object.Ref]bool{}
+	facts := b.host()
+	nodePorts := b.config.Box(&facts).NodePortAddresses
 	for _, s := range world.Services {
 		ref := object.RefOf(s)
-		before := b.values[ref]
-		unchanged[ref] = len(before) > 0 && before[0] == s.Metadata.UID && before[1] == b.writtenAs(s)
+		unchanged[ref] = b.isUnchanged(s)
 		for _, p := range b.life.grants.Of(ref.Key()) {
 			for _, fe := range p.Frontends {
-				if !fe.Addr.IsValid() || fe.HostOwned || fe.IsRange() {
+				if fe.IsRange() {
+					continue
+				}
+				if !fe.Addr.IsValid() || fe.HostOwned {
+					for _, addr := range nodePorts { // a port of the host is a node port, or an external IP has it
+						key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(addr, fe.Port), p.Protocol)
+						if fe.Addr.IsValid() && fe.Addr != addr || nft.FamilyOf(addr) != p.Family {
+							continue
+						}
+						if other, twice := atHost[key]; twice && other != ref {
+							return fmt.Errorf("%s of the host is granted to %s and %s", key, other, ref)
+						}
+						atHost[key] = ref
+					}
 					continue
 				}
 				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(fe.Addr, fe.Port), p.Protocol)
@@ -230,11 +283,11 @@ func (b *box) holdersStay(world *oracle.World) error {
 		}
 	}
 	for key, ref := range now {
-		if before, had := b.holders[key]; had && before != ref && unchanged[before] && unchanged[ref] {
+		if before, had := b.before.holders[key]; had && before != ref && unchanged[before] && unchanged[ref] {
 			return fmt.Errorf("%s went from %s to %s, and neither was written", key, before, ref)
 		}
 	}
-	for key, before := range b.holders {
+	for key, before := range b.before.holders {
 		if ref, has := now[key]; has && before != ref && unchanged[before] && !unchanged[ref] {
 			return fmt.Errorf("%s went from %s, which was not written, to %s", key, before, ref)
 		}
@@ -242,19 +295,20 @@ func (b *box) holdersStay(world *oracle.World) error {
 	for _, s := range world.Services {
 		for _, p := range s.Spec.Ports {
 			for _, a := range s.Spec.ExternalIPs {
-				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(netip.MustParseAddr(a), uint16(p.Port)), p.Protocol)
+				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(netip.MustParseAddr(a), uint16(p.Port)), strings.ToLower(p.Protocol))
 				if ref, has := now[key]; has && ref != object.RefOf(s) {
 					b.stats.Contested++
 				}
 			}
 		}
 	}
-	b.holders = now
+	b.before.holders = now
 	return nil
 }
 
 // packetsArrive compares packets through the tables of the kernel with the oracle.
 func (b *box) packetsArrive(world *oracle.World) error {
+	world.Hold()
 	contested := contestedAddresses(world)
 	ruleset := b.ruleset()
 	for _, packet := range world.Packets(b.packets, packetsPerRest) {
@@ -301,9 +355,16 @@ func (b *box) gatewaysAreServed(world *oracle.World) error {
 	return nil
 }
 
-// sharedAddresses are those that several Gateways ask for.
+// sharedAddresses are those that several Gateways ask for, or one while another Service has it.
 func sharedAddresses(world *oracle.World) map[netip.Addr]bool {
 	asked, shared := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, s := range world.Services {
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			asked[netip.MustParseAddr(in.IP)] = !slices.ContainsFunc(world.Gateways, func(gw *object.Gateway) bool {
+				return object.RefOf(s).Name == object.RefOf(gw).Name+"-svcctl" && slices.ContainsFunc(gw.Spec.Addresses, func(a object.GatewayAddress) bool { return *a.Value == in.IP })
+			})
+		}
+	}
 	for _, gw := range world.Gateways {
 		for _, a := range gw.Spec.Addresses {
 			addr := netip.MustParseAddr(*a.Value)

@@ -3,6 +3,7 @@ package simulate
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"reflect"
 	"slices"
@@ -26,6 +27,7 @@ type tables struct {
 	fake *fake.Kernel
 
 	mu       sync.Mutex
+	picky    uint32              // which elements are refused; 0: none
 	faults   map[int]kernelFault // by the number of the commit
 	readings map[int]bool        // that fail, by their number
 	commits  int                 // calls
@@ -49,18 +51,38 @@ func newTables() *tables {
 func (t *tables) fault(how kernelFault, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if how == "unreadable" {
+	switch how {
+	case "unreadable":
 		t.readings[t.reads+n] = true
+		return
+	case "picky":
+		t.picky = uint32(n)
 		return
 	}
 	t.faults[t.commits+n] = how
 }
 
-// calm ends all faults.
-func (t *tables) calm() {
+// calm ends all faults. It reports whether elements were refused, so that Services may wait for the next try.
+func (t *tables) calm() (refused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.faults, t.readings = map[int]kernelFault{}, map[int]bool{}
+	refused = t.picky > 0
+	t.faults, t.readings, t.picky = map[int]kernelFault{}, map[int]bool{}, 0
+	return refused
+}
+
+// refuses returns the error of a kernel that does not take some elements, as one without a module does.
+func (t *tables) refuses(b *nft.Batch) error {
+	for i, op := range b.Ops {
+		if add, is := op.(nft.AddElements); is && t.picky > 0 {
+			for _, e := range add.Elements {
+				if crc32.ChecksumIEEE([]byte(e.Key))%8 == t.picky {
+					return &kernel.OpError{Op: i, Text: "injected", Errno: unix.EOPNOTSUPP}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // violated notes a violated invariant.
@@ -119,7 +141,7 @@ func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	if generation == 0 {
 		p.wrong = append(p.wrong, "a commit without a generation")
 	}
-	before, _, _ := p.fake.Read()
+	before, _ := p.fake.View()
 	switch fault {
 	case "refused":
 		return generation, &kernel.OpError{Op: 0, Text: "injected", Errno: unix.ENOMEM}
@@ -131,10 +153,14 @@ func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 		p.life.kill()
 		return generation, errDead
 	}
+	if err := p.refuses(b); err != nil {
+		p.doubts += 2 // one for the search for the Services that are refused
+		return generation, err
+	}
 	p.steps = append(p.steps, step{batch: nft.Batch{Ops: slices.Clone(b.Ops)}})
 	next, err := p.fake.Commit(b, generation)
 	if err == nil && len(b.Ops) > 0 && !forgets(b) {
-		if after, _, _ := p.fake.Read(); reflect.DeepEqual(before, after) {
+		if after, _ := p.fake.View(); reflect.DeepEqual(before, after) { // what is shared is not compared
 			p.wrong = append(p.wrong, fmt.Sprintf("a commit of %d operations changes nothing", len(b.Ops)))
 		}
 	}
@@ -165,6 +191,12 @@ func forgets(b *nft.Batch) bool {
 func (p process) Check(b *nft.Batch, generation uint32) error {
 	if p.life.dead.Load() {
 		return errDead
+	}
+	p.mu.Lock()
+	err := p.refuses(b)
+	p.mu.Unlock()
+	if err != nil {
+		return err
 	}
 	return p.fake.Check(b, generation)
 }

@@ -3,6 +3,7 @@
 package simulate
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +28,8 @@ type planted struct {
 	name, file, missed, fleet string
 	seeds                     int
 	before, after             string
+	found                     uint64 // the seed
+	again, events             int    // in how many replays it failed; of the shrunk script
 }
 
 func readPlanted(path string) (p planted, err error) {
@@ -64,7 +69,8 @@ func (p *planted) in(text string) (string, error) {
 	return strings.Replace(text, p.before, after, 1), nil
 }
 
-// TestPlanted plants each bug in the product and runs seeds until one fails, at most as many as its file bounds: make planted.
+// TestPlanted plants each bug in the product and runs seeds until one fails, at most as many as its file bounds: make planted. With
+// REPLAY it has the scripts of so many bugs, those that the earliest seeds find, run again and shrunk.
 func TestPlanted(t *testing.T) {
 	paths, err := filepath.Glob("testdata/planted/*.txt")
 	if err != nil || len(paths) == 0 {
@@ -116,26 +122,59 @@ func TestPlanted(t *testing.T) {
 		t.Fatalf("%v:\n%.3000s", err, out)
 	}
 	room := make(chan struct{}, max(1, runtime.NumCPU()))
-	t.Run("all", func(t *testing.T) {
-		for _, p := range bugs {
-			if !strings.Contains(p.name, os.Getenv("BUG")) {
-				continue
+	each := func(name string, bugs []planted, do func(*testing.T, *planted)) {
+		t.Run(name, func(t *testing.T) {
+			for i := range bugs {
+				t.Run(bugs[i].name, func(t *testing.T) {
+					t.Parallel()
+					room <- struct{}{}
+					defer func() { <-room }()
+					do(t, &bugs[i])
+				})
 			}
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				room <- struct{}{}
-				defer func() { <-room }()
-				p.find(t, program)
-			})
+		})
+	}
+	bugs = slices.DeleteFunc(bugs, func(p planted) bool { return !strings.Contains(p.name, os.Getenv("BUG")) })
+	each("find", bugs, func(t *testing.T, p *planted) { p.find(t, program) })
+	most, err := strconv.Atoi(os.Getenv("REPLAY"))
+	if err != nil {
+		return
+	}
+	bugs = slices.DeleteFunc(bugs, func(p planted) bool { return p.found == 0 })
+	slices.SortStableFunc(bugs, func(a, b planted) int { return cmp.Compare(a.found, b.found) })
+	bugs = bugs[:min(most, len(bugs))]
+	each("replay", bugs, func(t *testing.T, p *planted) { p.replay(t, program) })
+	always, events := 0, []int{}
+	for _, p := range bugs {
+		if events = append(events, p.events); p.again == 3 {
+			always++
 		}
-	})
+	}
+	slices.Sort(events)
+	if t.Logf("%d of %d failing scripts fail in 3 of 3 replays; shrunk to %d events in the median, %d at most", always, len(bugs), events[len(events)/2], events[len(events)-1]); always*30 < 29*len(bugs) || events[len(events)/2] >= 20 {
+		t.Error("want 29 of 30, and fewer than 20 events")
+	}
+}
+
+// replay runs the script with which the bug was found three times more, and shrinks it.
+func (p *planted) replay(t *testing.T, program string) {
+	cmd := exec.Command(program, "-test.v", "-test.timeout=0", "-test.run=^TestSmoke$")
+	cmd.Env = append(os.Environ(), fmt.Sprint("SEED=", p.found), "FLEET="+p.fleet, "PLANTED="+p.name, "SHRINK=15s", "GOMAXPROCS=1")
+	out, _ := cmd.CombinedOutput()
+	m := regexp.MustCompile(`failed in (\d) of 3 replays; shrunk from \d+ to (\d+) events`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("%.3000s", out)
+	}
+	p.again, _ = strconv.Atoi(string(m[1]))
+	p.events, _ = strconv.Atoi(string(m[2]))
+	t.Logf("%s", m[0])
 }
 
 // find runs seeds with the bug.
 func (p *planted) find(t *testing.T, program string) {
 	began := time.Now()
 	cmd := exec.Command(program, "-test.v", "-test.timeout=0", "-test.run=^TestSmoke$")
-	cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", p.seeds), "FLEET="+p.fleet, "PLANTED="+p.name)
+	cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", p.seeds), "FLEET="+p.fleet, "PLANTED="+p.name, "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	found := regexp.MustCompile(`(?m)(?:seed (\d+)|^panic): (.*)`).FindStringSubmatch(string(out))
 	switch {
@@ -148,6 +187,7 @@ func (p *planted) find(t *testing.T, program string) {
 	case err == nil:
 		t.Errorf("not found by %d seeds", p.seeds)
 	default:
+		p.found, _ = strconv.ParseUint(found[1], 10, 64) // a panic has no seed
 		t.Logf("found by seed %s after %.0f s: %.150s", found[1], time.Since(began).Seconds(), found[2])
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -22,7 +21,6 @@ import (
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
-	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -36,15 +34,16 @@ type box struct {
 	manifests string
 	disk      *disk
 	tables    *tables
-	skew      time.Duration // of the wall clock
+	skew      time.Duration    // of the wall clock
+	programs  []oracle.Program // which listen since before there were Services
 	down      map[netip.AddrPort]bool
 	logTo     io.Writer
 	life      *life
 
 	written
 	follower follower
-	guarded  bool                  // removals of many objects at once are held until they are released
-	holders  map[string]object.Ref // of frontends that several Services ask for, at the last rest
+	guarded  bool // removals of many objects at once are held until they are released
+	before   judged
 	packets  *rand.Rand
 	stats    Stats
 }
@@ -52,11 +51,19 @@ type box struct {
 // written has what was written from outside, and what was answered.
 type written struct {
 	files    map[string]string                       // content by name
+	decoded  map[string][]object.Object              // of texts
 	good     map[string]string                       // that was in force at the last rest
 	versions map[object.Ref]map[string]object.Object // all that were written
+	compared map[object.Ref]object.Object            // as they were stored at the last rest
 	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
 	starved  int                                     // files that came to a full disk
 	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
+}
+
+// judged is what was in force at the last rest.
+type judged struct {
+	holders map[string]object.Ref   // of frontends
+	ingress map[object.Ref][]string // load balancer IPs
 }
 
 // Stats count what a run has done.
@@ -75,11 +82,24 @@ type Stats struct {
 func boxOf(seed uint64) oracle.Box {
 	b := oracle.Generate(rand.New(rand.NewPCG(seed, 1))).Box
 	b.Interfaces = slices.DeleteFunc(slices.Clone(b.Interfaces), func(i oracle.Interface) bool { return i.Name == "vip0" })
-	b.SourceSets = nil // their files are not simulated
+	if !newerOf(seed).sets {
+		b.SourceSets = nil
+	}
 	if newerOf(seed).gateways && len(b.Pools)+len(b.InternalPools) == 0 {
 		b.Pools = []netip.Prefix{netip.MustParsePrefix("198.51.100.4/30"), netip.MustParsePrefix("2001:db8:198::4/126")}
 	}
 	return b
+}
+
+// programsOf are the programs of the box of a seed.
+func programsOf(seed uint64) (all []oracle.Program) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	for range 1 + r.IntN(2) {
+		at := netip.MustParseAddr([]string{"0.0.0.0", "::", "192.0.2.1", "192.0.3.1"}[r.IntN(4)])
+		port := []uint16{53, 80, 443, 30001, 30002, 30003, 30004}[r.IntN(7)]
+		all = append(all, oracle.Program{Protocol: []oracle.Protocol{oracle.TCP, oracle.UDP}[r.IntN(2)], At: netip.AddrPortFrom(at, port)})
+	}
+	return all
 }
 
 // Run runs a script in a directory of its own. It is to be called in a bubble of testing/synctest. The error is a violated
@@ -97,9 +117,12 @@ func newBox(s Script, dir string, log io.Writer) (*box, error) {
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(filepath.Join(dir, "data"), s.Seed), tables: newTables(), logTo: log,
 		written: written{
-			files: map[string]string{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{}, values: map[object.Ref][]string{},
+			files: map[string]string{}, decoded: map[string][]object.Object{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, compared: map[object.Ref]object.Object{}, allowed: map[object.Ref]map[string]bool{}, values: map[object.Ref][]string{},
 		},
 		down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
+	}
+	if newerOf(s.Seed).programs {
+		b.programs = programsOf(s.Seed)
 	}
 	b.stats.Kinds, b.guarded = map[string]int{}, s.Seed%2 == 1
 	b.config = judge.Config(&b.world)
@@ -168,19 +191,22 @@ func (b *box) do(e Event) error {
 	}
 	switch e.Verb {
 	case doFile, doSlowly:
-		if b.note(e.arg(1)); decode(e.arg(1)) != nil {
+		if b.note(e.arg(1)); b.decode(e.arg(1)) != nil {
 			delete(b.good, e.arg(0)) // until the next rest it is in force, or the one before
 		}
 		b.files[e.arg(0)] = e.arg(1)
 		return b.writeFile(e.arg(0), e.arg(1), e.Verb == doSlowly)
 	case doRemove:
 		delete(b.files, e.arg(0))
+		delete(b.good, e.arg(0))
 		if err := os.Remove(filepath.Join(b.manifests, e.arg(0))); err != nil && !os.IsNotExist(err) {
 			return err
 		}
 		b.send(e.arg(0), fsnotify.Remove)
-	case doPut:
-		return b.put(e.arg(0), e.arg(1), e.arg(2))
+	case doPut, doApply:
+		return b.put(e.Verb, e.arg(0), e.arg(1), e.arg(2))
+	case doCreate, doStale:
+		return b.conflict(e.Verb, e.arg(0), e.arg(1))
 	case doJunk:
 		return b.junk(e.arg(0), e.arg(1), e.arg(2))
 	case doDelete:
@@ -199,6 +225,10 @@ func (b *box) do(e Event) error {
 	case doClock:
 		b.skew += e.duration(0)
 	case doForeign:
+		for range map[bool]int{true: 7}[e.arg(1) == "fight"] {
+			b.foreign(e.arg(0), "now")
+			time.Sleep(300 * time.Millisecond)
+		}
 		b.foreign(e.arg(0), e.arg(1))
 	case doFault:
 		n := 1
@@ -239,7 +269,7 @@ func (b *box) vanish(restart bool) error {
 	stored := func() map[object.Ref]string {
 		all := map[object.Ref]string{}
 		for name, text := range b.files {
-			for _, o := range decode(text) {
+			for _, o := range b.decode(text) {
 				if have, _ := b.life.store.Get(object.RefOf(o)); have != nil && have.GetMeta().Annotations[version] == o.GetMeta().Annotations[version] {
 					all[object.RefOf(o)] = name
 				}
@@ -309,112 +339,6 @@ func (b *box) starve() error {
 	return nil
 }
 
-// note remembers the versions of the objects of a text.
-func (b *box) note(text string) (refs []object.Ref) {
-	for _, o := range decode(text) {
-		ref := object.RefOf(o)
-		if b.versions[ref] == nil {
-			b.versions[ref] = map[string]object.Object{}
-		}
-		b.versions[ref][o.GetMeta().Annotations[version]] = o
-		refs = append(refs, ref)
-	}
-	return refs
-}
-
-// decode returns the objects of a text that a script has; none of junk.
-func decode(text string) (all []object.Object) {
-	for doc := range strings.SplitSeq(text, "\n---\n") {
-		var meta object.TypeMeta
-		if json.Unmarshal([]byte(doc), &meta) != nil {
-			return nil
-		}
-		k, ok := kind.ByName(meta.APIVersion, meta.Kind)
-		if !ok {
-			return nil
-		}
-		o := k.New()
-		if json.Unmarshal([]byte(doc), o) != nil {
-			return nil
-		}
-		all = append(all, o)
-	}
-	return all
-}
-
-// put is a request that creates or replaces an object.
-func (b *box) put(path, text, fate string) error {
-	refs := b.note(text)
-	if len(refs) != 1 {
-		return fmt.Errorf("%q is not one object", text)
-	}
-	ref, now := refs[0], decode(text)[0].GetMeta().Annotations[version]
-	if b.allowed[ref] == nil {
-		b.allowed[ref] = map[string]bool{"": true}
-	}
-	status, answer := b.request("PUT", path, text, fate)
-	if status == 404 || status == 409 && strings.Contains(answer, "not found") || status == 0 && fate != "" {
-		status, answer = b.request("POST", path[:strings.LastIndexByte(path, '/')], text, fate)
-	}
-	switch {
-	case fate == fateHalf && status >= 200 && status < 300:
-		return fmt.Errorf("half a body is answered with %d: %s", status, answer)
-	case status >= 200 && status < 300:
-		b.allowed[ref] = map[string]bool{now: true}
-	case status >= 400 && status < 500:
-		b.stats.Refused++
-	default:
-		b.allowed[ref][now] = true
-	}
-	return nil
-}
-
-// junk is a request with a body that is no object. It is refused, and changes nothing: all that is stored was written by others.
-func (b *box) junk(method, path, text string) error {
-	if status, answer := b.request(method, path, text, ""); status != 0 && (status < 400 || status >= 500) {
-		return fmt.Errorf("%s %s of junk is answered with %d: %s", method, path, status, answer)
-	}
-	return nil
-}
-
-// remove is a request that deletes an object.
-func (b *box) remove(path, fate string) {
-	ref, ok := b.refOf(path)
-	if !ok {
-		return
-	}
-	switch status, _ := b.request("DELETE", path, "", fate); {
-	case status >= 200 && status < 300, status == 404 && b.allowed[ref][""]:
-		b.allowed[ref] = map[string]bool{"": true}
-	case status == 404 || status >= 500 || status == 0:
-		b.allowed[ref][""] = true
-	}
-}
-
-// refOf is the object of a client at a path.
-func (b *box) refOf(path string) (object.Ref, bool) {
-	for ref := range b.allowed {
-		if pathOf(ref) == path {
-			return ref, true
-		}
-	}
-	return object.Ref{}, false
-}
-
-// pathOf is the path of an object in the API.
-func pathOf(ref object.Ref) string {
-	return strings.NewReplacer("{namespace}", ref.Namespace, "{name}", ref.Name).Replace(objectPaths()[ref.Kind])
-}
-
-// objectPaths are the paths of objects, by kind.
-var objectPaths = sync.OnceValue(func() map[string]string {
-	paths := map[string]string{}
-	for _, k := range kind.All() {
-		paths[k.Name] = k.ObjectPath()
-	}
-	return paths
-})
-
 func (b *box) address(how, name string, p netip.Prefix) {
 	b.world.Interfaces = slices.Clone(b.world.Interfaces)
 	for i := range b.world.Interfaces {
@@ -444,7 +368,7 @@ func (b *box) host() (facts node.Facts) {
 // foreign is a change of our tables by another program; how its message comes.
 func (b *box) foreign(what, how string) {
 	b.tables.foreign(what)
-	_, generation, _ := b.tables.fake.Read()
+	_, generation := b.tables.fake.View()
 	change := kernel.Change{Generation: generation, PID: 4711, Comm: "nft", Ours: what != "others"}
 	l := b.life
 	send := func(c kernel.Change) {
@@ -465,7 +389,8 @@ func (b *box) foreign(what, how string) {
 
 // stored returns the world that is in force: the objects of clients and files, with allocated values.
 func (b *box) stored() (*oracle.World, error) {
-	w := &oracle.World{Box: b.world, Down: b.down}
+	w := &oracle.World{Box: b.world, Down: b.down, Programs: b.programs}
+	var pods []*object.Pod
 	for ref, versions := range b.versions {
 		have, _ := b.life.store.Get(ref)
 		if have == nil || have.GetMeta().Annotations[version] == "" && ref.Kind != object.KindService {
@@ -475,9 +400,11 @@ func (b *box) stored() (*oracle.World, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s is stored with version %q, which nobody wrote", ref, have.GetMeta().Annotations[version])
 		}
-		if field := differs(want, have); field != "" {
+		if b.compared[ref] == have { // stored objects are never changed
+		} else if field := differs(want, have); field != "" {
 			return nil, fmt.Errorf("%s: %s is not what was written in version %q", ref, field, have.GetMeta().Annotations[version])
 		}
+		b.compared[ref] = have
 		switch have := have.(type) {
 		case *object.Service:
 			w.Services = append(w.Services, object.DeepCopy(have))
@@ -493,6 +420,8 @@ func (b *box) stored() (*oracle.World, error) {
 			w.Routes = append(w.Routes, route)
 		case *object.ReferenceGrant:
 			w.Grants = append(w.Grants, have)
+		case *object.Pod:
+			pods = append(pods, have) // a client changes its status by itself
 		}
 	}
 	// Where several slices have an endpoint, their order decides.
@@ -503,6 +432,9 @@ func (b *box) stored() (*oracle.World, error) {
 	slices.SortFunc(w.Slices, func(a, c *object.EndpointSlice) int { return byName(a, c) })
 	slices.SortFunc(w.Endpoints, func(a, c *object.Endpoints) int { return byName(a, c) })
 	slices.SortFunc(w.Gateways, func(a, c *object.Gateway) int { return byName(a, c) })
+	for _, s := range w.Services {
+		w.Slices = append(w.Slices, slicesOf(s, pods, &b.world)...)
+	}
 	for _, gw := range w.Gateways {
 		service, _ := b.life.store.Get(object.ServiceRef(oracle.ServiceOf(gw)))
 		if service == nil {
@@ -512,6 +444,47 @@ func (b *box) stored() (*oracle.World, error) {
 		w.Slices = append(w.Slices, w.GatewaySlices(gw)...)
 	}
 	return w, nil
+}
+
+// slicesOf are the endpoints that the Pods of a Service are, as the controller of Kubernetes makes them.
+func slicesOf(s *object.Service, pods []*object.Pod, box *oracle.Box) (all []*object.EndpointSlice) {
+	if len(s.Spec.Selector) == 0 || s.Spec.Type == object.TypeExternalName {
+		return nil
+	}
+	slices.SortFunc(pods, func(a, c *object.Pod) int { return strings.Compare(a.Metadata.Name, c.Metadata.Name) })
+	for _, family := range s.Spec.IPFamilies {
+		of := &object.EndpointSlice{AddressType: family, Metadata: object.ObjectMeta{Namespace: s.Metadata.Namespace, Name: s.Metadata.Name + "-of-pods-" + family, Labels: map[string]string{object.LabelServiceName: s.Metadata.Name}}}
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			of.Ports = append(of.Ports, object.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.TargetPort.Int})
+		}
+		for _, pod := range pods {
+			at := pod.Addr(family)
+			if pod.Metadata.Namespace != s.Metadata.Namespace || !object.HasLabels(pod.Metadata.Labels, s.Spec.Selector) || pod.Terminal() || !at.IsValid() {
+				continue
+			}
+			e := object.Endpoint{Addresses: []string{at.String()}, Conditions: object.EndpointConditions{Ready: new(pod.Ready())}}
+			hints := object.EndpointHints{}
+			if pod.Spec.NodeName != "" {
+				e.NodeName = &pod.Spec.NodeName
+				if *e.NodeName == box.NodeName && box.Zone != "" {
+					e.Zone = &box.Zone
+					hints.ForZones = []object.ForZone{{Name: box.Zone}}
+				}
+				if object.Deref(s.Spec.TrafficDistribution) == object.PreferSameNode {
+					hints.ForNodes = []object.ForNode{{Name: *e.NodeName}}
+				}
+			}
+			if s.Spec.TrafficDistribution != nil && pod.Ready() && len(hints.ForZones)+len(hints.ForNodes) > 0 {
+				e.Hints = &hints
+			}
+			of.Endpoints = append(of.Endpoints, e)
+		}
+		if len(of.Endpoints) > 0 {
+			all = append(all, of)
+		}
+	}
+	return all
 }
 
 // differs names a field of a written object that is stored differently; "": none. What was not written is not compared.
@@ -561,6 +534,6 @@ func subset(path string, want, have any) string {
 
 // ruleset returns what the kernel has.
 func (b *box) ruleset() nft.Ruleset {
-	rs, _, _ := b.tables.fake.Read()
+	rs, _ := b.tables.fake.View()
 	return rs
 }

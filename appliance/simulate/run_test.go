@@ -101,7 +101,7 @@ func TestSmoke(t *testing.T) {
 }
 
 // mostFailures end a run of new seeds.
-const mostFailures = 10
+const mostFailures = 100
 
 // held is what a process holds between two seeds, after a collection of garbage.
 type held struct {

@@ -19,6 +19,9 @@ const (
 	doSlowly  = "slowly"  // NAME TEXT: a file is written in two parts
 	doRemove  = "remove"  // NAME
 	doPut     = "put"     // PATH TEXT [lost|gone|half]: a client creates or replaces an object; the fate of the request
+	doApply   = "apply"   // PATH TEXT [lost|gone|half]: a client applies an object on the server
+	doCreate  = "create"  // PATH TEXT: a client creates an object that is there
+	doStale   = "stale"   // PATH TEXT: a client replaces a version that is not there any more
 	doDelete  = "delete"  // PATH [lost|gone]: a client deletes an object
 	doJunk    = "junk"    // METHOD PATH TEXT: a request whose body is no object
 	doDown    = "down"    // ADDRESS:PORT: a server answers no checks
@@ -26,8 +29,8 @@ const (
 	doAddress = "address" // add|del INTERFACE PREFIX
 	doClock   = "clock"   // DURATION: the wall clock jumps
 	doLink    = "link"    // add|del INTERFACE, without addresses
-	doForeign = "foreign" // flush|chain|elements|data|others now|late|lost: another program changes our tables, or its own; how the message comes
-	doFault   = "fault"   // disk full|failed|before|torn|after N, kernel refused|stale|unknown|lost N, reading failed N
+	doForeign = "foreign" // flush|chain|elements|data|others now|late|lost|fight: another program changes our tables, or its own; how the message comes, or eight times
+	doFault   = "fault"   // disk full|failed|before|torn|after N, kernel refused|stale|unknown|lost|picky N, reading failed N
 	doKill    = "kill"    // the process, which starts again
 	doStop    = "stop"    // the process is stopped orderly, and starts again
 	doReboot  = "reboot"  // the kernel is empty, and the process starts again

@@ -73,7 +73,7 @@ func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	}
 	outcomes := host.Outcomes(*p)
 	if len(outcomes) > 0 {
-		story.chains(outcomes[0].Trace)
+		story.chains(outcomes[0].Trace())
 	}
 	story.outcomes(p, outcomes)
 	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client with session affinity goes to its endpoint")

@@ -39,7 +39,7 @@ type flow struct {
 	in       string // the chain
 	timeout  nft.Timeout
 	learnt   []lesson
-	trace    []string
+	trace    []matched
 }
 
 func (h *Host) newFlow(p Packet, random Random) *flow {
@@ -140,7 +140,7 @@ func (f *flow) rejected(with nft.RejectWith) Result {
 		if reset := f.run(); reset.Kind != Delivered {
 			r.Kind, r.RejectWith = Dropped, 0
 		}
-		r.Trace = f.trace
+		r.trace = f.trace
 	}
 	return r
 }
@@ -170,7 +170,7 @@ func (f *flow) result(k Kind) Result {
 		SNATed: f.snated,
 
 		Timeout: f.timeout,
-		Trace:   f.trace,
+		trace:   f.trace,
 	}
 }
 

@@ -87,12 +87,32 @@ type Result struct {
 	DNATed, SNATed bool
 	// Timeout is the connection's, by `ct timeout set`; the zero one: none.
 	Timeout nft.Timeout
-	// Trace lists the rules that matched in order: chain, rule and, for a lookup, the
-	// element.
-	Trace []string
+
+	trace []matched
 }
 
-// String returns the result on one line, without its Trace.
+// matched is a rule that matched, with the elements of its lookups.
+type matched struct {
+	family   nft.Family
+	chain    string
+	rule     nft.Rule
+	elements []found
+}
+
+// Trace lists the rules that matched in order: chain, rule and, for a lookup, the element.
+func (r Result) Trace() []string {
+	var all []string
+	for _, m := range r.trace {
+		text := m.chain + ": " + m.rule.Text(m.family)
+		for _, e := range m.elements {
+			text += " { " + nft.Printer{}.Element(e.set.Set, m.family, e.Element) + " }"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// String returns the result on one line, without its trace.
 func (r Result) String() string {
 	switch r.Kind {
 	case Delivered:
@@ -141,7 +161,7 @@ func (h *Host) Answer(p Packet, r Result) {
 
 // Outcomes returns all possible results of a packet under every limit, over all draws of numgen, at the
 // time of the last Send. It changes no dynamic set. The results are sorted and differ in
-// more than their Trace.
+// more than their trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
 	for _, r := range h.runs(p) {
@@ -192,7 +212,7 @@ func (s *sequence) advance() bool {
 	return true
 }
 
-// compareResults orders results by all fields but Trace.
+// compareResults orders results by all fields but the trace.
 func compareResults(a, b Result) int {
 	bit := func(b bool) int {
 		if b {

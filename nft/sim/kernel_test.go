@@ -210,14 +210,14 @@ func (o outcome) is(r Result, p Packet) bool {
 	}
 	// What the box sends itself by IPv6 is masqueraded with an address that depends on
 	// the destination (RFC 6724), which a Host does not know.
-	anySource := o.local && p.Iif == 0 && p.Daddr.Is6() && len(r.Trace) > 0 && strings.Contains(r.Trace[len(r.Trace)-1], "masquerade")
+	anySource := o.local && p.Iif == 0 && p.Daddr.Is6() && len(r.Trace()) > 0 && strings.Contains(r.Trace()[len(r.Trace())-1], "masquerade")
 	return o.deliveries == 1 && r.Dst == o.dst && (r.Src == o.src || anySource)
 }
 
 func describe(results []Result) string {
 	var b strings.Builder
 	for _, r := range results {
-		fmt.Fprintf(&b, "%s\n        %s\n", r, strings.Join(r.Trace, "\n        "))
+		fmt.Fprintf(&b, "%s\n        %s\n", r, strings.Join(r.Trace(), "\n        "))
 	}
 	return b.String()
 }

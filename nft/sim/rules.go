@@ -66,109 +66,105 @@ func (f *flow) chainNamed(name string) *nft.Chain {
 
 // rule runs the statements of a rule until one does not match or gives a verdict.
 func (f *flow) rule(c *nft.Chain, r nft.Rule) verdict {
-	var elements strings.Builder
+	var elements []found
 	f.in = c.Name
 	for _, s := range r {
 		v, element := f.statement(s)
 		if v.kind == noMatch {
 			return v
 		}
-		if element != "" {
-			elements.WriteString(" { " + element + " }")
+		if element.set != nil {
+			elements = append(elements, element)
 		}
 		if v.kind != goesOn {
-			f.matched(c, r, elements.String())
+			f.trace = append(f.trace, matched{f.family, c.Name, r, elements})
 			return v
 		}
 	}
-	f.matched(c, r, elements.String())
+	f.trace = append(f.trace, matched{f.family, c.Name, r, elements})
 	return verdict{kind: goesOn}
 }
 
-func (f *flow) matched(c *nft.Chain, r nft.Rule, elements string) {
-	f.trace = append(f.trace, c.Name+": "+r.Text(f.family)+elements)
-}
-
 // statement runs a statement and returns its verdict, and the element of a lookup.
-func (f *flow) statement(s nft.Statement) (v verdict, element string) {
+func (f *flow) statement(s nft.Statement) (v verdict, element found) {
 	switch s := s.(type) {
 	case nft.MatchProto:
-		return match(f.protocol() == uint32(s.Proto)), ""
+		return match(f.protocol() == uint32(s.Proto)), found{}
 	case nft.MatchPrefix:
-		return match(s.Prefix.Contains(f.read(s.Field).Addr) != s.Negate), ""
+		return match(s.Prefix.Contains(f.read(s.Field).Addr) != s.Negate), found{}
 	case nft.MatchNotDNAT:
-		return match(!f.dnated), ""
+		return match(!f.dnated), found{}
 	case nft.MatchLocalSource:
-		return match(f.host.IsLocal(f.packet.Saddr)), ""
+		return match(f.host.IsLocal(f.packet.Saddr)), found{}
 	case nft.MatchLocalDest:
-		return match(f.host.IsLocal(f.packet.Daddr)), ""
+		return match(f.host.IsLocal(f.packet.Daddr)), found{}
 	case nft.MatchInvalid, nft.MatchNoSYN, nft.MatchAssured, nft.MatchFast: // first packets and first answers are neither
-		return match(false), ""
+		return match(false), found{}
 	case nft.MatchReply:
-		return match(f.isReset || f.isAnswer), ""
+		return match(f.isReset || f.isAnswer), found{}
 	case nft.MatchSYN:
-		return match(f.packet.Proto == nft.TCP && !f.isReset), ""
+		return match(f.packet.Proto == nft.TCP && !f.isReset), found{}
 	case nft.MatchRST:
-		return match(f.isReset), ""
+		return match(f.isReset), found{}
 	case nft.MatchInitAck:
-		return match(f.packet.Proto == nft.SCTP && f.isAnswer), ""
+		return match(f.packet.Proto == nft.SCTP && f.isAnswer), found{}
 	case nft.MatchICMP:
-		return match(f.packet.ICMPEcho), ""
+		return match(f.packet.ICMPEcho), found{}
 	case nft.MatchEchoRequest:
-		return match(f.packet.ICMPEcho), ""
+		return match(f.packet.ICMPEcho), found{}
 	case nft.MatchNotICMP:
-		return match(!f.packet.ICMPEcho), ""
+		return match(!f.packet.ICMPEcho), found{}
 	case nft.MatchSet:
-		e, found := f.lookup(s.Set, s.Key)
-		return match(found != s.Negate), e.text
+		e, is := f.lookup(s.Set, s.Key)
+		return match(is != s.Negate), e
 	case nft.VerdictMap:
-		e, found := f.lookup(s.Map, s.Key)
-		if !found {
-			return verdict{kind: noMatch}, ""
+		e, is := f.lookup(s.Map, s.Key)
+		if !is {
+			return verdict{kind: noMatch}, found{}
 		}
-		return parseVerdict(e.data), e.text
+		return parseVerdict(e.Data), e
 	case nft.DNAT:
 		return f.translate(s.Map, s.Key, f.packet.Dport, f.dnat)
 	case nft.SourceMap:
 		return f.translate(s.Map, s.Key, f.packet.Sport, f.snat)
 	case nft.Over:
-		return match(f.overRate(f.in, "", s.Rate)), ""
+		return match(f.overRate(f.in, "", s.Rate)), found{}
 	case nft.Update:
 		switch room := f.learn(s); {
 		case s.Connections > 0:
-			return match(room && f.overConnections(s.Map, f.key(s.Key), s.Connections)), ""
+			return match(room && f.overConnections(s.Map, f.key(s.Key), s.Connections)), found{}
 		case s.Rate.Count > 0:
-			return match(room && f.overRate(s.Map, f.key(s.Key), s.Rate)), ""
+			return match(room && f.overRate(s.Map, f.key(s.Key), s.Rate)), found{}
 		default:
-			return match(room), ""
+			return match(room), found{}
 		}
 	case nft.Delete:
-		return match(f.unlearn(s)), ""
+		return match(f.unlearn(s)), found{}
 	case nft.SetTimeout:
 		f.timeout = s.Timeout
-		return match(true), ""
+		return match(true), found{}
 	case nft.Counter, nft.FlowAdd:
-		return match(true), ""
+		return match(true), found{}
 	case nft.Masquerade:
-		return f.masquerade(), ""
+		return f.masquerade(), found{}
 	case nft.Redirect:
-		return f.redirect(), ""
+		return f.redirect(), found{}
 	case nft.Reject:
-		return f.reject(s.With), ""
+		return f.reject(s.With), found{}
 	case nft.Verdict:
-		return parseVerdict(s.String()), ""
+		return parseVerdict(s.String()), found{}
 	}
 	panic(fmt.Sprintf("sim: unknown statement %T", s))
 }
 
 // translate hands the address and port that a map gives to dnat or snat; port where it gives none.
-func (f *flow) translate(set string, key []nft.Field, port uint16, nat func(to netip.AddrPort)) (v verdict, element string) {
-	e, found := f.lookup(set, key)
-	if !found {
-		return verdict{kind: noMatch}, ""
+func (f *flow) translate(set string, key []nft.Field, port uint16, nat func(to netip.AddrPort)) (v verdict, element found) {
+	e, is := f.lookup(set, key)
+	if !is {
+		return verdict{kind: noMatch}, found{}
 	}
-	nat(f.endpoint(set, e.data, port))
-	return verdict{kind: accepted}, e.text
+	nat(f.endpoint(set, e.Data, port))
+	return verdict{kind: accepted}, e
 }
 
 func match(ok bool) verdict {

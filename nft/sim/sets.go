@@ -74,8 +74,11 @@ func (f *flow) set(name string) *nft.SetContent {
 	return s
 }
 
-// found is an element that a lookup found.
-type found struct{ data, text string }
+// found is an element that a lookup found, with its set; without one there is none.
+type found struct {
+	nft.Element
+	set *nft.SetContent
+}
 
 // lookup finds the element for the current values of fields.
 func (f *flow) lookup(name string, fields []nft.Field) (found, bool) {
@@ -84,7 +87,7 @@ func (f *flow) lookup(name string, fields []nft.Field) (found, bool) {
 	if !ok {
 		return found{}, false
 	}
-	return found{e.Data, nft.Printer{}.Element(s.Set, f.family, e)}, true
+	return found{e, s}, true
 }
 
 func (f *flow) element(s *nft.SetContent, key string) (nft.Element, bool) {

@@ -186,7 +186,7 @@ func TestSend(t *testing.T) {
 	for _, tt := range sendCases() {
 		r := tt.host.Send(tt.packet, now, first)
 		if r.String() != tt.want {
-			t.Errorf("%s: %s: %s, want %s\n%s", tt.name, tt.packet, r, tt.want, strings.Join(r.Trace, "\n"))
+			t.Errorf("%s: %s: %s, want %s\n%s", tt.name, tt.packet, r, tt.want, strings.Join(r.Trace(), "\n"))
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestNATBits(t *testing.T) {
 	}
 	h = host(prerouting(nft.Rule{recall}), postrouting(nft.Rule{nft.MatchNotDNAT{}, remember}))
 	h.Send(syn, now, first)
-	if r := h.Send(syn, now, first); r.DNATed || len(r.Trace) != 2 {
+	if r := h.Send(syn, now, first); r.DNATed || len(r.Trace()) != 2 {
 		t.Errorf("the destination was translated to itself: %+v", r)
 	}
 }
@@ -267,7 +267,7 @@ func TestTrace(t *testing.T) {
 		"pick: dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map @backends { 10.96.0.1 . tcp . 80 . 0 : 10.1.0.1 . 8080 }",
 		"postrouting: iif . ip saddr @on-link masquerade { 10 . 192.0.2.1-192.0.2.10 }",
 	}
-	if got := h.Send(syn, now, first).Trace; !slices.Equal(got, want) {
+	if got := h.Send(syn, now, first).Trace(); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

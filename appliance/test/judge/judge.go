@@ -136,7 +136,7 @@ func Compare(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []
 	}
 	for _, g := range got {
 		if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return Allows(w, host, packet, g) }) {
-			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace, "\n\t\t"))
+			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace(), "\n\t\t"))
 		}
 	}
 	if len(missing)+len(surplus) == 0 {
@@ -187,7 +187,7 @@ func (l *Leaving) With(p oracle.Packet) netip.Addr {
 	within := func(list []netip.Prefix, a netip.Addr) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-	own := slices.ContainsFunc(l.Facts.Addresses, func(a node.Address) bool { return a.Prefix.Addr() == source })
+	own := slices.ContainsFunc(l.Facts.Addresses, func(a node.Address) bool { return a.Prefix.Addr() == source || a.Prefix.Addr() == to })
 	if own || within(l.From, to) || within(l.Inside, to) || !within(l.From, source) {
 		return source
 	}

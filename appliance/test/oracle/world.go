@@ -25,7 +25,12 @@ type World struct {
 	Down map[netip.AddrPort]bool
 	// Programs listen on the host, since before there were Services.
 	Programs []Program
+
+	held []frontend // of Hold
 }
+
+// Hold works out once what all packets have in common. The World may not be changed any more.
+func (w *World) Hold() { w.held = w.frontends() }
 
 // Box describes the appliance's host and flags. It has more than 15 fields: one for each flag.
 type Box struct {

@@ -78,6 +78,13 @@ func (k *Kernel) Read() (nft.Ruleset, uint32, error) {
 	return clone(k.tables), k.generation, nil
 }
 
+// View returns the tables as they are. Later changes leave what is returned as it is, and so must the caller.
+func (k *Kernel) View() (nft.Ruleset, uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tables, k.generation
+}
+
 // Commit is kernel.Conn.Commit.
 func (k *Kernel) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	k.mu.Lock()
@@ -140,15 +147,37 @@ func (k *Kernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	return generation, nil
 }
 
-// carryOut returns the tables after a batch.
+// carryOut returns the tables after a batch. They share with those before what the batch does not change.
 func (k *Kernel) carryOut(b *nft.Batch) (nft.Ruleset, error) {
-	next := clone(k.tables)
+	next := draft{tables: nft.Ruleset{}, copied: map[*nft.SetContent]bool{}}
+	for f, t := range k.tables {
+		c := *t
+		c.Sets, c.Chains, c.Timeouts, c.Flowtables = maps.Clone(t.Sets), maps.Clone(t.Chains), maps.Clone(t.Timeouts), maps.Clone(t.Flowtables)
+		c.Counters = slices.Clone(t.Counters)
+		next.tables[f] = &c
+	}
 	for i, op := range b.Ops {
-		if err := apply(next, op); err != nil {
+		if err := next.apply(op); err != nil {
 			return nil, &kernel.OpError{Op: i, Text: fmt.Sprintf("%T: %v", op, err), Errno: errno(err)}
 		}
 	}
-	return next, nil
+	return next.tables, nil
+}
+
+// draft has tables that are changed. Sets are copied when elements come or go.
+type draft struct {
+	tables nft.Ruleset
+	copied map[*nft.SetContent]bool
+}
+
+// set returns a set whose elements may be changed, nil if there is none.
+func (d *draft) set(t *nft.Table, name string) *nft.SetContent {
+	s := t.Sets[name]
+	if s != nil && !d.copied[s] {
+		s = &nft.SetContent{Set: s.Set, Elements: maps.Clone(s.Elements)}
+		t.Sets[name], d.copied[s] = s, true
+	}
+	return s
 }
 
 func errno(err error) unix.Errno {
@@ -175,7 +204,8 @@ func clone(rs nft.Ruleset) nft.Ruleset {
 }
 
 // apply applies one operation. Errors wrap the kernel's error number.
-func apply(rs nft.Ruleset, op nft.Op) error {
+func (d *draft) apply(op nft.Op) error {
+	rs := d.tables
 	switch op := op.(type) {
 	case nft.AddTable:
 		if rs[op.Family] == nil {
@@ -251,9 +281,9 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		}
 		delete(t.Chains, op.Name)
 	case nft.AddElements:
-		return addElements(t, op)
+		return addElements(t, d.set(t, op.Set.Name), op)
 	case nft.DeleteElements:
-		return deleteElements(t, op)
+		return deleteElements(d.set(t, op.Set.Name), op)
 	case nft.CapTimeouts:
 		if t.Sets[op.Set.Name] == nil {
 			return fmt.Errorf("no map %s: %w", op.Set.Name, unix.ENOENT)
@@ -284,8 +314,7 @@ func setRules(t *nft.Table, op nft.SetRules) error {
 	return nil
 }
 
-func addElements(t *nft.Table, op nft.AddElements) error {
-	s := t.Sets[op.Set.Name]
+func addElements(t *nft.Table, s *nft.SetContent, op nft.AddElements) error {
 	if s == nil {
 		return fmt.Errorf("no set %s: %w", op.Set.Name, unix.ENOENT)
 	}
@@ -301,8 +330,7 @@ func addElements(t *nft.Table, op nft.AddElements) error {
 	return nil
 }
 
-func deleteElements(t *nft.Table, op nft.DeleteElements) error {
-	s := t.Sets[op.Set.Name]
+func deleteElements(s *nft.SetContent, op nft.DeleteElements) error {
 	if s == nil {
 		return fmt.Errorf("no set %s: %w", op.Set.Name, unix.ENOENT)
 	}
