@@ -27,7 +27,7 @@ import (
 // version is the annotation with the number of the write that an object is from.
 const version = "simulate.example/version"
 
-// box is the host with everything outside of the process.
+// box is the host with everything outside of the process. It has more than 15 fields: each is another thing of the outside.
 type box struct {
 	world     oracle.Box
 	config    *config.Config
