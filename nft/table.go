@@ -281,8 +281,10 @@ func newTableState() *tableState {
 }
 
 // companions are sets that rules name for the sake of another set's elements: they
-// are there, even empty, for as long as that one has any.
+// are there, even empty, for as long as that one has any. setIdleVIPs is, as the kernel walks the elements of all
+// maps when a rule is added or removed: the first Service that loses its endpoints should not wait for that.
 var companions = map[string]string{
+	setIdleVIPs:    setVIPs,
 	setNPAddresses: setNodePorts,
 	setAllowed:     setRestricted,
 	setNPAllowed:   setNPRestricted,
