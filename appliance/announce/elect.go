@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // election is a virtual router on the links of the box: it is active on all of them or on none. A partner
@@ -115,7 +116,7 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	}
 	if state, _ := e.m.State(); e.alone && !alone && (state == vrrp.Active || state == vrrp.Backup) {
 		e.m.Join(time.Now())
-		signal(e.moved)
+		task.Wake(e.moved)
 	}
 	e.alone = alone
 	return nil
@@ -147,9 +148,9 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	reported := e.rival.reported
 	e.rival.reported = e.rival.lasts(at)
 	if now != before || master != e.m.Master() || e.assert || reported != e.rival.reported {
-		signal(e.moved)
+		task.Wake(e.moved)
 	}
-	signal(e.wake)
+	task.Wake(e.wake)
 }
 
 // run calls the machine when it is due, until ctx is done.
@@ -226,7 +227,7 @@ func (e *election) evaluateForeign(now time.Time) {
 		e.foreign.since = now
 	}
 	if before.IsZero() != e.foreign.since.IsZero() {
-		signal(e.moved)
+		task.Wake(e.moved)
 	}
 }
 

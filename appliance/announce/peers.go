@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/bfd"
 	"svcctl.io/svcctl/appliance/announce/bgp"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // BGP configures the sessions with routers.
@@ -90,7 +91,7 @@ func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, d
 // add adds a session without starting it.
 func (ps *peers) add(p *peering) (err error) {
 	p.hub, p.log, p.updated, p.changed = ps.hub, ps.log, make(chan struct{}, 1), ps.changed
-	if p.speaker, err = bgp.New(p.Peer.Peer, ps.log, func() { signal(p.updated) }); err == nil {
+	if p.speaker, err = bgp.New(p.Peer.Peer, ps.log, func() { task.Wake(p.updated) }); err == nil {
 		ps.list = append(ps.list, p)
 	}
 	return err
@@ -186,14 +187,6 @@ func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertis
 		all[i].Peers = peers
 	}
 	return all
-}
-
-// signal makes sure that the next receive from a channel of capacity 1 succeeds.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // start runs the sessions until ctx is done, or they are left.
@@ -539,7 +532,7 @@ func (p *peering) watch(ctx context.Context) {
 			p.watched = watched{state.Phase.String(), state.Problem}
 			p.mu.Unlock()
 		}
-		signal(p.changed)
+		task.Wake(p.changed)
 	}
 }
 
@@ -547,7 +540,7 @@ func (p *peering) watch(ctx context.Context) {
 func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
 	cfg := *p.bfd
 	cfg.Local, cfg.Peer = local, remote
-	session, err := p.hub.Session(cfg, func() { signal(p.updated) })
+	session, err := p.hub.Session(cfg, func() { task.Wake(p.updated) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
 		p.mu.Lock()

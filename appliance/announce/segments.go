@@ -19,6 +19,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/neighbor"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // segments has the interfaces of the box, and the states of addresses on them.
@@ -103,7 +104,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	}
 	p := &port{link: l, addrs: map[netip.Addr]bool{}, contested: map[netip.Addr]neighbor.MAC{}, unanswered: map[netip.Addr]bool{}, mark: make(chan struct{}, 1)}
 	var err error
-	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) }, s.may)
+	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { task.Wake(p.mark) }, s.may)
 	if err != nil {
 		return err
 	}

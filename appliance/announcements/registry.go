@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -217,7 +218,7 @@ func (r *Registry) publish(a netip.Addr) {
 	r.tidy(a)
 	for w := range r.watchers {
 		w.changed[a] = struct{}{}
-		signal(w.wake)
+		task.Wake(w.wake)
 	}
 }
 
@@ -242,17 +243,9 @@ func (r *Registry) Programmed() {
 	}
 }
 
-// signal makes sure that the next receive from a channel of capacity 1 succeeds.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 func (r *Registry) wakeAll() {
 	for w := range r.watchers {
-		signal(w.wake)
+		task.Wake(w.wake)
 	}
 }
 
@@ -269,10 +262,10 @@ func (r *Registry) Follow(ctx context.Context, send func(wire.AnnouncementsEvent
 
 func (r *Registry) watch(ctx context.Context, announces, configured bool, send func(wire.AnnouncementsEvent) error) error {
 	w := &watcher{changed: map[netip.Addr]struct{}{}, configured: configured, wake: make(chan struct{}, 1)}
-	signal(w.wake)
+	task.Wake(w.wake)
 	count := func(by int) {
 		if announces && r.announcer.count(by) {
-			signal(r.changed)
+			task.Wake(r.changed)
 		}
 	}
 	r.mu.Lock()
@@ -343,5 +336,5 @@ func (r *Registry) SetDrained(drained bool) {
 	}
 	r.drained = drained
 	r.wakeAll()
-	signal(r.changed)
+	task.Wake(r.changed)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // List returns all published announcements, sorted by address.
@@ -268,7 +269,7 @@ func (r *Registry) Report(report wire.AnnouncerReport) {
 		r.tidy(a)
 	}
 	if changed || len(n.takeovers) > 0 {
-		signal(r.changed)
+		task.Wake(r.changed)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/journald"
 	"svcctl.io/svcctl/appliance/logqueue"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Journal is the place of a Log in the journal of systemd, instead of a file.
@@ -207,10 +208,7 @@ func (t *target) tell(err error) {
 	if t.err = err; same {
 		return
 	}
-	select {
-	case t.changed <- struct{}{}:
-	default:
-	}
+	task.Wake(t.changed)
 }
 
 func (t *target) state() error {

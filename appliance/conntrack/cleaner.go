@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -88,10 +89,7 @@ func (c *Cleaner) Reconcile(w Work) {
 	if len(w.Flows)+len(w.Restored)+len(w.Departed) == 0 {
 		return
 	}
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	task.Wake(c.wake)
 }
 
 // Expect prepares for a change that is about to be committed; Reconcile follows when it was.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -94,10 +95,7 @@ func (x *ConnLimiter) Update(box *nft.Box, changes map[string]EndpointLimit) boo
 		}
 	}
 	if (before == 0) != (len(x.limits) == 0) {
-		select {
-		case x.wake <- struct{}{}:
-		default:
-		}
+		task.Wake(x.wake)
 	}
 	return len(x.limits) > 0
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
@@ -67,10 +68,7 @@ func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 		}
 	}
 	if x.asked.any() != before {
-		select {
-		case x.wake <- struct{}{}:
-		default:
-		}
+		task.Wake(x.wake)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -83,10 +84,7 @@ func (r *Retry) Update(box *nft.Box, changes map[string]Retrying) {
 		}
 	}
 	if r.asked.any() != before {
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		task.Wake(r.wake)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -55,12 +56,7 @@ func (b *Beside) Facts(facts *node.Facts) {
 	}
 }
 
-func (b *Beside) awake() {
-	select {
-	case b.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (b *Beside) awake() { task.Wake(b.wake) }
 
 // Problems returns the problems of the endpoints controller, as of its last run.
 func (b *Beside) Problems() []resolve.Problem {

@@ -13,6 +13,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -126,12 +127,7 @@ func (r *Recorder) Record(about object.Ref, reason, message string, normal bool)
 }
 
 // awake has Run look.
-func (r *Recorder) awake() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (r *Recorder) awake() { task.Wake(r.wake) }
 
 // Report takes the problems that are over and those that have come up since the last call.
 func (r *Recorder) Report(over, new []manifest.Problem) {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Reconciler runs a function when the desired state has changed. P is the type of the
@@ -29,7 +31,7 @@ func NewReconciler[P comparable](retry time.Duration) *Reconciler[P] {
 }
 
 // Trigger makes Run call its function soon.
-func (r *Reconciler[P]) Trigger() { signal(r.trigger) }
+func (r *Reconciler[P]) Trigger() { task.Wake(r.trigger) }
 
 // Pending reports whether Run has not yet taken up the last Trigger.
 func (r *Reconciler[P]) Pending() bool { return len(r.trigger) > 0 }
@@ -72,14 +74,7 @@ func (r *Reconciler[P]) publish(problems []P) {
 	r.problems = problems
 	r.mu.Unlock()
 	if !same {
-		signal(r.changed)
-	}
-}
-
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // a signal is pending already
+		task.Wake(r.changed)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/task"
 )
 
 const (
@@ -105,12 +107,7 @@ func (w *watcher[T]) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	}
 }
 
-func (w *watcher[T]) touch() {
-	select {
-	case w.dirty <- struct{}{}:
-	default:
-	}
-}
+func (w *watcher[T]) touch() { task.Wake(w.dirty) }
 
 func (w *watcher[T]) run(ctx context.Context) {
 	defer w.handle.Close()

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -103,7 +104,7 @@ func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service)
 		}
 		a.book.Plan(svc.Key, labels, svc.Ports)
 	}
-	signal(a.planned)
+	task.Wake(a.planned)
 }
 
 // recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
@@ -125,7 +126,7 @@ func (a *Announcements) Stepped(step reconcile.Step) {
 	if drained := a.isDrained(); drained != a.wasDrained {
 		a.wasDrained = drained
 		a.book.SetDrained(drained)
-		signal(a.planned)
+		task.Wake(a.planned)
 	}
 	if step.Applied {
 		a.book.Programmed()

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/feedback"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -226,7 +227,7 @@ func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
 		changed = b.plan(&services[i]) || changed
 	}
 	if changed {
-		signal(b.kick)
+		task.Wake(b.kick)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -102,7 +103,7 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 	if changed {
 		d.outdated = true
-		signal(d.planned)
+		task.Wake(d.planned)
 	}
 }
 

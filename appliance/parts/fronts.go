@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -108,7 +109,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 		f.mu.Unlock()
 	}
 	if touched {
-		signal(f.rearm)
+		task.Wake(f.rearm)
 	}
 }
 

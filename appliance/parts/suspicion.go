@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/suspect"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -389,8 +390,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 	switch after := s.wanted(); {
 	case after && !before:
-		signal(s.start)
-		signal(s.kick)
+		task.Wake(s.start)
+		task.Wake(s.kick)
 	case before && !after:
 		s.mu.Lock()
 		if s.reading.events != nil {
@@ -428,14 +429,6 @@ func (s *Suspicion) askAgain() {
 	}
 }
 
-// signal sends, unless one is waiting already.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Stepped implements reconcile.Part: once an endpoint is out, its unanswered connections are looked for.
 func (s *Suspicion) Stepped(step reconcile.Step) {
 	s.mu.Lock()
@@ -443,7 +436,7 @@ func (s *Suspicion) Stepped(step reconcile.Step) {
 	s.pending = s.pending && !look
 	s.mu.Unlock()
 	if look {
-		signal(s.kick)
+		task.Wake(s.kick)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Options configure a Prober. The zero value of each is its default.
@@ -205,10 +206,7 @@ func (p *Prober) wake(early bool) {
 	if !early {
 		return
 	}
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
+	task.Wake(p.kick)
 }
 
 // record takes the answers to probes.

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
@@ -99,12 +100,7 @@ func (l *Loop) withoutDirectories() {
 }
 
 // Wake makes the loop take a step. It never waits.
-func (l *Loop) Wake() {
-	select {
-	case l.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (l *Loop) Wake() { task.Wake(l.wake) }
 
 // Changed makes the loop take a step, in which the Services with these needs are planned again. It never waits.
 func (l *Loop) Changed(needs ...resolve.Need) {

@@ -13,6 +13,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
@@ -293,10 +294,7 @@ func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	now := w.ports.Empty() != ports.Empty() || !slices.Equal(w.waited, waited)
 	w.ports, w.waited = ports, waited
 	if now {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
+		task.Wake(w.changed)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/engine"
 )
@@ -131,10 +132,7 @@ func (w *Watchdog) Run(ctx context.Context) error {
 			w.expire(spent)
 			return nil
 		}
-		select {
-		case w.asks <- struct{}{}:
-		default: // the last one is not answered yet
-		}
+		task.Wake(w.asks)
 		if w.every > 0 && time.Since(told) >= w.every {
 			told = time.Now()
 			w.tell()

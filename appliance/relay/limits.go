@@ -15,6 +15,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // limits are the limits and timeouts of a Relay. It has more than 15 fields: one for each of them, so that tests can shorten it.
@@ -241,12 +242,7 @@ func (c *overload) look() {
 	}
 }
 
-func (c *overload) signal() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
+func (c *overload) signal() { task.Wake(c.changed) }
 
 // list returns the ports, sorted.
 func (c *overload) list() []Overloaded {

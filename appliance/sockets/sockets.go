@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Socket is a socket that takes connections or datagrams from any peer.
@@ -324,10 +325,7 @@ func (c *Closed) read(ports *Ports) {
 		case !concerns(buf[:n], ports):
 			continue
 		}
-		select {
-		case c.C <- struct{}{}:
-		default:
-		}
+		task.Wake(c.C)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -113,12 +114,7 @@ func (r *Reader) After(done func()) {
 	r.awake()
 }
 
-func (r *Reader) awake() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (r *Reader) awake() { task.Wake(r.wake) }
 
 // States are the sources of this box, in their order.
 func (r *Reader) States() []State {

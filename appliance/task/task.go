@@ -54,3 +54,11 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	defer stop()
 	return group.Wait()
 }
+
+// Wake makes sure that the next receive from a channel of capacity 1 succeeds.
+func Wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // a value waits already
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Config is a neighbor, and how to speak with it.
@@ -261,10 +263,7 @@ func (s *Session) receive(p Packet, port uint16, now time.Time) {
 	if changed {
 		s.changed()
 	}
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
+	task.Wake(s.kick)
 }
 
 func (s *Session) dropped(why error) {

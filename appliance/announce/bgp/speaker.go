@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Phase is a state of RFC 4271, section 8.
@@ -173,10 +175,7 @@ func (s *Speaker) change(do func(*rib)) {
 	if !dirty {
 		return
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	task.Wake(s.wake)
 }
 
 // changes takes the routes to send: all of them for a new session, else those that changed.

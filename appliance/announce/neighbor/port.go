@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Port is an interface on which addresses are answered and announced. Its methods may be called
@@ -181,10 +183,7 @@ func (p *Port) do(f func(now time.Time) [][]byte) {
 		_, _ = conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
 	}
 	if sooner {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		task.Wake(p.wake)
 	}
 	if changed {
 		p.changed()

@@ -106,7 +106,7 @@ func (v *Verb) Check() error {
 	var problems []error
 	for _, o := range v.Options {
 		switch {
-		case o.Strict && !slices.Contains(o.Words, o.Text()):
+		case o.Strict && len(o.Texts) < 2 && !slices.Contains(o.Words, o.Text()):
 			problems = append(problems, fmt.Errorf("-%s %q: want one of %s", o.Letter, o.Text(), strings.Join(o.Words, ", ")))
 		case o.Repeats || len(o.Texts) < 2:
 		case o.Arg == "" || o.Optional && !slices.ContainsFunc(o.Texts, func(text string) bool { return text != "true" }):
