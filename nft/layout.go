@@ -303,7 +303,7 @@ const (
 	prefixNewcomer   = "newcomer"
 )
 
-// Names of limits, in limits.go.
+// Names of limits, in sourceset.go.
 const (
 	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
 	setNPLimitedBy        = "nodeport-limited-by"       // node port : the same
@@ -321,7 +321,7 @@ const (
 	prefixClientConns     = "client-connections-"       // with the limit and an ID: the clients, each with its connections
 )
 
-// Names of idle timeouts, in idle.go.
+// Names of idle timeouts, in affinity.go.
 const (
 	setOwnIdle   = "idle-timeouts"          // original frontend : verdict, of endpoints that are the box itself
 	setNPOwnIdle = "nodeport-idle-timeouts" // the same of original node ports

@@ -1,11 +1,19 @@
 package control
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"svcctl.io/svcctl/appliance/endpoints"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
@@ -142,3 +150,160 @@ func (b before) Service(key string) (*object.Service, []*object.EndpointSlice, *
 
 // Holder implements endpoints.Objects.
 func (b before) Holder(ref object.Ref) endpoints.Holder { return holder(b.Before().Get(ref)) }
+
+// besideRetry is the wait after a write that failed.
+const besideRetry = time.Second
+
+// Beside runs the controllers in a task of its own, for a store whose writes wait for other machines:
+// healing, which is the loop's, must not. It stands in their place in the loop. Objects that one box
+// writes for all are written by the box that has the turn; its own Node by each.
+type Beside struct {
+	cluster   *ClusterObjects
+	endpoints *Endpoints
+	pools     *Pools
+	store     *store.Store
+	hasTurn   func() bool
+	log       *slog.Logger
+	wake      chan struct{}
+
+	mu       sync.Mutex
+	facts    *node.Facts
+	problems []resolve.Problem
+	repooled bool // the pools are other ones, and the loop has not got them
+	applied  uint64
+	planned  map[string][]resolve.Problem // of Services since the last run
+}
+
+// NewBeside returns a Beside around the controllers, of which it is the only user from then on.
+func NewBeside(cluster *ClusterObjects, endpoints *Endpoints, pools *Pools, objects *store.Store, hasTurn func() bool, log *slog.Logger) *Beside {
+	return &Beside{cluster: cluster, endpoints: endpoints, pools: pools, store: objects, hasTurn: hasTurn, log: log, wake: make(chan struct{}, 1)}
+}
+
+// Facts takes the facts of the host, as the loop's controller of cluster objects. It does not wait.
+func (b *Beside) Facts(facts *node.Facts) {
+	b.mu.Lock()
+	changed := facts != nil && facts != b.facts
+	if changed {
+		b.facts = facts
+	}
+	b.mu.Unlock()
+	if changed {
+		b.awake()
+	}
+}
+
+func (b *Beside) awake() { task.Wake(b.wake) }
+
+// Problems returns the problems of the endpoints controller, as of its last run.
+func (b *Beside) Problems() []resolve.Problem {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.problems
+}
+
+// Run runs the controllers after each change, until ctx is done. changed gives a channel that is closed
+// when the turn may have changed. wakeLoop has the loop ask for what came of a run.
+func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLoop func()) error {
+	logged := ""
+	for ctx.Err() == nil {
+		published, turned := b.store.Published(), changed()
+		err := b.sync(wakeLoop)
+		wait := time.Hour
+		if err == nil {
+			logged = ""
+		} else if wait = besideRetry; err.Error() != logged {
+			logged = err.Error()
+			b.log.Warn("objects of this box are not written yet", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-published:
+		case <-turned:
+		case <-b.wake:
+		case <-time.After(wait):
+			continue
+		}
+		if err != nil { // what changes meanwhile is no reason to try sooner
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Beside) sync(wakeLoop func()) error {
+	b.mu.Lock()
+	facts := b.facts
+	b.mu.Unlock()
+	err := errors.Join(b.cluster.syncNode(facts), b.syncPools(wakeLoop))
+	if !b.hasTurn() {
+		return err
+	}
+	b.mu.Lock()
+	applied, planned := b.applied, b.planned
+	b.planned = nil
+	b.mu.Unlock()
+	_, stored := b.endpoints.Programmed(applied, planned)
+	err = errors.Join(err, stored, b.cluster.KeepNamespaces(), b.cluster.syncServiceCIDR(), b.endpoints.Sync())
+	problems := b.endpoints.Problems()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.problems = problems
+	return err
+}
+
+// syncPools has the store of each box give addresses of the same pools.
+func (b *Beside) syncPools(wakeLoop func()) error {
+	before := b.pools.plans
+	changed, err := b.pools.Sync()
+	if changed || b.pools.plans != before { // a Plan has problems, too
+		b.mu.Lock()
+		b.repooled = b.repooled || changed
+		b.mu.Unlock()
+		wakeLoop()
+	}
+	return err
+}
+
+// LoopCluster stands for the controller of cluster objects in the loop.
+type LoopCluster struct{ *Beside }
+
+// Sync takes the facts of the host, and never fails.
+func (c LoopCluster) Sync(facts *node.Facts) error { c.Facts(facts); return nil }
+
+// LoopEndpoints stands for the controller of endpoints in the loop.
+type LoopEndpoints struct{ *Beside }
+
+// Sync does nothing: Run does it.
+func (LoopEndpoints) Sync() error { return nil }
+
+// Ahead returns nothing: what several boxes share is stored first.
+func (LoopEndpoints) Ahead() map[string][]*object.EndpointSlice { return nil }
+
+// Programmed passes on what the dataplane has. It never waits, and never fails.
+func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
+	e.mu.Lock()
+	moved := e.applied != revision || len(planned) > 0
+	if e.applied = revision; e.planned == nil {
+		e.planned = map[string][]resolve.Problem{}
+	}
+	maps.Copy(e.planned, planned)
+	e.mu.Unlock()
+	if moved {
+		e.awake()
+	}
+	return false, nil
+}
+
+// LoopPools stands for the controller of pools in the loop.
+type LoopPools struct{ *Beside }
+
+// Sync reports whether the pools have changed since the last call. It never fails: Run tries again.
+func (p LoopPools) Sync() (changed bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed, p.repooled = p.repooled, false
+	return changed, nil
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -230,31 +231,14 @@ func (r *cluster) object(d *manifest.Document) {
 		return
 	case *object.Gateway:
 		r.gateway(o, lose)
-	case *object.ListenerSet:
-		o.Status = object.ListenerSetStatus{}
-	case *object.TCPRoute:
-		o.Status = object.RouteStatus{}
-	case *object.UDPRoute:
-		o.Status = object.RouteStatus{}
-	case *object.TLSRoute:
-		o.Status = object.RouteStatus{}
-	case *object.HTTPRoute:
-		o.Status = object.RouteStatus{}
-	case *object.IPAddressPool:
-		o.Status = nil
-	case *object.L2Advertisement:
-		r.announced, o.Status = true, nil
-	case *object.BGPAdvertisement:
-		r.announced, o.Status = true, nil
-	case *object.BGPPeer:
-		o.Status = nil
-	case *object.BFDProfile:
-		o.Status = nil
-	case *object.Community:
-		o.Status = nil
+	case *object.L2Advertisement, *object.BGPAdvertisement:
+		r.announced = true
 	case *object.Pod:
 		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
 		return
+	}
+	if status := reflect.ValueOf(o).Elem().FieldByName("Status"); status.IsValid() && o.GetTypeMeta().APIVersion != "v1" {
+		status.SetZero() // of MetalLB and the Gateway API, whose controllers were in the cluster
 	}
 	r.judge(d, o)
 	r.out.Kept = append(r.out.Kept, k)

@@ -222,13 +222,15 @@ func (p *path) pop()               { *p = (*p)[:len(*p)-1] }
 
 // String is the path as Kubernetes writes it: fields after dots, indexes and the keys
 // of free mappings in brackets.
-func (p path) String() string {
+func (p path) String() string { return p.text(path.isFreeMapping) }
+
+func (p path) text(isFree func(path) bool) string {
 	var b strings.Builder
 	for i, s := range p {
 		switch {
 		case !s.isKey:
 			b.WriteString("[" + strconv.Itoa(s.index) + "]")
-		case p[:i].isFreeMapping():
+		case isFree(p[:i]):
 			b.WriteString("[" + s.key + "]")
 		default:
 			if i > 0 {
@@ -242,18 +244,7 @@ func (p path) String() string {
 
 // dotted is the path as Kubernetes' decoders write it: all keys after dots.
 func (p path) dotted() string {
-	var b strings.Builder
-	for i, s := range p {
-		switch {
-		case !s.isKey:
-			b.WriteString("[" + strconv.Itoa(s.index) + "]")
-		case i > 0:
-			b.WriteString("." + s.key)
-		default:
-			b.WriteString(s.key)
-		}
-	}
-	return b.String()
+	return p.text(func(path) bool { return false })
 }
 
 // isFreeMapping reports whether the keys of a field are the author's, as those of the maps in
@@ -345,25 +336,36 @@ func valueOf(doc parsed) (Value, *refusal) {
 // jsonNumber is a number of YAML as JSON writes it, whole ones without fraction or
 // exponent: 0x10 is 16, 1_000 and 1e3 are 1000.
 func jsonNumber(text string) (json.Number, error) {
+	switch whole, float, isWhole, err := parseNumber(text); {
+	case err != nil:
+		return "", err
+	case isWhole:
+		return json.Number(strconv.FormatInt(whole, 10)), nil
+	case math.IsNaN(float) || math.IsInf(float, 0):
+		return "", fmt.Errorf("%s is no number in JSON", text)
+	default:
+		return json.Number(strconv.FormatFloat(float, 'g', -1, 64)), nil
+	}
+}
+
+// parseNumber reads a number of YAML: a whole one, as floats without a fraction are (1e3 is 1000 to kubectl too), or another one, NaN
+// if it is none.
+func parseNumber(text string) (whole int64, float float64, isWhole bool, err error) {
 	plain := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 	if digits := strings.TrimLeft(plain, "-"); len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
-		return "", fmt.Errorf("the leading zero of %s makes it an octal number to some readers; write it without", text)
+		return 0, 0, false, fmt.Errorf("the leading zero of %s makes it an octal number to some readers; write it without", text)
 	}
-	whole, err := strconv.ParseInt(plain, 0, 64)
-	switch {
-	case err == nil:
-		return json.Number(strconv.FormatInt(whole, 10)), nil
-	case errors.Is(err, strconv.ErrRange):
-		return "", fmt.Errorf("%s is too large", text)
+	whole, err = strconv.ParseInt(plain, 0, 64)
+	if err == nil {
+		return whole, 0, true, nil
 	}
-	float, err := strconv.ParseFloat(plain, 64)
-	switch {
-	case err != nil || math.IsNaN(float) || math.IsInf(float, 0):
-		return "", fmt.Errorf("%s is no number in JSON", text)
-	case float == math.Trunc(float) && math.Abs(float) <= 1<<53:
-		return json.Number(strconv.FormatInt(int64(float), 10)), nil
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, 0, false, fmt.Errorf("%s is too large", text)
 	}
-	return json.Number(strconv.FormatFloat(float, 'g', -1, 64)), nil
+	if float, err = strconv.ParseFloat(plain, 64); err != nil {
+		return 0, math.NaN(), false, nil
+	}
+	return int64(float), float, float == math.Trunc(float) && math.Abs(float) <= 1<<53, nil
 }
 
 // JSON reads a text that is one value of JSON (RFC 8259). Of keys that are there twice the last

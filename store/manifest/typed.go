@@ -2,10 +2,8 @@ package manifest
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -252,30 +250,17 @@ func (d *decoding) integer(n *node, v reflect.Value) {
 // wholeNumber reads what YAML calls an int, and floats without a fraction (1e3 is
 // 1000 to kubectl too).
 func (d *decoding) wholeNumber(n *node) (int64, bool) {
-	const want = "a whole number"
-	switch digits := strings.ReplaceAll(strings.TrimLeft(n.text, "+-"), "_", ""); {
-	case n.kind != kindInt && n.kind != kindFloat:
-		d.wrongType(n, want)
-		return 0, false
-	case len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9':
-		d.problem(n, ReasonWrongType, fmt.Sprintf("the leading zero of %s makes it an octal number to some readers; write it without", n.text))
-		return 0, false
+	if n.kind == kindInt || n.kind == kindFloat {
+		switch value, _, isWhole, err := parseNumber(n.text); {
+		case err != nil:
+			d.problem(n, ReasonWrongType, err.Error())
+			return 0, false
+		case isWhole:
+			return value, true
+		}
 	}
-	plain := strings.TrimPrefix(strings.ReplaceAll(n.text, "_", ""), "+")
-	value, err := strconv.ParseInt(plain, 0, 64)
-	switch {
-	case err == nil:
-		return value, true
-	case errors.Is(err, strconv.ErrRange):
-		d.problem(n, ReasonWrongType, n.text+" is too large")
-		return 0, false
-	}
-	float, err := strconv.ParseFloat(plain, 64)
-	if err != nil || float != math.Trunc(float) || math.Abs(float) > 1<<53 {
-		d.wrongType(n, want)
-		return 0, false
-	}
-	return int64(float), true
+	d.wrongType(n, "a whole number")
+	return 0, false
 }
 
 func (d *decoding) intOrString(n *node, v reflect.Value) {

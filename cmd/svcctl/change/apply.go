@@ -421,9 +421,6 @@ func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (g
 		}
 		return nil
 	})
-	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-		return nil, nil // an older appliance, which does not have the kind
-	}
 	if err != nil {
 		return nil, fmt.Errorf("prune: %w", err)
 	}

@@ -123,7 +123,7 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t resourc
 		return err
 	}
 	if how := annotation.RelayOf(&svc); d.status.Fleet != nil || how.Fronted() {
-		if f.State, err = d.state(ctx, t); err != nil {
+		if f.State, err = client.Call(ctx, d.c, wire.GetService, wire.ServiceQuery{Namespace: t.Namespace, Name: t.Name}); err != nil {
 			return err
 		}
 	}
@@ -134,21 +134,9 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t resourc
 	return d.egress(ctx, page, &svc)
 }
 
-// state reads the state of a Service in the kernel; nil where the appliance is too old to report it.
-func (d *describing) state(ctx context.Context, t resource.Target) (*wire.ServiceState, error) {
-	state, err := client.Call(ctx, d.c, wire.GetService, wire.ServiceQuery{Namespace: t.Namespace, Name: t.Name})
-	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-		return nil, nil
-	}
-	return state, err
-}
-
 // health returns rows about the endpoints that are checked.
 func (d *describing) health(ctx context.Context, t resource.Target) ([][]string, error) {
 	h, err := client.Call(ctx, d.c, wire.GetHealth, wire.ObjectQuery{Namespace: t.Namespace, Name: t.Name})
-	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-		return nil, nil // an appliance of a version without checks
-	}
 	if err != nil || len(h.Endpoints) == 0 {
 		return nil, err
 	}
@@ -170,14 +158,10 @@ func (d *describing) happened(ctx context.Context, page *describe.Page, t resour
 		about = append(about, "involvedObject.uid="+uid)
 	}
 	table, err := d.c.Table(ctx, resource.CollectionPath(k, t.Namespace), url.Values{"fieldSelector": {strings.Join(about, ",")}})
-	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-		return nil
+	if err == nil {
+		page.Events(table)
 	}
-	if err != nil {
-		return err
-	}
-	page.Events(table)
-	return nil
+	return err
 }
 
 // since returns a time, and how long ago it was.
