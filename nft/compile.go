@@ -319,7 +319,7 @@ type compiledPort struct {
 	others []*compiledPort
 }
 
-// maps are the maps a frontend's elements stand in.
+// frontendMaps are the names of the maps that have elements of a frontend.
 type frontendMaps struct {
 	all, byClient, inside, outside, sourceNAT, answers, refresh, restricted, allowed string
 

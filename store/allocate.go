@@ -238,7 +238,7 @@ func (c *change) takeAsked(t *transaction) error {
 	return nil
 }
 
-// asked notes when a value that was asked for is one that no range has.
+// asked passes the error of a requested value on, and records when no range contains it.
 func (c *change) asked(err error) error {
 	if _, is := errors.AsType[*alloc.RangeError](err); is {
 		c.outside = true

@@ -200,7 +200,7 @@ func newNamespaceUse() namespaceUse {
 	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
 }
 
-// move counts an object that becomes another version; old is nil for a new one, now for one
+// move counts a change from one version of an object to another; old is nil for a new one, now for one
 // that goes.
 func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	if keepsNamespace(ref) && (old == nil) != (now == nil) {

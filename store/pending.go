@@ -461,7 +461,7 @@ func (s *Store) countHere(set *pending.Set) {
 	s.keepEnd(set.Kind, &pending.LocalEnd{ID: set.EndID(), Of: of.Wall, Here: set.Ends})
 }
 
-// followPending makes the sets as a commit of another machine leaves them part of a transaction.
+// followPending adds to a transaction the sets as a commit of another machine leaves them.
 func (t *transaction) followPending(f *engine.Followed) error {
 	for k, set := range t.s.pending.sets {
 		next, headed, err := set.Follow(f)

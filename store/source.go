@@ -263,7 +263,7 @@ func newSources() sources {
 	}
 }
 
-// load takes stored pairs.
+// load adds stored pairs.
 func (all *sources) load(pairs []engine.Pair) error {
 	for _, p := range pairs {
 		name, relative, isFile := strings.Cut(strings.TrimPrefix(p.Key, sourcePrefix), "/")
@@ -312,7 +312,7 @@ func (s *Store) Sources() (all []Source) {
 	return all
 }
 
-// SourcesChanged is another number when SyncSources has something to do although no file has changed.
+// SourcesChanged returns a count that rises when SyncSources has work to do although no file changed.
 func (s *Store) SourcesChanged() uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -357,7 +357,7 @@ const pieceObjects = 4_000
 // written. The next transaction deletes them.
 type partial []string
 
-// addTo removes those that a transaction does not write.
+// addTo deletes in a transaction the keys that it does not write.
 func (p partial) addTo(t *engine.Transaction) {
 	if len(p) == 0 {
 		return

@@ -130,8 +130,8 @@ type foreigner struct {
 	example object.Ref // the zero Ref when that one has gone
 }
 
-// move counts an object that becomes another one; either may be nil. Objects that the appliance has
-// made itself do not count.
+// move counts a change from one version of an object to another; nil stands for none. Objects that the appliance made itself do
+// not count.
 func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner.Controller == "" {
 		for _, each := range annotation.Unserved(before.Object) {

@@ -60,7 +60,7 @@ type settled struct {
 	externals index.Externals
 }
 
-// add makes a change the last one that is settled; now is the allocator with it.
+// add appends a settled change; now is the mark of the allocator after it.
 func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c

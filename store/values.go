@@ -180,7 +180,7 @@ func (l *allocator) keepOf(holder string, svc *object.Service) {
 	}
 }
 
-// unkeep gives everything free that is kept by a holder.
+// unkeep releases all values that are reserved for a holder.
 func (l *allocator) unkeep(holder string) {
 	of := l.kept[holder]
 	if of == nil {
@@ -273,7 +273,7 @@ type reserved struct {
 	nodePorts map[alloc.Port][]ReservedFrontend
 }
 
-// kept are values that trialOwner or rolloutOwner holds, by the Service that gave them up.
+// kept has the values that are reserved for trialOwner or rolloutOwner, by the Service that lost them.
 type kept struct {
 	addresses map[netip.Addr]string
 	ports     map[alloc.Port]string

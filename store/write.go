@@ -129,7 +129,7 @@ func (q *writeQueue) add(c *call) {
 	q.waiting = append(q.waiting, c)
 }
 
-// take takes out as many as go together, the first ones.
+// take removes and returns the first calls, as many as fit into one commit.
 func (q *writeQueue) take() []*call {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -282,7 +282,7 @@ func (s *Store) writeGroup(group []*call) {
 	}
 }
 
-// tryGroup is writeGroup once.
+// tryGroup is one attempt of writeGroup.
 func (s *Store) tryGroup(group []*call) error {
 	t := s.begin()
 	finished := false

@@ -537,7 +537,7 @@ type version struct {
 	file    fileDeclaration
 }
 
-// before is the version that a live object is.
+// before returns the stored object as a version: with its content as JSON, and the file that declares it.
 func (s *Server) before(r *request, live object.Object, owner store.Owner) (version, error) {
 	v := version{object: live, content: untyped(live, r.kind)}
 	var err error

@@ -54,7 +54,7 @@ type endpointKey struct {
 // long.
 const scanInterval = time.Second
 
-// NewConnLimiter begins without Services. changed is called with each Service whose endpoints have become full, or
+// NewConnLimiter returns a ConnLimiter without Services. changed is called with each Service whose endpoints have become full, or
 // have room again; it must not wait.
 func NewConnLimiter(options Options, changed func(service string)) *ConnLimiter {
 	options.Log = cmp.Or(options.Log, slog.Default())
@@ -200,8 +200,8 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 	return err
 }
 
-// update makes the endpoints full, or not any more, that were counted. It returns the Services for which that
-// is new. The caller holds mu.
+// update replaces the full endpoints by those that were counted, and returns the Services whose full endpoints changed.
+// The caller holds mu.
 func (x *ConnLimiter) update(counts map[string]openCount) (changed []string) {
 	for service, open := range counts {
 		limit := x.limits[service].Limit

@@ -43,7 +43,7 @@ const (
 	idleRetry = 5 * time.Second
 )
 
-// NewIdle begins without frontends.
+// NewIdle returns an Idle without frontends.
 func NewIdle(options Options) *Idle {
 	options.Log = cmp.Or(options.Log, slog.Default())
 	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newExpirySet()}

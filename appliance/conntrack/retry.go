@@ -51,7 +51,7 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// NewRetry begins without frontends.
+// NewRetry returns a Retry without frontends.
 func NewRetry(options Options) *Retry {
 	options.Log = cmp.Or(options.Log, slog.Default())
 	return newRetry(&kernelTable{netns: options.NetNS}, options.Log)

@@ -308,8 +308,7 @@ type query struct {
 // in it). To read and judge as many entries takes 380 ms, a fraction of a millisecond at a time.
 const maxQueries = 4
 
-// has reports whether an entry is of the part that is asked for. Kernels without filters give others too,
-// and each query gives all of them.
+// has reports whether an entry matches the query. Kernels without filters return the whole table for each query.
 func (q *query) has(e *entry) bool {
 	return q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
 		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)

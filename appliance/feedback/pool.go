@@ -380,7 +380,7 @@ type Count struct {
 	Began, Ended int
 }
 
-// See takes an entry of the look that is under way.
+// See counts an entry of the scan that is under way.
 func (c *Connections) See(endpoint netip.AddrPort, id uint32, ending bool) {
 	if c.now == nil {
 		c.now = map[netip.AddrPort]*entries{}

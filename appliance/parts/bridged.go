@@ -28,7 +28,7 @@ type Bridged struct {
 	settings []string          // that are 1: net.bridge.bridge-nf-call-iptables, or -ip6tables, or both
 }
 
-// NewBridged is without Services. In the list of Parts it comes after grants.
+// NewBridged returns a Bridged without Services. In the list of Parts it comes after grants.
 func NewBridged(grants *reconcile.Grants) *Bridged {
 	return &Bridged{grants: grants, services: map[string]string{}}
 }

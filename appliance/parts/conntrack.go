@@ -98,7 +98,7 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	c.retry.Update(box, retrying)
 }
 
-// ended are the endpoints of a port whose connections end because they are down, in order.
+// ended returns the endpoints of a port that are down and whose connections end for that, sorted.
 func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 	if !svc.ResetDown || p.Protocol != nft.TCP {
 		return nil

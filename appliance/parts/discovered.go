@@ -54,7 +54,7 @@ type report struct {
 	wire.Discovered
 }
 
-// discoverPatience is for a provider that has just been named to be asked.
+// discoverPatience is the time that svcctl discover has to ask a provider that was named a moment ago.
 const discoverPatience = 10 * time.Second
 
 // NewDiscovered follows the Leases of a store with these rules.

@@ -25,7 +25,7 @@ type Egress struct {
 	at    map[string]bool // addresses with a problem
 }
 
-// NewEgress follows what a look finds: follow is given the function that takes it.
+// NewEgress calls follow with the function that takes the connections which each scan finds.
 func NewEgress(follow func(take func([]wire.EgressTraffic))) *Egress {
 	e := new(Egress)
 	follow(e.Take)

@@ -272,7 +272,7 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming notes which Services one names, and returns those that it named before, which it does not forget.
+// setNaming records the Services that the server names of one lead to, and returns those before; targets keeps their entries.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)

@@ -21,7 +21,7 @@ type Fullness struct {
 	kernel   atomic.Pointer[func() map[resolve.Frontend]*nft.ServicePort] // what it served at the start; nil: not needed any more
 }
 
-// NewFullness is without Services.
+// NewFullness returns a Fullness without Services.
 func NewFullness(log *slog.Logger) *Fullness {
 	f := &Fullness{}
 	f.counting = conntrack.NewConnLimiter(conntrack.Options{Log: log}, func(service string) { f.Changed(resolve.Plans(service)...) })

@@ -396,7 +396,7 @@ func deadKey(endpoint netip.AddrPort) history.Key {
 
 const stateDead = "dead"
 
-// noteHealth keeps since when an endpoint is down, or is not any more.
+// noteHealth records in the history since when an endpoint is down, and that it is up again.
 func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v health.Verdict) {
 	at := v.Since
 	if at.IsZero() {
@@ -421,7 +421,7 @@ func pastOf(b *history.Book, k history.Key) health.Past {
 	}
 }
 
-// deadBefore is how an endpoint is dead that was out before this process.
+// deadBefore returns how an endpoint was dead in the recorded history, before this process.
 func deadBefore(b *history.Book, endpoint netip.AddrPort) health.Dead {
 	t, _ := b.Last(deadKey(endpoint))
 	if t.State != stateDead {

@@ -259,7 +259,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	return changed || known
 }
 
-// flip adds the Services of a Target with another state to flips.
+// flip adds the Services of a Target whose state changed to flips.
 func (p *Prober) flip(t *target) {
 	for _, service := range t.services {
 		p.flips[service] = struct{}{}

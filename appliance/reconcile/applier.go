@@ -301,7 +301,7 @@ type quarantine struct {
 	retryAt time.Time
 }
 
-// granted notes a new plan of a Service.
+// granted records a new plan of a Service.
 func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]

@@ -153,7 +153,7 @@ func (b *Board) brief() (wire.Status, *Reporter) {
 	return s, b.reporter
 }
 
-// Changed is closed when the status may be another one than at the call.
+// Changed returns a channel that is closed when the status may have changed since the call.
 func (b *Board) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

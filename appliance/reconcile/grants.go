@@ -77,7 +77,7 @@ func (g *Grants) place(key string) {
 	}
 }
 
-// Changes is another number when Served may have other results.
+// Changes returns a count that rises when the results of Served may have changed.
 func (g *Grants) Changes() uint64 {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

@@ -107,7 +107,8 @@ func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Durati
 	return changed, again
 }
 
-// look returns after what time to look again, 0: at the next change, and why the newest content of a file is not in force.
+// look reads a file that has changed. again is the time until it has to be called again, 0: at the next event; err is why the newest
+// content is not in force.
 func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	at := stampOf(f.Path)
 	if at != f.last {

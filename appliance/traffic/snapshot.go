@@ -361,7 +361,8 @@ type growth struct {
 	left   int // the steps that a search may still take
 }
 
-// since returns the bytes of a connection since the look before, which found it; unless found, the order of the table is another one.
+// since returns the bytes that a connection has transferred since the previous scan. found is false when that scan did not have it within
+// the steps that are left: the kernel lists its table in another order then.
 func (g *growth) since(v volume) (in, out uint64, found bool) {
 	for range g.before {
 		if g.left--; g.left < 0 {

@@ -30,7 +30,7 @@ type Conn struct {
 	mu       sync.Mutex
 	socket   *socket // nil after a failure, until the next use
 	port     uint32  // the netlink port of socket, if possible the same when it is opened again
-	sentinel *socket // addOwnPort the sentinel tables; nil: not held
+	sentinel *socket // owns the sentinel tables; nil: there are none
 	watches  map[*watch]struct{}
 	closed   bool
 	without  map[string]bool // devices of flowtables that the kernel refused of the batch at hand
@@ -84,8 +84,7 @@ func openError(err error) error {
 	return fmt.Errorf("open nf_tables: %w", err)
 }
 
-// Close gives the sockets back. The ruleset stays; sentinel tables that this Conn addOwnPort
-// go away.
+// Close closes the sockets. The ruleset stays; the sentinel tables of this Conn go away.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

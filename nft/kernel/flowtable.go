@@ -58,8 +58,8 @@ func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, c
 	t.End()
 }
 
-// flowtableOp writes an operation on a flowtable: it, and one message for each device that comes or goes, so that one
-// that the kernel does not take is found. there has the devices before.
+// flowtableOp writes an operation on a flowtable. Each device that is added or removed gets a message of its own, so that the
+// error of one names the device. there are the devices before.
 func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	if op, is := op.(nft.DeleteFlowtable); is {
 		t.flowtable(unix.NFT_MSG_DELFLOWTABLE, 0, op.Family, op.Name, false, "")

@@ -41,7 +41,7 @@ var keepalivedSingle = []string{
 	"lvs_upper_threshold", "connect_port", "nb_get_retry", "path", "virtual_router_id", "priority", "advert_int", "interface",
 }
 
-// trailing names the words behind those that are read.
+// trailing adds a loss for the words of a statement that are not read.
 func (r *keepalived) trailing(s statement) {
 	for _, in := range s.block {
 		if len(in.words) > 2 && slices.Contains(keepalivedSingle, in.words[0]) && (s.words[0] != "vrrp_script") {

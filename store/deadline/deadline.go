@@ -50,7 +50,7 @@ func (d Deadline) Left(now Reading) time.Duration {
 	return max(0, min(left, d.Most))
 }
 
-// In is the same moment as this boot counts it. It is the Deadline itself but after a reboot.
+// In converts the Deadline to the clock of this boot. Without a reboot since, it is unchanged.
 func (d Deadline) In(now Reading) Deadline {
 	if now.Boot == "" || d.Boot == now.Boot {
 		return d

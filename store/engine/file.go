@@ -391,8 +391,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// manyPuts is from how many puts on the pages of a transaction are filled: it is a start, say,
-// whose objects stay as they are, for the most part.
+// manyPuts is the number of puts from which a transaction fills its pages (bbolt's FillPercent 1.0): it is a bulk load, as at a
+// first start, after which most objects stay as they are.
 const manyPuts = 1_000
 
 // apply puts a transaction into a bbolt transaction.

@@ -28,7 +28,7 @@ const (
 // keys', not the values'.
 func layoutOf(root *node) layout { return new(layoutWriter).of(root) }
 
-// of is layoutOf in the memory of the one before.
+// of is layoutOf, and reuses the memory of its earlier call.
 func (w *layoutWriter) of(root *node) layout {
 	w.packed, w.line = w.packed[:0], root.line
 	w.item(root)

@@ -92,7 +92,7 @@ func byJSON(r *reader, v reflect.Value) bool {
 	return ok && json.Unmarshal(text, v.Addr().Interface()) == nil
 }
 
-// byItself leaves a value to its method.
+// byItself decodes a value by its own UnmarshalJSON.
 func byItself(r *reader, v reflect.Value) bool {
 	text, ok := r.value()
 	if !ok {

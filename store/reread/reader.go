@@ -24,7 +24,7 @@ func Into(text []byte, to any) bool {
 // readers remember texts for the next value.
 var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type]reflect.Value{}} }}
 
-// A reader is at a place in a text.
+// A reader decodes JSON from the front of a text.
 type reader struct {
 	left []byte // the unread rest
 	// known are texts that were read last, found by their hash.

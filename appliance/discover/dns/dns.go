@@ -43,7 +43,7 @@ type Provider struct {
 	conf   string
 }
 
-// New reads the address of a resolver.
+// New returns a Provider that asks the resolver at c.URL, or those of resolv.conf(5).
 func New(c provider.Config) (provider.Provider, error) {
 	p := &Provider{conf: resolvConf}
 	if c.URL == "" {

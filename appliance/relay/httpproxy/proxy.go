@@ -74,8 +74,8 @@ type Proxy struct {
 	served  sync.WaitGroup
 }
 
-// servers serve clients from one Drain to the next. http2 has the connections that negotiated HTTP/2, http1 the others: they drain
-// in different ways.
+// servers serve the clients that come before the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they
+// drain in different ways.
 type servers struct {
 	http1, http2 *http.Server
 	stop         func() // ends accepting
