@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 func main() {
@@ -57,12 +59,13 @@ type results struct {
 	passed          int
 	skipped         []string
 	packages, wrong int
+	began           time.Time
 	failed          []test          // not parts of tests (subtests)
 	final           map[string]bool // packages and tests whose failure counts, whatever a second run gives
 }
 
 func newResults(out io.Writer) *results {
-	return &results{out: out, said: map[test]string{}, final: map[string]bool{}}
+	return &results{out: out, began: time.Now(), said: map[test]string{}, final: map[string]bool{}}
 }
 
 // report prints the report of what go test wrote and reports whether all tests passed.
@@ -109,7 +112,11 @@ func (r *results) close(flaky []test) bool {
 	if len(flaky) > 0 {
 		fmt.Fprintf(r.out, "; %d FLAKY", len(flaky))
 	}
-	fmt.Fprintln(r.out)
+	// With the compiler, and all programs that tests have run to their end; 0 where go test is not its child.
+	var used syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used)
+	cpu := time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	fmt.Fprintf(r.out, "\nin %s, with %s of CPU\n", time.Since(r.began).Round(time.Second), cpu.Round(time.Second))
 	return r.packages > 0 && r.wrong == 0 && len(r.skipped) == 0
 }
 

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +32,12 @@ var (
 // 120,000 in all.
 const packetsPerWorld = 20
 
+// TestMain has garbage collected less often: random worlds are a third of it.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
+
 // TestOracle plans random worlds as the appliance does: one from nothing, then one with
 // changed objects, then one on a changed box. It runs packets through the rulesets and
 // compares what becomes of them to what package oracle says that should.
@@ -47,6 +55,7 @@ func TestOracle(t *testing.T) {
 		for i, world := range history {
 			planStep(p, history[:i+1])
 			ruleset := p.compiler.Ruleset()
+			world.Hold()
 			for _, packet := range world.Packets(r, packetsPerWorld) {
 				if judge.Disagreement(world, ruleset, packet) != "" {
 					reportDisagreement(t, seed, history[:i+1], packet)

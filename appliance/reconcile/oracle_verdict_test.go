@@ -94,6 +94,7 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 	r.clock = r.clock.Add(newFor)
 	r.step()
 	served := r.inForce(world)
+	served.Hold()
 	for _, service := range served.Services {
 		conditions, settled := r.board.Conditions().Of(service)
 		ready := conditions[0]

@@ -238,7 +238,7 @@ func (w *World) isFirst(i int) bool {
 	if all[i].isRange() {
 		return slices.Contains(grantedRanges(all, all[i].address, all[i].protocol), i)
 	}
-	all = slices.DeleteFunc(all[:i+1:i+1], frontend.isRange) // which conflict with nothing
+	all = slices.DeleteFunc(slices.Clone(all[:i+1]), frontend.isRange) // which conflict with nothing
 	i = len(all) - 1
 	for _, earlier := range all[:i] {
 		if earlier.address == all[i].address && earlier.protocol == all[i].protocol && earlier.number == all[i].number {

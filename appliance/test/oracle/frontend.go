@@ -39,8 +39,8 @@ type frontend struct {
 // first, then by namespace/name (behavior 44). If two request the same, both are in the
 // list, and the first one wins.
 func (w *World) frontends() []frontend {
-	if w.held != nil {
-		return slices.Clone(w.held) // callers change what they get
+	if w.holder == w {
+		return w.held
 	}
 	services := slices.Clone(w.Services)
 	slices.SortStableFunc(services, byAge)

@@ -52,6 +52,26 @@ func TestSameSeedSameWorld(t *testing.T) {
 	}
 }
 
+// TestHold: a World that holds its frontends decides as before, and a copy of it that is changed decides by its own Services.
+func TestHold(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := Generate(r)
+		fixed, same := *w, *w
+		fixed.Hold()
+		changed := fixed
+		changed.Services, same.Services = w.Services[:len(w.Services)/2], w.Services[:len(w.Services)/2]
+		for _, p := range w.Packets(r, 40) {
+			if want := w.Decide(p); !slices.Equal(fixed.Decide(p), want) || !slices.Equal(fixed.Decide(p), want) {
+				t.Fatalf("seed %d: %v: %v, want %v\n%v", seed, p, fixed.Decide(p), want, w)
+			}
+			if want := same.Decide(p); !slices.Equal(changed.Decide(p), want) {
+				t.Fatalf("seed %d: a changed copy: %v: %v, want %v\n%v", seed, p, changed.Decide(p), want, &same)
+			}
+		}
+	}
+}
+
 func TestShrinkKeepsWhatMatters(t *testing.T) {
 	var w *World
 	hasLocal := func(w *World) bool {

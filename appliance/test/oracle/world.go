@@ -26,11 +26,12 @@ type World struct {
 	// Programs listen on the host, since before there were Services.
 	Programs []Program
 
-	held []frontend // of Hold
+	holder *World // that of Hold, whose copies hold nothing
+	held   []frontend
 }
 
-// Hold works out once what all packets have in common. The World may not be changed any more.
-func (w *World) Hold() { w.held = w.frontends() }
+// Hold works out once what all packets have in common. The World may not be changed any more; copies of it may.
+func (w *World) Hold() { w.held, w.holder = w.frontends(), w }
 
 // Box describes the appliance's host and flags. It has more than 15 fields: one for each flag.
 type Box struct {
