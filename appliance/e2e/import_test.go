@@ -213,3 +213,59 @@ items:
 	}
 	b.reaches(t, b.EXT, "tcp", netip.MustParseAddrPort("198.51.100.5:80"), plain, ipv4.on(80, b.L1)...)
 }
+
+// What endpoints of a cluster with kube-vip began leaves with the address that it left with there, to the same networks: by the manifests
+// and the settings that the import prints. A Service of which less left than here is not converted.
+func Test1147_import_of_kube_vip_egress(t *testing.T) {
+	t.Parallel()
+	s := netlab.NewStandard(t)
+	s.RTR.Route("10.180.0.0/15", netlab.BoxAddr4)
+	service := func(name, ip, annotations string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n  namespace: default\n  annotations: {kube-vip.io/egress: 'true', kube-vip.io/egress-internal: 'true', kube-vip.io/loadbalancerIPs: %s, kube-vip.io/vipHost: w1%s}\n"+
+			"spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: mail}, ports: [{port: 25, targetPort: 80}]}\n", name, ip, annotations)
+	}
+	slice := func(name string, h *netlab.Host) string {
+		return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s-x, namespace: default, labels: {kubernetes.io/service-name: %[1]s}}\naddressType: IPv4\nports: [{port: 80}]\nendpoints: [{addresses: [%s], nodeName: w1}]\n", name, ipv4.of(h))
+	}
+	source := strings.Join([]string{
+		service("mail", ipv4.lb(4), fmt.Sprintf(", kube-vip.io/egress-allowed-networks: '%s/32,%s/32', kube-vip.io/egress-denied-networks: %[2]s/32", ipv4.of(s.EXT), ipv4.of(s.IN))), slice("mail", s.L1),
+		service("phones", ipv4.lb(5), ", kube-vip.io/egress-destination-ports: 'udp:5060,tcp:5060'"), slice("phones", s.L2),
+	}, "---\n")
+	manifests, errOut, err := s.GW1.Run(binary, "import", "cluster", file(t, source))
+	if err != nil || !strings.Contains(errOut, "kube-vip.io/egress-destination-ports: connections to all ports leave with the address, or none") {
+		t.Fatalf("%v: %s", err, errOut)
+	}
+	f := standardFlags()
+	f["cluster-cidr"], f["load-balancer-pool"] = nil, nil
+	for line := range strings.Lines(manifests) {
+		settings, is := strings.CutPrefix(line, "# settings: svcctl serve --")
+		if !is {
+			continue
+		}
+		setting, comment, _ := strings.Cut(settings, " # ")
+		for _, one := range strings.Split(strings.TrimSpace(setting), " --") {
+			flag, value, _ := strings.Cut(one, " ")
+			if name, _, is := strings.Cut(value, "="); is {
+				_, lines, _ := strings.Cut(strings.TrimSpace(comment), ": ")
+				value = name + "=" + file(t, strings.ReplaceAll(lines, " ", "\n")+"\n")
+			}
+			f[flag] = append(f[flag], value)
+		}
+	}
+	b := &box{Standard: s, svcctl: s.GW1.Appliance(binary, f.args()...), t: t, flags: f}
+	b.svcctl.Manifests.Write("shop.yaml", manifests)
+	for _, host := range []*netlab.Host{b.EXT, b.BLK, b.IN} {
+		host.Serve("tcp", 7000)
+	}
+	b.svcctl.Start()
+	to := func(h *netlab.Host) netip.AddrPort { return ipv4.at(ipv4.of(h).String(), 7000) }
+	b.leavesAs(t, "tcp", b.L1, to(b.EXT), ipv4.lb(4))
+	for _, other := range []*netlab.Host{b.BLK, b.IN} {
+		b.leavesAs(t, "tcp", b.L1, to(other), ipv4.of(b.L1).String())
+	}
+	b.leavesAs(t, "tcp", b.L2, to(b.EXT), ipv4.of(b.L2).String())
+	b.reaches(t, b.EXT, "tcp", ipv4.at(ipv4.lb(4), 25), plain, ipv4.on(80, b.L1)...)
+	for _, p := range b.status().Problems {
+		t.Errorf("unexpected problem: %s", p)
+	}
+}

@@ -17,7 +17,7 @@ import (
 // Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: all as they
 // are, without the fields that have a meaning in their cluster alone.
 func Cluster(text string, options Options) (*Imported, error) {
-	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}, generated: map[string]bool{}}
+	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}, generated: map[string]bool{}, hosts: map[string][]string{}, sets: map[string]string{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
 	if file.Err != nil {
 		return nil, &Error{Line: max(file.Err.Line, 1), Text: file.Err.Message}
@@ -49,6 +49,7 @@ func Cluster(text string, options Options) (*Imported, error) {
 		r.object(&file.Documents[i])
 	}
 	r.settings()
+	r.leavers()
 	if r.out.What == "" { // pools and the like alone
 		r.out.What, r.out.Done, r.out.Described = "object", len(r.out.Kept), len(r.out.Kept)+r.unserved
 	}
@@ -78,11 +79,14 @@ func (r *cluster) namespaces() {
 
 type cluster struct {
 	reading
-	sliced, endpoints map[string]bool // Services that have some
-	ips               []string        // load balancer IPs that they have
-	generated         map[string]bool // Services of Gateways
-	pools, announced  bool            // there are objects of MetalLB about them
-	unserved          int             // objects of kinds that are not served
+	sliced, endpoints map[string]bool     // Services that have some
+	ips               []string            // load balancer IPs that they have
+	generated         map[string]bool     // Services of Gateways
+	leaving           []string            // Services whose endpoints leave with their address
+	hosts             map[string][]string // addresses of endpoints, by Service
+	sets              map[string]string   // source sets, by their networks
+	pools, announced  bool                // there are objects of MetalLB about them
+	unserved          int                 // objects of kinds that are not served
 }
 
 // settings adds the flags and programs that the box needs besides.
@@ -124,7 +128,7 @@ func (r *cluster) problem(p manifest.Problem) {
 }
 
 // clusterAnnotations lists the annotations that a cluster writes for itself.
-var clusterAnnotations = []string{"kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"}
+var clusterAnnotations = []string{"kube-vip.io/vipHost", "kube-vip.io/active-endpoint", "kube-vip.io/active-endpoint-ipv6", "kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"}
 
 // object takes one over.
 func (r *cluster) object(d *manifest.Document) {
@@ -164,6 +168,10 @@ func (r *cluster) object(d *manifest.Document) {
 		delete(meta.Labels, object.LabelManagedBy)
 		delete(meta.Labels, "endpoints.kubernetes.io/managed-by")
 	}
+	if svc, is := o.(*object.Service); is {
+		r.egress(svc, service, lose)
+		kubeRouter(svc)
+	}
 	served := true
 	for _, f := range append(annotation.Foreigners(o), annotation.Notes(o)...) {
 		line, _ := d.Position(f.Field)
@@ -186,6 +194,7 @@ func (r *cluster) object(d *manifest.Document) {
 		targets, nodes := 0, 0
 		for i := range o.Endpoints {
 			e := &o.Endpoints[i]
+			r.hosts[service] = append(r.hosts[service], e.Addresses...)
 			if e.TargetRef != nil {
 				targets++
 				e.TargetRef = nil
@@ -217,6 +226,7 @@ func (r *cluster) object(d *manifest.Document) {
 		for i := range o.Subsets {
 			for _, list := range [][]object.EndpointAddress{o.Subsets[i].Addresses, o.Subsets[i].NotReadyAddresses} {
 				for j := range list {
+					r.hosts[service] = append(r.hosts[service], list[j].IP)
 					if list[j].NodeName != nil {
 						nodes++
 						list[j].NodeName = nil
@@ -237,8 +247,8 @@ func (r *cluster) object(d *manifest.Document) {
 		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
 		return
 	}
-	if status := reflect.ValueOf(o).Elem().FieldByName("Status"); status.IsValid() && o.GetTypeMeta().APIVersion != "v1" {
-		status.SetZero() // of MetalLB and the Gateway API, whose controllers were in the cluster
+	if status := reflect.ValueOf(o).Elem().FieldByName("Status"); status.IsValid() {
+		status.SetZero() // of controllers that were in the cluster
 	}
 	r.judge(d, o)
 	r.out.Kept = append(r.out.Kept, k)
@@ -286,7 +296,26 @@ func (r *cluster) gateway(g *object.Gateway, lose func(field, format string, arg
 			g.Spec.Addresses = append(g.Spec.Addresses, object.GatewayAddress{Value: &at.Value})
 		}
 	}
-	g.Status = object.GatewayStatus{}
+}
+
+// kubeRouter takes over the annotations of kube-router that have a counterpart.
+func kubeRouter(s *object.Service) {
+	const prefix = "kube-router.io/service."
+	of := s.Metadata.Annotations
+	if algorithm, known := schedulers[of[prefix+"scheduler"]]; known {
+		if of[object.AnnotationBalance] = algorithm; algorithm == object.BalanceMaglev && of[prefix+"schedflags"] == "flag-2" {
+			delete(of, prefix+"schedflags") // it hashes the client's port, too
+		}
+		delete(of, prefix+"scheduler")
+	}
+	if of[prefix+"local"] == "true" { // clients from outside alone, since kube-router 2.0
+		if s.ExternallyAccessible() {
+			s.Spec.ExternalTrafficPolicy = object.PolicyLocal
+		}
+		delete(of, prefix+"local")
+	}
+	delete(of, prefix+"hairpin") // servers reach themselves by their Service
+	delete(of, prefix+"hairpin.externalips")
 }
 
 // service removes the fields of a Service that have a meaning in the cluster alone, and keeps those that clients outside use.
@@ -315,24 +344,21 @@ func (r *cluster) service(s *object.Service, lose func(field, format string, arg
 			delete(s.Metadata.Annotations, key)
 		}
 	}
-	var had []string
 	for _, in := range s.Status.LoadBalancer.Ingress {
-		switch {
-		case in.IP != "":
-			had = append(had, in.IP)
-		case in.Hostname != "":
+		if in.Hostname != "" {
 			lose("status.loadBalancer", "the name %s of the load balancer leads to the cluster still", in.Hostname)
 		}
 	}
-	asks := spec.LoadBalancerIP != "" || len(annotation.Addresses(s.Metadata.Annotations)) > 0
-	if spec.Type == object.TypeLoadBalancer && len(had) > 0 && !asks {
-		if s.Metadata.Annotations == nil {
-			s.Metadata.Annotations = map[string]string{}
+	if spec.Type == object.TypeLoadBalancer {
+		asked := balancerIPs(s)
+		if spec.LoadBalancerIP == "" && len(asked) > 0 && len(annotation.Addresses(s.Metadata.Annotations)) == 0 {
+			if s.Metadata.Annotations == nil {
+				s.Metadata.Annotations = map[string]string{}
+			}
+			s.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(asked, ",")
 		}
-		s.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(had, ",")
-		r.ips = append(r.ips, had...)
+		r.ips = append(r.ips, asked...)
 	}
-	s.Status = object.ServiceStatus{}
 }
 
 // The keys of MetalLB's ConfigMap (before 0.13) and of the objects that took its place. A node selector has the keys of

@@ -69,7 +69,7 @@ var nftlbDefaults = map[string]string{"limits-ttl": "120", "verdict": "log drop 
 
 // nftlbLost are the settings of farms, addresses and backends without a counterpart.
 var nftlbLost = []string{
-	"source-addr", "helper", "log", "log-prefix", "log-rtlimit", "mark", "limits-ttl", "new-rtlimit", "new-rtlimit-burst", "new-rtlimit-log-prefix",
+	"helper", "log", "log-prefix", "log-rtlimit", "mark", "limits-ttl", "new-rtlimit", "new-rtlimit-burst", "new-rtlimit-log-prefix",
 	"rst-rtlimit", "rst-rtlimit-burst", "rst-rtlimit-log-prefix", "est-connlimit", "est-connlimit-log-prefix", "tcp-strict", "tcp-strict-log-prefix", "verdict",
 	"flow-offload", "intra-connect", "queue", "iface", "oface", "ether-addr", "virtual-ethaddr", "responsettl", "counter-packets", "counter-bytes",
 }
@@ -82,6 +82,9 @@ func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 		switch {
 		case slices.Contains(read, key):
 		case key == "used": // how many farms use an address
+		case key == "source-addr" && (text == "" || v.KeepsClient): // it is read in mode snat alone
+		case key == "source-addr":
+			r.lose(v, at.line(), "source-addr %s of %s is left out: servers see clients as the address of the box towards them; for what servers begin write svcctl.io/egress", text, what)
 		case !slices.Contains(nftlbLost, key):
 			r.fail(at.line(), "%q is not understood in %s", key, what)
 		case slices.Contains(nftlbIdle, text) && len(at.items()) == 0 && (key != "queue" || text != "0"):

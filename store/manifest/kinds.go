@@ -183,6 +183,8 @@ func Instead(kind string) string {
 		return " (requests are not routed by host or path; a TLSRoute passes clients on by TLS server name, a TCPRoute as they are)"
 	case "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job", "CronJob":
 		return " (no containers are started; name running servers in an EndpointSlice, or as Pods with status.podIP)"
+	case "CiliumEgressGatewayPolicy", "EgressIP", "Egress":
+		return " (svcctl.io/egress of a Service has its endpoints leave with its address, to the destinations of svcctl.io/egress-to)"
 	case "NetworkPolicy":
 		return " (clients are restricted by spec.loadBalancerSourceRanges and svcctl.io/source-sets)"
 	}
