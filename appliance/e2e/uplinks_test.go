@@ -14,15 +14,17 @@ import (
 // A client comes in by the second uplink, whose provider drops what another uplink's packets should be: with the rules of
 // docs/uplinks.md it is answered, by endpoints at its own address, by relays, and by the box.
 func Test990_two_uplinks(t *testing.T) {
-	b := newBox(t, nil)
+	b := newBox(t, flags{"egress-from": {"10.180.0.0/16", "fd00:10:180::/64"}})
 	b.write("web.yaml", func(f family) []string {
 		return []string{
 			f.service("web", "type: LoadBalancer", "externalTrafficPolicy: Local", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(4), "ports: [{name: p80, port: 80}]"),
 			f.slice("web", "p80: 80", b.L1),
 			f.userspace("relayed", "", "type: LoadBalancer", "clusterIP: "+f.vip(42), "loadBalancerIP: "+f.lb(5), "ports: [{name: p80, port: 80}]"),
 			f.slice("relayed", "p80: 80", b.L1),
+			f.mail("mail", 6), f.slice("mail", "p80: 80", b.L2),
 		}
 	})
+	b.EXT.Serve("tcp", 7000)
 	// The second uplink has the network of the VIPs.
 	b.GW1.AddAddr("alt0", "198.51.100.14/24")
 	b.GW1.AddAddr("alt0", "2001:db8:198::e/64")
@@ -36,6 +38,9 @@ func Test990_two_uplinks(t *testing.T) {
 		if reply, err := b.EXT.Ask("tcp", f.at(f.lb(4), 80)); err == nil {
 			t.Errorf("%s: without rules: %s, want no answer", f, reply)
 		}
+		if reply, err := b.L2.Ask("tcp", f.at(f.of(b.EXT).String(), 7000)); err == nil {
+			t.Errorf("%s: without rules an endpoint leaves as %s, want no answer", f, reply)
+		}
 	}
 	eventually(t, syncTimeout, func() error { return b.doctorHas("replies from 198.51.100.4", "leave by ext0", "svcctl-uplinks") })
 
@@ -44,20 +49,28 @@ func Test990_two_uplinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("docs/uplinks.md has %d blocks, want the ruleset and the routes", len(blocks))
+	if len(blocks) != 3 {
+		t.Fatalf("docs/uplinks.md has %d blocks, want the ruleset, the routes and the rules of egress", len(blocks))
 	}
 	b.GW1.LoadNft(blocks[0][1])
-	for line := range strings.Lines(blocks[1][1]) {
-		args := strings.Fields(strings.NewReplacer("203.0.113.254", "192.0.3.254", "2001:db8:ff::fe", "2001:db8:1::fe", "wan2", "alt0").Replace(line))
+	for line := range strings.Lines(blocks[1][1] + blocks[2][1]) {
+		args := strings.Fields(strings.NewReplacer("203.0.113.254", "192.0.3.254", "2001:db8:ff::fe", "2001:db8:1::fe", "wan2", "alt0",
+			"10.1.2.11", ipv4.of(b.L2).String(), "2001:db8:1:2::11", ipv6.of(b.L2).String()).Replace(line))
 		ip(t, b.GW1, args[1:]...)
 	}
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.reaches(t, b.EXT, "tcp", f.at(f.lb(4), 80), plain, f.on(80, b.L1)...)
 		b.reaches(t, b.EXT, "tcp", f.at(f.lb(5), 80), masq, f.on(80, b.L1)...)
-		if _, err := b.EXT.Ask("tcp", f.at(f.lb(4), 81), patiently); netlab.RefusalOf(err) != netlab.Refused {
-			t.Errorf("a port without a Service: %v, want a refusal", err)
+		for _, inside := range []*netlab.Host{b.IN, b.Near} {
+			b.reaches(t, inside, "tcp", f.at(f.lb(5), 80), masq, f.on(80, b.L1)...)
 		}
+		b.reaches(t, b.IN, "tcp", f.at(f.lb(4), 80), plain, f.on(80, b.L1)...)
+		for _, client := range []*netlab.Host{b.EXT, b.IN} {
+			if _, err := client.Ask("tcp", f.at(f.lb(4), 81), patiently); netlab.RefusalOf(err) != netlab.Refused {
+				t.Errorf("%s at a port without a Service: %v, want a refusal", client.Name, err)
+			}
+		}
+		b.leavesAs(t, "tcp", b.L2, f.at(f.of(b.EXT).String(), 7000), f.lb(6))
 		if err := b.EXT.Ping(netip.MustParseAddr(f.lb(4))); err != nil {
 			t.Errorf("ping: %v", err)
 		}
