@@ -26,7 +26,7 @@ root=$(cd "$here/../../.." && pwd)
 sudo=
 [ "$(id -u)" -eq 0 ] || sudo=sudo
 missing=
-for pair in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils zstd:zstd dpkg:dpkg; do
+for pair in qemu-system-x86_64:qemu-system-x86 pppd:ppp pppoe-server:pppoe busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils zstd:zstd dpkg:dpkg; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
 done
 if [ -n "$missing" ]; then
@@ -90,16 +90,21 @@ machine() {
     rm -rf "$m"
     mkdir -p "$m"/{bin,sbin,dev,etc,proc,run,sys,tmp,var/run,usr/bin,lib/modules/"$version"/kernel}
     cp "$(command -v busybox)" "$m/bin/busybox"
-    for p in nft conntrack sysctl; do program "$m" "$p"; done
+    for p in nft conntrack sysctl pppd pppoe pppoe-server; do program "$m" "$p"; done
+    mkdir -p "$m/usr/lib"
+    cp -r /usr/lib/pppd "$m/usr/lib/"
     cp "$work/programs/"* "$m/bin/"
-    mkdir "$m/scripts"
+    mkdir "$m/scripts" "$m/examples"
     cp -r "$root/appliance/test/script/testdata" "$m/scripts/"
+    cp -r "$root/examples/uplink" "$m/examples/"
     printf '%s\n' "$KERNEL_TESTS" "$TESTS" "$SCRIPTS" "$BENCH" >"$m/etc/patterns"
     cp "$here/init" "$m/init"
     cp /etc/protocols "$m/etc/" 2>/dev/null || true
     from=$files/lib/modules/$version
     [ -d "$from" ] || from=$files/usr/lib/modules/$version
-    for p in net/netfilter net/ipv4 net/ipv6 net/bridge net/llc net/802 net/sctp drivers/net/veth.ko drivers/net/dummy.ko drivers/net/tun.ko lib crypto arch/x86/crypto; do
+    # A kernel with PPP has no excuse to skip its test.
+    [ ! -d "$from/kernel/drivers/net/ppp" ] || mkdir "$m/etc/ppp"
+    for p in net/netfilter net/ipv4 net/ipv6 net/bridge net/llc net/802 net/sctp drivers/net/veth.ko drivers/net/dummy.ko drivers/net/tun.ko drivers/net/ppp drivers/net/slip lib crypto arch/x86/crypto; do
         (cd "$from" && find kernel/"$p"* -name '*.ko*' 2>/dev/null | cpio_pass "$m/lib/modules/$version")
     done
     [ -z "$WITHOUT" ] || find "$m/lib/modules" -name "$WITHOUT" -delete
