@@ -32,6 +32,7 @@ var rooms = []struct {
 	{"the fast path", 647, regexp.MustCompile(`/(fastpath|flowtable)\.go$`)},
 	{"dashboard, top and their history", 4_940, regexp.MustCompile(`^(api/dashboard/|cmd/svcctl/top/|appliance/(history|traffic)/)`)},
 	{"egress", 1_164, regexp.MustCompile(`/egress\.go$`)},
+	{"EndpointSlices in a short form", 184, regexp.MustCompile(`^store/(record/)?pack\.go$`)},
 }
 
 // dialect has how often words of the project's own language may stand in comments of product code; see CONTRIBUTING.md.

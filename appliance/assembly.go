@@ -410,6 +410,7 @@ func (a *assembly) settle(ctx context.Context) {
 			_ = a.requests.sync(ctx) // of an error ctx is the reason
 		}
 	}
+	a.store.Pack()
 	freeMemory()
 	collectAt(steadyGC())
 }

@@ -496,7 +496,7 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 			}
 		}
 	}
-	_, stored, endpoints := t.s.table.index.Service(key)
+	_, stored, endpoints := t.s.table.service(key)
 	all := slices.Clone(t.feeding[key])
 	for _, slice := range stored {
 		all = append(all, slice)

@@ -205,7 +205,7 @@ func checkInvariants(t testing.TB, s *Store) {
 	holders := map[string]string{}
 	revisions := map[string]bool{}
 	for ref, r := range s.table.records {
-		version := r.Object.GetMeta().ResourceVersion
+		version := Whole(r.Object).GetMeta().ResourceVersion
 		if revisions[version] {
 			t.Errorf("%s shares revision %s with another object", ref, version)
 		}

@@ -327,7 +327,7 @@ func (c *change) reportConflicts(declarations []declaration, holder Owner) {
 // isSettled reports whether an object is the one that a file declares, as far as can be decided without
 // the file.
 func (s *Store) isSettled(ref object.Ref, path string) bool {
-	r := s.table.records[ref]
+	r := s.table.get(ref)
 	if r == nil || r.Owner != (Owner{File: path}) || r.Withheld || len(s.outcomes.notes[ref]) > 0 {
 		return false
 	}

@@ -109,7 +109,7 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 // usedAs returns the other use of an address, which would lose its traffic if the address became
 // an external IP; "" when there is none.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
-	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
+	if keys := t.s.table.endpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
 	for _, request := range t.s.allocator.pools.Sharing(addr) {
@@ -186,7 +186,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request all
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
 	}
-	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
+	if keys := t.s.table.endpointsAt(addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
 	for _, port := range request.Ports {
@@ -199,7 +199,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request all
 
 // avoidAddress reports cluster IPs that are of use to the host or on its networks.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
-	isEndpoint := func() bool { return len(t.s.table.index.EndpointsAt(addr)) > 0 }
+	isEndpoint := func() bool { return len(t.s.table.endpointsAt(addr)) > 0 }
 	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 

@@ -163,12 +163,12 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 			return nil, at, err
 		}
 		ref := object.RefOf(r.Object)
-		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.Owner, assigned: assigned{next: r.Object}, written: written{record: r}}
+		byKey[pair.Key] = &change{ref: ref, old: s.table.get(ref), owner: r.Owner, assigned: assigned{next: r.Object}, written: written{record: r}}
 		s.numbers.sawCreation(record.CreatedAt(r.Object))
 	}
 	for _, key := range f.Deletes {
 		ref, known := record.RefOfKey(key)
-		if old := s.table.records[ref]; known && old != nil {
+		if old := s.table.get(ref); known && old != nil {
 			byKey[key] = &change{ref: ref, old: old, owner: old.Owner, remove: true}
 		}
 	}

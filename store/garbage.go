@@ -17,7 +17,7 @@ func (s *Store) Dependents(uid string) (list []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for ref := range s.table.dependents.of[uid] {
-		if r := s.table.records[ref]; r != nil {
+		if r := s.table.get(ref); r != nil {
 			list = append(list, r.Object)
 		}
 	}
@@ -63,7 +63,7 @@ func (s *Store) garbage() (writes []Write) {
 	defer s.mu.Unlock()
 	for ref := range s.table.dependents.orphaned {
 		delete(s.table.dependents.orphaned, ref)
-		r := s.table.records[ref]
+		r := s.table.get(ref)
 		if r == nil || r.Owner != (Owner{}) {
 			continue
 		}
@@ -80,7 +80,7 @@ func (s *Store) garbage() (writes []Write) {
 // or in none.
 func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	for _, in := range []string{namespace, ""} {
-		r := s.table.records[object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name}]
+		r := s.table.get(object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name})
 		if r != nil && r.Object.GetMeta().UID == o.UID {
 			return true
 		}

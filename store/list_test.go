@@ -111,3 +111,5 @@ func TestForgottenLists(t *testing.T) {
 		t.Errorf("%d objects", len(list))
 	}
 }
+
+func compareObjects(a, b object.Object) int { return compareNames(a.GetMeta(), b.GetMeta()) }

@@ -2,41 +2,85 @@ package store
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
-// A few large objects that come and go do not push everything else out of the journal.
-func TestJournalOutlivesLargeObjects(t *testing.T) {
+func init() { keepWhole = 1 } // so that all tests find packed objects
+
+// Test1118_EndpointSlices_are_packed writes 2,000 slices of five endpoints with Pods. They are as they were after they were packed, also
+// for those that list them page by page, and take less than a third of the memory.
+func Test1118_EndpointSlices_are_packed(t *testing.T) {
+	const many = 2000
 	b := newBox(t)
-	first := b.s.Revision()
-	b.apply("a.yaml", "web {}")
-	var text strings.Builder
-	for i := range 900_000 / 60 {
-		fmt.Fprintf(&text, "server { listen %d; location / { proxy_pass http://10.0.%d.%d; } }\n", 1024+i, i>>8&255, i&255)
-	}
-	for i := range 60 {
-		o := &object.ConfigMap{
-			TypeMeta: object.TypeMeta{Kind: object.KindConfigMap, APIVersion: object.APIVersionCore},
-			Metadata: object.ObjectMeta{Namespace: "default", Name: fmt.Sprint("large", i)}, Data: map[string]string{"nginx.conf": text.String()},
+	var docs strings.Builder
+	for i := range many {
+		fmt.Fprintf(&docs, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%04d-x\n  namespace: default\n"+
+			"  labels: {app: s%04d, kubernetes.io/service-name: s%04d}\n  annotations: {endpoints.kubernetes.io/last-change-trigger-time: \"2026-01-01T00:00:%02dZ\"}\n"+
+			"addressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints:\n", i, i, i, i%60)
+		for e := range 5 {
+			fmt.Fprintf(&docs, "- addresses: [10.%d.%d.%d]\n  conditions: {ready: true, serving: true, terminating: false}\n  nodeName: node-%d\n"+
+				"  targetRef: {kind: Pod, namespace: default, name: s%04d-%d-abcde, uid: 8d2b1c3e-0000-4000-8000-%012d}\n", i>>8, i&255, e+1, e, i, e, i*5+e)
 		}
-		for _, w := range []Write{{Ref: object.RefOf(o), Object: o, Create: true}, {Ref: object.RefOf(o), Delete: true}} {
-			if err := b.ask(w).Err; err != nil {
-				t.Fatal(err)
+	}
+	b.apply("all.yaml", docs.String())
+	before := map[object.Ref]string{}
+	for ref, o := range b.s.Everything() {
+		before[ref] = jsonOf(Whole(o.Object))
+	}
+	whole, packed := make([]object.Object, 0, many), make([]*record.Record, 0, many)
+	took := func(make func()) int {
+		var m [2]runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m[0])
+		make()
+		runtime.GC()
+		runtime.ReadMemStats(&m[1])
+		return int(m[1].HeapAlloc) - int(m[0].HeapAlloc)
+	}
+	b.s.Pack()
+	ofWhole := took(func() {
+		for ref := range before {
+			if ref.Kind == object.KindEndpointSlice {
+				whole = append(whole, b.s.table.get(ref).Object)
 			}
 		}
+	})
+	ofPacked := took(func() {
+		for _, o := range whole {
+			packed = append(packed, (&record.Record{Object: o}).Packed(object.RefOf(o)))
+		}
+	})
+	if ofPacked*3 > ofWhole {
+		t.Errorf("%d objects take %d bytes packed and %d whole", len(packed), ofPacked, ofWhole)
 	}
-	for range 2 { // and after a restart
-		events, err := b.s.Events(first, 0)
-		if err != nil || len(events) < 121 {
-			t.Fatalf("%d changes are known, %v", len(events), err)
+	runtime.KeepAlive(whole)
+	n := 0
+	for ref, r := range b.s.table.records {
+		if _, is := r.Object.(*record.Packed); is {
+			n++
 		}
-		last := events[len(events)-1]
-		if old, is := last.Old.(*object.ConfigMap); !is || old.Data["nginx.conf"] != text.String() {
-			t.Errorf("the last one was of %v", last.Ref)
+		if o, _ := b.s.Get(ref); jsonOf(o) != before[ref] {
+			t.Fatalf("%s is\n%s\nand was\n%s", ref, jsonOf(o), before[ref])
 		}
-		b.restart()
+	}
+	if n != many-keepWhole {
+		t.Errorf("%d objects are packed", n)
+	}
+	list, _, err := b.s.List(object.KindEndpointSlice, "", 0)
+	if err != nil || len(list) != many {
+		t.Fatalf("%d objects: %v", len(list), err)
+	}
+	for _, o := range list {
+		if jsonOf(o) != before[object.RefOf(o)] {
+			t.Fatalf("listed as %s", jsonOf(o))
+		}
+	}
+	if _, slices, _ := b.s.Service("default/s0007"); len(slices) != 1 || slices[0].Endpoints[4].TargetRef.Name != "s0007-4-abcde" {
+		t.Errorf("of s0007: %v", slices)
 	}
 }

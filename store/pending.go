@@ -64,7 +64,7 @@ func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
 	keys := map[string]bool{}
 	for ref, before := range set.Before {
 		state.Objects = append(state.Objects, ref)
-		for _, r := range []*record.Record{before, s.table.records[ref]} {
+		for _, r := range []*record.Record{before, s.table.get(ref)} {
 			if r == nil {
 				continue
 			}
@@ -379,7 +379,7 @@ func (s *Store) publishPending(t *transaction) (moved bool) {
 		note := func(before, other *pending.Set) {
 			for ref, r := range before.Before {
 				if o, has := other.Before[ref]; was.Outside != is.Outside || is.Outside && (!has || o != r) {
-					s.feed.log.addChange(t.revision, ref, r, s.table.records[ref])
+					s.feed.log.addChange(t.revision, ref, r, s.table.get(ref))
 				}
 			}
 		}

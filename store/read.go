@@ -47,7 +47,7 @@ func (s *Store) Changes(since uint64) ChangeSet {
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.Service(key)
+	return s.table.service(key)
 }
 
 // Services are the "namespace/name" of all Services that may be programmed, as of the
@@ -123,7 +123,7 @@ func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r := s.table.records[ref]
+	r := s.table.get(ref)
 	if r == nil {
 		return nil, Owner{}
 	}
@@ -136,7 +136,7 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 	defer s.mu.RUnlock()
 	for _, r := range s.table.records {
 		if r.Owner.Controller == controller {
-			all = append(all, r.Object)
+			all = append(all, record.Whole(r.Object))
 		}
 	}
 	return all
@@ -148,7 +148,7 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r := s.table.records[ref]
+	r := s.table.get(ref)
 	if r == nil {
 		return nil, "", 0
 	}
@@ -165,12 +165,12 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r := s.table.records[ref]
+	r := s.table.get(ref)
 	if r == nil {
 		return "", 0
 	}
 	if of := OwnedByController(r.Object, r.Owner).Of; r.Owner.Controller != "" && of != (object.Ref{}) {
-		if r = s.table.records[of]; r == nil {
+		if r = s.table.get(of); r == nil {
 			return "", 0
 		}
 		ref = of
@@ -179,10 +179,8 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	return r.Owner.File, line
 }
 
-// List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
-// name, at a revision, 0 being the newest, and that revision. The caller must not change them.
-// ErrExpired: the revision is too old, or does not exist yet.
-func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
+// ListPacked is List with objects that may be packed: of them the metadata has the names alone, and Whole returns the object.
+func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
 	revision := s.feed.revision
@@ -222,20 +220,22 @@ func (s *Store) sorted(kind string) []object.Object {
 	switch {
 	case list == nil:
 		list = &kindList{touched: map[object.Ref]struct{}{}}
-		for ref, r := range s.table.records {
+		var refs []object.Ref
+		for ref := range s.table.records {
 			if ref.Kind == kind {
-				list.sorted = append(list.sorted, r.Object)
+				refs = append(refs, ref)
 			}
 		}
-		slices.SortFunc(list.sorted, compareObjects)
+		slices.SortFunc(refs, record.CompareRefs)
+		list.sorted = make([]object.Object, len(refs))
+		for i, ref := range refs {
+			list.sorted[i] = s.table.records[ref].Object
+		}
 		l.kinds[kind] = list
 	case len(list.touched) > 0:
 		now := make(map[object.Ref]object.Object, len(list.touched))
 		for ref := range list.touched {
-			now[ref] = nil
-			if r := s.table.records[ref]; r != nil {
-				now[ref] = r.Object
-			}
+			now[ref] = record.ObjectOf(s.table.records[ref])
 		}
 		list.sorted = replace(list.sorted, now)
 		clear(list.touched)
@@ -247,7 +247,7 @@ func (s *Store) sorted(kind string) []object.Object {
 func (s *Store) Since(key string) record.Since {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r := s.table.records[object.ServiceRef(key)]; r != nil {
+	if r := s.table.get(object.ServiceRef(key)); r != nil {
 		return r.Since()
 	}
 	return record.Since{}
@@ -284,8 +284,6 @@ func (l *lists) touch(ref object.Ref) {
 		delete(l.kinds, ref.Kind)
 	}
 }
-
-func compareObjects(a, b object.Object) int { return compareNames(a.GetMeta(), b.GetMeta()) }
 
 func compareNames(a, b *object.ObjectMeta) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

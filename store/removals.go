@@ -76,7 +76,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		}
 	}
 	for key, from := range by {
-		if svc, _, _ := t.s.table.index.Service(key); svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
+		if svc, _, _ := t.s.table.service(key); svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
 			continue
 		}
 		for file := range from {
@@ -89,7 +89,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // those that go.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := index.ServiceKey(svc), svc.Spec.Selector
-	_, slices, endpoints := t.s.table.index.Service(key)
+	_, slices, endpoints := t.s.table.service(key)
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
 		r := t.s.table.records[ref]

@@ -105,7 +105,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 			continue
 		}
 		seen[e.Ref] = true
-		owner, now := e.Owner, s.table.records[e.Ref]
+		owner, now := e.Owner, s.table.get(e.Ref)
 		if now != nil {
 			owner = now.Owner
 		}
@@ -179,7 +179,7 @@ const (
 func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {
-		was, is := before[ref], t.s.table.records[ref]
+		was, is := before[ref], t.s.table.get(ref)
 		if was == is || was != nil && is != nil && was.Object.GetMeta().ResourceVersion == is.Object.GetMeta().ResourceVersion {
 			continue
 		}

@@ -364,8 +364,8 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 		var all []*change
 		for ref, r := range s.table.records {
 			if SourceOf(r.Owner.File) == name {
-				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
-				c.next = object.DeepCopy(r.Object)
+				c := &change{ref: ref, old: r.Whole(), waits: s.outcomes.waits(ref)}
+				c.next = object.DeepCopy(c.old.Object)
 				all = append(all, c)
 			}
 		}

@@ -147,7 +147,7 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 	ref := refInFile(object.RefOf(o))
 	was, staged := t.s.pending.staged().Before[ref]
 	if !staged {
-		was = t.s.table.records[ref]
+		was = t.s.table.get(ref)
 	}
 	c := &change{ref: ref, old: was, owner: owner}
 	if was != nil && was.Owner != owner {
@@ -177,7 +177,7 @@ func (s *Store) InForce() View { return View{s} }
 func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
-	svc, list, endpoints := v.s.table.index.Service(key)
+	svc, list, endpoints := v.s.table.service(key)
 	if !v.s.pending.staged().Outside {
 		return svc, list, endpoints
 	}
@@ -195,7 +195,7 @@ type Before struct{ s *Store }
 func (b Before) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	b.s.mu.RLock()
 	defer b.s.mu.RUnlock()
-	svc, list, endpoints := b.s.table.index.Service(key)
+	svc, list, endpoints := b.s.table.service(key)
 	return b.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
@@ -205,7 +205,7 @@ func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 	defer b.s.mu.RUnlock()
 	r, staged := b.s.pending.staged().Before[ref]
 	if !staged {
-		r = b.s.table.records[ref]
+		r = b.s.table.get(ref)
 	}
 	return record.ObjectOf(r), record.OwnerOf(r)
 }
@@ -260,5 +260,5 @@ func (v View) record(ref object.Ref) *record.Record {
 			return before
 		}
 	}
-	return v.s.table.records[ref]
+	return v.s.table.get(ref)
 }

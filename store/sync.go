@@ -102,7 +102,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 	owner := Owner{Controller: controller}
 	for _, o := range puts {
 		ref := refInFile(object.RefOf(o))
-		c := &change{ref: ref, old: s.table.records[ref], owner: owner}
+		c := &change{ref: ref, old: s.table.get(ref), owner: owner}
 		if c.old != nil && c.old.Owner != owner {
 			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.Owner})
 		}
@@ -112,7 +112,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		t.changes[ref] = c
 	}
 	for _, ref := range deletes {
-		old := s.table.records[ref]
+		old := s.table.get(ref)
 		if old == nil {
 			continue
 		}
@@ -124,7 +124,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 	by := &Caller{User: "svcctl", Manager: controller, Verb: verbStatus}
 	for _, o := range statuses {
 		ref := refInFile(object.RefOf(o))
-		old := s.table.records[ref]
+		old := s.table.get(ref)
 		if old == nil || old.Object.GetMeta().UID != o.GetMeta().UID {
 			continue
 		}
@@ -240,7 +240,7 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 		if !s.isSettled(ref, file.Path) {
 			return nil, nil, false
 		}
-		names, versions = append(names, name), append(versions, s.table.records[ref].Object.GetMeta().ResourceVersion)
+		names, versions = append(names, name), append(versions, s.table.get(ref).Object.GetMeta().ResourceVersion)
 	}
 	return names, versions, true
 }

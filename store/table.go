@@ -41,9 +41,11 @@ func IsNodeController(owner string) bool {
 
 // table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
-	records map[object.Ref]*record.Record
-	index   *index.Index
-	lists   lists
+	records map[object.Ref]*record.Record // packed ones among them, see get
+	// whole are EndpointSlices that are not packed, those that changed last at the end.
+	whole []object.Ref
+	index *index.Index
+	lists lists
 	// namespaces counts the objects of each namespace.
 	namespaces namespaceUse
 	foreign    foreigners
@@ -76,7 +78,7 @@ func (t *table) clone() *table {
 }
 
 // get returns a stored object, nil when there is none.
-func (t *table) get(ref object.Ref) *record.Record { return t.records[ref] }
+func (t *table) get(ref object.Ref) *record.Record { return t.records[ref].Whole() }
 
 // grow makes room for the objects of a first start.
 func (t *table) grow(objects int) {
@@ -87,7 +89,7 @@ func (t *table) grow(objects int) {
 
 // set puts an object in its place; nil removes it.
 func (t *table) set(ref object.Ref, r *record.Record) {
-	old := t.records[ref]
+	old := t.get(ref)
 	t.lists.touch(ref)
 	t.namespaces.move(ref, old, r)
 	t.foreign.move(ref, old, r)
@@ -103,6 +105,9 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 		return
 	}
 	t.records[ref] = r
+	if ref.Kind == object.KindEndpointSlice {
+		t.whole = append(t.whole, ref)
+	}
 	if !r.Withheld {
 		t.index.Add(r.Object)
 	}

@@ -3,7 +3,9 @@ package store
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
@@ -131,7 +133,7 @@ func (s *Store) begin() *transaction {
 func (t *transaction) record(ref object.Ref) *record.Record {
 	switch c := t.last[ref]; {
 	case c == nil:
-		return t.s.table.records[ref]
+		return t.s.table.get(ref)
 	case c.remove:
 		return nil
 	case c.record != nil:
@@ -143,10 +145,7 @@ func (t *transaction) record(ref object.Ref) *record.Record {
 
 // sorted returns the changes in the order in which they get values: by age, then by name.
 func (t *transaction) sorted() []*change {
-	changes := make([]*change, 0, len(t.changes))
-	for _, c := range t.changes {
-		changes = append(changes, c)
-	}
+	changes := slices.AppendSeq(make([]*change, 0, len(t.changes)), maps.Values(t.changes))
 	record.SortByAge(changes, func(c *change) (object.Ref, *record.Record) { return c.ref, c.old })
 	return changes
 }

@@ -81,7 +81,7 @@ func (b *box) reread() {
 func (b *box) world() string {
 	var lines []string
 	for ref, r := range b.s.table.records {
-		o := object.DeepCopy(r.Object)
+		o := object.DeepCopy(Whole(r.Object))
 		o.GetMeta().ResourceVersion, o.GetMeta().Generation = "", 0
 		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.Owner, r.Withheld, r.Created, jsonOf(o)))
 	}

@@ -364,7 +364,7 @@ func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
 
 // slicesOf returns the slices of a Service as of this transaction, with those that were written by its keys.
 func (t *transaction) slicesOf(key string, written map[string][]*object.EndpointSlice) []*object.EndpointSlice {
-	_, stored, _ := t.s.table.index.Service(key)
+	_, stored, _ := t.s.table.service(key)
 	all := slices.Clone(written[key])
 	for _, slice := range stored {
 		if t.last[object.RefOf(slice)] == nil {

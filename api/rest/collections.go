@@ -49,7 +49,7 @@ func (c stored) get(namespace, name string) object.Object {
 }
 
 func (c stored) list(namespace string, at uint64) ([]object.Object, uint64, error) {
-	return c.store.List(c.kind, namespace, at)
+	return c.store.ListPacked(c.kind, namespace, at)
 }
 
 func (c stored) follow(namespace string, _ uint64) (follower, error) {

@@ -41,14 +41,8 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	defer leave()
 	all := s.collectionOf(r.kind)
 	objects, revision, err := all.list(r.namespace, at)
-	switch {
-	case errors.Is(err, store.ErrExpired):
-		return o.expired(start)
-	case err != nil:
+	if objects, err = o.behind(objects, start, err); err != nil {
 		return err
-	}
-	if o.continueToken != "" {
-		objects = behind(objects, start)
 	}
 	page := pageOf(objects, &o)
 	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
@@ -109,13 +103,19 @@ func (o *listOptions) expired(start viewKey) error {
 	return e
 }
 
-// behind are the objects after a position.
-func behind(objects []object.Object, start viewKey) []object.Object {
+// behind are the objects of a list after the position of its token; err is why there is no list.
+func (o *listOptions) behind(objects []object.Object, start viewKey, err error) ([]object.Object, error) {
+	if errors.Is(err, store.ErrExpired) {
+		return nil, o.expired(start)
+	}
+	if err != nil || o.continueToken == "" {
+		return objects, err
+	}
 	first := sort.Search(len(objects), func(i int) bool {
 		meta := objects[i].GetMeta()
 		return compareKeys(viewKey{meta.Namespace, meta.Name}, start) > 0
 	})
-	return objects[first:]
+	return objects[first:], nil
 }
 
 // page is the part of a list that is answered.
@@ -134,7 +134,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	selected := int64(0)
 	p := page{}
 	for i, object := range objects {
-		if !o.selects(object) {
+		if !o.selects(store.Whole(object)) {
 			continue
 		}
 		if selected == o.limit {
@@ -151,7 +151,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
 		for _, object := range objects {
-			if o.selects(object) && !yield(show(object)) {
+			if object = store.Whole(object); o.selects(object) && !yield(show(object)) {
 				return
 			}
 		}

@@ -14,7 +14,7 @@ import (
 // Slices in it are replaced, never changed: readers may hold them.
 type Index struct {
 	services  map[string]*object.Service
-	slices    map[string][]*object.EndpointSlice // by name
+	slices    map[string][]string // their names, sorted
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
@@ -35,7 +35,7 @@ type label struct{ namespace, key, value string }
 func New() *Index {
 	return &Index{
 		services:  map[string]*object.Service{},
-		slices:    map[string][]*object.EndpointSlice{},
+		slices:    map[string][]string{},
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
@@ -67,8 +67,8 @@ func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
 	return c
 }
 
-// Service returns the Service of a key and what belongs to it.
-func (x *Index) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+// Service returns the Service of a key, the names of its slices, and its Endpoints.
+func (x *Index) Service(key string) (*object.Service, []string, *object.Endpoints) {
 	return x.services[key], x.slices[key], x.endpoints[key]
 }
 
@@ -101,8 +101,8 @@ func (x *Index) Add(added object.Object) {
 			return
 		}
 		list := slices.Clone(x.slices[key])
-		i, _ := slices.BinarySearchFunc(list, o, func(a, b *object.EndpointSlice) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
-		x.slices[key] = slices.Insert(list, i, o)
+		i, _ := slices.BinarySearch(list, o.Metadata.Name)
+		x.slices[key] = slices.Insert(list, i, o.Metadata.Name)
 		x.hosts.add(key, o)
 	}
 }
@@ -132,17 +132,10 @@ func (x *Index) Remove(removed object.Object) {
 		}
 	case *object.EndpointSlice:
 		x.hosts.remove(key, o)
-		var list []*object.EndpointSlice
-		for _, other := range x.slices[key] {
-			if other != o {
-				list = append(list, other)
-			}
-		}
-		if len(list) == 0 {
+		list := slices.DeleteFunc(slices.Clone(x.slices[key]), func(name string) bool { return name == o.Metadata.Name })
+		if x.slices[key] = list; len(list) == 0 {
 			delete(x.slices, key)
-			return
 		}
-		x.slices[key] = list
 	}
 }
 
@@ -349,13 +342,14 @@ func (x Externals) remove(key string, svc *object.Service) {
 // request, which few boxes ever make, and kept from then on.
 type hostIndex struct{ services map[netip.Addr][]string }
 
-// EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times.
-func (x *Index) EndpointsAt(addr netip.Addr) []string {
+// EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times. named returns the slices
+// of a Service.
+func (x *Index) EndpointsAt(addr netip.Addr, named func(key string, names []string) []*object.EndpointSlice) []string {
 	h := &x.hosts
 	if h.services == nil {
 		h.services = map[netip.Addr][]string{}
-		for key, list := range x.slices {
-			for _, s := range list {
+		for key, names := range x.slices {
+			for _, s := range named(key, names) {
 				h.add(key, s)
 			}
 		}

@@ -86,16 +86,17 @@ func TestEndpointsAt(t *testing.T) {
 	}
 	x := New()
 	early, late := slice("web-1"), slice("web-2")
+	named := func(string, []string) []*object.EndpointSlice { return []*object.EndpointSlice{early} }
 	x.Add(early)
-	if got := x.EndpointsAt(at); len(got) != 1 || got[0] != "n/web" {
+	if got := x.EndpointsAt(at, named); len(got) != 1 || got[0] != "n/web" {
 		t.Errorf("at the first look: %v", got)
 	}
 	x.Add(late)
 	x.Remove(early)
-	if got := x.EndpointsAt(at); len(got) != 1 || got[0] != "n/web" {
+	if got := x.EndpointsAt(at, nil); len(got) != 1 || got[0] != "n/web" {
 		t.Errorf("after one came and one went: %v", got)
 	}
-	if x.Remove(late); len(x.EndpointsAt(at)) != 0 {
-		t.Errorf("after both went: %v", x.EndpointsAt(at))
+	if x.Remove(late); len(x.EndpointsAt(at, nil)) != 0 {
+		t.Errorf("after both went: %v", x.EndpointsAt(at, nil))
 	}
 }
