@@ -10,7 +10,7 @@ type Batch struct{ Ops []Op }
 func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
 
 // Op is one operation. The set of operations is closed.
-type Op interface{ op() }
+type Op interface{ op() Family }
 
 // Element is one element of a set; see Elements for the form of its bytes.
 type Element struct{ Key, Data string }
@@ -88,21 +88,21 @@ type (
 	}
 )
 
-func (AddTable) op()       {}
-func (DeleteTable) op()    {}
-func (AddCounter) op()     {}
-func (DeleteCounter) op()  {}
-func (AddSet) op()         {}
-func (DeleteSet) op()      {}
-func (AddTimeout) op()     {}
-func (DeleteTimeout) op()  {}
-func (AddChain) op()       {}
-func (SetRules) op()       {}
-func (DeleteChain) op()    {}
-func (AddElements) op()    {}
-func (DeleteElements) op() {}
-func (ForgetData) op()     {}
-func (CapTimeouts) op()    {}
+func (o AddTable) op() Family       { return o.Family }
+func (o DeleteTable) op() Family    { return o.Family }
+func (o AddCounter) op() Family     { return o.Family }
+func (o DeleteCounter) op() Family  { return o.Family }
+func (o AddSet) op() Family         { return o.Family }
+func (o DeleteSet) op() Family      { return o.Family }
+func (o AddTimeout) op() Family     { return o.Family }
+func (o DeleteTimeout) op() Family  { return o.Family }
+func (o AddChain) op() Family       { return o.Family }
+func (o SetRules) op() Family       { return o.Family }
+func (o DeleteChain) op() Family    { return o.Family }
+func (o AddElements) op() Family    { return o.Family }
+func (o DeleteElements) op() Family { return o.Family }
+func (o ForgetData) op() Family     { return o.Family }
+func (o CapTimeouts) op() Family    { return o.Family }
 
 // Transition changes one ruleset into another by two transactions; Stages gives
 // those that are to be committed.

@@ -343,12 +343,7 @@ func (p *compiledPort) key(fe *Frontend) Key {
 
 // leadsTo reports whether a frontend sends clients to a pool.
 func (p *compiledPort) leadsTo(pool Pool) bool {
-	for i := range p.Frontends {
-		if fe := &p.Frontends[i]; fe.Internal.Pool == pool || fe.External.Pool == pool {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return fe.Internal.Pool == pool || fe.External.Pool == pool })
 }
 
 // serves reports whether any connection to the frontend reaches an endpoint.

@@ -71,12 +71,12 @@ type (
 	DeleteFlowtable named
 )
 
-func (MatchFast) statement()   {}
-func (FlowAdd) statement()     {}
-func (SetFlowtable) op()       {}
-func (DeleteFlowtable) op()    {}
-func (MatchFast) text() string { return "ct status dnat ct status assured numgen random mod 16 0" }
-func (s FlowAdd) text() string { return "flow add @" + s.Flowtable }
+func (MatchFast) statement()         {}
+func (FlowAdd) statement()           {}
+func (o SetFlowtable) op() Family    { return o.Family }
+func (o DeleteFlowtable) op() Family { return o.Family }
+func (MatchFast) text() string       { return "ct status dnat ct status assured numgen random mod 16 0" }
+func (s FlowAdd) text() string       { return "flow add @" + s.Flowtable }
 
 // OneOf is the number of packets of which one matches.
 func (MatchFast) OneOf() uint32 { return fastSample }

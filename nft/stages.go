@@ -39,27 +39,15 @@ func (b *Batch) elements() (n int) {
 func (b *Batch) isBeginning() bool {
 	made := map[Family]bool{}
 	for _, op := range b.Ops {
-		var family Family
-		switch op := op.(type) {
+		switch op.(type) {
 		case AddTable:
-			family, made[op.Family] = op.Family, true
-		case AddCounter:
-			family = op.Family
-		case AddSet:
-			family = op.Family
-		case AddTimeout:
-			family = op.Family
-		case SetFlowtable:
-			family = op.Family
-		case AddChain:
-			family = op.Family
-		case SetRules:
-			family = op.Family
-		case AddElements:
-			family = op.Family
+			made[op.op()] = true
+		case AddCounter, AddSet, AddTimeout, SetFlowtable, AddChain, SetRules, AddElements:
+		default:
+			return false
 		}
-		if !made[family] {
-			return false // also for all other operations
+		if !made[op.op()] {
+			return false
 		}
 	}
 	return true

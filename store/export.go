@@ -166,12 +166,8 @@ func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 
 // isServed reports whether a key is of an object that traffic may depend on.
 func isServed(key string) bool {
-	for _, kind := range []string{"Service", "EndpointSlice", "Endpoints", "Pod"} {
-		if strings.HasPrefix(key, record.ObjectPrefix+kind+"/") {
-			return true
-		}
-	}
-	return false
+	ref, _ := record.RefOfKey(key)
+	return slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod}, ref.Kind)
 }
 
 // readExport reads and checks an export.

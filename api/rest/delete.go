@@ -114,14 +114,8 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	objects, revision, err := s.store.List(r.kind.Name, r.namespace, at)
-	switch {
-	case errors.Is(err, store.ErrExpired):
-		return o.expired(start)
-	case err != nil:
+	if objects, err = o.behind(objects, start, err); err != nil {
 		return err
-	}
-	if o.continueToken != "" {
-		objects = behind(objects, start)
 	}
 	page := pageOf(objects, &o)
 	var writes []store.Write

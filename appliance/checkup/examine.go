@@ -230,12 +230,10 @@ func Packaged() wire.Packaged {
 	if _, err := os.Stat("/run/systemd/system"); err != nil { // sd_booted(3)
 		return false
 	}
-	for _, dir := range []string{"/etc", "/usr/local/lib", "/usr/lib", "/lib"} {
-		if _, err := os.Stat(dir + "/systemd/system/svcctl.service"); err == nil {
-			return true
-		}
-	}
-	return false
+	return wire.Packaged(slices.ContainsFunc([]string{"/etc", "/usr/local/lib", "/usr/lib", "/lib"}, func(dir string) bool {
+		_, err := os.Stat(dir + "/systemd/system/svcctl.service")
+		return err == nil
+	}))
 }
 
 // Facts are settings and counters read from the host, in the network namespace of the reader.

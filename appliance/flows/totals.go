@@ -265,10 +265,7 @@ func (p *port) endpoint(at netip.AddrPort) netip.AddrPort {
 
 // has reports whether an endpoint gets new connections.
 func (p *port) has(at netip.AddrPort) bool {
-	if slices.Contains(p.relay[:], at) {
-		return true
-	}
-	return slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
+	return slices.Contains(p.relay[:], at) || slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
 }
 
 // judge notes which endpoints left.
