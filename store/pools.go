@@ -148,8 +148,12 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	defer s.writer.Unlock()
 	c := &poolCheck{allocator: s.allocator, repair: repair, services: s.table.index.Services()}
 	c.allocator.begin()
-	c.leaks()
-	c.unheld()
+	if repair {
+		c.leaks() // first: what it releases may be held again
+	}
+	if c.unheld() != s.allocator.held() && !repair {
+		c.leaks()
+	}
 	c.allocator.begin() // what was done stays
 	slices.SortFunc(c.found, func(a, b Disagreement) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value), strings.Compare(a.Service, b.Service))
@@ -210,8 +214,22 @@ func (c *poolCheck) leaks() {
 	}
 }
 
-// unheld finds what Services have and do not hold.
-func (c *poolCheck) unheld() {
+// held counts the values that are held.
+func (l *allocator) held() int {
+	n := len(l.ports.Holders())
+	for _, a := range l.addresses {
+		if a != nil {
+			n += len(a.Holders())
+		}
+	}
+	for _, owners := range l.pools.Holders() {
+		n += len(owners)
+	}
+	return n
+}
+
+// unheld finds what Services have and do not hold. It returns how many values they have and hold.
+func (c *poolCheck) unheld() (held int) {
 	l := c.allocator
 	for owner, svc := range c.services {
 		note := func(kind, value string, hold func() error) {
@@ -226,6 +244,7 @@ func (c *poolCheck) unheld() {
 			c.found = append(c.found, d)
 		}
 		v := valuesOf(svc)
+		held += len(v.clusterIPs) + len(v.ports) + len(v.ingress)
 		for _, addr := range v.clusterIPs {
 			if a := l.addresses[addr.Is4()]; a != nil && !ownedBy(a.Owner, addr, owner) {
 				note(PoolClusterIP, addr.String(), func() error { return l.holdAddress(addr, owner) })
@@ -242,6 +261,7 @@ func (c *poolCheck) unheld() {
 			}
 		}
 	}
+	return held - len(c.found)
 }
 
 // ownedBy reports whether an owner holds a value.
