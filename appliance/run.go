@@ -8,10 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -183,6 +186,21 @@ func collectAt(percent int) {
 func freeMemory() {
 	runtime.GC() // sync.Pools are empty after the second collection, that of FreeOSMemory
 	debug.FreeOSMemory()
+	unmapFiles()
+}
+
+// mappedFiles finds in /proc/PID/smaps the mappings of files that are only read, and have no page that the process has changed, as relocated ones.
+var mappedFiles = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) r-.*/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB`)
+
+// unmapFiles has pages of files that are only read, the program's and the database's, taken from the process: they stay in the page
+// cache, and come back from there when they are needed.
+func unmapFiles() {
+	text, _ := os.ReadFile("/proc/self/smaps")
+	for _, at := range mappedFiles.FindAllSubmatch(text, -1) {
+		first, _ := strconv.ParseUint(string(at[1]), 16, 64)
+		end, _ := strconv.ParseUint(string(at[2]), 16, 64)
+		_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, uintptr(first), uintptr(end-first), syscall.MADV_DONTNEED)
+	}
 }
 
 // Down removes everything this program has in the kernel. Connections that go through
