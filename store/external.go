@@ -228,8 +228,8 @@ func (c *change) checkReserved(host Host) object.Errors {
 
 // losesIngress reports whether a load balancer IP that a Service was given, without asking for
 // it by name, has a port that another Service has there by an older external IP: then the
-// Service is not served there, and gets another one.
-func (t *transaction) losesIngress(svc *object.Service, since record.Since, addr netip.Addr) bool {
+// Service is not served there, and gets another one. A port that the version before did not have is the youngest.
+func (t *transaction) losesIngress(svc, before *object.Service, since record.Since, addr netip.Addr) bool {
 	request := requestOf(svc)
 	if slices.Contains(request.Requested, addr) {
 		return false
@@ -241,6 +241,6 @@ func (t *transaction) losesIngress(svc *object.Service, since record.Since, addr
 		}
 		at := netip.AddrPortFrom(addr, port.Number)
 		_, holding := t.version(holder)
-		return holding.Of(port.Protocol, at) < since.Of(port.Protocol, at)
+		return !slices.Contains(portsOf(before), port) || holding.Of(port.Protocol, at) < since.Of(port.Protocol, at)
 	})
 }

@@ -222,6 +222,22 @@ func TestPoolAddressThatIsNotServedIsExchanged(t *testing.T) {
 	b.check()
 }
 
+// Test1127_port_that_comes_to_a_pool_address: a Service that gets a port which another one has, by an external IP, at its address of a
+// pool has another address at once, not after a restart alone.
+func Test1127_port_that_comes_to_a_pool_address(t *testing.T) {
+	b := newBox(t, func(c *Config) {
+		c.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.8"), Last: netip.MustParseAddr("198.51.100.9")}}
+	})
+	b.apply("a.yaml", "lb {type: LoadBalancer}")
+	given := b.ingress("lb")
+	b.apply("b.yaml", "holder {externalIPs: ["+given+"], ports: [{port: 81}]}")
+	b.apply("a.yaml", "lb {type: LoadBalancer, ports: [{name: a, port: 80}, {name: b, port: 81}]}")
+	if got := b.ingress("lb"); got == "" || got == given {
+		t.Errorf("had %s, has %q", given, got)
+	}
+	b.check()
+}
+
 // Who asked first is told by revisions: within one second, over restarts, and for each port
 // alone.
 func TestSince(t *testing.T) {

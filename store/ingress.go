@@ -71,7 +71,7 @@ func (c *change) takeAskedIngress(t *transaction) error {
 		if !c.keepsIngress(l, addr) {
 			continue
 		}
-		if t.losesIngress(svc, c.old.Since(), addr) {
+		if t.losesIngress(svc, c.oldService(), c.old.Since(), addr) {
 			l.releaseIngress(addr, c.request.Owner)
 			continue
 		}

@@ -317,11 +317,8 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 		moved := was != is || wasIn != isIn
 		for _, owner := range owners {
 			ref := object.ServiceRef(owner)
-			if r := s.table.get(ref); r != nil {
-				svc := r.Object.(*object.Service)
-				if moved || len(svc.Status.LoadBalancer.Ingress) < len(svc.Spec.IPFamilies) {
-					refs[ref] = struct{}{}
-				}
+			if r := s.table.get(ref); r != nil && (moved || s.lacksIngress(r.Object.(*object.Service))) {
+				refs[ref] = struct{}{}
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func Test1124_pool_of_a_second_family(t *testing.T) {
 		c.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:172:30::/112")}
 		c.Pools = []alloc.Pool{of("198.51.100.4", "198.51.100.5")}
 	})
-	b.apply("web.yaml", yamlOf("web {type: LoadBalancer, ipFamilyPolicy: RequireDualStack}"))
+	b.apply("web.yaml", yamlOf("web {type: LoadBalancer, ipFamilyPolicy: PreferDualStack}"))
 	if got := b.service("web").Status.LoadBalancer.Ingress; len(got) != 1 {
 		t.Fatalf("without an IPv6 pool it has %v", got)
 	}

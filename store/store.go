@@ -329,7 +329,7 @@ func (s *Store) waitForOthers() {
 		if !isService || r.Withheld || !isOurLoadBalancer(svc) {
 			continue
 		}
-		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, r.Since(), addr) }) {
+		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, svc, r.Since(), addr) }) {
 			s.outcomes.waiting[ref] = struct{}{}
 		}
 	}
