@@ -35,27 +35,9 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks on request. It has more than 15 fields: its sources, which tests replace, and the state between
-// looks under each of its two mutexes. The zero value is not usable; see New.
+// Observer looks on request. The zero value is not usable; see New.
 type Observer struct {
-	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port // by key, and of one key IPv4 first
-	// changes is another number when ports may be others; nil: they always may.
-	changes func() uint64
-	// totals returns the kernel's counts since the start; nil: it does not count.
-	totals func() (nft.Totals, error)
-	now    func() time.Time
-	used   func() time.Duration // threadCost
-	// ended are the totals of connections that ended, and receive adds the messages that wait to them. Both are nil where connection
-	// events are not read.
-	ended   *flows.Totals
-	receive func()
-	// settings reads what the kernel counts of connections, failures the failed connections so far, and judged the states of
-	// Services that do not answer, or not well. Each is nil where that is unknown.
-	settings func() conntrack.Settings
-	failures func() map[string]map[netip.AddrPort]uint64
-	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
-	leave    func([]wire.EgressTraffic) // takes what left; nil: nobody asks
+	sources
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
@@ -74,10 +56,32 @@ type Observer struct {
 	rings *rings // nil: none are kept
 }
 
+// sources are what an Observer reads. Tests replace them.
+type sources struct {
+	read  func(each func(*conntrack.Connection)) (entries int, err error)
+	ports func() []Port // by key, and of one key IPv4 first
+	// changes is another number when ports may be others; nil: they always may.
+	changes func() uint64
+	// totals returns the kernel's counts since the start; nil: it does not count.
+	totals func() (nft.Totals, error)
+	now    func() time.Time
+	used   func() time.Duration // threadCost
+	// ended are the totals of connections that ended, and receive adds the messages that wait to them. Both are nil where connection
+	// events are not read.
+	ended   *flows.Totals
+	receive func()
+	// settings reads what the kernel counts of connections, failures the failed connections so far, and judged the states of
+	// Services that do not answer, or not well. Each is nil where that is unknown.
+	settings func() conntrack.Settings
+	failures func() map[string]map[netip.AddrPort]uint64
+	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
+	leave    func([]wire.EgressTraffic) // takes what left; nil: nobody asks
+}
+
 // New is an Observer that reads connections with read, and what the kernel counted with totals, and
 // attributes them to what ports gives. totals is nil where the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
-	return &Observer{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, history: map[string][]Sample{}}
+	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost}, history: map[string][]Sample{}}
 }
 
 // Snapshot returns the newest look, or makes one when that may be: after a pause two, which rates need, and the one after them when

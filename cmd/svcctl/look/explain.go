@@ -166,8 +166,10 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 	if f.Status, err = c.Status(ctx); err != nil {
 		return err
 	}
-	q := wire.ServiceQuery{Namespace: f.Namespace, Name: f.Name, Client: v.Option("client").Text()}
-	if f.State, err = client.Call(ctx, c, wire.GetService, q); err != nil {
+	f.State, err = client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: f.Namespace, Name: f.Name, Client: v.Option("client").Text()})
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		f.State = nil // an appliance of an earlier version
+	} else if err != nil {
 		return err
 	}
 	if v.Option("probe").On() && f.Service != nil {
