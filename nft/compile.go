@@ -114,7 +114,7 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		}
 	}
 	for _, f := range Families {
-		c.tables[f].finish(f, &c.box, tr)
+		c.tables[f].finish(f, &c.box, box != nil, tr)
 	}
 }
 
@@ -465,7 +465,7 @@ func (x Fork) Compiler() *Compiler {
 		}
 	}
 	for _, f := range Families {
-		c.tables[f].finish(f, &c.box, nil)
+		c.tables[f].finish(f, &c.box, true, nil)
 	}
 	return c
 }

@@ -26,8 +26,11 @@ func (t *tableState) add(f *fragment, family Family, box *Box) {
 	}
 	t.use(f, 1)
 	for _, name := range f.shared {
-		if t.shared[name]++; t.shared[name] == 1 && !isFirstPick(name) {
-			t.setChain(sharedChain(name, family, box))
+		if t.shared[name]++; t.shared[name] == 1 {
+			t.keepChain(name) // also the first pick, for finish
+			if !isFirstPick(name) {
+				t.setChain(sharedChain(name, family, box))
+			}
 		}
 	}
 	for _, c := range f.chains {
@@ -50,6 +53,7 @@ func (t *tableState) remove(f *fragment) {
 	for _, name := range f.shared {
 		if t.shared[name]--; t.shared[name] == 0 {
 			delete(t.shared, name)
+			t.keepChain(name)
 			if !isFirstPick(name) {
 				t.dropChain(name)
 			}
@@ -67,6 +71,7 @@ func (t *tableState) remove(f *fragment) {
 // use counts what a fragment uses of the addresses, ports and protocols: once more, or once
 // less.
 func (t *tableState) use(f *fragment, by int32) {
+	t.concerned = true
 	for _, v := range f.vips {
 		u := t.touch(v.addr)
 		if v.named {
@@ -106,8 +111,11 @@ func (t *tableState) use(f *fragment, by int32) {
 }
 
 // finish updates what depends on the whole table and, if tr is not nil, appends the operations of
-// the change to it.
-func (t *tableState) finish(f Family, box *Box, tr *Transition) {
+// the change to it. moved is set when the box may be another one.
+func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
+	if !moved && !t.concerned {
+		return
+	}
 	t.setBoxElements(f, box)
 	t.settleAddresses()
 	t.settleAdopted()
@@ -124,11 +132,14 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 			delete(t.sets, s.Name)
 		}
 	}
-	t.setStaticChains(f, box)
-	t.setFlowtable(box)
-	t.setCounters(box)
-	t.preparePicks(f, box)
-	t.prepareDraws()
+	// Which chains there are, and their rules, depends on the box, on which sets and shared chains there are, and on kinds.
+	if moved || len(t.oldSets)+len(t.oldChains) > 0 || t.kinds() != t.oldKinds {
+		t.setStaticChains(f, box)
+		t.setFlowtable(box)
+		t.setCounters(box)
+		t.preparePicks(f, box)
+		t.prepareDraws()
+	}
 	if tr != nil {
 		t.emit(f, tr)
 	}
@@ -136,6 +147,13 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 		n.all = nil
 	}
 	t.change = change{forget: t.forget, caps: t.caps} // the rest is large after a large one
+}
+
+// kinds are the kinds of Service ports that there are, as far as no set has elements for them.
+type kinds struct{ tcp, udp, sctp, answersHere, limits bool }
+
+func (u *uses) kinds() kinds {
+	return kinds{u.protocols[TCP] > 0, u.protocols[UDP] > 0, u.protocols[SCTP] > 0, u.answersHere > 0, u.limits > 0}
 }
 
 // setStaticChains makes the chains that exist once. They are few and cheap to
@@ -317,6 +335,13 @@ func (t *tableState) dropChain(name string) {
 // sortedKeys is for output that must not depend on the order of a map.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
+// former has the state before a change; concerned is set when the change is about Services of the family.
+type former struct {
+	oldCounters []string
+	oldKinds    kinds
+	concerned   bool
+}
+
 // change collects what one Update changes in a table. Removals come before additions.
 type change struct {
 	discard        bool               // the caller wants no Transition
@@ -325,9 +350,9 @@ type change struct {
 	touched        map[netip.Addr]addressUses
 	oldChains      map[string]*Chain // chains as they were, nil if they were not there
 	oldSets        map[string]*Set
-	oldCounters    []string
-	forget         []forgotten
-	caps           []CapTimeouts
+	former
+	forget []forgotten
+	caps   []CapTimeouts
 	// sourcesTouched are the source sets that frontends came to or left, setChanges what they
 	// become by that.
 	sourcesTouched map[string]bool

@@ -107,3 +107,23 @@ func commands(t *testing.T, tr Transition) string {
 	}
 	return fmt.Sprintf("%sforget %d\n", &b, len(tr.Forget))
 }
+
+// The last Service port of a protocol takes the rules of that protocol with it, although every set keeps elements.
+func Test1111_chains_follow_the_kinds_of_service_ports(t *testing.T) {
+	port := func(name string, last byte, proto Protocol) []ServicePort {
+		p := ServicePort{ID: "default/" + name + "/p", Family: IPv4, Protocol: proto,
+			Frontends: []Frontend{{Addr: netip.AddrFrom4([4]byte{192, 0, 2, last}), Port: 80, SNAT: SNATAlways}}}
+		p.Pools[PoolCluster] = []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:8080")}
+		return []ServicePort{p}
+	}
+	state := State{Services: map[string][]ServicePort{"default/a": port("a", 1, TCP), "default/b": port("b", 2, UDP)}}
+	c, k := NewCompiler(), fake.New()
+	mustCommit(t, k, c.Load(state))
+	for _, proto := range []Protocol{UDP, SCTP, TCP} {
+		state.Services["default/a"] = port("a", 1, proto)
+		mustCommit(t, k, c.Update(nil, map[string][]ServicePort{"default/a": state.Services["default/a"]}))
+		if got, want := text(t, held(k)), text(t, Compile(state)); got != want {
+			t.Errorf("with %s the operations lead to\n%s\nwant\n%s", proto.Name(), got, want)
+		}
+	}
+}
