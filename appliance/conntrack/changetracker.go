@@ -23,9 +23,9 @@ type ChangeTracker struct {
 	services         map[string][]Port // by Service, "namespace/name"
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
-	left             map[leaver]Departed
-	restored         bool // rules were away since the last Take
-	exactPorts       exactPorts
+	leaving
+	restored   bool // rules were away since the last Take
+	exactPorts exactPorts
 }
 
 // adopted is the Service that has the frontends of the ruleset that Adopt was given.
@@ -58,7 +58,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 		l.nodePorts = box.NodePortAddresses
 	}
 	if box != nil {
-		l.local = box.LocalAddresses
+		l.local, l.inside = box.LocalAddresses, slices.Concat(box.EgressFrom, box.InternalSources)
 	}
 	before, was := map[Frontend]Flows{}, make(map[string][]Port, len(changes))
 	for name := range changes {
@@ -191,8 +191,8 @@ func (l *ChangeTracker) Pending() Work {
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
 func (l *ChangeTracker) Take() Work {
-	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left}
-	work.Flows, l.left = l.flows(), nil
+	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.takeLeft()}
+	work.Flows = l.flows()
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {

@@ -12,9 +12,10 @@ import (
 // Connections that hosts begin themselves keep the address that they left with (nft.Egress): a flow of UDP would do so as long as its
 // sender does not pause, and a connection of TCP as long as its ends like. When a source has another address, or none, its entries of
 // UDP and SCTP are deleted, and those of TCP are reset after the drain timeout of the Service, if it has one. When a source has an
-// address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too.
+// address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too. At a start all entries of
+// sources are looked at so: what changed before is seen by them alone.
 
-// A leaver is a source, and the address that it leaves with; the zero Addr: any other one than it has now.
+// A leaver is a source, and an address that it left with; the zero Addr: whichever, as destinations decide (Departed.now).
 type leaver struct{ source, addr netip.Addr }
 
 // leavers are the sources of Services, and the ports that they have them from.
@@ -42,30 +43,57 @@ func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	return ports
 }
 
-// leave notes the sources of Services that changed which have another address than before, or none, and those that came. Which
-// destinations a source had before a start is not read.
+// leave notes the sources of Services that changed which have another address than before, or none, and those that came or have other
+// destinations.
 func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	before, now := leavers(was), leavers(changes)
-	if l.left == nil && len(before)+len(now) > 0 {
+	if l.left == nil {
 		l.left = map[leaver]Departed{}
 	}
 	for of, p := range before {
 		if now[of] == nil {
-			l.left[of] = Departed{Drain: p.Drain}
+			l.left[of], l.left[leaver{source: of.source}] = Departed{Drain: p.Drain}, Departed{Back: true}
 		}
 	}
 	for of, p := range now {
-		if old := before[of]; old == nil || !l.adopting && !reflect.DeepEqual(old.Egress.To, p.Egress.To) {
-			l.left[of], l.left[leaver{source: of.source}] = Departed{Back: old == nil}, Departed{now: of.addr}
+		if old := before[of]; l.adopting || old != nil && !reflect.DeepEqual(old.Egress.To, p.Egress.To) {
+			l.look(of, p, p.Drain)
+		} else if old == nil {
+			l.look(of, p, Drain{})
 		}
 	}
+}
+
+// look has the entries of a source looked at.
+func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
+	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
+}
+
+// takeLeft gives what was noted since the last call; after rules were away, the entries of all sources are looked at.
+func (l *ChangeTracker) takeLeft() map[leaver]Departed {
+	if l.restored {
+		for of, p := range leavers(l.services) {
+			l.look(of, p, Drain{})
+		}
+	}
+	left := l.left
+	l.left = map[leaver]Departed{}
+	return left
 }
 
 // Departed is about a source that does not leave with an address any more, or does again.
 type Departed struct {
 	Drain Drain
 	Back  bool
-	now   netip.Addr // the address that it has, of a leaver without one
+	// Of a leaver without an address: what its source leaves with now, and the destinations for which it keeps its own address.
+	now    nft.Egress
+	inside []netip.Prefix
+}
+
+// leaving is the part of a ChangeTracker that is about sources.
+type leaving struct {
+	left   map[leaver]Departed
+	inside []netip.Prefix // destinations for which sources keep their addresses
 }
 
 // A flow has the ends of an entry of UDP or SCTP; that which began it is from.
@@ -73,8 +101,7 @@ type flow struct{ from, to netip.AddrPort }
 
 // A departure has the work that remains for a leaver.
 type departure struct {
-	drain Drain
-	now   netip.Addr
+	Departed
 	ends  time.Time   // of its connections of TCP, if they are drained
 	looks []time.Time // still to come, in order
 }
@@ -91,7 +118,7 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 		a.departures, a.forgotten = map[leaver]*departure{}, map[flow]leaver{}
 	}
 	for of, how := range left {
-		d := &departure{how.Drain, how.now, now.Add(how.Drain.Timeout), []time.Time{now, now.Add(rescanDelay)}}
+		d := &departure{how, now.Add(how.Drain.Timeout), []time.Time{now, now.Add(rescanDelay)}}
 		if how.Drain.On {
 			d.looks = append(d.looks, d.ends)
 			slices.SortFunc(d.looks, time.Time.Compare)
@@ -119,7 +146,7 @@ func (a *departing) dueQueries(now time.Time) (queries []query) {
 		if !d.looks[0].After(now) {
 			for _, protocol := range []nft.Protocol{nft.UDP, nft.SCTP, nft.TCP} {
 				q := query{family: nft.FamilyOf(of.source), protocol: protocol}
-				if !slices.Contains(queries, q) && (protocol != nft.TCP || d.drain.On && !d.ends.After(now)) {
+				if !slices.Contains(queries, q) && (protocol != nft.TCP || d.Drain.On && !d.ends.After(now)) {
 					queries = append(queries, q)
 				}
 			}
@@ -141,7 +168,13 @@ func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bo
 	if a.departures[of] == nil {
 		of.addr = netip.Addr{}
 	}
-	d := a.departures[of]
+	d, gains := a.departures[of], false
+	if d != nil && d.now.Addr.IsValid() {
+		leaves := d.leaves(e.to.Addr(), a.addresses[1])
+		if gains = leaves; leaves == (e.replyTo.Addr() == d.now.Addr) {
+			d = nil
+		}
+	}
 	switch again := a.departures[a.forgotten[flow{e.to, e.from}]]; {
 	case again != nil && e.protocol != nft.TCP: // an answer that was on its way began the flow again, from the other end
 		if at := now.Add(rescanDelay); !slices.ContainsFunc(again.looks, func(t time.Time) bool { return t.After(now) && !t.After(at) }) {
@@ -149,19 +182,28 @@ func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bo
 			slices.SortFunc(again.looks, time.Time.Compare)
 		}
 		return forget, true
-	case d == nil || d.now == e.replyTo.Addr():
+	case d == nil:
 		return leave, false
 	case e.isEnding():
 		return leave, true
 	case e.protocol != nft.TCP:
 		a.forgotten[flow{e.from, e.to}] = of
 		return forget, true
-	case !d.drain.On || d.ends.After(now):
+	case gains || !d.Drain.On || d.ends.After(now):
 		return leave, true
 	case e.isEstablished():
 		return reset, true
 	}
 	return forget, true
+}
+
+// leaves reports whether connections to a destination leave with the address that a source has now. local are the addresses of the box.
+func (how *Departed) leaves(to netip.Addr, local []netip.Addr) bool {
+	if slices.Contains(local, to) || slices.ContainsFunc(how.inside, func(p netip.Prefix) bool { return p.Contains(to) }) {
+		return false
+	}
+	sets := how.now.To
+	return sets == nil || (&admission{allow: sets.Allow, deny: sets.Deny}).admit(to)
 }
 
 // describeLeft is describe, with the roles of an entry whose source alone is translated: the server that it leads to is the client.

@@ -2,6 +2,9 @@ package conntrack
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,37 +92,81 @@ func TestDeparted(t *testing.T) {
 	wakes(2*time.Hour+time.Minute, 3, 0)
 }
 
-// Other destinations of a source, by name or by content, have its flows of UDP begin again, and leave those of TCP.
+// Other destinations of a source, by name or by content, have those flows of UDP begin again that left with another address than they
+// would now, and those of TCP end by the drain timeout that have the address and would not get it.
 func TestDestinationsChange(t *testing.T) {
-	source, addr := netip.MustParseAddr("10.1.2.11"), netip.MustParseAddr("192.0.2.200")
-	l := NewChangeTracker()
-	update := func(to *nft.SourceSets) map[leaver]Departed {
-		l.Update(nil, map[string][]Port{"default/mail": {{Family: nft.IPv4, Drain: oneMinute, Egress: nft.Egress{Addr: addr, Sources: []netip.Addr{source}, To: to}}}})
-		return l.Take().Departed
+	start, source, addr := time.Now(), netip.MustParseAddr("10.1.2.11"), netip.MustParseAddr("192.0.2.200")
+	l, a := NewChangeTracker(), newSchedule()
+	box := &nft.Box{EgressFrom: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, InternalSources: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")},
+		LocalAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	update := func(to *nft.SourceSets) {
+		a.departures = nil
+		l.Update(box, map[string][]Port{"default/mail": {{Family: nft.IPv4, Drain: oneMinute, Egress: nft.Egress{Addr: addr, Sources: []netip.Addr{source}, To: to}}}})
+		a.add(l.Take(), start)
 	}
-	update(nil)
-	one, other := nft.NewSourceSet("partner", 1, nil), nft.NewSourceSet("partner", 2, nil)
-	for _, step := range []struct {
-		to      *nft.SourceSets
-		changed bool
-	}{{nil, false}, {&nft.SourceSets{Allow: []*nft.SourceSet{one}}, true}, {&nft.SourceSets{Allow: []*nft.SourceSet{one}}, false},
-		{&nft.SourceSets{Allow: []*nft.SourceSet{other}}, true}, {&nft.SourceSets{Deny: []*nft.SourceSet{other}}, true}, {nil, true}} {
-		left := update(step.to)
-		if at, is := left[leaver{source, addr}]; is != step.changed || at.Drain.On || at.Back || is && left[leaver{source: source}].now != addr {
-			t.Errorf("destinations %+v: departed are %+v", step.to, left)
+	ended := func(after time.Duration, protocol nft.Protocol) (ended string) {
+		for name, far := range map[string]string{"partner": "203.0.113.5:53", "lab": "198.51.100.5:53", "inside": "10.1.3.4:53", "cluster": "10.9.3.4:53", "box": "192.0.2.1:53"} {
+			for with, replyTo := range map[string]netip.Addr{"own": source, "vip": addr} {
+				far := netip.MustParseAddrPort(far)
+				e := &entry{family: nft.IPv4, protocol: protocol, from: netip.AddrPortFrom(source, 4000), to: far, replyFrom: far, replyTo: netip.AddrPortFrom(replyTo, 4000), state: tcpEstablished}
+				if v := a.judge(e, start.Add(after)); v != leave {
+					ended += name + " " + with + ","
+				}
+			}
 		}
+		list := strings.Split(strings.Trim(ended, ","), ",")
+		slices.Sort(list)
+		return strings.Join(list, ", ")
+	}
+	set := func(name string, version uint64, prefix string) *nft.SourceSet {
+		return nft.NewSourceSet(name, version, []netip.Prefix{netip.MustParsePrefix(prefix)})
+	}
+	partner, lab, both := set("partner", 1, "203.0.113.0/24"), set("lab", 1, "198.51.100.0/24"), set("partner", 2, "0.0.0.0/0")
+	const inside = "box vip, cluster vip, inside vip, "
+	for i, step := range []struct {
+		to  *nft.SourceSets
+		udp string
+		tcp string // after the drain timeout
+	}{
+		{nil, inside + "lab own, partner own", "box vip, cluster vip, inside vip"}, // at the start
+		{nil, "", ""},
+		{&nft.SourceSets{Allow: []*nft.SourceSet{partner}}, inside + "lab vip, partner own", inside + "lab vip"},
+		{&nft.SourceSets{Allow: []*nft.SourceSet{partner}}, "", ""},
+		{&nft.SourceSets{Allow: []*nft.SourceSet{both}}, inside + "lab own, partner own", "box vip, cluster vip, inside vip"},
+		{&nft.SourceSets{Allow: []*nft.SourceSet{both}, Deny: []*nft.SourceSet{lab}}, inside + "lab vip, partner own", inside + "lab vip"},
+		{nil, inside + "lab own, partner own", "box vip, cluster vip, inside vip"},
+	} {
+		update(step.to)
+		if got := ended(0, nft.UDP); got != step.udp {
+			t.Errorf("step %d: flows of UDP that end: %s; want %s", i, got, step.udp)
+		}
+		if got := ended(0, nft.TCP); got != "" {
+			t.Errorf("step %d: connections that end before the drain timeout: %s", i, got)
+		}
+		if got := ended(time.Minute, nft.TCP); got != step.tcp {
+			t.Errorf("step %d: connections that end by the drain timeout: %s; want %s", i, got, step.tcp)
+		}
+	}
+	a.departures = nil
+	l.Restored() // the rules were away
+	a.add(l.Take(), start)
+	if got, want := ended(0, nft.UDP), inside+"lab own, partner own"; got != want {
+		t.Errorf("after the rules were away flows end: %s; want %s", got, want)
 	}
 }
 
-// What an earlier process left in the kernel is what sources leave with before the first plan.
+// What an earlier process left in the kernel is what sources leave with before the first plan; the entries of those that stay are looked
+// at, as their destinations may be others.
 func TestDepartedBeforeTheStart(t *testing.T) {
 	kept, gone, addr := netip.MustParseAddr("10.1.2.11"), netip.MustParseAddr("10.1.2.12"), netip.MustParseAddr("192.0.2.200")
 	l := NewChangeTracker()
 	l.Adopt(nft.Ruleset{nft.IPv4: {Sets: map[string]*nft.SetContent{"egress": {Elements: nft.Elements{
 		string(kept.AsSlice()): string(addr.AsSlice()), string(gone.AsSlice()): string(addr.AsSlice()),
 	}}}}})
-	l.Update(nil, map[string][]Port{"default/mail": {{Family: nft.IPv4, Egress: nft.Egress{Addr: addr, Sources: []netip.Addr{kept}}}}})
-	if work := l.Take(); len(work.Departed) != 1 || work.Departed[leaver{gone, addr}].Back {
-		t.Errorf("departed are %v, want %s alone", work.Departed, gone)
+	now := nft.Egress{Addr: addr, Sources: []netip.Addr{kept}}
+	l.Update(nil, map[string][]Port{"default/mail": {{Family: nft.IPv4, Egress: now}}})
+	want := map[leaver]Departed{{gone, addr}: {}, {source: gone}: {Back: true}, {kept, addr}: {Back: true}, {source: kept}: {now: now}}
+	if got := l.Take().Departed; !reflect.DeepEqual(got, want) {
+		t.Errorf("departed are %+v, want %+v", got, want)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -96,7 +98,7 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	b := newBox(t, leaving(metered))
 	f := ipv4
 	b.write("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1, b.R1) })
-	b.EXT.Serve("tcp", 5353)
+	b.EXT.Serve("tcp", 5353, 5354)
 	b.svcctl.Start()
 	to := f.on(5353, b.EXT)[0]
 	leavesWith(t, b.L1, "tcp", to, f.lb(4))
@@ -125,7 +127,7 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	shows(" by ext0 (most connections to "+to.String()+"/TCP)", "explain", f.of(b.L1).String())
 	shows("leaves with "+f.lb(4), "trace", f.of(b.L1).String(), to.String(), "--predict")
 	shows("passes without translation", "trace", f.of(b.L2).String(), to.String(), "--predict")
-	killed, err := b.L1.Dial(to, patiently)
+	killed, err := b.L1.Dial(f.on(5354, b.EXT)[0], patiently) // whose segments that are sent again are in the way of none of those below
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,4 +179,74 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 		return nil
 	})
 	shows(f.lb(4)+" uses 80 % of its 64512 ports", "journal", "--since", "1h")
+}
+
+// What changed while svcctl serve was stopped holds for flows of UDP at its next start: an address, the destinations and what is in their
+// source sets, the annotation, and the border of the operator. A flow that nothing changed for goes on.
+func Test1136_changes_while_serve_is_stopped(t *testing.T) {
+	dir := t.TempDir()
+	set := func(b *box, host *netlab.Host) {
+		if err := os.WriteFile(filepath.Join(dir, "partner"), fmt.Appendf(nil, "%s\n%s\n", ipv4.of(host), ipv6.of(host)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags := leaving(flags{"cluster-cidr": nil, "source-set": {"partner=" + filepath.Join(dir, "partner")}})
+	b := newBox(t, flags)
+	set(b, b.EXT)
+	b.RTR.Route("10.180.0.0/15", netlab.BoxAddr4)
+	b.RTR.Route("fd00:10::/32", netlab.BoxAddr6)
+	b.EXT.Serve("udp", 5353)
+	b.IN.Serve("udp", 5353)
+	write := func(b *box, n int, annotations ...string) {
+		b.write("mail.yaml", func(f family) []string {
+			return []string{
+				f.annotated("mail", annotations, "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(n), "ports: [{port: 25}]"), f.slice("mail", "\"\": 80", b.L1),
+				f.mail("plain", 5), f.slice("plain", "p80: 80", b.L2),
+			}
+		})
+	}
+	own := func(f family) string { return f.of(b.L1).String() }
+	lb := func(n int) func(family) string { return func(f family) string { return f.lb(n) } }
+	entry := map[family]string{}
+	leave := func(b *box, when string, ext, in func(family) string) {
+		t.Helper()
+		for _, f := range families {
+			t.Log(when, f)
+			leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], ext(f))
+			leavesWith(t, b.L1, "udp", f.on(5353, b.IN)[0], in(f))
+			leavesWith(t, b.L2, "udp", f.on(5353, b.EXT)[0], f.lb(5))
+			out := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", "udp", "-o", "id", "--orig-src", f.of(b.L2).String())
+			id := regexp.MustCompile(`id=\d+`).FindString(out)
+			if id == "" || entry[f] != "" && entry[f] != id {
+				t.Errorf("%s: the entry of a flow that nothing changed for has %s, and had %s:\n%s", when, id, entry[f], out)
+			}
+			entry[f] = id
+		}
+	}
+	const vip, partner = "svcctl.io/egress: vip", "svcctl.io/egress-to: partner"
+	write(b, 4, vip)
+	b.svcctl.Start()
+	leave(b, "at first", lb(4), lb(4))
+	for _, step := range []struct {
+		when    string
+		change  func()
+		ext, in func(family) string
+	}{
+		{"destinations", func() { write(b, 4, vip, partner) }, lb(4), own},
+		{"another content of their set", func() { set(b, b.IN) }, own, lb(4)},
+		{"another address", func() { write(b, 6, vip, partner) }, own, lb(6)},
+		{"all destinations", func() { write(b, 6, vip) }, lb(6), lb(6)},
+		{"no annotation", func() { write(b, 6) }, own, own},
+		{"the annotation", func() { write(b, 6, vip) }, lb(6), lb(6)},
+	} {
+		b.svcctl.Stop()
+		step.change()
+		b.svcctl.Start()
+		leave(b, step.when, step.ext, step.in)
+	}
+	flags["egress-from"] = []string{"10.180.0.2/32,fd00:10:180::2/128"}
+	narrow := newBoxFrom(t, b, flags)
+	write(narrow, 6, vip)
+	narrow.svcctl.Start()
+	leave(narrow, "a border that is narrower", own, own)
 }
