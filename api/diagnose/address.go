@@ -179,7 +179,7 @@ func Endpoint(f Facts, backends []Backend) []Finding {
 		d.details(shortened(lines)...)
 	}
 	d.good("clients do not connect to it: they connect to an address of a Service, as `svcctl get svc -A` lists them")
-	d.leaves(f.Question.Address)
+	d.leaves(f.Question.Address, backends)
 	d.appliance()
 	return d.findings
 }

@@ -1,6 +1,7 @@
 package diagnose_test
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
@@ -52,6 +53,40 @@ func TestEndpointThatLeaves(t *testing.T) {
 	want := "+ it leaves with 198.51.100.4 of shop/web\n? answers to its connections may not come back: 198.51.100.4" + nowhere + "\n> `svcctl explain 198.51.100.4` has the next step\n"
 	if !strings.Contains(got, want) || strings.Contains(got, "198.51.100.5") {
 		t.Error(got)
+	}
+}
+
+// TestEndpointThatDoesNotLeave: why an endpoint has no address of its Service, where the problem names it, may be about it, or is about all.
+func TestEndpointThatDoesNotLeave(t *testing.T) {
+	const field, shared = "metadata.annotations[svcctl.io/egress]", "10.1.2.12 leaves with 198.51.100.5 of default/a, which comes first by name"
+	for _, tt := range []struct {
+		problem wire.Problem
+		leaves  bool // with an address of the Service
+		want    bool
+	}{
+		{wire.Problem{Reason: "EgressNotAllowed", Message: "10.1.2.11, 10.1.2.12 leave with their own addresses"}, false, true},
+		{wire.Problem{Reason: "EgressNotAllowed", Message: "10.1.2.11 leaves with its own address"}, false, false},
+		{wire.Problem{Reason: "EgressNotAllowed", Message: "10.1.2.11 and 2 more leave with their own addresses"}, false, true},
+		{wire.Problem{Reason: "EgressNotAllowed", Message: "10.1.2.11 and 2 more leave with their own addresses"}, true, false},
+		{wire.Problem{Reason: "EgressNotAllowed", Message: "endpoints leave with their own addresses: there is no --egress-from"}, false, true},
+		{wire.Problem{Reason: "NoAddress", Message: "endpoints leave with their own addresses over IPv6"}, false, true},
+		{wire.Problem{Reason: "NoAddress", Message: "endpoints leave with their own addresses over IPv6", Object: "Service shop/other"}, false, false},
+		{wire.Problem{Reason: "UnknownSourceSet", Message: "there is no --source-set x", Field: "metadata.annotations[svcctl.io/egress-to]"}, false, true},
+		{wire.Problem{Reason: "UnknownSourceSet", Message: "there is no --source-set x", Field: "metadata.annotations[svcctl.io/source-sets]"}, false, false},
+		{wire.Problem{Reason: "SharedEndpoint", Message: shared}, true, true},
+	} {
+		f := facts(func(f *diagnose.Facts) {
+			f.Service, f.Question.Address, f.Traffic = nil, netip.MustParseAddr("10.1.2.12"), &wire.Traffic{}
+			if tt.leaves {
+				f.Traffic.Egress = []wire.EgressTraffic{{Namespace: "shop", Service: "web", Address: "198.51.100.4", Sources: []wire.EgressSource{{Address: "10.1.2.12", Open: 1}}}}
+			}
+			tt.problem.Object, tt.problem.Field = cmp.Or(tt.problem.Object, "Service shop/web"), cmp.Or(tt.problem.Field, field)
+			f.Status.Problems = []wire.Problem{tt.problem}
+		})
+		got := text(diagnose.Endpoint(f, []diagnose.Backend{{Service: "shop/web", Slice: "web-1"}}))
+		if is := strings.Contains(got, "? "+tt.problem.Object+": "+tt.problem.Message); is != tt.want {
+			t.Errorf("%+v: is there: %v\n%s", tt.problem, is, got)
+		}
 	}
 }
 

@@ -17,8 +17,8 @@ func (d *diagnosis) onlyLeave() bool {
 	})
 }
 
-// leaves adds what an endpoint leaves the box as, when it begins connections itself.
-func (d *diagnosis) leaves(source netip.Addr) {
+// leaves adds what an endpoint leaves the box as, when it begins connections itself, and why with no address of its Services.
+func (d *diagnosis) leaves(source netip.Addr, backends []Backend) {
 	var mentioned []string
 	for i := range d.Traffic.Egress {
 		e := &d.Traffic.Egress[i]
@@ -43,9 +43,13 @@ func (d *diagnosis) leaves(source netip.Addr) {
 	for _, p := range d.Status.Problems {
 		subject, _, ofAddress := strings.Cut(p.Message, " is announced nowhere: ")
 		about := strings.FieldsFunc(p.Message, func(r rune) bool { return r == ' ' || r == ',' })
+		some := p.Reason == "EgressNotAllowed" && !strings.HasPrefix(p.Message, "endpoints ") || p.Reason == "SharedEndpoint" || p.Reason == "EgressPorts"
+		// "and 2 more" may be this one; a problem about no address in particular is about all endpoints.
+		others := !some || len(mentioned) == 0 && slices.Contains(about, "more")
 		if ofAddress && slices.Contains(mentioned, subject) {
 			d.add(Doubt, "`svcctl explain "+subject+"` has the next step", "answers to its connections may not come back: %s", p.Message)
-		} else if (p.Reason == "EgressNotAllowed" || p.Reason == "SharedEndpoint" || p.Reason == "EgressPorts") && slices.Contains(about, source.String()) {
+		} else if some && slices.Contains(about, source.String()) || others && strings.Contains(p.Field, object.AnnotationEgress) &&
+			slices.ContainsFunc(backends, func(b Backend) bool { return p.Object == "Service "+b.Service }) {
 			d.add(Doubt, "", "%s: %s", p.Object, p.Message)
 		}
 	}

@@ -81,7 +81,7 @@ func (r *resolver) readEgressTo() {
 	names := strings.Split(value, ",")
 	r.egress.to, r.egress.asked = new(nft.SourceSets), len(names) <= nft.MaxSourceSets
 	if !r.egress.asked {
-		r.refuseValue(AnnotationEgressTo, reasonInvalidSets, "%d source sets are named, so %s; at most %d are possible: merge some of their files", len(names), so, nft.MaxSourceSets)
+		r.warnValue(AnnotationEgressTo, reasonInvalidSets, "%d source sets are named, so %s; at most %d are possible: merge some of their files", len(names), so, nft.MaxSourceSets)
 		return
 	}
 	for _, text := range names {
@@ -91,12 +91,12 @@ func (r *resolver) readEgressTo() {
 			list = &r.egress.to.Deny
 		}
 		if name = strings.TrimSpace(name); name == "" {
-			r.refuseValue(AnnotationEgressTo, reasonInvalidSets, "%q is no name of a source set, so %s; write names with commas between them, like %q", text, so, "partner,!lab")
+			r.warnValue(AnnotationEgressTo, reasonInvalidSets, "%q is no name of a source set, so %s; write names with commas between them, like %q", text, so, "partner,!lab")
 		} else if set := r.sourceSet(AnnotationEgressTo, name, so); set != nil {
 			*list = append(*list, set)
 			continue
 		}
-		r.egress.asked = false
+		r.egress.asked, r.out.Problems[len(r.out.Problems)-1].Warning = false, true // clients are served
 	}
 }
 
@@ -199,8 +199,8 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 		}
 	}
 	if len(outside) > 0 {
-		r.warn(r.ref, field, reasonEgressNotAllowed, "%s %s in no --egress-from %v", First(outside, maxNamed),
-			Choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), r.facts.EgressFrom)
+		r.warn(r.ref, field, reasonEgressNotAllowed, "%s %s in no --egress-from (%s)", First(outside, maxNamed),
+			Choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), First(r.facts.EgressFrom, maxNamed))
 	}
 	return sources
 }

@@ -48,7 +48,7 @@ func TestEgress(t *testing.T) {
 		"another's": {"198.51.100.77", nil, []*object.EndpointSlice{slice(25, one)}, "", "198.51.100.77 is no address of this Service, which has 198.51.100.4, 203.0.113.9: write vip, or one of its own"},
 		"two":       {"198.51.100.4,203.0.113.9", nil, []*object.EndpointSlice{slice(25, one)}, "", "has two addresses of one family"},
 		"outside": {"vip", nil, []*object.EndpointSlice{slice(25, one, "10.2.0.1")}, "198.51.100.4 10.1.2.11",
-			"EgressNotAllowed 10.2.0.1 leaves with its own address: it lies in no --egress-from [10.1.0.0/16 fd00:1::/64]"},
+			"EgressNotAllowed 10.2.0.1 leaves with its own address: it lies in no --egress-from (10.1.0.0/16, fd00:1::/64)"},
 		"many outside": {"vip", nil, []*object.EndpointSlice{slice(25, "10.2.0.1", "10.2.0.2", "10.2.0.3", "10.2.0.4", "10.2.0.5", "10.2.0.6", "10.2.0.7")}, "",
 			"EgressNotAllowed 10.2.0.1, 10.2.0.2, 10.2.0.3, 10.2.0.4, 10.2.0.5 and 2 more leave with their own addresses: they lie in no --egress-from"},
 		"the box": {"vip", func(_ *object.Service, f *Facts) { f.Local = map[netip.Addr]bool{netip.MustParseAddr(one): true} },
@@ -121,6 +121,9 @@ func TestEgressTo(t *testing.T) {
 		out := Service(in, f)
 		if text := problemText(&out, key); !strings.Contains(text, tt.text) || (text == "") != (tt.text == "") {
 			t.Errorf("%s: the problem is %q, want %q", tt.value, text, tt.text)
+		}
+		if slices.ContainsFunc(out.Problems, func(p Problem) bool { return strings.Contains(p.Field, key) && !p.Warning }) {
+			t.Errorf("%s: there is an error, which is for clients that are not served: %+v", tt.value, out.Problems)
 		}
 		got := ""
 		for _, p := range out.Ports {
