@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,9 @@ var worldBoxes = map[string]struct {
 	flags flags
 	mean  func(*oracle.Box)
 }{
-	"plain": {nil, func(b *oracle.Box) { b.Pools = prefixes("198.51.100.0/28", "2001:db8:198::/124") }},
+	"plain": {flags{"egress-from": {"10.180.0.0/16", "fd00:10:180::/64"}}, func(b *oracle.Box) {
+		b.Pools, b.EgressFrom, b.SourceSets = prefixes("198.51.100.0/28", "2001:db8:198::/124"), oracle.EgressFrom, oracle.SourceSets[0]
+	}},
 	"no pool": {flags{"load-balancer-pool": nil, "external-ip-range": {"198.51.100.96/27,2001:db8:198::/64"}, "nodeport-addresses": {"192.0.2.0/24,fd00:10::/32"}, "source-ranges-apply": {"all"}},
 		func(b *oracle.Box) {
 			b.ExternalIPRanges, b.NodePortAddresses = prefixes("198.51.100.96/27", "2001:db8:198::/64"), prefixes("192.0.2.0/24", "fd00:10::/32")
@@ -55,7 +58,15 @@ func Test836_worlds_on_the_wire(t *testing.T) {
 			described := oracle.StandardBox()
 			described.InternalSources = prefixes("10.0.0.0/8", "fd00:10::/32")
 			variant.mean(&described)
-			l := &worldLab{box: newBox(t, variant.flags), described: described, met: map[string]int{}}
+			flags, dir := maps.Clone(variant.flags), t.TempDir()
+			for name, content := range described.SourceSets {
+				path := filepath.Join(dir, name)
+				if err := os.WriteFile(path, []byte(strings.Trim(strings.ReplaceAll(fmt.Sprint(content), " ", "\n"), "[]")), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				flags["source-set"] = append(flags["source-set"], name+"="+path)
+			}
+			l := &worldLab{box: newBox(t, flags), described: described, met: map[string]int{}}
 			l.prepare()
 			l.svcctl.Manifests.Write("world.yaml", "")
 			l.svcctl.Start()
@@ -64,7 +75,7 @@ func Test836_worlds_on_the_wire(t *testing.T) {
 				l.serve(seed)
 			}
 			t.Log(l.met)
-			if !t.Failed() && count >= wireWorlds && (l.met["Ready"] < 5 || l.met["delivered"] < 40 || l.met["refused"] < 10) {
+			if !t.Failed() && count >= wireWorlds && (l.met["Ready"] < 5 || len(described.EgressFrom) > 0 && l.met["left with an address of a Service"] < 10 || l.met["delivered"] < 40 || l.met["refused"] < 10) {
 				t.Error("the worlds have become too tame")
 			}
 		})
@@ -90,6 +101,9 @@ type worldLab struct {
 // prepare has the other endpoints of worlds answer, and programs of the box listen.
 func (l *worldLab) prepare() {
 	for _, network := range []string{"tcp", "udp"} {
+		for _, host := range []*netlab.Host{l.RTR, l.EXT, l.BLK} {
+			host.Serve(network, 5353)
+		}
 		l.IN.Serve(network, 80, 5353, 8080)
 		l.GW1.Serve(network, 80, 5353, 8080, 30004)
 		for _, port := range []uint16{80, 5353, 8080, 30004} {
@@ -101,7 +115,7 @@ func (l *worldLab) prepare() {
 	l.hosts = map[netip.Addr]*netlab.Host{}
 	for host, addrs := range map[*netlab.Host][]string{
 		l.IN: {"10.0.0.2", "fd00:10::2"}, l.EXT: {"203.0.113.2", "2001:db8:203::2"}, l.BLK: {"203.0.113.130", "2001:db8:203:0:8000::2"},
-		l.L1: {"10.180.0.1", "fd00:10:180::1"}, l.Near: {"10.180.0.77", "fd00:10:180::77"}, l.R1: {"10.181.1.1", "fd00:10:181::1"},
+		l.L1: {"10.180.0.1", "fd00:10:180::1"}, l.L2: {"10.180.0.2", "fd00:10:180::2"}, l.Near: {"10.180.0.77", "fd00:10:180::77"}, l.R1: {"10.181.1.1", "fd00:10:181::1"},
 	} {
 		for _, addr := range addrs {
 			l.hosts[netip.MustParseAddr(addr)] = host
@@ -114,8 +128,11 @@ func (l *worldLab) serve(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	world := oracle.GenerateOn(l.described, r)
 	world.Complicate(r)
+	if len(l.described.EgressFrom) > 0 {
+		world.Egress(r)
+	}
 	world.Box, world.Programs, world.Down = l.described, l.programs, nil
-	rename(world, fmt.Sprintf("w%d-", seed))
+	rename(world, fmt.Sprintf("w%d-", seed), len(l.described.SourceSets) > 0)
 	l.svcctl.Manifests.Write("world.yaml", world.Manifest())
 	if _, errOut, code := l.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
 		l.t.Fatalf("seed %d: svcctl wait: exit code %d: %s\n%s", seed, code, errOut, world)
@@ -151,6 +168,8 @@ func (l *worldLab) serve(seed uint64) {
 	r.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	wrong := make([]string, min(len(packets), mostPackets))
 	var all sync.WaitGroup
+	var mu sync.Mutex
+	var left []string // what was wrong about packets of hosts that are no clients of Services
 	for i := range wrong {
 		may := served.Decide(packets[i])
 		l.met[string(may[0].Kind)]++
@@ -160,7 +179,25 @@ func (l *worldLab) serve(seed uint64) {
 			}
 		})
 	}
+	for range 2 * mostPackets {
+		p := served.OutgoingPacket(r)
+		if p.Protocol == oracle.Ping || !l.sendable(&served, p) || served.Decide(p)[0].Kind != oracle.Untouched || slices.Contains(served.Box.Gateways, served.Leaves(p)) {
+			continue
+		}
+		if served.Leaves(p) != p.From.Addr() {
+			l.met["left with an address of a Service"]++
+		}
+		all.Go(func() {
+			reply, err := l.hosts[p.From.Addr()].Ask(strings.ToLower(string(p.Protocol)), p.To, netlab.From(p.From.Addr()), patiently)
+			if want := served.Leaves(p); err != nil || reply.Client.Addr() != want {
+				mu.Lock()
+				left = append(left, fmt.Sprintf("%v: it leaves as %v (%v)\nbut the oracle: %v", p, reply.Client, err, want))
+				mu.Unlock()
+			}
+		})
+	}
 	all.Wait()
+	wrong = append(wrong, left...)
 	if i := slices.IndexFunc(wrong, func(what string) bool { return what != "" }); i >= 0 {
 		l.t.Errorf("seed %d: %s\n%s", seed, wrong[i], &served)
 	}
@@ -259,7 +296,7 @@ func (l *worldLab) services() (all []*object.Service) {
 }
 
 // rename makes the objects of a world others than those of the one before.
-func rename(w *oracle.World, prefix string) {
+func rename(w *oracle.World, prefix string, withSets bool) {
 	for _, o := range w.Services {
 		o.Metadata.Name = prefix + o.Metadata.Name
 		for _, key := range []string{"svcctl.io/health-check", "svcctl.io/health-check-min-healthy", "svcctl.io/port-ranges"} {
@@ -267,7 +304,7 @@ func rename(w *oracle.World, prefix string) {
 		}
 		for key := range o.Metadata.Annotations {
 			// The boxes have no source sets: a Service that names one is not Ready.
-			if (strings.HasSuffix(key, "/source-sets") || strings.HasSuffix(key, "security-groups")) && !strings.HasSuffix(o.Metadata.Name, "2") {
+			if !withSets && (strings.HasSuffix(key, "/source-sets") || strings.HasSuffix(key, "security-groups")) && !strings.HasSuffix(o.Metadata.Name, "2") {
 				delete(o.Metadata.Annotations, key)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -27,6 +28,8 @@ const (
 	// kernelWorlds are loaded one after the other, each with packetsPerKernelWorld.
 	kernelWorlds          = 510
 	packetsPerKernelWorld = 24
+	// outgoing are the packets of hosts to others in each of them.
+	outgoing = 12
 	// silence is how long nothing may come back to a packet that is to be dropped: other
 	// answers take a millisecond.
 	silence = 40 * time.Millisecond
@@ -40,11 +43,15 @@ const (
 func TestOraclePackets(t *testing.T) {
 	t.Parallel()
 	l := newOracleLab(t)
-	met := map[oracle.Kind]int{}
+	met, left := map[oracle.Kind]int{}, map[string]int{}
 	for seed := *oracleSeed; seed < *oracleSeed+kernelWorlds/3; seed++ {
 		r := rand.New(rand.NewPCG(seed, 3))
 		first := oracle.Generate(r)
+		first.Egress(r)
 		for _, world := range []*oracle.World{first, first.Next(r), oracle.Generate(r)} {
+			if seed%4 > 0 && world != first {
+				world.Egress(r)
+			}
 			before := l.loaded
 			world.Hold()
 			if err := l.load(world); err != nil {
@@ -53,9 +60,16 @@ func TestOraclePackets(t *testing.T) {
 			if err := l.verify(); err != nil {
 				t.Fatalf("seed %d: %v\n%s\nafter\n%s", seed, err, world, before)
 			}
-			packets := slices.DeleteFunc(world.Packets(r, packetsPerKernelWorld), func(p oracle.Packet) bool { return !l.sendable(world, p) })
+			packets := world.Packets(r, packetsPerKernelWorld)
+			for range outgoing {
+				packets = append(packets, world.OutgoingPacket(r))
+			}
+			packets = slices.DeleteFunc(packets, func(p oracle.Packet) bool { return !l.sendable(world, p) })
 			for _, p := range packets {
-				met[world.Decide(p)[0].Kind]++
+				of := world.Decide(p)[0].Kind
+				if met[of]++; of == oracle.Untouched {
+					left[leaves(world, p)]++
+				}
 			}
 			if wrong := l.sendAll(world, packets); wrong != nil {
 				l.report(seed, world, wrong[0])
@@ -68,7 +82,10 @@ func TestOraclePackets(t *testing.T) {
 			t.Errorf("packets that are %s: only %d", kind, met[kind])
 		}
 	}
-	t.Logf("packets by what became of them: %v; %d answered only when asked again", met, l.slow)
+	if left["own"] < kernelWorlds || left["of a Service"] < kernelWorlds/5 || left["own, for its destination"] < kernelWorlds/12 {
+		t.Errorf("packets left with these addresses: %v: the worlds are too tame", left)
+	}
+	t.Logf("packets by what became of them: %v, and by the address that they left with: %v; %d answered only when asked again", met, left, l.slow)
 }
 
 // oracleLab is the standard network with the box's planner and applier on GW1.
@@ -114,12 +131,14 @@ func newOracleLab(t *testing.T) *oracleLab {
 		for _, h := range []*netlab.Host{l.GW1, l.RTR, l.IN} {
 			h.Serve(network, ports...)
 		}
+		l.EXT.Serve(network, 5353)
+		l.BLK.Serve(network, 5353)
 	}
 	l.raw = map[*netlab.Host]*sync.Mutex{l.GW1: {}}
 	for h, addresses := range map[*netlab.Host][]string{
 		l.IN: {"10.0.0.2", "fd00:10::2"}, l.EXT: {"203.0.113.2", "2001:db8:203::2"}, l.BLK: {"203.0.113.130", "2001:db8:203:0:8000::2"},
 		l.RTR: {"192.0.2.254", "192.0.3.254", "2001:db8::fe", "2001:db8:1::fe"},
-		l.L1:  {"10.180.0.1", "fd00:10:180::1"}, l.Near: {"10.180.0.77", "fd00:10:180::77"}, l.R1: {"10.181.1.1", "fd00:10:181::1"},
+		l.L1:  {"10.180.0.1", "fd00:10:180::1"}, l.L2: {"10.180.0.2", "fd00:10:180::2"}, l.Near: {"10.180.0.77", "fd00:10:180::77"}, l.R1: {"10.181.1.1", "fd00:10:181::1"},
 	} {
 		l.raw[h] = &sync.Mutex{}
 		for _, a := range addresses {
@@ -215,6 +234,9 @@ func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 		return false // the router keeps it
 	}
 	for _, o := range world.Decide(p) {
+		if o.Kind == oracle.Untouched && slices.Contains(world.Box.Gateways, world.Leaves(p)) {
+			return false // the router keeps the answer
+		}
 		if o.Kind == oracle.Untouched && p.Protocol == oracle.SCTP && !l.servesAll(world, to) {
 			return false // nothing says that an endpoint does not serve it
 		}
@@ -301,8 +323,7 @@ func (l *oracleLab) send(world *oracle.World, p oracle.Packet, wait time.Duratio
 	options := []netlab.Option{netlab.From(p.From.Addr()), netlab.Within(wait)}
 	if p.Protocol == oracle.Ping {
 		err = from.Ping(p.To.Addr(), options...)
-		reply.At = netip.AddrPortFrom(p.To.Addr(), p.To.Port())
-		reply.Client = p.From
+		reply.At, reply.Client = p.To, netip.AddrPortFrom(l.pingedAs(p), 0)
 	} else {
 		network := map[oracle.Protocol]string{oracle.TCP: "tcp", oracle.UDP: "udp", oracle.SCTP: "sctp"}[p.Protocol]
 		reply, err = from.Ask(network, p.To, options...)
@@ -352,7 +373,7 @@ func (l *oracleLab) metHost(world *oracle.World, p oracle.Packet, reply netlab.R
 	to := p.To.Addr()
 	if l.isSomebodys(world, to) {
 		if failure == nil {
-			return reply.At == p.To && reply.Client.Addr() == p.From.Addr()
+			return reply.At == p.To && reply.Client.Addr() == world.Leaves(p)
 		}
 		return !l.servesAll(world, to) && (failure.Refusal == netlab.Refused || failure.Refusal == netlab.Unreachable)
 	}
@@ -364,12 +385,25 @@ func (l *oracleLab) metHost(world *oracle.World, p oracle.Packet, reply netlab.R
 // packets are sent to: the box, the router, IN.
 func (l *oracleLab) servesAll(world *oracle.World, addr netip.Addr) bool {
 	return towards(world, addr) == addr || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen())) ||
-		l.hosts[addr] == l.RTR || l.hosts[addr] == l.IN
+		slices.Contains([]*netlab.Host{l.RTR, l.IN, l.EXT, l.BLK}, l.hosts[addr])
 }
 
 // isSomebodys reports whether a host of the lab has the address.
 func (l *oracleLab) isSomebodys(world *oracle.World, addr netip.Addr) bool {
-	return towards(world, addr).IsValid() || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen()))
+	return towards(world, addr).IsValid() || l.hosts[addr] != nil || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen()))
+}
+
+// pingedAs is the address that a ping which was answered left the box with.
+func (l *oracleLab) pingedAs(p oracle.Packet) netip.Addr {
+	if p.Interface == "" {
+		return p.From.Addr()
+	}
+	protocol := map[bool][]string{true: {"-p", "icmp"}, false: {"-f", "ipv6", "-p", "icmpv6"}}[p.To.Addr().Is4()]
+	out := l.GW1.Conntrack(append([]string{"-L", "--orig-src", p.From.Addr().String(), "--orig-dst", p.To.Addr().String()}, protocol...)...)
+	if as := regexp.MustCompile(`dst=.* dst=(\S+)`).FindStringSubmatch(out); as != nil {
+		return netip.MustParseAddr(as[1])
+	}
+	return p.From.Addr()
 }
 
 func isICMP(failure *netlab.Failure, code [2]uint8) bool {

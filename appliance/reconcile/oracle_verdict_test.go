@@ -36,6 +36,9 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		world := oracle.Generate(r)
 		world.Complicate(r)
+		if seed%3 > 0 {
+			world.Egress(r)
+		}
 		if seed%2 == 0 {
 			world.AddGateways(r)
 		}
@@ -57,6 +60,7 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 	t.Log(met)
 	for _, what := range []string{"Ready", "NoEndpoints", "NoReadyEndpoint", "PortMismatch", "NoLocalEndpoint", "OtherFamily", "FailingOpen", "Pending",
 		"HostAddress", "TLSNotTerminated", "PortInUse", "UnknownSourceSet", "PortConflict", "relayed",
+		"left with an address: of a Service", "left with an address: own, for its destination",
 		"a Gateway's packet delivered", "a Gateway's packet refused", "Gateway Programmed=True", "Gateway Programmed=False", "TCPRoute Accepted=False", "UDPRoute Accepted=True", "TCPRoute ResolvedRefs=False", "UDPRoute ResolvedRefs=True"} {
 		if count >= verdictWorlds && met[what] == 0 {
 			t.Errorf("%q is in no world: the generated worlds have become too tame", what)
@@ -117,6 +121,17 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 		if lacks == "" && service.Metadata.Annotations["svcctl.io/proxy-mode"] == "userspace" {
 			met["relayed"]++
 		}
+	}
+	from := rand.New(rand.NewPCG(uint64(len(served.Services)), 8))
+	for range 24 {
+		packet := served.OutgoingPacket(from)
+		if served.Decide(packet)[0].Kind != oracle.Untouched {
+			continue
+		}
+		if text := judge.Disagreement(served, r.planner.compiler.Ruleset(), packet); text != "" {
+			return "what hosts begin", fmt.Sprintf("%v: %s", packet, text)
+		}
+		met["left with an address: "+leaves(served, packet)]++
 	}
 	return r.judgeGateways(served, met)
 }

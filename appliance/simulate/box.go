@@ -210,22 +210,20 @@ func (b *box) request(method, path, body, fate string) (status int, text string)
 	return answer.Code, answer.Body.String()
 }
 
-// checks is a Part with the verdicts on endpoints, and the source sets, which stay as they are.
+// checks is a Part with the verdicts on endpoints, and source sets.
 type checks struct {
 	reconcile.NopPart
 	changed func(...resolve.Need)
-	sets    map[string]*nft.SourceSet
 
 	mu       sync.Mutex
 	down     map[netip.AddrPort]bool // of the box
 	services map[string]bool
+	sets     map[string]*nft.SourceSet
 }
 
 func newChecks(b *box) *checks {
-	c := &checks{down: b.down, sets: map[string]*nft.SourceSet{}}
-	for name, prefixes := range b.world.SourceSets {
-		c.sets[name] = nft.NewSourceSet(name, 1, prefixes)
-	}
+	c := &checks{down: b.down}
+	c.setSets(b.world.SourceSets, b.sets)
 	return c
 }
 
@@ -254,9 +252,25 @@ func (c *checks) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 		o.Judge(resolve.Verdict{Target: t, Verdict: health.Verdict{State: state}, Known: true})
 	}
 	for _, n := range d.Needs {
-		if set := c.sets[n.Name]; set != nil && n.Kind == resolve.NeedSourceSet {
-			o.Answer(n, resolve.State{Set: set})
+		if n.Kind == resolve.NeedSourceSet {
+			o.Answer(n, resolve.State{Set: c.sets[n.Name]})
 		}
+	}
+}
+
+// setSets gives source sets other contents.
+func (c *checks) setSets(contents map[string][]netip.Prefix, version uint64) {
+	c.mu.Lock()
+	c.sets = map[string]*nft.SourceSet{}
+	var needs []resolve.Need
+	for name, prefixes := range contents {
+		c.sets[name] = nft.NewSourceSet(name, version, prefixes)
+		needs = append(needs, resolve.Need{Kind: resolve.NeedSourceSet, Name: name})
+	}
+	changed := c.changed
+	c.mu.Unlock()
+	if changed != nil { // nil: the process has not begun
+		changed(needs...)
 	}
 }
 

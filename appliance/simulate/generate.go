@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -82,6 +83,9 @@ func (g *generator) add(verb string, args ...string) {
 
 // round is some changes with some faults, and a rest.
 func (g *generator) round() {
+	if g.newer.egress && g.IntN(3) == 0 {
+		g.add(doSets, fmt.Sprint(g.IntN(len(oracle.SourceSets))))
+	}
 	g.world = g.world.Next(g.Rand)
 	g.gateways()
 	for range g.IntN(5) {
@@ -289,6 +293,9 @@ func (g *generator) annotate(s *object.Service) {
 	}
 	if g.newer.egress && g.hash("egress"+key)%3 > 0 {
 		annotations[object.AnnotationEgress] = "vip"
+		if n := int(g.hash("to"+key+fmt.Sprint(len(g.script.Events)/100)) % 16); n < len(oracle.EgressTo) { // others after a while
+			annotations[resolve.AnnotationEgressTo] = oracle.EgressTo[n]
+		}
 	}
 	if n := g.hash("fast" + key); g.newer.fast && n%4 > 0 {
 		annotations[object.AnnotationFastPath] = fmt.Sprint(n%4 != 1)

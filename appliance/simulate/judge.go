@@ -10,10 +10,8 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
-	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -56,7 +54,7 @@ func (b *box) rest(restart bool) error {
 	if err != nil {
 		return err
 	}
-	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.poolsGive, b.holdersStay, b.valuesStay, b.packetsArrive, b.gatewaysAreServed, b.hostsLeave, b.fastPathIsThere} {
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.poolsGive, b.holdersStay, b.valuesStay, b.packetsArrive, b.gatewaysAreServed, b.fastPathIsThere} {
 		if err := invariant(world); err != nil {
 			return err
 		}
@@ -311,13 +309,22 @@ func (b *box) packetsArrive(world *oracle.World) error {
 	world.Hold()
 	contested := contestedAddresses(world)
 	ruleset := b.ruleset()
-	for _, packet := range world.Packets(b.packets, packetsPerRest) {
+	packets := world.Packets(b.packets, packetsPerRest)
+	for range packetsPerRest * len(world.Box.EgressFrom) / 2 {
+		packets = append(packets, world.OutgoingPacket(b.packets))
+	}
+	for _, packet := range packets {
 		if contested[packet.To.Addr()] {
 			continue
 		}
 		outcomes := world.Decide(packet)
-		if outcomes[0].Kind == oracle.Untouched && len(b.config.Addresses.EgressFrom) > 0 {
-			continue // hostsLeave judges it
+		if outcomes[0].Kind == oracle.Untouched {
+			if slices.ContainsFunc(world.MayLeaveWith(packet.From.Addr()), func(a netip.Addr) bool { return contested[a] }) {
+				continue
+			}
+			if world.Leaves(packet) != packet.From.Addr() {
+				b.stats.Left++
+			}
 		}
 		b.stats.Packets++
 		for _, outcome := range outcomes {
@@ -375,41 +382,6 @@ func sharedAddresses(world *oracle.World) map[netip.Addr]bool {
 		}
 	}
 	return shared
-}
-
-// hostsLeave: what hosts send past Services leaves with the address that docs/egress.md gives it.
-func (b *box) hostsLeave(world *oracle.World) error {
-	from := b.config.Addresses.EgressFrom
-	if len(from) == 0 {
-		return nil
-	}
-	facts, ruleset := b.host(), b.ruleset()
-	settings := b.config.ResolveFacts(&facts, b.life.hosts.IsVIP)
-	services := judge.Leaving{From: from, Inside: b.config.Addresses.ClusterCIDRs, Facts: &facts, Granted: b.life.grants.Of, Keys: b.life.store.ServiceKeys()}
-	services.Service = func(key string) (*object.Service, []*object.EndpointSlice) {
-		svc, parts, _ := b.life.store.Service(key)
-		return svc, parts
-	}
-	services.Asked = func(svc *object.Service, parts []*object.EndpointSlice) []nft.ServicePort {
-		return resolve.Service(resolve.Input{Service: svc, Slices: parts, Pods: b.life.store}, &settings).Ports
-	}
-	for range packetsPerRest {
-		packet := world.OutgoingPacket(b.packets)
-		if outcomes := world.Decide(packet); outcomes[0].Kind != oracle.Untouched {
-			continue
-		}
-		want := services.With(packet)
-		if want != packet.From.Addr() {
-			b.stats.Left++
-		}
-		on := judge.Host(&world.Box, ruleset, want.Is4())
-		for _, got := range on.Outcomes(judge.Packet(&world.Box, packet)) {
-			if got.Src != want || got.DNATed {
-				return fmt.Errorf("%v leaves as %v, want %v\n%s", packet, got.Src, want, world)
-			}
-		}
-	}
-	return nil
 }
 
 // fastPathIsThere: a flowtable has all links, and is there only if a port has the fast path, which no port has without being asked.

@@ -56,6 +56,7 @@ type written struct {
 	versions map[object.Ref]map[string]object.Object // all that were written
 	compared map[object.Ref]object.Object            // as they were stored at the last rest
 	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
+	sets     uint64                                  // contents of source sets that came
 	starved  int                                     // files that came to a full disk
 	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
 }
@@ -124,12 +125,15 @@ func newBox(s Script, dir string, log io.Writer) (*box, error) {
 	if newerOf(s.Seed).programs {
 		b.programs = programsOf(s.Seed)
 	}
+	if newerOf(s.Seed).egress {
+		b.world.EgressFrom = oracle.EgressFrom
+		if b.world.SourceSets == nil {
+			b.world.SourceSets = oracle.SourceSets[0]
+		}
+	}
 	b.stats.Kinds, b.guarded = map[string]int{}, s.Seed%2 == 1
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
-	if newerOf(s.Seed).egress {
-		b.config.Addresses.EgressFrom = oracle.EgressFrom
-	}
 	if newerOf(s.Seed).fast {
 		b.config.Services.FastPath = []config.FastPath{config.FastPathServices, config.FastPathAll}[s.Seed%2]
 	}
@@ -222,6 +226,12 @@ func (b *box) do(e Event) error {
 			b.world.Interfaces = append(b.world.Interfaces, oracle.Interface{Name: e.arg(1)})
 		}
 		b.readHost()
+	case doSets:
+		n := 0
+		_, _ = fmt.Sscan(e.arg(0), &n)
+		b.world.SourceSets = oracle.SourceSets[n]
+		b.sets++
+		b.life.checks.setSets(b.world.SourceSets, b.sets)
 	case doClock:
 		b.skew += e.duration(0)
 	case doForeign:

@@ -29,6 +29,7 @@ const (
 	doAddress = "address" // add|del INTERFACE PREFIX
 	doClock   = "clock"   // DURATION: the wall clock jumps
 	doLink    = "link"    // add|del INTERFACE, without addresses
+	doSets    = "sets"    // NUMBER of the contents of source sets
 	doForeign = "foreign" // flush|chain|elements|data|others now|late|lost|fight: another program changes our tables, or its own; how the message comes, or eight times
 	doFault   = "fault"   // disk full|failed|before|torn|after N, kernel refused|stale|unknown|lost|picky N, reading failed N
 	doKill    = "kill"    // the process, which starts again

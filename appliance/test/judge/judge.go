@@ -25,6 +25,7 @@ func Config(box *oracle.Box) *config.Config {
 	for _, p := range box.InternalPools {
 		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
 	}
+	cfg.Addresses.EgressFrom = box.EgressFrom
 	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
 	if box.ClusterIPsInside {
 		cfg.Addresses.ClusterIPClients = config.ClusterIPInternal
@@ -118,7 +119,11 @@ func Packet(box *oracle.Box, p oracle.Packet) sim.Packet {
 // not.
 func Disagreement(world *oracle.World, ruleset nft.Ruleset, packet oracle.Packet) string {
 	host := Host(&world.Box, ruleset, packet.To.Addr().Is4())
-	return Compare(host, packet, world.Decide(packet), host.Outcomes(Packet(&world.Box, packet)))
+	want, got := world.Decide(packet), host.Outcomes(Packet(&world.Box, packet))
+	if want[0].Kind == oracle.Untouched {
+		return leaving(world.Leaves(packet), got)
+	}
+	return Compare(host, packet, want, got)
 }
 
 // Compare describes the expected outcomes that do not happen, and the ones that happen
@@ -170,57 +175,14 @@ func Allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
 }
 
-// Leaving decides with which address a packet from a host past Services leaves, by docs/egress.md.
-type Leaving struct {
-	From, Inside []netip.Prefix // --egress-from, --cluster-cidr
-	Facts        *node.Facts
-	Keys         []string // of all Services
-	Service      func(key string) (*object.Service, []*object.EndpointSlice)
-	Asked        func(*object.Service, []*object.EndpointSlice) []nft.ServicePort
-	Granted      func(key string) []nft.ServicePort
-}
-
-// With returns that address: that of the first Service by name with the host among its endpoints that has its address, if the host
-// may leave with it and the destination is outside; else its own.
-func (l *Leaving) With(p oracle.Packet) netip.Addr {
-	source, to := p.From.Addr(), p.To.Addr()
-	within := func(list []netip.Prefix, a netip.Addr) bool {
-		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
-	own := slices.ContainsFunc(l.Facts.Addresses, func(a node.Address) bool { return a.Prefix.Addr() == source || a.Prefix.Addr() == to })
-	if own || within(l.From, to) || within(l.Inside, to) || !within(l.From, source) {
-		return source
-	}
-	for _, key := range slices.Sorted(slices.Values(l.Keys)) {
-		svc, parts := l.Service(key)
-		isEndpoint := slices.ContainsFunc(parts, func(s *object.EndpointSlice) bool {
-			return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return len(e.Addresses) > 0 && e.Addresses[0] == source.String() })
-		})
-		if svc == nil || svc.Metadata.Annotations[object.AnnotationEgress] == "" || !isEndpoint {
-			continue
-		}
-		has := func(ports []nft.ServicePort, a netip.Addr) bool {
-			return slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
-				return slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr == a && fe.Kind != nft.ClusterIP })
-			})
-		}
-		texts := slices.Clone(svc.Spec.ExternalIPs)
-		if svc.Spec.Type == object.TypeLoadBalancer {
-			for i, in := range svc.Status.LoadBalancer.Ingress {
-				texts = slices.Insert(texts, i, in.IP)
-			}
-		}
-		asked := l.Asked(svc, parts)
-		for _, text := range texts {
-			if a, err := netip.ParseAddr(text); err == nil && a.BitLen() == source.BitLen() && has(asked, a) {
-				if has(l.Granted(key), a) {
-					return a
-				}
-				break // it is another Service's
-			}
+// leaving describes the results of a packet past all Services that have another source than the one that is wanted; "": none has.
+func leaving(want netip.Addr, results []sim.Result) string {
+	for _, got := range results {
+		if got.Kind != sim.Delivered || got.Src != want || got.DNATed {
+			return fmt.Sprintf("the oracle wants it to pass with the source %v\n\tsurplus: %s\n\t\t%s", want, got, strings.Join(got.Trace(), "\n\t\t"))
 		}
 	}
-	return source
+	return ""
 }
 
 // Conditions compares the conditions of the Gateways for which alone is true, of their listeners, and of routes to what becomes of clients, and describes one that differs, with its kind; "": none does. met is called for each condition.

@@ -100,8 +100,8 @@ func (g *generator) clients(service *object.Service) {
 	annotate(annotationGroups, "office", "vpn,office")
 }
 
-// sourceSets are contents of --source-set that worlds have; scanners and office overlap.
-var sourceSets = []map[string][]netip.Prefix{
+// SourceSets are contents of --source-set that worlds have; scanners and office overlap.
+var SourceSets = []map[string][]netip.Prefix{
 	{
 		"office":   prefixes("203.0.113.0/25", "2001:db8:203::/65", "10.0.0.0/8"),
 		"scanners": prefixes("203.0.113.0/27", "2001:db8:203::/64"),

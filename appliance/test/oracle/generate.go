@@ -186,7 +186,7 @@ func generateBox(r *rand.Rand) Box {
 		MasqueradeAll:        oneIn(r, 5),
 		SourceRangesApplyAll: oneIn(r, 3),
 		Ping:                 pick(r, []PingPolicy{PingWhenReady, PingWhenReady, PingAlways, PingNever}),
-		SourceSets:           pick(r, sourceSets),
+		SourceSets:           pick(r, SourceSets),
 	}
 	if !box.NodePortPrimary && oneIn(r, 2) {
 		box.NodePortAddresses = pick(r, [][]netip.Prefix{

@@ -229,24 +229,6 @@ func (w *World) packet(r randSource) Packet {
 	return p
 }
 
-// EgressFrom are the hosts of the worlds that may leave with an address of a Service (--egress-from).
-var EgressFrom = prefixes("10.180.0.0/16", "fd00:10:180::/64")
-
-var (
-	leavingHosts = addrs("10.180.0.1", "10.180.0.2", "10.180.0.77", "10.181.1.1", "fd00:10:180::1", "fd00:10:180::2", "fd00:10:180::77", "fd00:10:181::1")
-	destinations = addrs("203.0.113.2", "192.0.2.254", "10.181.1.2", "10.180.0.2", "10.0.0.2", "2001:db8:203::2", "2001:db8::fe", "fd00:10:181::2", "fd00:10:180::2")
-)
-
-// OutgoingPacket returns a packet of a host to another one, which is mostly no Service's.
-func (w *World) OutgoingPacket(r randSource) Packet {
-	for {
-		from, to := leavingHosts[r.IntN(len(leavingHosts))], destinations[r.IntN(len(destinations))]
-		if from.BitLen() == to.BitLen() && from != to {
-			return Packet{Interface: "int0", Protocol: []Protocol{TCP, UDP, SCTP, Ping}[r.IntN(4)], From: netip.AddrPortFrom(from, 40000), To: netip.AddrPortFrom(to, 9)}
-		}
-	}
-}
-
 // randSource is the source of random numbers for packets.
 type randSource interface{ IntN(n int) int }
 

@@ -250,7 +250,7 @@ func (w *World) Explains(service *object.Service, reason string) bool {
 	}
 	switch reason {
 	case "NoEndpoints":
-		return lacks[LacksEndpoint] && (len(named) == 0 || anyPort(func(port object.ServicePort, family string) bool { return w.emptyPort(service, port, family) }))
+		return lacks[LacksEndpoint] && (len(named) == 0 || w.onlyLeave(service) || anyPort(func(port object.ServicePort, family string) bool { return w.emptyPort(service, port, family) }))
 	case "OtherFamily":
 		return lacks[LacksEndpoint] && len(named) > 0 && slices.ContainsFunc(familiesOf(service), func(f string) bool { return !slices.Contains(named, f) })
 	case "PortMismatch":

@@ -164,6 +164,7 @@ func simplerBoxes(box *Box) []func(*Box) {
 	add(box.MasqueradeAll, func(b *Box) { b.MasqueradeAll = false })
 	add(box.SourceRangesApplyAll, func(b *Box) { b.SourceRangesApplyAll = false })
 	add(len(box.SourceSets) > 0, func(b *Box) { b.SourceSets = nil })
+	add(len(box.EgressFrom) > 0, func(b *Box) { b.EgressFrom = nil })
 	add(box.Ping != PingWhenReady, func(b *Box) { b.Ping = PingWhenReady })
 	for i := range box.Interfaces {
 		if box.Interfaces[i].Name != boundVIPs {

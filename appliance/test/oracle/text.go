@@ -79,6 +79,7 @@ func (b Box) String() string {
 	flag(b.MasqueradeAll, "--masquerade-all")
 	flag(b.SourceRangesApplyAll, "--source-ranges-apply all")
 	flag(len(b.SourceSets) > 0, fmt.Sprint("--source-set ", b.SourceSets))
+	flag(len(b.EgressFrom) > 0, fmt.Sprint("--egress-from ", b.EgressFrom))
 	flag(b.Ping != PingWhenReady, "--vip-ping "+string(b.Ping))
 	for _, i := range b.Interfaces {
 		flag(i.Name == boundVIPs && len(i.Addresses) > 0, fmt.Sprint("bound: ", i.Addresses))

@@ -57,6 +57,7 @@ type Box struct {
 	SourceRangesApplyAll bool // --source-ranges-apply all
 	Ping                 PingPolicy
 	SourceSets           map[string][]netip.Prefix // --source-set
+	EgressFrom           []netip.Prefix            // --egress-from
 }
 
 // Interface is a network interface of the host, with its addresses and prefix lengths.
