@@ -322,13 +322,7 @@ func Test490_connections_outlive_a_box(t *testing.T) {
 
 	// It comes back with old entries, stands by, and takes over in good order.
 	k.hosts[0].Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1")
-	for _, ifname := range []string{"lan0", "int0"} {
-		k.hosts[0].SetUp(ifname)
-	}
-	k.hosts[0].AddAddr("lan0", "2001:db8::1/64") // goes with the link
-	k.hosts[0].AddAddr("int0", "fd00:10:1::1/64")
-	k.boxes[0].Start()
-	k.announcers[0].Launch()
+	k.revive()
 	eventually(t, time.Minute, func() error { return k.stands(0) })
 	k.announcers[1].Stop()
 	eventually(t, time.Minute, func() error { return k.isActive(0) })
@@ -351,8 +345,26 @@ func (k *keeping) begin(t *testing.T) {
 	eventually(t, time.Minute, func() error { return k.stands(1) })
 }
 
-// dies has the first box die with what it knows: no host gets a packet from it any more. The second one answers, and servers speak.
+// dies is fail, and servers speak.
 func (k *keeping) dies(t *testing.T) {
+	t.Helper()
+	k.fail(t)
+	close(k.push)
+}
+
+// revive has the first box come back, with the entries that it had.
+func (k *keeping) revive() {
+	for _, ifname := range []string{"lan0", "int0"} {
+		k.hosts[0].SetUp(ifname)
+	}
+	k.hosts[0].AddAddr("lan0", "2001:db8::1/64") // goes with the link
+	k.hosts[0].AddAddr("int0", "fd00:10:1::1/64")
+	k.boxes[0].Start()
+	k.announcers[0].Launch()
+}
+
+// fail has the first box die: no host gets a packet from it any more. The second one answers.
+func (k *keeping) fail(t *testing.T) {
 	t.Helper()
 	for _, ifname := range []string{"lan0", "int0"} {
 		k.hosts[0].SetDown(ifname)
@@ -360,7 +372,6 @@ func (k *keeping) dies(t *testing.T) {
 	k.announcers[0].Kill()
 	k.boxes[0].Kill()
 	eventually(t, time.Minute, func() error { return k.isActive(1) })
-	close(k.push)
 }
 
 // isActive compares who answers for the Service and is the router of the servers.

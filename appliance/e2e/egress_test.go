@@ -352,38 +352,27 @@ func Test1038_hosts_that_only_go_out(t *testing.T) {
 	})
 }
 
-// sendUnreachable sends an ICMP error about a packet that was never sent.
+// sendUnreachable sends an ICMP error about a packet from port 12345 to port 12346, of the other end.
 func sendUnreachable(t *testing.T, h *netlab.Host, from, to netip.Addr) {
 	t.Helper()
-	if err := h.Do(func() error {
-		domain, protocol, message := unix.AF_INET, unix.IPPROTO_ICMP, []byte{3, 1, 0, 0, 0, 0, 0, 0}
-		var at unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.AsSlice()[:4])}
-		about := append([]byte{0x45, 0, 0, 28, 0, 1, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, append(to.AsSlice(), from.AsSlice()...)...)
-		if to.Is6() {
-			domain, protocol, message = unix.AF_INET6, unix.IPPROTO_ICMPV6, []byte{1, 3, 0, 0, 0, 0, 0, 0}
-			at = &unix.SockaddrInet6{Addr: to.As16()}
-			about = append([]byte{0x60, 0, 0, 0, 0, 8, unix.IPPROTO_UDP, 64}, append(to.AsSlice(), from.AsSlice()...)...)
-		}
-		message = append(append(message, about...), 0x30, 0x39, 0x30, 0x3a, 0, 8, 0, 0)
-		if !to.Is6() {
-			sum := uint32(0)
-			for i := 0; i < len(message); i += 2 {
-				sum += uint32(message[i])<<8 | uint32(message[i+1])
-			}
-			for sum>>16 != 0 {
-				sum = sum&0xffff + sum>>16
-			}
-			message[2], message[3] = byte(^sum>>8), byte(^sum)
-		}
-		fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, message, 0, at)
-	}); err != nil {
-		t.Fatal(err)
+	protocol, message := unix.IPPROTO_ICMP, []byte{3, 1, 0, 0, 0, 0, 0, 0}
+	about := append([]byte{0x45, 0, 0, 28, 0, 1, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, append(to.AsSlice(), from.AsSlice()...)...)
+	if to.Is6() {
+		protocol, message = unix.IPPROTO_ICMPV6, []byte{1, 3, 0, 0, 0, 0, 0, 0}
+		about = append([]byte{0x60, 0, 0, 0, 0, 8, unix.IPPROTO_UDP, 64}, append(to.AsSlice(), from.AsSlice()...)...)
 	}
+	message = append(append(message, about...), 0x30, 0x39, 0x30, 0x3a, 0, 8, 0, 0)
+	if !to.Is6() {
+		sum := uint32(0)
+		for i := 0; i < len(message); i += 2 {
+			sum += uint32(message[i])<<8 | uint32(message[i+1])
+		}
+		for sum>>16 != 0 {
+			sum = sum&0xffff + sum>>16
+		}
+		message[2], message[3] = byte(^sum>>8), byte(^sum)
+	}
+	sendRaw(t, h, protocol, to, message)
 }
 
 // A new endpoint and its first packet come together, a thousand times: with the rule of the operator that the page has, no packet leaves
@@ -437,8 +426,8 @@ func Test1033_a_slice_and_the_first_packet(t *testing.T) {
 	t.Logf("%d first packets came before the rules, and did not leave", early)
 }
 
-// Connections that endpoints began go on when the other box takes over, by a drain and by a death, whichever end sends first if their
-// address has one source; where it has several, those go on that the endpoint sends on.
+// Connections that endpoints began go on when the other box takes over, in four drains and four deaths, and on the way back, whichever
+// end sends first if their address has one source; where it has several, those go on that the endpoint sends on.
 func Test1034_what_endpoints_began_outlives_a_box(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -503,15 +492,26 @@ func Test1034_what_endpoints_began_outlives_a_box(t *testing.T) {
 		}
 	}
 	goOn("before")
-	for n, verb := range []string{"drain", "undrain"} {
-		if out, errOut, code := k.boxes[0].Svcctl("announce", verb); code != 0 {
-			t.Fatalf("announce %s: exit code %d: %s%s", verb, code, out, errOut)
+	const rounds = 4
+	for round := 1; ; round++ {
+		for n, verb := range []string{"drain", "undrain"} {
+			if out, errOut, code := k.boxes[0].Svcctl("announce", verb); code != 0 {
+				t.Fatalf("announce %s: exit code %d: %s%s", verb, code, out, errOut)
+			}
+			eventually(t, time.Minute, func() error { return k.isActive(1 - n) })
+			goOn(verb)
 		}
-		eventually(t, time.Minute, func() error { return k.isActive(1 - n) })
-		goOn(verb)
+		if round == rounds {
+			break
+		}
+		k.fail(t)
+		goOn("death")
+		k.revive()
+		eventually(t, time.Minute, func() error { return k.isActive(0) })
+		goOn("back")
 	}
 	k.dies(t)
 	streams = append(streams, silent...)
-	goOn("death")
+	goOn("the last death")
 	t.Logf("%d connections went on", len(streams))
 }
