@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
 
