@@ -48,9 +48,10 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 # The program to test, an absolute path: built once, unless the environment names another.
 export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 
-# Most tests wait most of the time, so four packages run at once; the slow ones begin first. What a test may not
-# share, as namespaces and ports, is its own.
-SLOW = ./appliance/e2e ./store/fleet ./appliance/test/script ./appliance/announce/interop ./appliance/reconcile
+# Most tests wait most of the time, so eight packages run at once: those that compute and those that wait for a minute begin first.
+# What a test may not share, as namespaces and ports, is its own.
+SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
+	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/simulate ./nft
 # Those that need processors are last, one at a time.
 ALONE = /appliance/(soak|bench)$$
 ALONE_OF_E2E = ^Test(K19|069|145|338|370)_
@@ -61,7 +62,7 @@ test: deps lint build ## everything, with real packets in network namespaces (ro
 	cd .ci/package/site && go test ./...
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	@code=0; \
-	$(TESTED) -p 4 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
+	$(TESTED) -p 8 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
 	$(TESTED) -p 1 $(EXEC) -- $$($(PACKAGES) | grep -E '$(ALONE)') || code=1; \
 	$(TESTED) -run '$(ALONE_OF_E2E)' $(EXEC) -- ./appliance/e2e || code=1; \
 	$(CONFORMANCE) || code=1; \
