@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -50,6 +49,8 @@ type Facts struct {
 	Question        Question
 	Service         *object.Service
 	Slices          []*object.EndpointSlice
+	// Led are the EndpointSlices of the Services of a Gateway to which server names lead.
+	Led []*object.EndpointSlice
 	// Pods has the Pods that the Service selects.
 	Pods        []*object.Pod
 	Status      *wire.Status
@@ -167,48 +168,6 @@ func (d *diagnosis) checks() {
 	}
 	d.programmed()
 	d.appliance()
-}
-
-// gateway names the Gateway that the Service is generated of, and for each port the listener, the route and the backends.
-func (d *diagnosis) gateway() {
-	name := d.Service.Metadata.Labels[object.LabelGateway]
-	if name == "" {
-		return
-	}
-	switch listener, route := d.Service.Metadata.Annotations[object.AnnotationListener], d.Service.Metadata.Annotations[object.AnnotationRoute]; {
-	case route != "":
-		d.good("it serves Gateway %s/%s: %s at listener %s", d.Namespace, name, route, listener)
-	case listener != "":
-		d.good("it serves Gateway %s/%s: names of listener %s without a route, which are refused", d.Namespace, name, listener)
-	default:
-		d.good("it serves Gateway %s/%s", d.Namespace, name)
-	}
-	for i := range d.Service.Spec.Ports {
-		port := &d.Service.Spec.Ports[i]
-		if q := d.Question; q.Port != 0 && q.Port != uint16(port.Port) || q.Protocol != "" && q.Protocol != port.Protocol {
-			continue
-		}
-		of, endpoints, shares, sum := "", map[string]int{}, map[string]uint32{}, uint32(0)
-		for _, s := range d.Slices {
-			if len(s.Ports) != 1 || object.Deref(s.Ports[0].Name) != port.Name || s.Metadata.Annotations[object.AnnotationRoute] == "" {
-				continue
-			}
-			share := s.Metadata.ShareOf()
-			if _, has := shares[share.Backend]; !has {
-				shares[share.Backend], sum = share.Share, sum+share.Share
-			}
-			endpoints[share.Backend] += len(s.Endpoints)
-			of = fmt.Sprintf("listener %s, %s", s.Metadata.Annotations[object.AnnotationListener], s.Metadata.Annotations[object.AnnotationRoute])
-		}
-		if of == "" {
-			continue // it has no route, or leads to other Services by name
-		}
-		var backends []string
-		for _, group := range slices.Sorted(maps.Keys(shares)) {
-			backends = append(backends, fmt.Sprintf("%s %d/%d (%d endpoints)", group, shares[group], sum, endpoints[group]))
-		}
-		d.good("port %d/%s: %s: %s", port.Port, port.Protocol, of, strings.Join(backends, ", "))
-	}
 }
 
 func (d *diagnosis) good(format string, args ...any) { d.add(Good, "", format, args...) }

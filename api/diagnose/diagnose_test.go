@@ -466,14 +466,107 @@ func TestGatewayIsNamed(t *testing.T) {
 		none := *one
 		none.Endpoints = nil
 		f.Slices = []*object.EndpointSlice{of("default/blue:80=9", *one), of("default/blue:80=9", *one), of("default/green:80=1", none)}
+		f.Service.Metadata.Annotations = map[string]string{object.AnnotationTLSServices + "." + f.Service.Spec.Ports[0].Name: "*=,**.example.com=edge-www"}
+		led := of("default/www:443=1", *one)
+		led.Metadata.Labels = map[string]string{object.LabelServiceName: "edge-www"}
+		led.Metadata.Annotations[object.AnnotationRoute] = "TLSRoute/default/www"
+		f.Led = []*object.EndpointSlice{f.Slices[0], led}
 	})
 	got := text(diagnose.Service(f))
 	for _, want := range []string{
-		"+ it serves Gateway default/edge\n",
+		"+ it serves Gateway default/edge: `svcctl explain gtw/edge -n default` has all of it\n",
 		"+ port 80/TCP: listener Gateway/default/edge/web, TCPRoute/default/web: default/blue:80 9/10 (4 endpoints), default/green:80 1/10 (0 endpoints)\n",
+		"+ port 80/TCP, server name *.example.com: listener Gateway/default/edge/web, TLSRoute/default/www: default/www:443 1/1 (2 endpoints)\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s\nlacks %s", got, want)
 		}
+	}
+}
+
+// A Gateway is explained from its conditions to the backends of each listener, with what is wrong and what to do.
+func Test1092_a_Gateway_is_explained(t *testing.T) {
+	is := func(kind, status, reason, message string) object.Condition {
+		return object.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	}
+	yes := func(kinds ...string) (all []object.Condition) {
+		for _, kind := range kinds {
+			all = append(all, is(kind, "True", kind, ""))
+		}
+		return all
+	}
+	meta := func(namespace, name string) object.ObjectMeta {
+		return object.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	section, namespace, kind := "db", "default", object.KindListenerSet
+	route := func(namespace, name, gateway string, conditions ...object.Condition) *diagnose.Route {
+		r := &diagnose.Route{TypeMeta: object.TypeMeta{Kind: object.KindTCPRoute}, Metadata: meta(namespace, name)}
+		of := "default"
+		r.Status.Parents = []object.RouteParentStatus{{ParentRef: object.ParentRef{Name: gateway, Namespace: &of, SectionName: &section}, Conditions: conditions}}
+		return r
+	}
+	owned := []object.OwnerReference{{Kind: object.KindGateway, Name: "edge"}}
+	slice := func(share string, endpoints int) *object.EndpointSlice {
+		s := &object.EndpointSlice{Metadata: meta("default", "s"), Endpoints: make([]object.Endpoint, endpoints)}
+		s.Metadata.OwnerReferences = owned
+		s.Metadata.Annotations = map[string]string{object.AnnotationShare: share, object.AnnotationListener: "Gateway/default/edge/db", object.AnnotationRoute: "TCPRoute/default/db"}
+		return s
+	}
+	f := diagnose.GatewayFacts{
+		Gateway: &object.Gateway{
+			Metadata: meta("default", "edge"),
+			Spec: object.GatewaySpec{GatewayClassName: "svcctl", Listeners: []object.Listener{
+				{Name: "db", Port: 5432, Protocol: "TCP"}, {Name: "dns", Port: 53, Protocol: "UDP"}, {Name: "tls", Port: 443, Protocol: "TLS"},
+			}},
+			Status: object.GatewayStatus{
+				Addresses:  []object.GatewayStatusAddress{{Value: "198.51.100.1"}},
+				Conditions: append(yes("Programmed"), is("Accepted", "True", "ListenersNotValid", "tls")),
+				Listeners: []object.ListenerStatus{
+					{Name: "db", AttachedRoutes: 2, SupportedKinds: []object.RouteGroupKind{{Kind: object.KindTCPRoute}}, Conditions: yes("Accepted", "ResolvedRefs")},
+					{Name: "dns", Conditions: yes("Accepted", "ResolvedRefs")},
+					{Name: "tls", Conditions: append(yes("Accepted"), is("ResolvedRefs", "False", "InvalidCertificateRef", "there is no Secret default/web"))},
+				},
+			},
+		},
+		Sets: []*object.ListenerSet{{Metadata: meta("shop", "more"), Spec: object.ListenerSetSpec{ParentRef: object.ParentGatewayReference{Name: "edge", Namespace: &namespace}},
+			Status: object.ListenerSetStatus{Conditions: []object.Condition{is("Accepted", "False", "NotAllowed", "takes no ListenerSets of namespace shop")}}}},
+		Routes: []*diagnose.Route{
+			route("default", "db", "edge", append(yes("Accepted"), is("ResolvedRefs", "False", "BackendNotFound", "there is no Service default/green"))...),
+			route("default", "late", "edge", yes("Accepted", "ResolvedRefs")...),
+			route("shop", "far", "edge", is("Accepted", "False", "NotAllowedByListeners", "listener db takes no routes of namespace shop")),
+			route("default", "other", "another", is("Accepted", "False", "NoMatchingParent", "")),
+		},
+		Services: []*object.Service{{Metadata: object.ObjectMeta{Namespace: "default", Name: "edge-svcctl", OwnerReferences: owned}, Spec: object.ServiceSpec{Type: object.TypeLoadBalancer}}},
+		Slices:   []*object.EndpointSlice{slice("default/blue:5432=9", 2), slice("default/green:5432=1", 0)},
+		Status:   &wire.Status{Problems: []wire.Problem{{Object: "Service default/edge-svcctl", Reason: "ShareRefused", Message: "10 % are refused"}}},
+	}
+	f.Routes = append(f.Routes, route("default", "set", "more", is("Accepted", "False", "NoMatchingParent", "")))
+	f.Routes[4].Status.Parents[0].ParentRef.Kind = &kind // of a ListenerSet of another namespace
+	got := text(diagnose.Gateway(f))
+	want := `? it is accepted, but ListenersNotValid: tls
+> the listeners below name the reasons
++ it is programmed
++ it has the address 198.51.100.1, by Service default/edge-svcctl: ` + "`svcctl explain svc/edge-svcctl -n default` follows its packets" + `
+- TCPRoute default/db is not resolved: BackendNotFound: there is no Service default/green
+> make that Service, or correct backendRefs
+- TCPRoute shop/far is not accepted: NotAllowedByListeners: listener db takes no routes of namespace shop
+> allow it in allowedRoutes of the listener
++ listener db, port 5432, TCP: 2 attached
+    TCPRoute default/db: default/blue:5432 9/10 (2 endpoints), default/green:5432 1/10 (0 endpoints)
+    TCPRoute default/late: gets no connections here: an older route, or one with a more specific hostname, has them
+? listener dns, port 53, UDP has no route: connections are refused
+> make a route whose parentRefs have {kind: Gateway, namespace: default, name: edge, sectionName: dns}
+- listener tls, port 443, TLS is not resolved: InvalidCertificateRef: there is no Secret default/web
+> make that Secret, of type kubernetes.io/tls, or correct certificateRefs
+- ListenerSet shop/more is not accepted: NotAllowed: takes no ListenerSets of namespace shop
+> allow it in spec.allowedListeners of the Gateway
+? Service default/edge-svcctl: 10 % are refused
+> ` + "`svcctl status` has the next step\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	f.Gateway.Status = object.GatewayStatus{}
+	if got := text(diagnose.Gateway(f)); !strings.Contains(got, "there is no GatewayClass svcctl of this appliance") {
+		t.Errorf("without a controller: %s", got)
 	}
 }

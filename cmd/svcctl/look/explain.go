@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -38,11 +39,11 @@ func ExplainVerb() *cli.Verb {
 	}
 }
 
-// runExplain explains a Service, an address or a field.
+// runExplain explains a Service, a Gateway, an address or a field.
 func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	switch {
 	case len(args) == 0:
-		return cli.Usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
+		return cli.Usagef("explain what? Give a Service as svc/web, a Gateway as gtw/edge, an address as 10.96.0.10:80, or a field as service.spec.type")
 	case args[0] == annotationsWord && len(args) == 1:
 		return env.Print(explain.Annotations())
 	case args[0] == annotationsWord && len(args) == 2:
@@ -52,7 +53,7 @@ func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 		}
 		return env.Print(text)
 	case len(args) > 2:
-		return cli.Usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
+		return cli.Usagef("explain takes one Service or Gateway, one address or one field: run `svcctl explain --help`")
 	}
 	if form := v.Option("output").Text(); form != "" && form != "wide" {
 		return cli.Usagef("-o %q: want wide, or nothing", form)
@@ -69,8 +70,11 @@ func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 		if err != nil {
 			return err
 		}
-		if t := what[0]; len(what) > 1 || t.Kind.Plural != "services" {
-			return cli.Usagef("explain follows one Service, as svc/web; `svcctl describe %s` describes other objects", t)
+		switch t := what[0]; {
+		case len(what) == 1 && t.Kind.Plural == "gateways":
+			return explainGateway(ctx, env, v, t)
+		case len(what) > 1 || t.Kind.Plural != "services":
+			return cli.Usagef("explain follows one Service or Gateway, as svc/web; `svcctl describe %s` describes other objects", t)
 		}
 		if name, port, is := strings.Cut(what[0].Name, ":"); is {
 			return cli.Usagef("%q is no name of a Service: a port goes with an address, as 10.96.0.10:%s; `svcctl explain svc/%s` covers all ports", what[0].Name, port, name)
@@ -143,6 +147,46 @@ func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	return explainFacts(ctx, env, v, c, f, "Service "+t.Namespace+"/"+t.Name)
 }
 
+// explainGateway explains a Gateway that is named.
+func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.Target) (err error) {
+	c := env.Client(v)
+	f := diagnose.GatewayFacts{Gateway: new(object.Gateway)}
+	if err := resource.Typed(ctx, c, t.Path(), f.Gateway); err != nil {
+		return err
+	}
+	for _, plural := range []string{"tcproutes", "udproutes", "tlsroutes", "httproutes"} {
+		k, _ := resource.KindNamed(plural)
+		routes, err := resource.TypedList[diagnose.Route](ctx, c, resource.CollectionPath(k, ""), nil)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			r.Kind = k.Name // items of a list are without it
+		}
+		f.Routes = append(f.Routes, routes...)
+	}
+	sets, _ := resource.KindNamed("listenersets")
+	if f.Sets, err = resource.TypedList[object.ListenerSet](ctx, c, resource.CollectionPath(sets, ""), nil); err != nil {
+		return err
+	}
+	if f.Services, err = ofGateways[object.Service](ctx, c, "services", t.Namespace); err != nil {
+		return err
+	}
+	if f.Slices, err = ofGateways[object.EndpointSlice](ctx, c, "endpointslices", t.Namespace); err != nil {
+		return err
+	}
+	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	return printFindings(env, "Gateway "+t.Namespace+"/"+t.Name, diagnose.Gateway(f))
+}
+
+// ofGateways are the objects of a kind that are generated of Gateways in a namespace.
+func ofGateways[T any](ctx context.Context, c *client.Client, plural, namespace string) ([]*T, error) {
+	k, _ := resource.KindNamed(plural)
+	return resource.TypedList[T](ctx, c, resource.CollectionPath(k, namespace), url.Values{"labelSelector": {object.LabelGateway}})
+}
+
 // questionText is the question as it is written.
 func questionText(q diagnose.Question) string {
 	text := ""
@@ -187,6 +231,11 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 	if f.Service != nil {
 		if f.Slices, err = resource.SlicesOf(ctx, c, f.Namespace, f.Name); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(slices.Collect(maps.Keys(f.Service.Metadata.Annotations)), func(key string) bool { return strings.HasPrefix(key, object.AnnotationTLSServices+".") }) {
+			if f.Led, err = ofGateways[object.EndpointSlice](ctx, c, "endpointslices", f.Namespace); err != nil {
+				return err
+			}
 		}
 		if selector := f.Service.Spec.Selector; len(selector) > 0 {
 			k, _ := resource.KindNamed("pods")
