@@ -42,7 +42,7 @@ type Question struct {
 	Protocol string     // "": any
 }
 
-// Facts are the input of a diagnosis. Only Status is needed; a nil Service is one that does not
+// Facts are the input of a diagnosis. It has more than 15 fields: each is an answer of the API. Only Status is needed; a nil Service is one that does not
 // exist.
 type Facts struct {
 	Namespace, Name string

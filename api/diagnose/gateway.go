@@ -7,28 +7,22 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/object"
 )
 
 // Route is a route of the Gateway API of any kind.
 type Route struct {
 	object.TypeMeta
-	Metadata object.ObjectMeta `json:"metadata"`
-	Spec     struct {
-		ParentRefs []object.ParentRef `json:"parentRefs"`
-	} `json:"spec"`
-	Status object.RouteStatus `json:"status"`
+	Metadata object.ObjectMeta  `json:"metadata"`
+	Status   object.RouteStatus `json:"status"`
 }
 
 // GatewayFacts are the input of the diagnosis of a Gateway. Its lists may have objects of other Gateways.
 type GatewayFacts struct {
-	Gateway  *object.Gateway
-	Sets     []*object.ListenerSet
-	Routes   []*Route
-	Services []*object.Service
-	Slices   []*object.EndpointSlice
-	Status   *wire.Status
+	Gateway *object.Gateway
+	Sets    []*object.ListenerSet
+	Routes  []*Route
+	Slices  []*object.EndpointSlice
 }
 
 // Gateway goes from a Gateway to the backends of its routes: its conditions, each listener with its routes and shares, the
@@ -36,27 +30,13 @@ type GatewayFacts struct {
 func Gateway(f GatewayFacts) []Finding {
 	d := &diagnosis{}
 	gw := f.Gateway
-	ours := func(meta *object.ObjectMeta) bool {
-		return meta.Namespace == gw.Metadata.Namespace && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool {
-			return o.Kind == object.KindGateway && o.Name == gw.Metadata.Name
-		})
-	}
-	f.Slices = slices.DeleteFunc(slices.Clone(f.Slices), func(s *object.EndpointSlice) bool { return !ours(&s.Metadata) })
-	f.Services = slices.DeleteFunc(slices.Clone(f.Services), func(s *object.Service) bool { return !ours(&s.Metadata) })
 	if c := conditionOf(gw.Status.Conditions, "Accepted"); c.Status == "" || c.Reason == "Pending" {
 		d.add(Bad, "set spec.gatewayClassName to a class of `svcctl get gatewayclasses`, as svcctl", "it is not served: there is no GatewayClass %s of this appliance", gw.Spec.GatewayClassName)
 		return d.findings
 	}
 	d.judge("it", gw.Status.Conditions, "Accepted", "Programmed")
-	var addresses []string
 	for _, a := range gw.Status.Addresses {
-		addresses = append(addresses, a.Value)
-	}
-	for _, svc := range f.Services {
-		if svc.Spec.Type == object.TypeLoadBalancer && len(addresses) > 0 {
-			d.good("it has the address %s, by Service %s: `svcctl explain svc/%s -n %s` follows its packets", strings.Join(addresses, " and "),
-				svc.Metadata.Namespace+"/"+svc.Metadata.Name, svc.Metadata.Name, svc.Metadata.Namespace)
-		}
+		d.good("it has the address %s: `svcctl explain %s` follows its packets", a.Value, a.Value)
 	}
 	d.listeners(&f, object.Ref{Kind: object.KindGateway, Namespace: gw.Metadata.Namespace, Name: gw.Metadata.Name}, gw.Spec.Listeners, gw.Status.Listeners)
 	for _, set := range f.Sets {
@@ -64,13 +44,6 @@ func Gateway(f GatewayFacts) []Finding {
 			ref := object.Ref{Kind: object.KindListenerSet, Namespace: set.Metadata.Namespace, Name: set.Metadata.Name} // of a list, without its kind
 			d.judge(ref.String(), set.Status.Conditions, "Accepted")
 			d.listeners(&f, ref, set.Spec.Listeners, set.Status.Listeners)
-		}
-	}
-	for _, svc := range f.Services {
-		for _, p := range f.Status.Problems {
-			if p.Object == object.ServiceRef(svc.Metadata.Namespace+"/"+svc.Metadata.Name).String() {
-				d.add(Doubt, "`svcctl status` has the next step", "%s", p.String())
-			}
 		}
 	}
 	return d.findings
@@ -86,28 +59,22 @@ func conditionOf(list []object.Condition, kind string) (c object.Condition) {
 
 // remedies are the next steps for the reasons of conditions.
 var remedies = map[string]string{
-	"AddressNotAssigned":         "`svcctl admin alloc` lists the pools with their holders: widen one, or name another address",
-	"AddressNotUsable":           "`svcctl admin alloc` lists the pools with their holders: name an address of a pool that is free, or none",
-	"BackendNotFound":            "make that Service, or correct backendRefs",
-	"HostnameConflict":           "give one of the two listeners another hostname or port",
-	"InvalidCertificateRef":      "make that Secret, of type kubernetes.io/tls, or correct certificateRefs",
-	"InvalidRouteKinds":          "correct allowedRoutes.kinds",
-	"ListenersNotValid":          "the listeners below name the reasons",
-	"NoMatchingListenerHostname": "give the route a hostname within that of a listener",
-	"NoMatchingParent":           "correct sectionName and port in parentRefs",
-	"NotAllowed":                 "allow it in spec.allowedListeners of the Gateway",
-	"NotAllowedByListeners":      "allow it in allowedRoutes of the listener",
-	"PortUnavailable":            "end the program that has the port, or give the listener another one",
-	"ProtocolConflict":           "give one of the two listeners another port",
-	"RefNotPermitted":            "make a ReferenceGrant in the namespace of what is referred to",
+	"AddressNotAssigned":    "`svcctl admin alloc` lists the pools with their holders: widen one, or name another address",
+	"AddressNotUsable":      "`svcctl admin alloc` lists the pools with their holders: name an address of a pool that is free, or none",
+	"BackendNotFound":       "make that Service, or correct backendRefs",
+	"HostnameConflict":      "give one of the two listeners another hostname or port",
+	"InvalidCertificateRef": "make that Secret, of type kubernetes.io/tls, or correct certificateRefs",
+	"NoMatchingParent":      "correct sectionName and port in parentRefs",
+	"NotAllowedByListeners": "allow it in allowedRoutes of the listener",
+	"ProtocolConflict":      "give one of the two listeners another port",
+	"RefNotPermitted":       "make a ReferenceGrant in the namespace of what is referred to",
 }
 
 // judge adds a finding for each of some conditions, about a subject.
 func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...string) (good bool) {
 	good = true
 	for _, kind := range kinds {
-		c := conditionOf(list, kind)
-		about := map[string]string{"Accepted": "accepted", "Programmed": "programmed", "ResolvedRefs": "resolved"}[kind]
+		c, about := conditionOf(list, kind), map[string]string{"Accepted": "accepted", "Programmed": "programmed", "ResolvedRefs": "resolved"}[kind]
 		switch {
 		case c.Status != "True":
 			d.add(Bad, remedies[c.Reason], "%s is not %s: %s: %s", subject, about, c.Reason, c.Message)
@@ -124,55 +91,47 @@ func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...stri
 // listeners adds a finding for each listener of a Gateway or ListenerSet, with its routes and their backends, and those for the routes that
 // name it and are not attached.
 func (d *diagnosis) listeners(f *GatewayFacts, owner object.Ref, specs []object.Listener, statuses []object.ListenerStatus) {
-	attached := map[string][]string{} // the routes by listener
+	// at are the entries of a route about the owner.
+	at := func(r *Route) []object.RouteParentStatus {
+		return slices.DeleteFunc(slices.Clone(r.Status.Parents), func(s object.RouteParentStatus) bool {
+			p := &s.ParentRef
+			return cmp.Or(object.Deref(p.Kind), object.KindGateway) != owner.Kind || p.Name != owner.Name || cmp.Or(object.Deref(p.Namespace), r.Metadata.Namespace) != owner.Namespace
+		})
+	}
 	for _, r := range f.Routes {
-		ref := object.Ref{Kind: r.Kind, Namespace: r.Metadata.Namespace, Name: r.Metadata.Name}
-		for i := range r.Status.Parents {
-			entry := &r.Status.Parents[i]
-			parent := &entry.ParentRef
-			if cmp.Or(object.Deref(parent.Kind), object.KindGateway) != owner.Kind || parent.Name != owner.Name || cmp.Or(object.Deref(parent.Namespace), ref.Namespace) != owner.Namespace {
-				continue
-			}
-			if !d.judge(ref.String(), entry.Conditions, "Accepted") {
-				continue
-			}
-			d.judge(ref.String(), entry.Conditions, "ResolvedRefs")
-			for j := range specs {
-				l := &specs[j]
-				if (parent.SectionName == nil || *parent.SectionName == l.Name) && (parent.Port == nil || *parent.Port == l.Port) && !slices.Contains(attached[l.Name], ref.Kind+"/"+ref.Key()) {
-					attached[l.Name] = append(attached[l.Name], ref.Kind+"/"+ref.Key())
-				}
-			}
+		for _, entry := range at(r) {
+			d.judge(r.Kind+" "+r.Metadata.Namespace+"/"+r.Metadata.Name, entry.Conditions, "Accepted", "ResolvedRefs")
 		}
 	}
 	for i := range specs {
 		l := &specs[i]
-		text := fmt.Sprintf("listener %s, port %d, %s", l.Name, l.Port, l.Protocol)
-		if l.Hostname != nil {
-			text += ", hostname " + *l.Hostname
+		text := strings.TrimRight(fmt.Sprintf("listener %s, port %d, %s %s", l.Name, l.Port, l.Protocol, object.Deref(l.Hostname)), " ")
+		j := slices.IndexFunc(statuses, func(s object.ListenerStatus) bool { return s.Name == l.Name })
+		if j < 0 {
+			continue // its owner is not accepted
 		}
-		var status object.ListenerStatus
-		if j := slices.IndexFunc(statuses, func(s object.ListenerStatus) bool { return s.Name == l.Name }); j >= 0 {
-			status = statuses[j]
-		}
-		if good := d.judge(text, status.Conditions, "Accepted"); !d.judge(text, status.Conditions, "ResolvedRefs") || !good {
+		status := &statuses[j]
+		switch {
+		case !d.judge(text, status.Conditions, "Accepted", "ResolvedRefs"):
 			continue
-		}
-		if status.AttachedRoutes == 0 {
+		case status.AttachedRoutes == 0:
 			d.add(Doubt, fmt.Sprintf("make a route whose parentRefs have {kind: %s, namespace: %s, name: %s, sectionName: %s}", owner.Kind, owner.Namespace, owner.Name, l.Name), "%s has no route: connections are refused", text)
 			continue
 		}
 		d.good("%s: %d attached", text, status.AttachedRoutes)
-		at := owner.Kind + "/" + owner.Key() + "/" + l.Name
-		for _, route := range attached[l.Name] {
-			backends := backendsOf(f.Slices, func(s *object.EndpointSlice) bool {
-				return s.Metadata.Annotations[object.AnnotationListener] == at && s.Metadata.Annotations[object.AnnotationRoute] == route
-			})
-			if backends != "" {
-				d.details(strings.Replace(route, "/", " ", 1) + ": " + backends)
-			} else if slices.ContainsFunc(status.SupportedKinds, func(k object.RouteGroupKind) bool { return strings.HasPrefix(route, k.Kind+"/") }) {
-				d.details(strings.Replace(route, "/", " ", 1) + ": gets no connections here: an older route, or one with a more specific hostname, has them")
+		for _, r := range f.Routes {
+			takes := slices.ContainsFunc(status.SupportedKinds, func(k object.RouteGroupKind) bool { return k.Kind == r.Kind })
+			if !takes || !slices.ContainsFunc(at(r), func(s object.RouteParentStatus) bool {
+				p := &s.ParentRef
+				return (p.SectionName == nil || *p.SectionName == l.Name) && (p.Port == nil || *p.Port == l.Port) && conditionOf(s.Conditions, "Accepted").Status == "True"
+			}) {
+				continue
 			}
+			name := r.Metadata.Namespace + "/" + r.Metadata.Name
+			backends := backendsOf(f.Slices, func(s *object.EndpointSlice) bool {
+				return s.Metadata.Annotations[object.AnnotationListener] == owner.Kind+"/"+owner.Key()+"/"+l.Name && s.Metadata.Annotations[object.AnnotationRoute] == r.Kind+"/"+name
+			})
+			d.details(r.Kind + " " + name + ": " + cmp.Or(backends, "gets no connections here: an older route, or one with a more specific hostname, has them"))
 		}
 	}
 }
@@ -199,19 +158,14 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 
 // gateway names the Gateway that the Service is generated of, and for each port, or server name, the listener, the route and the backends.
 func (d *diagnosis) gateway() {
-	name := d.Service.Metadata.Labels[object.LabelGateway]
-	if name == "" {
+	owners := d.Service.Metadata.OwnerReferences
+	if len(owners) == 0 || owners[0].Kind != object.KindGateway {
 		return
 	}
-	if owners := d.Service.Metadata.OwnerReferences; len(owners) > 0 {
-		name = owners[0].Name // the label has a hash of a long one
-	}
-	switch listener, route := d.Service.Metadata.Annotations[object.AnnotationListener], d.Service.Metadata.Annotations[object.AnnotationRoute]; {
-	case route != "":
-		d.good("it serves Gateway %s/%s: %s at listener %s", d.Namespace, name, route, listener)
-	case listener != "":
-		d.good("it serves Gateway %s/%s: names of listener %s without a route, which are refused", d.Namespace, name, listener)
-	default:
+	name := owners[0].Name
+	if route := d.Service.Metadata.Annotations[object.AnnotationRoute]; route != "" {
+		d.good("it serves Gateway %s/%s: %s at listener %s", d.Namespace, name, route, d.Service.Metadata.Annotations[object.AnnotationListener])
+	} else {
 		d.good("it serves Gateway %s/%s: `svcctl explain gtw/%s -n %s` has all of it", d.Namespace, name, name, d.Namespace)
 	}
 	for i := range d.Service.Spec.Ports {

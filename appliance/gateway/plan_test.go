@@ -436,3 +436,73 @@ func TestPlan(t *testing.T) {
 		})
 	}
 }
+
+// Hostile Gateways: as many listeners and sets as there may be, in conflict; all weights 0; a backend that another Gateway generated; a
+// grant that comes and goes. What is wrong has its condition, and everything else is served.
+func Test1093_hostile_gateways(t *testing.T) {
+	var listeners []string
+	for i := range 64 {
+		listeners = append(listeners, fmt.Sprintf("{name: l%d, port: %d, protocol: TCP, allowedRoutes: {namespaces: {from: All}}}", i, 1000+i))
+	}
+	docs := []string{gatewayDoc(strings.Join(listeners, ", "), ", allowedListeners: {namespaces: {from: All}}"), serviceDoc("blue", one), serviceDoc("green", two),
+		routeDoc("TCPRoute", "all", "parentRefs: [{name: edge}], "+toBlue)}
+	for i := range 4 { // each repeats the listeners of the Gateway, and has one of its own, which the first of them has
+		docs = append(docs, routeDoc("ListenerSet", fmt.Sprintf("s%d", i), "parentRef: {name: edge}, listeners: ["+strings.Join(listeners[:63], ", ")+", {name: own, port: 9, protocol: TCP}]"))
+	}
+	p := newWorld(t, docs...).plan(t, "198.51.100.1")
+	svc := p.Generated[0].(*object.Service)
+	if len(svc.Spec.Ports) != 65 || len(p.Generated) != 1+65 {
+		t.Errorf("%d ports and %d objects are generated, want those of 64 listeners and of one of the sets", len(svc.Spec.Ports), len(p.Generated))
+	}
+	valid := 0
+	for _, o := range p.Statuses {
+		if set, is := o.(*object.ListenerSet); is {
+			for _, l := range set.Status.Listeners {
+				conflicted := false
+				for _, c := range l.Conditions {
+					conflicted = conflicted || c.Type == "Conflicted" && c.Status == "True"
+				}
+				if !conflicted {
+					valid++
+				}
+			}
+		}
+	}
+	if valid != 1 {
+		t.Errorf("%d listeners of sets are served, want one", valid)
+	}
+
+	for name, tt := range map[string]struct {
+		docs   []string
+		serves []string
+		route  string
+	}{
+		"all weights are 0": {
+			docs: []string{serviceDoc("blue", one), serviceDoc("green", two), routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: blue, port: 80, weight: 0}, {name: green, port: 80, weight: 0}]}]")},
+			serves: []string{"edge-svcctl: tcp-1", "  tcp-1 default/blue:80=0 of edge-svcctl 10.1.0.1:8080", "  tcp-1 default/green:80=0 of edge-svcctl 10.1.0.2:8080"},
+			route:  "TCPRoute r: Accepted ResolvedRefs",
+		},
+		"its own Service is the backend": {
+			docs:   []string{routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: edge-svcctl, port: 1}]}]")},
+			serves: []string{"edge-svcctl: tcp-1", "  tcp-1 default/edge-svcctl:1=1 of edge-svcctl"},
+			route:  "TCPRoute r: Accepted ResolvedRefs=False/InvalidKind",
+		},
+		"one backend of each kind of wrong": {
+			docs: []string{serviceDoc("blue", one), serviceDoc("shop/far", two), "apiVersion: v1\nkind: Service\nmetadata: {name: out}\nspec: {type: ExternalName, externalName: a.example}\n",
+				routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: out, port: 80}, {name: far, namespace: shop, port: 80}, {name: blue, port: 81}, {kind: Pod, name: blue, port: 80}, {name: blue, port: 80, weight: 6}]}]")},
+			serves: []string{"edge-svcctl: tcp-1", "  tcp-1 default/out:80=1 of edge-svcctl", "  tcp-1 shop/far:80=1 of edge-svcctl", "  tcp-1 default/blue:81=1 of edge-svcctl",
+				"  tcp-1 default/blue:80=1 of edge-svcctl", "  tcp-1 default/blue:80#2=6 of edge-svcctl 10.1.0.1:8080"},
+			route: "TCPRoute r: Accepted ResolvedRefs=False/BackendNotFound",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := newWorld(t, append([]string{gatewayDoc("{name: a, port: 1, protocol: TCP}")}, tt.docs...)...).plan(t, "198.51.100.1")
+			if serves := served(got); !slices.Equal(serves, tt.serves) {
+				t.Errorf("serves\n%s\nwant\n%s", strings.Join(serves, "\n"), strings.Join(tt.serves, "\n"))
+			}
+			if statuses := texts(got); !slices.Contains(statuses, tt.route) {
+				t.Errorf("statuses\n%s\nwant %s", strings.Join(statuses, "\n"), tt.route)
+			}
+		})
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -169,22 +168,16 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	if f.Sets, err = resource.TypedList[object.ListenerSet](ctx, c, resource.CollectionPath(sets, ""), nil); err != nil {
 		return err
 	}
-	if f.Services, err = ofGateways[object.Service](ctx, c, "services", t.Namespace); err != nil {
-		return err
-	}
-	if f.Slices, err = ofGateways[object.EndpointSlice](ctx, c, "endpointslices", t.Namespace); err != nil {
-		return err
-	}
-	if f.Status, err = c.Status(ctx); err != nil {
+	if f.Slices, err = slicesOfGateways(ctx, c, t.Namespace); err != nil {
 		return err
 	}
 	return printFindings(env, "Gateway "+t.Namespace+"/"+t.Name, diagnose.Gateway(f))
 }
 
-// ofGateways are the objects of a kind that are generated of Gateways in a namespace.
-func ofGateways[T any](ctx context.Context, c *client.Client, plural, namespace string) ([]*T, error) {
-	k, _ := resource.KindNamed(plural)
-	return resource.TypedList[T](ctx, c, resource.CollectionPath(k, namespace), url.Values{"labelSelector": {object.LabelGateway}})
+// slicesOfGateways are the EndpointSlices that are generated of Gateways in a namespace.
+func slicesOfGateways(ctx context.Context, c *client.Client, namespace string) ([]*object.EndpointSlice, error) {
+	k, _ := resource.KindNamed("endpointslices")
+	return resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, namespace), url.Values{"labelSelector": {object.LabelGateway}})
 }
 
 // questionText is the question as it is written.
@@ -232,8 +225,8 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 		if f.Slices, err = resource.SlicesOf(ctx, c, f.Namespace, f.Name); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(slices.Collect(maps.Keys(f.Service.Metadata.Annotations)), func(key string) bool { return strings.HasPrefix(key, object.AnnotationTLSServices+".") }) {
-			if f.Led, err = ofGateways[object.EndpointSlice](ctx, c, "endpointslices", f.Namespace); err != nil {
+		if f.Service.Metadata.Labels[object.LabelGateway] != "" {
+			if f.Led, err = slicesOfGateways(ctx, c, f.Namespace); err != nil {
 				return err
 			}
 		}
