@@ -181,7 +181,7 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 		for _, a := range l.attached {
 			var names []string
 			for _, name := range a.names {
-				if _, taken := to[serverName(name)]; !taken {
+				if _, taken := to[serverName(name)]; !taken && l.isFor(a, name) {
 					names = append(names, serverName(name))
 				}
 			}
@@ -205,6 +205,18 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 		pairs = append(pairs, name+"="+to[name])
 	}
 	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+first.port] = strings.Join(pairs, ",")
+}
+
+// isFor reports whether connections to a name go to an attachment: of the routes at the listener that has the most specific hostname
+// of its own, and of those the oldest.
+func (l *listener) isFor(a *attachment, name string) bool {
+	best, rank := a, a.route.rankAt(l, name)
+	for _, other := range slices.Backward(l.attached) {
+		if r := other.route.rankAt(l, name); slices.Contains(other.names, name) && r >= rank {
+			best, rank = other, r
+		}
+	}
+	return best == a
 }
 
 // serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.

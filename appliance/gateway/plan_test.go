@@ -379,6 +379,19 @@ func TestPlan(t *testing.T) {
 				"for TLSRoute/default/www@p: tcp-443", "  tcp-443 default/blue:80=1 of for TLSRoute/default/www@p 10.1.0.1:8080",
 				"for TLSRoute/default/rest@any: tcp-443", "  tcp-443 default/green:80=1 of for TLSRoute/default/rest@any 10.1.0.2:8080"},
 		},
+		"the hostname of the route goes before its age": {
+			docs: []string{gatewayDoc(`{name: a, port: 443, protocol: TLS, hostname: abc.example.com, tls: {mode: Passthrough}}, {name: b, port: 444, protocol: TLS, hostname: "*.example.com", tls: {mode: Passthrough}}`), blue, green,
+				routeDoc("TLSRoute", "old", `parentRefs: [{name: edge}], hostnames: ["*.com"], `+toBlue),
+				routeDoc("TLSRoute", "wild", `parentRefs: [{name: edge}], hostnames: ["*.example.com"], rules: [{backendRefs: [{name: green, port: 80}]}]`),
+				routeDoc("TLSRoute", "exact", `parentRefs: [{name: edge, sectionName: a}], hostnames: [abc.example.com], `+toBlue),
+				routeDoc("TLSRoute", "late", `parentRefs: [{name: edge}], hostnames: [abc.example.com, "*.example.com"], `+toBlue)},
+			statuses: []string{"Gateway edge: Accepted Programmed 198.51.100.1", "  a: Accepted Programmed ResolvedRefs; TLSRoute 4", "  b: Accepted Programmed ResolvedRefs; TLSRoute 3",
+				"TLSRoute old: Accepted ResolvedRefs", "TLSRoute wild: Accepted ResolvedRefs", "TLSRoute exact: Accepted ResolvedRefs", "TLSRoute late: Accepted ResolvedRefs"},
+			serves: []string{"edge-svcctl: tcp-443 tcp-444 tls-services.tcp-443=*=,abc.example.com=for TLSRoute/default/exact@a tls-services.tcp-444=*=,**.example.com=for TLSRoute/default/wild@b,abc.example.com=for TLSRoute/default/late@b",
+				"for TLSRoute/default/exact@a: tcp-443", "  tcp-443 default/blue:80=1 of for TLSRoute/default/exact@a 10.1.0.1:8080",
+				"for TLSRoute/default/wild@b: tcp-444", "  tcp-444 default/green:80=1 of for TLSRoute/default/wild@b 10.1.0.2:8080",
+				"for TLSRoute/default/late@b: tcp-444", "  tcp-444 default/blue:80=1 of for TLSRoute/default/late@b 10.1.0.1:8080"},
+		},
 		"termination, and both at a port": {
 			docs: []string{secretDoc("default"), gatewayDoc(`{name: t, port: 443, protocol: TLS, hostname: www.example.com, tls: {mode: Terminate, certificateRefs: [{name: cert}]}}, {name: p, port: 443, protocol: TLS, hostname: p.example.com, tls: {mode: Passthrough}}`), blue,
 				routeDoc("TLSRoute", "r", "parentRefs: [{name: edge}], hostnames: [www.example.com, p.example.com], "+toBlue)},
@@ -478,7 +491,7 @@ func Test1093_hostile_gateways(t *testing.T) {
 		route  string
 	}{
 		"all weights are 0": {
-			docs: []string{serviceDoc("blue", one), serviceDoc("green", two), routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: blue, port: 80, weight: 0}, {name: green, port: 80, weight: 0}]}]")},
+			docs:   []string{serviceDoc("blue", one), serviceDoc("green", two), routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: blue, port: 80, weight: 0}, {name: green, port: 80, weight: 0}]}]")},
 			serves: []string{"edge-svcctl: tcp-1", "  tcp-1 default/blue:80=0 of edge-svcctl 10.1.0.1:8080", "  tcp-1 default/green:80=0 of edge-svcctl 10.1.0.2:8080"},
 			route:  "TCPRoute r: Accepted ResolvedRefs",
 		},

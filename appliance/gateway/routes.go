@@ -215,6 +215,16 @@ func (r *route) namesAt(l *listener) (names []string) {
 	return names
 }
 
+// rankAt is how specific the hostname of the route is that has a name at a listener: exact ones go before wildcards, longer ones before shorter ones.
+func (r *route) rankAt(l *listener, name string) (rank int) {
+	for _, h := range r.hostnames {
+		if at, has := intersect(l.hostname(), h); has && at == name {
+			rank = max(rank, len(h)+map[bool]int{true: 1, false: 1000}[strings.HasPrefix(h, "*")])
+		}
+	}
+	return rank
+}
+
 // limitHTTP refuses the HTTPRoutes of an HTTP listener beside the oldest one of its port: connections go to one route.
 func (p *plan) limitHTTP(l *listener) {
 	if l.spec.Protocol != object.ProtocolHTTP || !l.serves() {
