@@ -83,7 +83,7 @@ func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) [
 	return slots
 }
 
-// hashed makes a table by hashes. One with holes has a form of its own, as any slot has an endpoint there, also the first.
+// hashed makes a table by hashes. A table with holes has a form of its own: that of a full one takes every slot for one with an endpoint.
 func (sp *ServicePort) hashed(slots []uint16) *table {
 	form := chainHash
 	if sp.Balance == SourceHash {

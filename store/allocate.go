@@ -376,8 +376,8 @@ type search struct {
 	found bool
 }
 
-// passes reports whether the Service did not have a value and would have been given the next one: it is not free, and is
-// not both reserved and like its own.
+// passes reports whether the search goes on behind a value: another Service has it, or it is reserved and its former Service does not
+// resemble this one.
 func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	s.seen++
 	if free || s.seen > mostPassed {

@@ -55,7 +55,7 @@ func rowValues(k map[string]string, rows []Row) {
 	}
 }
 
-// shapeOf adds what changes rows.
+// shapeOf writes the parts of rows whose change redraws the table.
 func shapeOf(b *strings.Builder, rows []Row) {
 	for i := range rows {
 		r := &rows[i]

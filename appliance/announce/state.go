@@ -147,7 +147,7 @@ func (w *stateWriter) everything() {
 	later(&w.due, savePause)
 }
 
-// fewSteps are lines that may always be appended.
+// fewSteps is the number of lines up to which changes are always appended, however few addresses there are.
 const fewSteps = 1000
 
 // save updates the file: it appends a line for each address that changed, with the status that of returns, or replaces the file by

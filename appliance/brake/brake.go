@@ -14,5 +14,5 @@ const (
 // Accident reports whether the loss of so many of so many Services looks like an accident: most of them, or all.
 func Accident(gone, of int, all bool) bool { return gone > Few && 2*gone > of || all && gone > fewest }
 
-// Remains reports whether a loss that looked like an accident still does when so many are left of the most that there were.
+// Remains reports whether a loss still looks like an accident when left of the former most are lost.
 func Remains(left, most int) bool { return left > Few || 2*left > most }

@@ -93,7 +93,7 @@ func (p *PortCounts) endpoints() []netip.AddrPort {
 	return p.Port.Endpoints
 }
 
-// newEndpoint is one without connections.
+// newEndpoint returns the counts of an endpoint without connections.
 func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	if p.Endpoints == nil {
 		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}

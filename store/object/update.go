@@ -156,7 +156,7 @@ func addsNoNodePort(svc, old *Service) bool {
 	return !slices.ContainsFunc(svc.Spec.Ports, func(port ServicePort) bool { return !had[port.NodePort] })
 }
 
-// OnceSet is the end of a refusal to change what does not change.
+// OnceSet ends the message of an error about a field that may be set once.
 const OnceSet = "may not change once set"
 
 // validateChange returns the changes that an update of a Service may not make.

@@ -49,7 +49,7 @@ const GroupPlaces = "Where things are"
 //go:embed settings.txt
 var rows string
 
-// wordsOf has the words of settings whose value is not made of them.
+// wordsOf has the accepted words of settings whose VALUE in settings.txt does not list them.
 var wordsOf = map[string][]string{"balance": object.BalanceNames(), "log-level": {"debug", "info", "warn", "error"}}
 
 // Settings returns all settings, in the order of help. The caller must not change them.
