@@ -140,6 +140,7 @@ func TestEgressTo(t *testing.T) {
 	}
 	partner, lab := set("partner", 1, "203.0.113.0/24"), set("lab", 1, "203.0.113.64/28")
 	to := func(sets *SourceSets, ports []ServicePort) []ServicePort { ports[0].Egress.To = sets; return ports }
+	at81 := func(ports []ServicePort) []ServicePort { ports[0].Frontends[0].Port = 81; return ports }
 	c, k, box := NewCompiler(), fake.New(), testBox()
 	for _, step := range []struct {
 		name    string
@@ -155,7 +156,9 @@ func TestEgressTo(t *testing.T) {
 			"ip saddr vmap @egress-to", map[string]string{"egress-to/partner//lab": "ip daddr @source-set/lab return\nip daddr @source-set/partner snat ip to ip saddr map @egress"}, []string{"source-set/lab", "source-set/partner"}},
 		{"all but", map[string][]ServicePort{"default/a": nil, "default/b": to(&SourceSets{Deny: []*SourceSet{set("lab", 2, "203.0.113.128/28")}}, leaving("default/b", "198.51.100.2", "172.16.0.2"))},
 			"ip saddr vmap @egress-to", map[string]string{"egress-to///lab": "ip daddr @source-set/lab return\nsnat ip to ip saddr map @egress"}, []string{"source-set/lab"}},
-		{"everywhere", map[string][]ServicePort{"default/b": leaving("default/b", "198.51.100.2", "172.16.0.2")}, "", nil, nil},
+		{"two kinds at one address", map[string][]ServicePort{"default/a": at81(leaving("default/a", "198.51.100.2", "172.16.0.3")), "default/b": to(&SourceSets{Deny: []*SourceSet{set("lab", 3, "203.0.113.128/28")}}, leaving("default/b", "198.51.100.2", "172.16.0.2"))},
+			"ip saddr vmap @egress-to", map[string]string{"egress-to///lab": "ip daddr @source-set/lab return\nsnat ip to ip saddr map @egress"}, []string{"source-set/lab"}},
+		{"everywhere", map[string][]ServicePort{"default/a": nil, "default/b": leaving("default/b", "198.51.100.2", "172.16.0.2")}, "", nil, nil},
 	} {
 		mustCommit(t, k, c.Update(&box, step.changes))
 		have := held(k)

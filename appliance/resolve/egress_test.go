@@ -62,6 +62,8 @@ func TestEgress(t *testing.T) {
 		"no address": {"vip", func(s *object.Service, _ *Facts) { s.Status.LoadBalancer.Ingress, s.Spec.ExternalIPs = nil, nil }, []*object.EndpointSlice{slice(25, one)}, "",
 			"NoAddress endpoints leave with their own addresses over IPv4: the Service has no load balancer IP and no external IP of that family"},
 		"the other family": {"vip", nil, []*object.EndpointSlice{slice(25, one), slice(25, "fd00:1::1")}, "198.51.100.4 10.1.2.11", "NoAddress endpoints leave with their own addresses over IPv6"},
+		"an address of a family that is not served": {"vip", func(s *object.Service, _ *Facts) { s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, "2001:db8::9") },
+			[]*object.EndpointSlice{slice(25, one), slice(25, "fd00:1::1")}, "198.51.100.4 10.1.2.11", "NoAddress endpoints leave with their own addresses over IPv6"},
 		"both families": {"vip", func(s *object.Service, _ *Facts) {
 			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00:96::1")
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, object.LoadBalancerIngress{IP: "2001:db8::4"})
@@ -215,6 +217,39 @@ func TestEgressToIsGrantedByName(t *testing.T) {
 	}
 	if got := grant(); got != "" {
 		t.Errorf("with one address and the same destinations the problem is %q", got)
+	}
+}
+
+// A Service has no say about a source at an address that another one has, whatever their names, and a problem is about the address of the
+// source's family.
+func TestEgressAtAnAddressOfAnother(t *testing.T) {
+	of := func(addr, source string, more ...nft.ServicePort) []nft.ServicePort {
+		ports := portOf(addr, "")
+		ports[0].Family = nft.FamilyOf(netip.MustParseAddr(addr))
+		ports[0].Egress = nft.Egress{Addr: netip.MustParseAddr(addr), Sources: addrsOf(source)}
+		return append(more, ports...)
+	}
+	grant := func(c *Claims, name string, ports []nft.ServicePort) (text string) {
+		granted, problems := c.Grant(object.Ref{Kind: object.KindService, Namespace: "default", Name: name}, ports)
+		for text = egressText(granted); len(problems) > 0; problems = problems[1:] {
+			if problems[0].Reason == reasonSharedEndpoint {
+				text += " " + problems[0].Message
+			}
+		}
+		return text
+	}
+	c, a, b := &Claims{}, of("198.51.100.1", "10.1.2.11"), of("198.51.100.1", "10.1.2.11")
+	c.Set(nil, Claim{Service: "default/b", Ports: b, Since: age(1)}, Claim{Service: "default/a", Ports: a, Since: age(2)})
+	if got, want := grant(c, "a", a)+"|"+grant(c, "b", b), "|198.51.100.1 10.1.2.11"; got != want {
+		t.Errorf("granted are %q, want %q", got, want)
+	}
+	c, a, b = &Claims{}, of("2001:db8::1", "fd00::11", of("198.51.100.1", "10.1.2.11")...), of("2001:db8::2", "fd00::11", of("198.51.100.2", "10.1.2.11")...)
+	c.Set(nil, Claim{Service: "default/a", Ports: a}, Claim{Service: "default/b", Ports: b})
+	got := grant(c, "b", b)
+	for _, want := range []string{"10.1.2.11 leaves with 198.51.100.1 of default/a", "fd00::11 leaves with 2001:db8::1 of default/a"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q: %s", want, got)
+		}
 	}
 }
 
