@@ -342,9 +342,8 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 type SyncResult struct {
 	// Revision is the store's revision after the call.
 	Revision uint64
-	// Created, Updated and Deleted count objects; Refused counts those whose documents
-	// were looked at and not accepted.
-	Created, Updated, Deleted, Refused int
+	// Created, Updated and Deleted count objects.
+	Created, Updated, Deleted int
 }
 
 func (r *SyncResult) count(c *change) {
@@ -355,9 +354,6 @@ func (r *SyncResult) count(c *change) {
 		r.Created++
 	case c.record != nil && !c.same:
 		r.Updated++
-	}
-	if c.err != nil {
-		r.Refused++
 	}
 }
 

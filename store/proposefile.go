@@ -35,6 +35,9 @@ func (t *transaction) propose(c *change, ref object.Ref) {
 		}
 		c.proposeFrom(t.s, winner.wanted())
 		c.reportConflicts(declarations, c.owner)
+		if c.err != nil && c.old != nil && c.ref.Kind == object.KindService { // what stays in force goes on asking for what it waits for
+			c.owner, c.wanted = c.old.Owner, c.old.Object
+		}
 	case remove:
 		if c.remove = t.removes; !c.remove {
 			c.keepStored(declarations)

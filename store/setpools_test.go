@@ -88,3 +88,27 @@ func Test1124_pool_of_a_second_family(t *testing.T) {
 		t.Errorf("with an IPv6 pool it has %v", got)
 	}
 }
+
+// What a Service waits for comes although its file asks for something that is refused meanwhile.
+func Test1128_service_of_a_refused_document_gets_an_address(t *testing.T) {
+	b := newBox(t, func(c *Config) { c.Pools = nil })
+	b.apply("a.yaml", "a {type: LoadBalancer}")
+	b.apply("a.yaml", "a {type: LoadBalancer, ports: [{port: 0}]}")
+	if _, err := b.s.SetPools([]alloc.Pool{{First: netip.MustParseAddr("198.51.100.4"), Last: netip.MustParseAddr("198.51.100.5")}}); err != nil {
+		t.Fatal(err)
+	}
+	given := b.ingress("a")
+	if given == "" {
+		t.Error("it has no address of the pool before a restart")
+	}
+	problems := b.problems()
+	if !strings.Contains(problems, "spec.ports[0].port") {
+		t.Errorf("the refused document is no problem: %s", problems)
+	}
+	b.restart()
+	b.sync()
+	if got := b.ingress("a"); got != given {
+		t.Errorf("it had %q, and after a restart %q", given, got)
+	}
+	b.check()
+}
