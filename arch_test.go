@@ -208,7 +208,7 @@ var moreTestEdges = map[string][]string{
 	"api/client":            {"api"},
 	"api/kube/patch":        {"store/kind"},
 	"api/kube/protobuf":     {"store/kind"},
-	"appliance/e2e":         {"appliance/announce/vrrp", "nft", "nft/kernel"},
+	"appliance/e2e":         {"appliance/announce/vrrp", "appliance/test/judge", "nft", "nft/kernel"},
 	"appliance/simulate":    {"api/client", "appliance/discover", "appliance/discover/provider"},
 	"appliance/admission":   {"store/annotation", "store/engine"},
 	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},

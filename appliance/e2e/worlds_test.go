@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/store/object"
 )
@@ -75,7 +77,8 @@ func Test836_worlds_on_the_wire(t *testing.T) {
 				l.serve(seed)
 			}
 			t.Log(l.met)
-			if !t.Failed() && count >= wireWorlds && (l.met["Ready"] < 5 || len(described.EgressFrom) > 0 && l.met["left with an address of a Service"] < 10 || l.met["delivered"] < 40 || l.met["refused"] < 10) {
+			if !t.Failed() && count >= wireWorlds && (l.met["Ready"] < 5 || len(described.EgressFrom) > 0 && l.met["left with an address of a Service"] < 10 || l.met["delivered"] < 40 || l.met["refused"] < 10 ||
+				l.met["measured shares"] < 5 || l.met["measured shares, some refused"] < 2) {
 				t.Error("the worlds have become too tame")
 			}
 		})
@@ -131,6 +134,7 @@ func (l *worldLab) serve(seed uint64) {
 	if len(l.described.EgressFrom) > 0 {
 		world.Egress(r)
 	}
+	world.AddGateways(r)
 	world.Box, world.Programs, world.Down = l.described, l.programs, nil
 	rename(world, fmt.Sprintf("w%d-", seed), len(l.described.SourceSets) > 0)
 	l.svcctl.Manifests.Write("world.yaml", world.Manifest())
@@ -138,7 +142,10 @@ func (l *worldLab) serve(seed uint64) {
 		l.t.Fatalf("seed %d: svcctl wait: exit code %d: %s\n%s", seed, code, errOut, world)
 	}
 	served := *world
-	served.Services = l.services()
+	served.Services, served.Slices = l.services(), slices.Clone(world.Slices)
+	for _, gw := range world.Gateways {
+		served.Slices = append(served.Slices, served.GatewaySlices(gw)...)
+	}
 	ready := map[string]bool{}
 	var packets []oracle.Packet
 	for _, service := range served.Services {
@@ -165,6 +172,7 @@ func (l *worldLab) serve(seed uint64) {
 		l.met[c.Reason]++
 	}
 	l.compareVerbs(seed, ready)
+	l.compareGateways(seed, &served, r)
 	r.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	wrong := make([]string, min(len(packets), mostPackets))
 	var all sync.WaitGroup
@@ -238,6 +246,70 @@ func (l *worldLab) compareVerbs(seed uint64, ready map[string]bool) {
 	}
 }
 
+// compareGateways compares the conditions of Gateways, listeners and routes, and the shares of backends, to what the oracle reads
+// in the specification.
+func (l *worldLab) compareGateways(seed uint64, world *oracle.World, r *rand.Rand) {
+	eventually(l.t, syncTimeout, func() error { // Programmed follows what is programmed
+		met, all := map[string]int{}, map[object.Ref]object.Object{}
+		read(l, "gtw", func(o *object.Gateway) { all[object.RefOf(o)] = o })
+		read(l, "tcproutes", func(o *object.TCPRoute) { all[object.RefOf(o)] = o })
+		read(l, "udproutes", func(o *object.UDPRoute) { all[object.RefOf(o)] = o })
+		get := func(ref object.Ref) object.Object { return all[ref] }
+		if _, text := judge.Conditions(world, func(*object.Gateway) bool { return true }, get, func(condition string) { met[condition]++ }); text != "" {
+			return fmt.Errorf("seed %d: %s\n%s", seed, text, world)
+		}
+		for condition, n := range met {
+			l.met[condition] += n
+		}
+		return nil
+	})
+	var packets []oracle.Packet
+	for _, gw := range world.Gateways {
+		for _, a := range world.Attempts(world.Serving(gw)) {
+			if p := a.Packet; p.To.IsValid() && p.Interface != "" && l.sendable(world, p) && world.Chances(p) != nil {
+				packets = append(packets, p)
+			}
+		}
+	}
+	r.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
+	const questions = 300
+	for _, p := range packets[:min(len(packets), 3)] {
+		chances := world.Chances(p)
+		got := l.hosts[p.From.Addr()].AskMany(questions, strings.ToLower(string(p.Protocol)), p.To, netlab.From(p.From.Addr()), patiently)
+		got.At[netip.AddrPort{}] = got.Failures[netlab.Refused] + got.Failures[netlab.Reset] + got.Failures[netlab.Unreachable]
+		for at, n := range got.At {
+			if chances[at] == 0 && n > 0 {
+				l.t.Errorf("seed %d: %v: %d of %d connections got to %v: %s\nbut the oracle: %v\n%s", seed, p, n, questions, at, got, chances, world)
+			}
+		}
+		for at, chance := range chances {
+			want, variance := questions*chance, questions*chance*(1-chance)
+			// Bernstein's inequality: chance is farther off in less than one case of 10⁹, also where few are wanted. The
+			// slots of a table add at most 1/4096.
+			const rare = 21.5
+			most := rare/3 + math.Sqrt(rare*rare/9+2*rare*variance) + questions/4096.0
+			if n := float64(got.At[at]); math.Abs(n-want) > most {
+				l.t.Errorf("seed %d: %v: %.0f of %d connections got to %v, want %.1f, at most %.1f off: %s\nbut the oracle: %v\n%s", seed, p, n, questions, at, want, most, got, chances, world)
+			}
+		}
+		if l.met["measured shares"]++; chances[netip.AddrPort{}] > 0 && len(chances) > 1 {
+			l.met["measured shares, some refused"]++
+		}
+	}
+}
+
+// read reads all objects of a kind over the API.
+func read[O any](l *worldLab, kind string, each func(*O)) {
+	out, errOut, code := l.svcctl.Svcctl("get", kind, "-A", "-o", "json")
+	var all struct{ Items []*O }
+	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 {
+		l.t.Fatalf("svcctl get %s: exit code %d: %v: %s", kind, code, err, errOut)
+	}
+	for _, o := range all.Items {
+		each(o)
+	}
+}
+
 // sendable reports whether a connection comes by the box, and its answer comes back by it.
 func (l *worldLab) sendable(world *oracle.World, p oracle.Packet) bool {
 	if p.Protocol == oracle.SCTP || p.Interface != "" && l.hosts[p.From.Addr()] == nil || slices.Contains(world.Box.Gateways, p.To.Addr()) {
@@ -287,12 +359,8 @@ func (l *worldLab) connect(p oracle.Packet, may []oracle.Outcome) string {
 
 // services reads all Services over the API.
 func (l *worldLab) services() (all []*object.Service) {
-	out, errOut, code := l.svcctl.Svcctl("get", "svc", "-A", "-o", "json")
-	var list struct{ Items []*object.Service }
-	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 {
-		l.t.Fatalf("svcctl get: exit code %d: %v: %s", code, err, errOut)
-	}
-	return slices.DeleteFunc(list.Items, func(s *object.Service) bool { return s.Metadata.Labels["component"] == "apiserver" })
+	read(l, "svc", func(s *object.Service) { all = append(all, s) })
+	return slices.DeleteFunc(all, func(s *object.Service) bool { return s.Metadata.Labels["component"] == "apiserver" })
 }
 
 // rename makes the objects of a world others than those of the one before.
@@ -317,5 +385,18 @@ func rename(w *oracle.World, prefix string, withSets bool) {
 	}
 	for _, o := range w.Endpoints {
 		o.Metadata.Name = prefix + o.Metadata.Name
+	}
+	for _, o := range w.Gateways {
+		o.Metadata.Name = prefix + o.Metadata.Name
+	}
+	for _, o := range w.Routes {
+		o.GetMeta().Name = prefix + o.GetMeta().Name
+		spec := oracle.RouteSpec(o)
+		for i := range spec.ParentRefs {
+			spec.ParentRefs[i].Name = prefix + spec.ParentRefs[i].Name
+		}
+		for i := range spec.Rules[0].BackendRefs {
+			spec.Rules[0].BackendRefs[i].Name = prefix + spec.Rules[0].BackendRefs[i].Name
+		}
 	}
 }

@@ -241,10 +241,21 @@ func byAge(a, b *object.Service) int {
 	if order := a.Metadata.CreationTimestamp.Compare(*b.Metadata.CreationTimestamp); order != 0 {
 		return order
 	}
+	if a, b := isGenerated(a), isGenerated(b); a != b { // after what it was generated of, and all that came with that
+		if a {
+			return 1
+		}
+		return -1
+	}
 	if order := strings.Compare(a.Metadata.Namespace, b.Metadata.Namespace); order != 0 {
 		return order
 	}
 	return strings.Compare(a.Metadata.Name, b.Metadata.Name)
+}
+
+// isGenerated reports whether a Service is a Gateway's.
+func isGenerated(s *object.Service) bool {
+	return slices.ContainsFunc(s.Metadata.OwnerReferences, func(o object.OwnerReference) bool { return o.Kind == object.KindGateway })
 }
 
 func isHeadless(service *object.Service) bool {

@@ -139,14 +139,17 @@ type l4Route struct {
 	spec *object.L4RouteSpec
 }
 
+// RouteSpec is the spec of a TCPRoute or a UDPRoute.
+func RouteSpec(o object.Object) *object.L4RouteSpec {
+	if o, is := o.(*object.TCPRoute); is {
+		return &o.Spec
+	}
+	return &o.(*object.UDPRoute).Spec
+}
+
 func (w *World) routes() (all []l4Route) {
 	for _, o := range w.Routes {
-		switch o := o.(type) {
-		case *object.TCPRoute:
-			all = append(all, l4Route{object.KindTCPRoute, &o.Metadata, &o.Spec})
-		case *object.UDPRoute:
-			all = append(all, l4Route{object.KindUDPRoute, &o.Metadata, &o.Spec})
-		}
+		all = append(all, l4Route{o.GetTypeMeta().Kind, o.GetMeta(), RouteSpec(o)})
 	}
 	// The oldest one, and of one second the first in alphabetical order of "namespace/name".
 	slices.SortFunc(all, func(a, b l4Route) int {

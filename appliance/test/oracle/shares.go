@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,4 +85,40 @@ func (w *World) refusesShare(f frontend, all []backend, choose func([]backend) [
 		}
 	}
 	return false
+}
+
+// Chances are those of the endpoints that a packet to a Service with shares may get to, and of a refusal, which has no address:
+// of a backend its weight of the sum of all weights, and of its endpoints theirs of that. nil: it meets no such Service, or it
+// is dropped.
+func (w *World) Chances(p Packet) map[netip.AddrPort]float64 {
+	f, is := w.frontendFor(p)
+	if outcomes := w.Decide(p); !is || outcomes[0].Kind == Dropped || outcomes[0].Hashed {
+		return nil
+	}
+	shares, all, sum := w.sharesIn(w.borrows(f)), w.backendsOf(f), 0
+	for _, share := range shares {
+		sum += share
+	}
+	if sum == 0 {
+		return nil
+	}
+	choose := func(group []backend) []backend { return w.everywhereIn(f, group) }
+	if w.localOnly(f, p) {
+		choose = onBoxIn
+	}
+	chances := map[netip.AddrPort]float64{}
+	for group, share := range shares {
+		usable, weights := choose(keep(all, func(b backend) bool { return b.group == group })), 0
+		for _, b := range usable {
+			weights += b.weight
+		}
+		of := float64(share) / float64(sum)
+		if weights == 0 && share > 0 {
+			chances[netip.AddrPort{}] += of
+		}
+		for _, b := range usable {
+			chances[b.address] += of * float64(b.weight) / float64(weights)
+		}
+	}
+	return chances
 }
