@@ -156,6 +156,27 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 	return strings.Join(backends, ", ")
 }
 
+// Paths are the listeners, routes and backends of generated EndpointSlices, a line for each Service port, listener and route: those of a Gateway, a
+// ListenerSet, a route or a generated Service, as KIND/NAMESPACE/NAME, at a port of a name; "": at all.
+func Paths(list []*object.EndpointSlice, of, port string) (text string) {
+	at := map[string][]*object.EndpointSlice{}
+	for _, s := range list {
+		labels, a, in := s.Metadata.Labels, s.Metadata.Annotations, s.Metadata.Namespace+"/"
+		if a[object.AnnotationRoute] == "" || len(s.Ports) != 1 || len(s.Metadata.OwnerReferences) != 1 || port != "" && object.Deref(s.Ports[0].Name) != port {
+			continue
+		}
+		if strings.HasPrefix(a[object.AnnotationListener], of+"/") || slices.Contains([]string{a[object.AnnotationRoute], "Service/" + in + labels[object.LabelServiceName],
+			"Service/" + in + labels[object.LabelGateway] + "-" + labels[object.LabelGatewayClass], "Gateway/" + in + s.Metadata.OwnerReferences[0].Name}, of) {
+			path := fmt.Sprintf("%s:%s: listener %s, %s: ", in+labels[object.LabelServiceName], object.Deref(s.Ports[0].Name), a[object.AnnotationListener], a[object.AnnotationRoute])
+			at[path] = append(at[path], s)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(at)) {
+		text += path + backendsOf(at[path], func(*object.EndpointSlice) bool { return true }) + "\n"
+	}
+	return text
+}
+
 // gateway names the Gateway that the Service is generated of, and for each port, or server name, the listener, the route and the backends.
 func (d *diagnosis) gateway() {
 	owners := d.Service.Metadata.OwnerReferences

@@ -401,6 +401,8 @@ type TracedPacket struct {
 	From     string      `json:"from"`
 	To       string      `json:"to"`
 	Protocol string      `json:"protocol"`
+	Service  string      `json:"service,omitempty"` // "default/web"
+	Port     string      `json:"port,omitempty"`    // its name in the Service
 	Lines    []TraceLine `json:"lines"`
 	// Steps are the decisions of the kernel, those of other programs' tables included.
 	Steps []TraceStep `json:"steps"`

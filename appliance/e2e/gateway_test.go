@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
@@ -168,6 +170,89 @@ func Test1004_backends_keep_their_hashed_clients(t *testing.T) {
 					t.Fatalf("%s: %s: client %d of %s is at %q, want %q", f, step.what, i, first[f.String()][i], server, want)
 				}
 			}
+		}
+	}
+}
+
+// gateway is a Gateway of each family with a route to a Service.
+func (f *fleet) gateway(backend string) (documents []string) {
+	for i, fam := range families {
+		documents = append(documents,
+			fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: %s}\nspec:\n  gatewayClassName: svcctl\n  addresses: [{value: %q}]\n  listeners: [{name: web, port: 80, protocol: TCP}]\n", fam.name("edge"), gatewayAddresses[i]),
+			fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  rules: [{backendRefs: [{name: %s, port: 80}]}]\n", fam.name("web"), fam.name("edge"), fam.name(backend)))
+	}
+	return documents
+}
+
+var gatewayAddresses = []string{"198.51.100.4", "2001:db8:198::4"}
+
+// Test1006: both boxes of a fleet serve a Gateway that one got, and have the same status of it. In a rollout of its backend the
+// box of the step has the new endpoints of the Service, and the Gateway has those before; the rollout fails and goes back, and the
+// Gateway and its conditions are those from before, on both.
+func Test1006_a_fleet_serves_a_Gateway(t *testing.T) {
+	f := newFleet(t, 2, func(int) []string { return []string{"--load-balancer-pool", "198.51.100.0/28,2001:db8:198::/124"} })
+	second := f.secondServer()
+	if out, code := f.apply(0, slices.Concat(f.web("web"), f.gateway("web"))...); code != 0 {
+		t.Fatal(out)
+	}
+	served := func() {
+		t.Helper()
+		for _, address := range gatewayAddresses {
+			f.answersAt(netip.AddrPortFrom(netip.MustParseAddr(address), 80), "server", "server")
+		}
+	}
+	// status is what a box has of the Gateways and their routes, once all is true.
+	status := func(n int) (text string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			out, errOut, _ := f.boxes[n].Svcctl("get", "gateways,tcproutes", "-o", "jsonpath={range .items[*]}{.metadata.name} {.metadata.resourceVersion} {.status}{\"\\n\"}{end}")
+			if text = out; strings.Count(out, `"Programmed"`) < 8 || strings.Contains(out, `"Unknown"`) || strings.Count(out, `"False"`) != 2 { // Conflicted
+				return fmt.Errorf("box %d has %s%s", n+1, out, errOut)
+			}
+			return nil
+		})
+		return text
+	}
+	served()
+	before := status(0)
+	if other := status(1); other != before {
+		t.Errorf("box 1 has %s\nbox 2 has %s", before, other)
+	}
+	for n := range f.boxes {
+		for _, fam := range families {
+			f.says(n, []string{"explain", "gtw/" + fam.name("edge")}, "it is programmed", "TCPRoute default/"+fam.name("web")+": default/"+fam.name("web")+":80 1/1 (1 endpoints)")
+		}
+	}
+
+	// Box 2 gets a new version without an endpoint: it fails, and goes back.
+	var unready []string
+	for _, fam := range families {
+		unready = append(unready, fam.slice("web", "t: 80"))
+	}
+	if out, code := f.applyWith(0, unready, "--rollout", "box2", "--bake", "1h", "--within", "1h", "--on-failure", "undo"); code != 0 {
+		t.Fatal(out)
+	}
+	f.phase(0, "Undone", "NoEndpoints")
+	served()
+	for n := range f.boxes {
+		if after := status(n); after != before {
+			t.Errorf("after a rollout that failed box %d has %s\nbefore it %s", n+1, after, before)
+		}
+	}
+
+	// One that succeeds: the Gateway follows when it is finished.
+	if out, code := f.applyWith(0, f.webAt("web", second), "--rollout", "box2", "--bake", "1s", "--within", "1h"); code != 0 {
+		t.Fatal(out)
+	}
+	if out, errOut, code := f.boxes[0].Svcctl("fleet", "rollout", "status", "--wait"); code != 0 || !strings.Contains(out, "Done") {
+		t.Fatalf("exit %d: %s%s", code, out, errOut)
+	}
+	for _, address := range gatewayAddresses {
+		f.answersAt(netip.AddrPortFrom(netip.MustParseAddr(address), 80), "second", "second")
+	}
+	for n := range f.boxes {
+		if after := status(n); after != before {
+			t.Errorf("after a rollout box %d has %s\nbefore it %s", n+1, after, before)
 		}
 	}
 }

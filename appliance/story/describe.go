@@ -105,7 +105,8 @@ func (t *description) begin() {
 		t.known(c)
 		return
 	}
-	switch key, port, kind := t.servicePort(h); {
+	key, port, kind := t.servicePort(h)
+	switch t.packet.Service, t.packet.Port = key, port; {
 	case key != "" && port != "":
 		t.say(wire.TraceGood, "", "is for Service %s, port %s%s", key, port, kind)
 	case key != "":

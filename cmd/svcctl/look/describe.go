@@ -101,6 +101,11 @@ func (d *describing) one(ctx context.Context, t resource.Target, o client.Object
 		}
 	} else {
 		page.Object(o, t.Kind)
+		if t.Kind.Group == object.GroupGateway {
+			if text := paths(ctx, d.c, "", t.Kind.Name+"/"+t.Namespace+"/"+t.Name, ""); text != "" {
+				fmt.Fprint(page, "Backends:\n", output.Indent(text, "  "))
+			}
+		}
 	}
 	page.Problems(object.Ref{Kind: t.Kind.Name, Namespace: t.Namespace, Name: t.Name}, d.status)
 	if d.events && t.Kind.Name != object.KindEvent {

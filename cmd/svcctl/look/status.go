@@ -294,23 +294,19 @@ const healthLook = time.Second
 // runHealth prints the endpoints. It exits with 1 when one of them is down.
 func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	namespace, _ := settings.Given(env, v.Option("namespace"))
-	name := ""
-	var t resource.Target
+	name, c := "", env.Client(v)
 	if len(args) > 1 {
 		return cli.Usagef("health takes one Service, as svc/web, or none")
 	}
 	if len(args) == 1 {
-		var err error
-		if t, err = resource.OneService(env, v, args[0]); err != nil {
+		t, err := resource.OneService(env, v, args[0])
+		if err == nil { // one that does not exist has no health
+			_, err = c.Get(ctx, t.Path(), nil)
+		}
+		if err != nil {
 			return err
 		}
 		namespace, name = t.Namespace, t.Name
-	}
-	c := env.Client(v)
-	if name != "" { // one that does not exist has no health
-		if _, err := c.Get(ctx, t.Path(), nil); err != nil {
-			return err
-		}
 	}
 	if v.Option("watch").On() {
 		if form := v.Option("output").Text(); form != "" && form != cli.FormTable {

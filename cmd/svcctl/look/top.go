@@ -97,7 +97,7 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	if err := t.Second(ctx); err != nil {
 		return err
 	}
-	return env.Print(t.Table(env.Now()))
+	return env.Print(t.Table(env.Now()) + paths(ctx, c, of.Namespace, "Service/"+of.Namespace+"/"+of.Name, ""))
 }
 
 // topJSON prints one document a look.
@@ -234,28 +234,26 @@ func killConn(ctx context.Context, env *cli.Env, v *cli.Verb, text string, args 
 
 // trafficOf returns the appliance and the Services that a verb is about: those of a namespace, of all, or one, which exists.
 func trafficOf(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (c *client.Client, of wire.ObjectQuery, err error) {
+	c = env.Client(v)
 	all := v.Option("all-namespaces").On()
 	if len(args) == 0 {
 		if !all {
 			of.Namespace = settings.Namespace(env, v)
 		}
-		c = env.Client(v)
 		return c, of, c.Failed
 	}
 	if len(args) == 1 && !strings.Contains(args[0], "/") {
 		args = []string{"svc/" + args[0]}
 	}
 	what, err := resource.Targets(args, settings.Namespace(env, v))
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, of, err
-	}
-	if len(what) > 1 || what[0].Kind.Plural != "services" || what[0].Name == "" {
+	case len(what) > 1 || what[0].Kind.Plural != "services" || what[0].Name == "":
 		return nil, of, cli.Usagef("%s takes one Service, as svc/web, or none", v.Name)
-	}
-	if all {
+	case all:
 		return nil, of, cli.Usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
 	}
-	c = env.Client(v)
 	_, err = c.Get(ctx, what[0].Path(), nil)
 	return c, wire.ObjectQuery{Namespace: what[0].Namespace, Name: what[0].Name}, err
 }

@@ -49,6 +49,7 @@ func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	came := 0
 	err = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error {
 		came++
+		addPaths(ctx, c, &packet)
 		if inJSON {
 			return env.PrintLine(packet)
 		}
@@ -80,6 +81,7 @@ func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.Tr
 	}
 	query.Predict = true
 	_ = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error { // that none came is the error
+		addPaths(ctx, c, &packet)
 		return env.Print(tracedText(&packet, false) + "\n")
 	})
 }

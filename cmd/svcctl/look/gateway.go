@@ -1,0 +1,28 @@
+package look
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// paths are those of diagnose.Paths, of Gateways in a namespace; none without a name. A caller that may not list EndpointSlices gets none.
+func paths(ctx context.Context, c *client.Client, namespace, of, port string) string {
+	if strings.HasSuffix(of, "/") {
+		return ""
+	}
+	list, _ := slicesOfGateways(ctx, c, namespace)
+	return diagnose.Paths(list, of, port)
+}
+
+// addPaths adds the listeners, routes and backends that a packet is for.
+func addPaths(ctx context.Context, c *client.Client, packet *wire.TracedPacket) {
+	namespace, _, _ := strings.Cut(packet.Service, "/")
+	for path := range strings.Lines(paths(ctx, c, namespace, "Service/"+packet.Service, packet.Port)) {
+		packet.Lines = slices.Insert(packet.Lines, 1, wire.TraceLine{State: wire.TraceGood, Text: "is for " + strings.TrimSpace(path)})
+	}
+}
