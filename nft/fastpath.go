@@ -3,13 +3,16 @@ package nft
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // The fast path is a flowtable: established connections of some Services that pass the kernel's rules, its routing and
 // its connection tracking by. The kernel adds a connection when a rule asks for it in forward. The rule is asked for one
 // packet of 16, so that connections of other Services pay next to nothing, and without counting packets, for which the
 // kernel would have to count those of all connections (net.netfilter.nf_conntrack_acct). Its chain is the last one of
-// forward: a connection that a filter of another program drops is never added.
+// forward: a packet that a filter of another program drops does not come there. The kernel adds both directions at once, so
+// a packet adds its connection only if one of the other direction came there a moment before. Otherwise a connection of which
+// a filter drops one direction would pass that filter by as soon as the other end repeats a segment.
 //
 // Connections to the box itself, and those that it opens, do not come there.
 
@@ -19,15 +22,25 @@ const (
 	setFast       = "fast-services"  // original frontends
 	setNPFast     = "fast-nodeports" // original node ports
 	setFastRanges = "fast-ranges"    // original frontends, ranges of ports
+	setFastOther  = "fast-other"     // connections and a direction: a packet of the opposite one asked
 
 	chainFastPath = "fast-path"
 	chainFastAdd  = "fast-add"
+	chainFastBoth = "fast-both"
 )
 
 // fastSets are the sets of frontends whose connections may be fast.
 var fastSets = []Set{
 	{Name: setFast, Key: keyFrontend}, {Name: setNPFast, Key: keyNodePort}, {Name: setFastRanges, Key: keyFrontend, Interval: true},
+	fastOther,
 }
+
+// fastOther has the packets that add their connection. When it is full other connections become fast later.
+var fastOther = Set{Name: setFastOther, Key: []Type{TypeProto, TypeAddr, TypeService, TypeAddr, TypeService}, Timeout: fastOtherLife, Dynamic: true, Size: affinitySize}
+
+// fastOtherLife is the longest time between packets of both directions of which the second one adds their connection. It is
+// that of a flow without packets in the kernel.
+const fastOtherLife = 30 * time.Second
 
 // fastSample is the number of packets of which one asks to be added.
 const fastSample = 16
@@ -126,13 +139,19 @@ func (t *tableState) hasFast() bool {
 //		ct status dnat ct status assured numgen random mod 16 0 goto fast-add
 //	}
 //	chain fast-add {
-//		meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst @fast-services flow add @fast
+//		meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst @fast-services goto fast-both
+//	}
+//	chain fast-both {
+//		meta l4proto . ip saddr . th sport . ip daddr . th dport @fast-other flow add @fast
+//		update @fast-other { meta l4proto . ip daddr . th dport . ip saddr . th sport timeout 30s }
 //	}
 func (t *tableState) fastChains() []Chain {
 	if !t.hasFast() {
 		return nil
 	}
 	var rules []Rule
+	came := MatchSet{Key: []Field{L4Proto, Saddr, Sport, Daddr, Dport}, Set: setFastOther}
+	note := Update{Map: setFastOther, Key: []Field{L4Proto, Daddr, Dport, Saddr, Sport}, Timeout: fastOtherLife}
 	for _, proto := range [...]Protocol{TCP, UDP} {
 		for _, set := range []string{setFast, setFastRanges, setNPFast} {
 			if t.protocols[proto] == 0 || !t.has(set) {
@@ -144,10 +163,11 @@ func (t *tableState) fastChains() []Chain {
 			} else {
 				rule = append(rule, MatchSet{Key: originalFrontend, Set: set})
 			}
-			rules = append(rules, append(rule, FlowAdd{flowtableName}))
+			rules = append(rules, append(rule, GotoChain(chainFastBoth)))
 		}
 	}
 	return []Chain{
+		{Name: chainFastBoth, Rules: []Rule{{came, FlowAdd{flowtableName}}, {note}}},
 		{Name: chainFastAdd, Rules: rules},
 		{Name: chainFastPath, Hook: HookForward, Priority: PriorityFastPath, Filter: true, Rules: []Rule{{MatchFast{}, GotoChain(chainFastAdd)}}},
 	}
@@ -226,8 +246,8 @@ func (c *Compiler) RenewFast() (b Batch) {
 			continue
 		}
 		b.Ops = append(b.Ops,
-			SetRules{Family: f, Chain: chainFastAdd}, DeleteFlowtable{f, flowtableName},
-			SetFlowtable{f, flowtableName, t.flowtables[flowtableName]}, SetRules{f, chainFastAdd, t.chains[chainFastAdd].Rules})
+			SetRules{Family: f, Chain: chainFastBoth}, DeleteFlowtable{f, flowtableName}, DeleteSet{f, setFastOther},
+			AddSet{f, fastOther}, SetFlowtable{f, flowtableName, t.flowtables[flowtableName]}, SetRules{f, chainFastBoth, t.chains[chainFastBoth].Rules})
 	}
 	return b
 }

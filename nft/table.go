@@ -220,7 +220,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
-	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastPath,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastBoth, chainFastPath,
 }
 
 // tableState is the table of one family: the chains and sets that there are, how often shared
@@ -313,6 +313,8 @@ func (t *tableState) has(set string) bool {
 	switch set {
 	case setNewcomers:
 		return t.hasAffinity()
+	case setFastOther:
+		return t.hasFast()
 	case setInsideSources, setInsideInterfaces:
 		return t.hasInsideOnly()
 	}

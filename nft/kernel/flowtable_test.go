@@ -85,8 +85,8 @@ func Test1065_fast_path_reads_back(t *testing.T) {
 		if !strings.Contains(listing, "flowtable fast {") || !strings.Contains(listing, "hook ingress priority filter") {
 			t.Errorf("nft lists\n%s", listing)
 		}
-		chains := n.nft("list", "chain", f.String(), "svcctl", "fast-path") + n.nft("list", "chain", f.String(), "svcctl", "fast-add")
-		for _, rule := range want.Ruleset()[f].Chains["fast-add"].Rules {
+		chains := n.nft("list", "chain", f.String(), "svcctl", "fast-path") + n.nft("list", "chain", f.String(), "svcctl", "fast-add") + n.nft("list", "chain", f.String(), "svcctl", "fast-both")
+		for _, rule := range slices.Concat(want.Ruleset()[f].Chains["fast-add"].Rules, want.Ruleset()[f].Chains["fast-both"].Rules) {
 			if !strings.Contains(chains, rule.Text(f)) {
 				t.Errorf("nft does not list %s, but\n%s", rule.Text(f), chains)
 			}
@@ -104,7 +104,7 @@ func Test1065_fast_path_reads_back(t *testing.T) {
 		}
 	}
 	chains := fast[nft.IPv4].Chains
-	fast[nft.IPv4].Chains = map[string]*nft.Chain{"fast-add": chains["fast-add"], "fast-path": chains["fast-path"]}
+	fast[nft.IPv4].Chains = map[string]*nft.Chain{"fast-add": chains["fast-add"], "fast-both": chains["fast-both"], "fast-path": chains["fast-path"]}
 	var text strings.Builder
 	if err := fast.WriteText(&text); err != nil {
 		t.Fatal(err)
@@ -166,6 +166,18 @@ func Test1066_devices_that_are_gone(t *testing.T) {
 	commit(t, c, generation, tr.Cleanup.Ops...)
 	if have, _ = read(t, c); len(have[nft.IPv4].Flowtables)+len(have[nft.IPv6].Flowtables) != 0 {
 		t.Error("the flowtable stays when no Service is fast")
+	}
+	for f, table := range have {
+		for name := range table.Chains {
+			if strings.HasPrefix(name, "fast-") {
+				t.Errorf("%s: chain %s stays when no Service is fast", f, name)
+			}
+		}
+		for name := range table.Sets {
+			if strings.HasPrefix(name, "fast-") {
+				t.Errorf("%s: set %s stays when no Service is fast", f, name)
+			}
+		}
 	}
 }
 
