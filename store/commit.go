@@ -214,7 +214,9 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	}
 	dataplane := false
 	for _, c := range changes {
-		result.count(c)
+		if c.remove || c.record != nil && !c.same {
+			result.Changes++
+		}
 		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
 		if c.revision != 0 && !c.same {
 			s.feed.log.addChange(c.revision, c.ref, c.old, c.record)
@@ -291,11 +293,7 @@ func journalOf(changes []*change) []journal.Change {
 		if c.revision == 0 {
 			continue
 		}
-		owner := c.owner
-		if c.remove {
-			owner = c.old.Owner
-		}
-		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: owner, By: c.by, Old: record.ObjectOf(c.old)})
+		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: c.ownerOf(), By: c.by, Old: record.ObjectOf(c.old)})
 	}
 	return entries
 }
@@ -342,19 +340,8 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 type SyncResult struct {
 	// Revision is the store's revision after the call.
 	Revision uint64
-	// Created, Updated and Deleted count objects.
-	Created, Updated, Deleted int
-}
-
-func (r *SyncResult) count(c *change) {
-	switch {
-	case c.remove:
-		r.Deleted++
-	case c.record != nil && c.old == nil:
-		r.Created++
-	case c.record != nil && !c.same:
-		r.Updated++
-	}
+	// Changes counts the objects that were written or removed.
+	Changes int
 }
 
 // examineWaiting adds the Services that wait for released values. It returns false when there are

@@ -62,7 +62,7 @@ func TestGenerateIsOneCommit(t *testing.T) {
 	b.apply("web.yaml", "web {}")
 	commits, revision := b.engine.Commits(), b.s.Revision()
 	puts := []object.Object{generated(t, "web-a", "10.0.0.1"), generated(t, "web-b", "10.0.0.2")}
-	if result := b.generate(puts); result != (SyncResult{Revision: revision + 2, Created: 2}) || b.engine.Commits() != commits+1 {
+	if result := b.generate(puts); result != (SyncResult{Revision: revision + 2, Changes: 2}) || b.engine.Commits() != commits+1 {
 		t.Errorf("%+v, %d commits", result, b.engine.Commits()-commits)
 	}
 	if set := b.s.Changes(revision); fmt.Sprint(set.Services) != "[default/web]" || b.slices() != "web-a=10.0.0.1 web-b=10.0.0.2" {
@@ -72,7 +72,7 @@ func TestGenerateIsOneCommit(t *testing.T) {
 	if result := b.generate(puts, sliceRef("web-z")); result.Revision != revision+2 || b.engine.Commits() != commits+1 {
 		t.Errorf("again: %+v, %d commits", result, b.engine.Commits()-commits)
 	}
-	if result := b.generate(puts[:1], sliceRef("web-b")); result.Deleted != 1 || b.slices() != "web-a=10.0.0.1" {
+	if result := b.generate(puts[:1], sliceRef("web-b")); result.Changes != 1 || b.slices() != "web-a=10.0.0.1" {
 		t.Errorf("deleted: %+v, %s", result, b.slices())
 	}
 	// Files know nothing of it, and a restart keeps it.

@@ -283,11 +283,7 @@ func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 
 // pendingView is the change as a set judges it.
 func (c *change) pendingView() *pending.Change {
-	v := &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.owner, By: c.by}
-	if c.remove && c.old != nil {
-		v.Owner = c.old.Owner
-	}
-	return v
+	return &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.ownerOf(), By: c.by}
 }
 
 // admitPending returns why a write may not be made in its set, or outside of it.

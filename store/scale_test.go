@@ -93,7 +93,7 @@ func TestManyObjectsAtOnce(t *testing.T) {
 	files := manyFiles(n)
 	for restarted, want := range []int{2 * n, 0} {
 		result, err := b.s.SyncFiles(manifest.FilesOf(files))
-		if err != nil || result.Created != want || result.Updated+result.Deleted != 0 {
+		if err != nil || result.Changes != want {
 			t.Fatalf("restarted %d times: %+v, %v", restarted, result, err)
 		}
 		b.restart()
@@ -165,7 +165,7 @@ func BenchmarkSyncOneFile(b *testing.B) {
 			for b.Loop() {
 				result, err := bx.s.SyncFiles(snapshots[i%2])
 				i++
-				if err != nil || result.Updated != 1 {
+				if err != nil || result.Changes != 1 {
 					b.Fatal(result, err)
 				}
 			}
@@ -191,7 +191,7 @@ func BenchmarkSyncAll(b *testing.B) {
 			filled.engine = filled.engine.Reopen()
 			filled.open()
 			result, err := filled.s.SyncFiles(manifest.FilesOf(files))
-			if err != nil || result.Created+result.Updated+result.Deleted != 0 {
+			if err != nil || result.Changes != 0 {
 				b.Fatal(result, err)
 			}
 		}

@@ -68,7 +68,7 @@ func BenchmarkStart(b *testing.B) {
 			}
 			stop := func(s *Store) { s.storage.engine.Close() }
 			sync := func(s *Store, created int) {
-				if result, err := s.SyncFiles(files); err != nil || result.Created != created || result.Updated != 0 {
+				if result, err := s.SyncFiles(files); err != nil || result.Changes != created {
 					b.Fatal(result, err)
 				}
 			}
@@ -118,7 +118,7 @@ func BenchmarkSyncOneOfMany(b *testing.B) {
 		at, _ := files.Find(changed)
 		files[at] = files[at].Update(texts[i%2], manifest.Limits{})
 		i++
-		if result, err := s.SyncFiles(files); err != nil || result.Created+result.Updated == 0 {
+		if result, err := s.SyncFiles(files); err != nil || result.Changes == 0 {
 			b.Fatal(result, err)
 		}
 	}

@@ -32,7 +32,7 @@ func TestSyncMakesObjects(t *testing.T) {
 	b := newBox(t)
 	before := b.s.Revision()
 	result := b.apply("web.yaml", yamlOf("web {type: NodePort}")+endpointsOfWeb)
-	if result != (SyncResult{Revision: before + 3, Created: 3}) {
+	if result != (SyncResult{Revision: before + 3, Changes: 3}) {
 		t.Errorf("got %+v", result)
 	}
 	svc, slices, endpoints := b.s.Service("default/web")
@@ -68,7 +68,7 @@ func TestNoChangeWritesNothing(t *testing.T) {
 	} {
 		step()
 		result := b.sync()
-		if result.Created+result.Updated+result.Deleted != 0 {
+		if result.Changes != 0 {
 			t.Errorf("%s: %+v", name, result)
 		}
 		if b.s.Revision() != changes.Revision {
@@ -185,14 +185,14 @@ func TestRemovedFileRemovesItsObjects(t *testing.T) {
 	b.write("a.yaml", "a {clusterIP: 172.30.0.5}\nb {}")
 	b.write("b.yaml", "c {}")
 	b.sync()
-	if result := b.apply("a.yaml", ""); result.Deleted != 2 || b.has("a") || b.has("b") || !b.has("c") {
+	if result := b.apply("a.yaml", ""); result.Changes != 2 || b.has("a") || b.has("b") || !b.has("c") {
 		t.Errorf("got %+v", result)
 	}
 	b.apply("c.yaml", "d {clusterIP: 172.30.0.5}")
 	b.wantProblems()
 	// Also when it went while the store was closed.
 	b.restart()
-	if result := b.apply("c.yaml", ""); result.Deleted != 1 || b.has("d") || !b.has("c") {
+	if result := b.apply("c.yaml", ""); result.Changes != 1 || b.has("d") || !b.has("c") {
 		t.Errorf("after a restart: %+v", result)
 	}
 }

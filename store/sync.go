@@ -72,11 +72,7 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 // unstored are the files that the changes of a transaction come from, sorted.
 func (t *transaction) unstored() (paths []string) {
 	for _, c := range t.changes {
-		owner := c.owner
-		if c.remove {
-			owner = c.old.Owner
-		}
-		if (c.next != nil || c.remove) && owner.File != "" {
+		if owner := c.ownerOf(); (c.next != nil || c.remove) && owner.File != "" {
 			paths = append(paths, owner.File)
 		}
 	}

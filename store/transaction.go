@@ -197,6 +197,14 @@ func (c *change) before() *record.Record {
 	return c.old
 }
 
+// ownerOf is the owner of what is written, or of what is removed.
+func (c *change) ownerOf() Owner {
+	if c.remove && c.old != nil {
+		return c.old.Owner
+	}
+	return c.owner
+}
+
 // takesOver reports whether a file's document takes the place of what a controller made.
 func (c *change) takesOver() bool {
 	return c.old != nil && c.old.Owner.Controller != "" && c.owner.File != ""
