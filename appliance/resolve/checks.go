@@ -409,12 +409,13 @@ type portName struct {
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	r.out.Demand.Adopted = true
 	before, missing := r.usedBefore(name), health.New
+	served := map[netip.AddrPort]*nft.ServicePort{}
 	if r.Observed.Adopted != nil {
 		proto, _ := nft.ProtocolNamed(name.Protocol)
 		before, missing = nil, health.Down
 		for _, at := range r.frontendAddrs(name.Family, port) {
 			if p := r.Observed.Adopted[Frontend{name.Family, proto, at}]; p != nil {
-				before = append(before, p.Serving...)
+				before, served[at] = append(before, p.Serving...), p
 			}
 		}
 	}
@@ -436,8 +437,24 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 			}
 		}
 		sel := r.selectEndpoints(list)
-		for _, addr := range slices.Concat(sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal]) {
-			states[addr] = health.Down
+		for pool, used := range sel.pools {
+			if r.algorithm != nft.DestinationHash {
+				for _, addr := range used {
+					states[addr] = health.Down
+				}
+				continue
+			}
+			for at, p := range served { // the kernel has the first choice of a frontend alone: what it would prefer to that was down
+				left := &nft.ServicePort{Balance: nft.DestinationHash, Pools: [nft.NumPools][]netip.AddrPort{slices.Clone(used)}}
+				for len(p.Pools[pool]) > 0 && len(left.Pools[0]) > 0 {
+					first, _ := left.Choice(&nft.Frontend{Addr: at.Addr(), Port: at.Port()}, 0)(netip.AddrPort{})
+					if slices.Contains(p.Pools[pool], first) {
+						break
+					}
+					states[first] = health.Down
+					left.Pools[0] = slices.DeleteFunc(left.Pools[0], func(ap netip.AddrPort) bool { return ap == first })
+				}
+			}
 		}
 	}
 	for _, addr := range before {

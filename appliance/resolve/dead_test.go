@@ -3,6 +3,7 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,5 +71,34 @@ func TestBury(t *testing.T) {
 				t.Errorf("%s, want %s\n%v", got, want, out.Problems)
 			}
 		})
+	}
+}
+
+// With balance destination-hash the kernel has one endpoint for each frontend. After a restart those that it would have passed over
+// all the same are not taken for dead, and one that it would have preferred is.
+func Test1129_destination_hash_after_a_restart(t *testing.T) {
+	svc := service(func(s *object.Service) {
+		s.Metadata.Annotations = map[string]string{object.AnnotationEject: "true", object.AnnotationBalance: "destination-hash"}
+	})
+	all := []string{l1, r1, r2}
+	out := met(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, all...)}}, facts(), judged(nil))
+	port := &out.Ports[0]
+	first, ok := port.Choice(&port.Frontends[0], nft.PoolCluster)(netip.AddrPort{})
+	if !ok || len(port.Pools[nft.PoolCluster]) != 3 {
+		t.Fatalf("%v has no first choice of %v", first, port.Pools)
+	}
+	fe := Frontend{nft.IPv4, nft.TCP, netip.AddrPortFrom(port.Frontends[0].Addr, port.Frontends[0].Port)}
+	for _, served := range port.Pools[nft.PoolCluster] {
+		adopted := map[Frontend]*nft.ServicePort{fe: {Serving: []netip.AddrPort{served}, Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: {served}}}}
+		after := met(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, all...)}, Observed: Observed{Adopted: adopted}}, facts(), judged(nil))
+		dead := slices.ContainsFunc(after.Dead, func(d Dead) bool { return d.Endpoint == first && d.Assumed })
+		switch got, _ := after.Ports[0].Choice(&after.Ports[0].Frontends[0], nft.PoolCluster)(netip.AddrPort{}); {
+		case got != served:
+			t.Errorf("the kernel had %v, and gets %v", served, got)
+		case served == first && len(after.Dead) > 0:
+			t.Errorf("%v was chosen before, and dead are %v", served, after.Dead)
+		case served != first && !dead:
+			t.Errorf("%v was chosen before, and %v is not taken for dead: %v", served, first, after.Dead)
+		}
 	}
 }
