@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,6 +239,9 @@ func (c *checks) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 	for _, s := range services {
 		c.services[s.Key] = true
+		if slices.ContainsFunc(s.Dead, func(d resolve.Dead) bool { return d.Assumed }) { // each server accepts the connection by which it is asked
+			c.changed(resolve.Plans(s.Key)...)
+		}
 	}
 }
 

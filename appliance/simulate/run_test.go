@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -218,4 +219,25 @@ func logOf(t *testing.T) io.Writer {
 	}
 	t.Cleanup(func() { _ = f.Close() })
 	return f
+}
+
+// The scripts of failures that were found and mended, shrunk, pass.
+func Test1039_scripts_of_failures_pass(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/found/*.txt")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("%d scripts: %v", len(scripts), err)
+	}
+	for _, path := range scripts {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Parse(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if _, wrong := simulate(t, s); wrong != nil {
+			t.Errorf("%s: %v", path, wrong)
+		}
+	}
 }
