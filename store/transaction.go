@@ -197,7 +197,7 @@ func (c *change) before() *record.Record {
 	return c.old
 }
 
-// ownerOf is the owner of what is written, or of what is removed.
+// ownerOf is the owner of the written or removed object.
 func (c *change) ownerOf() Owner {
 	if c.remove && c.old != nil {
 		return c.old.Owner
