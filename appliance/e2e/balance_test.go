@@ -40,11 +40,11 @@ func (b *box) weighted(annotations ...string) func(f family) []string {
 }
 
 // shares asserts that endpoints answer in proportion to their weights: the sum of
-// (got - want)² / want of 600 answers is below 30, which chance exceeds in one of 10⁶ for
+// (got - want)² / want of 600 answers is below 40, which chance exceeds in one of 10⁸ for
 // up to four endpoints. The weight of the zero AddrPort is that of connections that are refused.
 func (b *box) shares(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, weights map[netip.AddrPort]int) {
 	t.Helper()
-	const questions, most = 600, 30
+	const questions, most = 600, 40
 	what := fmt.Sprintf("%s %s to %s", from.Name, network, to)
 	tally := from.AskMany(questions, network, to, patiently)
 	for how, n := range tally.Failures {

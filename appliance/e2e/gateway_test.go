@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -254,5 +255,208 @@ func Test1006_a_fleet_serves_a_Gateway(t *testing.T) {
 		if after := status(n); after != before {
 			t.Errorf("after a rollout box %d has %s\nbefore it %s", n+1, after, before)
 		}
+	}
+}
+
+// balanced are Gateways that share a TCPRoute and a UDPRoute, one for each choice of endpoints, at the load balancer IPs from 2.
+// Of 100 connections 50 are for blue, 20 for green, and 30 for backends that are not there, not granted, or without that port.
+func balanced(annotations ...string) func(f family) []string {
+	return func(f family) (docs []string) {
+		var parents []string
+		for i, a := range annotations {
+			name := f.name(fmt.Sprintf("edge%d", i))
+			parents = append(parents, "{name: "+name+"}")
+			docs = append(docs, fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: %s}\nspec:\n  gatewayClassName: svcctl\n  infrastructure: {annotations: {%s}}\n  addresses: [{value: %q}]\n  listeners: [{name: tcp, port: 80, protocol: TCP}, {name: udp, port: 53, protocol: UDP}]\n",
+				name, a, f.lb(2+i)))
+		}
+		for kind, port := range map[string]int{"TCPRoute": 80, "UDPRoute": 53} {
+			docs = append(docs, fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: %s\nmetadata: {name: %s}\nspec:\n  parentRefs: [%s]\n  rules:\n  - backendRefs:\n    - {name: %s, port: %d, weight: 50}\n    - {name: %s, namespace: shop, port: %d, weight: 20}\n    - {name: %s, port: %d, weight: 10}\n    - {name: %s, namespace: vault, port: %d, weight: 10}\n    - {name: %s, port: 99, weight: 10}\n",
+				kind, f.name("web"), strings.Join(parents, ", "), f.name("blue"), port, f.name("green"), port, f.name("missing"), port, f.name("secret"), port, f.name("blue")))
+		}
+		return docs
+	}
+}
+
+// Test1097: however the endpoints of a Gateway are chosen, in the kernel or by the relay, by chance, in turns, by the number of
+// connections or by a hash, over TCP and UDP, each backend has its share, and those of invalid ones are refused. As endpoints go
+// down one by one, connections move within their backend; of the canary whose only endpoint dies they are refused.
+func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
+	b := newBox(t, nil)
+	kernel := []string{"svcctl.io/balance: random", "svcctl.io/balance: round-robin", "svcctl.io/balance: least-connection", "svcctl.io/balance: maglev"}
+	relayed := []string{"svcctl.io/proxy-mode: userspace", "svcctl.io/proxy-mode: userspace, svcctl.io/balance: random",
+		"svcctl.io/proxy-mode: userspace, svcctl.io/balance: least-connection", "svcctl.io/proxy-mode: userspace, svcctl.io/balance: maglev"}
+	choices, leastConnection := slices.Concat(kernel, relayed), slices.Index(kernel, "svcctl.io/balance: least-connection")
+	b.write("gateways.yaml", balanced(choices...))
+	b.svcctl.Manifests.Write("grant.yaml", grantFor(family{})[0])
+	b.write("secret.yaml", b.backend("secret", "vault", b.R2))
+	// backends are both, with the endpoints that are ready.
+	backends := func(ready ...*netlab.Host) func(f family) []string {
+		return func(f family) (docs []string) {
+			of := func(name, namespace string, hosts ...*netlab.Host) {
+				var endpoints []string
+				for _, h := range hosts {
+					endpoints = append(endpoints, f.having(h, fmt.Sprintf("{ready: %t}", slices.Contains(ready, h))))
+				}
+				slice := f.rawSlice(name, name, "tcp: 80, udp: 53/UDP", endpoints...)
+				docs = append(docs, b.backend(name, namespace)(f)[0], strings.Replace(slice, "metadata:\n", "metadata:\n  namespace: "+namespace+"\n", 1))
+			}
+			of("blue", "default", b.L1, b.L2)
+			of("green", "shop", b.R1)
+			return docs
+		}
+	}
+	b.write("backends.yaml", backends(b.L1, b.L2, b.R1))
+	b.svcctl.Start()
+	for _, step := range []struct {
+		what    string
+		ready   []*netlab.Host
+		weights []int // of L1, L2, R1, and of a refusal
+	}{
+		{"all are ready", []*netlab.Host{b.L1, b.L2, b.R1}, []int{25, 25, 20, 30}},
+		{"one of blue is down", []*netlab.Host{b.L2, b.R1}, []int{0, 50, 20, 30}},
+		{"the canary died", []*netlab.Host{b.L1, b.L2}, []int{25, 25, 0, 50}},
+		{"blue is down", []*netlab.Host{b.R1}, []int{0, 0, 20, 80}},
+		{"all are down", nil, []int{0, 0, 0, 100}},
+		{"all are ready again", []*netlab.Host{b.L1, b.L2, b.R1}, []int{25, 25, 20, 30}},
+	} {
+		b.rewrite("backends.yaml", backends(step.ready...))
+		b.each(t, func(t *testing.T, b *box, f family) {
+			for i, choice := range choices {
+				for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
+					if network == "udp" && i >= len(kernel) {
+						continue // the relay drops datagrams that it refuses
+					}
+					want := map[netip.AddrPort]int{}
+					for i, at := range append(f.on(port, b.L1, b.L2, b.R1), netip.AddrPort{}) {
+						if step.weights[i] > 0 {
+							want[at] = step.weights[i]
+						}
+					}
+					if i == leastConnection {
+						// The kernel's shares follow the open connections, within what is not refused.
+						tally := b.EXT.AskMany(600, network, f.at(f.lb(2+i), port), patiently)
+						refused := tally.Failures[netlab.Refused] + tally.Failures[netlab.Reset] + tally.Failures[netlab.Unreachable]
+						of := float64(step.weights[3]) / 100
+						if off := float64(refused) - 600*of; off*off > 36*600*of*(1-of) || slices.ContainsFunc(slices.Collect(maps.Keys(tally.At)), func(at netip.AddrPort) bool { return want[at] == 0 }) {
+							t.Fatalf("%s: %s: %s, want %.0f refused and answers of %v", step.what, choice, tally, 600*of, want)
+						}
+						continue
+					}
+					if b.shares(t, b.EXT, network, f.at(f.lb(2+i), port), want); t.Failed() {
+						t.Fatalf("%s: %s", step.what, choice)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Test1098: a ReferenceGrant comes and goes a hundred times while connections are open: those of the other backend stay, on the
+// wire and in the connection table, and each time new ones are shared as the grant has it.
+func Test1098_a_grant_that_flaps(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("gateway.yaml", b.gateway(1, 1))
+	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
+	b.write("green.yaml", b.backend("green", "shop", b.R1))
+	grant := grantFor(family{})[0]
+	b.svcctl.Manifests.Write("grant.yaml", grant)
+	b.svcctl.Start()
+	var open []*netlab.Conn
+	for _, f := range families {
+		for len(open) < 12 || f == ipv6 && len(open) < 24 {
+			c, err := b.EXT.Dial(f.at(f.lb(4), 80), patiently)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if t.Cleanup(c.Close); c.Reply.Server != "R1" {
+				open = append(open, c)
+			}
+		}
+	}
+	entries := map[entry]string{}
+	for e, id := range b.entries(t) {
+		if e.network == "tcp" && slices.ContainsFunc(open, func(c *netlab.Conn) bool { return e.from == c.Local }) {
+			entries[e] = id
+		}
+	}
+	if len(entries) != len(open) {
+		t.Fatalf("%d entries of %d connections", len(entries), len(open))
+	}
+	for i := range 50 {
+		for _, granted := range []bool{false, true} {
+			b.change(func() {
+				if granted {
+					b.svcctl.Manifests.Write("grant.yaml", grant)
+				} else {
+					b.svcctl.Manifests.Remove("grant.yaml")
+				}
+			})
+			for _, f := range families {
+				tally := b.EXT.AskMany(60, "tcp", f.at(f.lb(4), 80), patiently)
+				refused := tally.Failures[netlab.Refused] + tally.Failures[netlab.Reset]
+				if green := tally.Servers["R1"]; granted != (green > 0) || granted != (refused == 0) { // none of 60 by chance: 1 in 10¹⁸
+					t.Fatalf("round %d, granted %t: %s", i, granted, tally)
+				}
+			}
+			if b.untouched(t, entries); t.Failed() {
+				t.FailNow()
+			}
+		}
+	}
+	for _, c := range open {
+		if err := c.Echo("still there", patiently); err != nil {
+			t.Errorf("an open connection to %s: %v", c.Reply.At, err)
+		}
+	}
+}
+
+// Test1099: a Gateway is deleted while its routes stay, and created again: it gets its address, and the routes attach. The
+// listener for SCTP and the port range answer then as before.
+func Test1099_a_Gateway_with_extensions_comes_again(t *testing.T) {
+	b := newBox(t, nil)
+	for _, host := range []*netlab.Host{b.L1, b.R1} {
+		host.Serve("udp", mediaPorts...)
+	}
+	route := func(f family, kind, name, port string) string {
+		return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: %s\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s, sectionName: %s}]\n  rules: [{backendRefs: [{name: %s, port: %s}]}]\n",
+			kind, f.name(name), f.name("edge"), name, f.name("calls"), port)
+	}
+	gateways := both(func(f family) []string {
+		return []string{fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: %s}\nspec:\n  gatewayClassName: svcctl\n  infrastructure: {annotations: {%s: udp-5060=10000-20000/UDP}}\n  addresses: [{value: %q}]\n  listeners: [{name: sctp, port: 2905, protocol: svcctl.io/SCTP}, {name: sip, port: 5060, protocol: UDP}]\n",
+			f.name("edge"), portRanges, f.lb(4))}
+	})
+	b.svcctl.Manifests.Write("gateway.yaml", gateways)
+	b.write("routes.yaml", func(f family) []string {
+		return []string{route(f, "TCPRoute", "sctp", "2905"), route(f, "UDPRoute", "sip", "5060"),
+			f.service("calls", "ports: [{name: sctp, port: 2905, protocol: SCTP}, {name: sip, port: 5060, protocol: UDP}]"),
+			f.slice("calls", "sctp: 53/SCTP, sip: 5353/UDP", b.L1, b.R1)}
+	})
+	b.svcctl.Start()
+	served := func(t *testing.T, b *box, f family) {
+		for network, ports := range map[string]map[uint16]uint16{"sctp": {2905: 53}, "udp": {5060: 5353, mediaPorts[0]: mediaPorts[0], mediaPorts[5]: mediaPorts[5]}} {
+			for port, at := range ports {
+				b.reaches(t, b.EXT, network, f.at(f.lb(4), port), masq, f.on(at, b.L1, b.R1)...)
+			}
+		}
+		b.refuses(t, b.EXT, "udp", f.at(f.lb(4), 9999))
+		b.refuses(t, b.EXT, "tcp", f.at(f.lb(4), 2905))
+	}
+	b.each(t, served)
+	for range 3 {
+		b.change(func() { b.svcctl.Manifests.Remove("gateway.yaml") })
+		for _, f := range families {
+			for network, port := range map[string]uint16{"sctp": 2905, "udp": mediaPorts[1]} {
+				if reply, err := b.EXT.Ask(network, f.at(f.lb(4), port)); err == nil {
+					t.Errorf("%s: without the Gateway: %s", f, reply)
+				}
+			}
+		}
+		b.change(func() { b.svcctl.Manifests.Write("gateway.yaml", gateways) })
+		for _, f := range families {
+			if _, errOut, code := b.svcctl.Svcctl("wait", "gtw/"+f.name("edge"), "--for=condition=Programmed", "--timeout", syncTimeout.String()); code != 0 {
+				t.Fatalf("svcctl wait: exit code %d: %s", code, errOut)
+			}
+		}
+		b.each(t, served)
 	}
 }
