@@ -331,13 +331,8 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 	if r == nil || r.Owner != (Owner{File: path}) || r.Withheld || len(s.outcomes.notes[ref]) > 0 {
 		return false
 	}
-	if s.outcomes.waits(ref) {
-		return false
-	}
-	if _, held := s.declared.held[ref]; held {
-		return false
-	}
-	if meta := r.Object.GetMeta(); len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
+	_, held := s.declared.held[ref]
+	if meta := r.Object.GetMeta(); held || s.outcomes.waits(ref) || len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
 		return false // clients have added to it
 	}
 	switch o := r.Object.(type) {
