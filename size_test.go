@@ -27,7 +27,7 @@ var rooms = []struct {
 	most    int
 	pattern *regexp.Regexp
 }{
-	{"the Gateway API", 3_202, regexp.MustCompile(`^(appliance/gateway/|appliance/control/gateway\.go|store/object/(gateway|route|rules)\.go|(api/diagnose|cmd/svcctl/look)/gateway\.go)`)},
+	{"the Gateway API", 3_206, regexp.MustCompile(`^(appliance/gateway/|appliance/control/gateway\.go|store/object/(gateway|route|rules)\.go|(api/diagnose|cmd/svcctl/look)/gateway\.go)`)},
 	{"endpoints from providers", 4_300, regexp.MustCompile(`^(appliance/(discover|brake)/|appliance/parts/discovered\.go|store/annotation/from\.go|cmd/svcctl/box/discover\.go)`)},
 	{"the fast path", 655, regexp.MustCompile(`/(fastpath|flowtable)\.go$`)},
 	{"dashboard, top and their history", 4_940, regexp.MustCompile(`^(api/dashboard/|cmd/svcctl/top/|appliance/(history|traffic)/)`)},

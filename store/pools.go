@@ -297,7 +297,7 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// concerned are the Services that wait, those with an address that lies in other pools than before, and those without an address of
+// concerned are the Services that wait, those with an address that lies in other pools than before or in none, and those without an address of
 // one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {
@@ -314,7 +314,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
 		is, isIn := nameIn(now, addr)
-		moved := was != is || wasIn != isIn
+		moved := was != is || wasIn != isIn || !isIn // the message of one that lies in none has the pools
 		for _, owner := range owners {
 			ref := object.ServiceRef(owner)
 			if r := s.table.get(ref); r != nil && (moved || s.lacksIngress(r.Object.(*object.Service))) {

@@ -164,6 +164,10 @@ func (c *gateways) look(w *work, ref object.Ref) {
 		w.gateways.add(ref)
 	case object.KindGatewayClass:
 		w.classes = true
+	case object.KindIPAddressPool: // the store has given addresses of it, or has other reasons for giving none
+		for gw := range c.known {
+			w.gateways.add(gw)
+		}
 	case object.KindReferenceGrant:
 		c.touch(w, object.Ref{Kind: ref.Kind, Namespace: ref.Namespace})
 	}
