@@ -157,8 +157,10 @@ func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 		p.doubts += 2 // one for the search for the Services that are refused
 		return generation, err
 	}
-	p.steps = append(p.steps, step{batch: nft.Batch{Ops: slices.Clone(b.Ops)}})
 	next, err := p.fake.Commit(b, generation)
+	if !errors.Is(err, kernel.ErrStale) { // a repeated batch that changes nothing leaves the generation of nf_tables as it is
+		p.steps = append(p.steps, step{batch: nft.Batch{Ops: slices.Clone(b.Ops)}})
+	}
 	if err == nil && len(b.Ops) > 0 && !forgets(b) {
 		if after, _ := p.fake.View(); reflect.DeepEqual(before, after) { // what is shared is not compared
 			p.wrong = append(p.wrong, fmt.Sprintf("a commit of %d operations changes nothing", len(b.Ops)))
