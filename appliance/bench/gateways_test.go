@@ -72,8 +72,9 @@ func (x *box) writeRoute(blue, green int) {
 	x.Manifests.Write("probe-route.yaml", udpRoute("probe", "probe", "u0", fmt.Sprintf("default/blue %d", blue), fmt.Sprintf("shop/green %d", green)))
 }
 
-func (x *box) writeShares(blue, green int, endpoints []netip.Addr) {
-	x.Manifests.Write("probe-shares.yaml", share("plain-blue", blue, probeBlue)+share("plain-green", green, endpoints))
+// Both sides have a Service with the green endpoint at an address of its own: a backend of the Gateway is one, and it changes too.
+func (x *box) writeShares(blue, green int, endpoints, own []netip.Addr) {
+	x.Manifests.Write("probe-shares.yaml", service("own", "", "UDP")+slice("own", "UDP", own)+share("plain-blue", blue, probeBlue)+share("plain-green", green, endpoints))
 }
 
 func (x *box) writeGreen(endpoints []netip.Addr) {
@@ -86,12 +87,14 @@ var gatewayChanges = []struct {
 	name           string
 	gateway, plain func(x *box, odd bool)
 }{
-	{"a weight", func(x *box, odd bool) { x.writeRoute(9, ifOdd(odd, 5, 1)) }, func(x *box, odd bool) { x.writeShares(9, ifOdd(odd, 5, 1), probeGreen) }},
-	{"an endpoint", func(x *box, odd bool) { x.writeGreen(ifOdd(odd, singleAt[:1], probeGreen)) }, func(x *box, odd bool) { x.writeShares(9, 1, ifOdd(odd, singleAt[:1], probeGreen)) }},
-	{"a backend that is emptied, or has its endpoint again", func(x *box, odd bool) { x.writeGreen(ifOdd(odd, nil, probeGreen)) }, func(x *box, odd bool) { x.writeShares(9, 1, ifOdd(odd, nil, probeGreen)) }},
+	{"a weight", func(x *box, odd bool) { x.writeRoute(9, ifOdd(odd, 5, 1)) }, func(x *box, odd bool) { x.writeShares(9, ifOdd(odd, 5, 1), probeGreen, probeGreen) }},
+	{"an endpoint", func(x *box, odd bool) { x.writeGreen(ifOdd(odd, singleAt[:1], probeGreen)) }, func(x *box, odd bool) {
+		x.writeShares(9, 1, ifOdd(odd, singleAt[:1], probeGreen), ifOdd(odd, singleAt[:1], probeGreen))
+	}},
+	{"a backend that is emptied, or has its endpoint again", func(x *box, odd bool) { x.writeGreen(ifOdd(odd, nil, probeGreen)) }, func(x *box, odd bool) { x.writeShares(9, 1, ifOdd(odd, nil, probeGreen), ifOdd(odd, nil, probeGreen)) }},
 	{"a grant that goes, or comes", func(x *box, odd bool) {
 		x.Manifests.Write("probe-grant.yaml", ifOdd(odd, strings.ReplaceAll(grant, "UDPRoute", "TCPRoute"), grant))
-	}, func(x *box, odd bool) { x.writeShares(9, 1, ifOdd(odd, nil, probeGreen)) }},
+	}, func(x *box, odd bool) { x.writeShares(9, 1, ifOdd(odd, nil, probeGreen), probeGreen) }},
 }
 
 func ifOdd[T any](odd bool, then, otherwise T) T {
@@ -116,7 +119,7 @@ func BenchmarkGateways(b *testing.B) {
 		}, "--load-balancer-pool=198.18.0.0/16")
 		x.writeRoute(9, 1)
 		x.writeGreen(probeGreen)
-		x.writeShares(9, 1, probeGreen)
+		x.writeShares(9, 1, probeGreen, probeGreen)
 		x.Start()
 		x.settle(b)
 		x.watch(b)
@@ -141,7 +144,7 @@ func BenchmarkGateways(b *testing.B) {
 			odd := step%2 == 0
 			at := ifOdd(odd, probeGreen[0], probeBlue[0])
 			took[0] = append(took[0], x.packet(b, probeGateway, at, func() { x.writeRoute(ifOdd(odd, 0, 1), ifOdd(odd, 1, 0)) }))
-			took[1] = append(took[1], x.packet(b, probeShares, at, func() { x.writeShares(ifOdd(odd, 0, 1), ifOdd(odd, 1, 0), probeGreen) }))
+			took[1] = append(took[1], x.packet(b, probeShares, at, func() { x.writeShares(ifOdd(odd, 0, 1), ifOdd(odd, 1, 0), probeGreen, probeGreen) }))
 		}
 		results.add(section, "all weight to another backend: to the first packet there", fmt.Sprintf("p50 %s, p99 %s", ms(median(took[0])), ms(quantile(took[0], 0.99))),
 			fmt.Sprintf("%.2fx of the Service", median(ratios(took[0], took[1]))))
