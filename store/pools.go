@@ -297,8 +297,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// concerned are the Services that wait, those with an address that lies in other pools than before or in none, and those without an address of
-// one of their families.
+// concerned are the Services that wait, those with an address that lies in other pools than before or in none, and those without an
+// address of one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {
 		i := slices.IndexFunc(pools, func(p alloc.Pool) bool { return p.Contains(addr) })

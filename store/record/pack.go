@@ -99,7 +99,8 @@ var placesOfCommon = sync.OnceValue(func() (p places) {
 })
 
 // shorten returns a form of the bytes behind common: literal bytes, and references to bytes before, as LZ77 has them. A literal is twice
-// its length and the bytes, a reference twice its length plus one and the distance; numbers are uvarints.
+// its length and the bytes, a reference twice its length plus one and the distance; numbers are uvarints. compress/flate with common as its
+// dictionary takes 21 µs instead of 3 (4.5 instead of 2.1 back) for a quarter less: 6 % of the CPU time of a cold start, 4 % of a change.
 func shorten(text []byte) (form []byte) {
 	seen := placesOfCommon()
 	from := len(common) // of the bytes that are not in the form yet
