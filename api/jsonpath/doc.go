@@ -15,5 +15,5 @@
 // costs to parse. The package computes only, and imports nothing of ours.
 //
 //	t, err := jsonpath.Parse(`{range .items[*]}{.metadata.name}{"\n"}{end}`)
-//	err = t.Execute(os.Stdout, list)
+//	text := t.Execute(list)
 package jsonpath

@@ -289,7 +289,7 @@ func (a *applying) result(d *resource.Document, r wire.Applied) error {
 		a.version = max(a.version, version)
 	}
 	if a.printer != nil {
-		return a.printer.Object(d.Kind, r.Object)
+		return a.printer.Object(d.Target, r.Object)
 	}
 	result := r.Result
 	if result == wire.Removed {
@@ -410,12 +410,7 @@ func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (g
 	if a.set != "" {
 		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
 	}
-	_, err = a.c.Each(ctx, resource.CollectionPath(k, ""), query, func(raw json.RawMessage) error {
-		o, err := resource.DecodeObject(raw)
-		if err != nil {
-			return err
-		}
-		t := resource.Target{Kind: k, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)}
+	err = resource.Each(ctx, a.c, resource.Target{Kind: k}, query, func(t resource.Target, o client.Object) error {
 		if a.isLeftOver(t, o) {
 			gone = append(gone, victim{Target: t, uid: resource.TextField(o, "metadata", "uid")}) // if it still is the one that was seen
 		}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -140,11 +139,9 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 			victims = append(victims, victim{Target: t})
 			continue
 		}
-		_, err := d.c.Each(ctx, t.Path(), resource.Selectors(v), func(raw json.RawMessage) error {
-			o, err := resource.DecodeObject(raw)
-			victims = append(victims, victim{uid: resource.TextField(o, "metadata", "uid"),
-				Target: resource.Target{Kind: t.Kind, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)}})
-			return err
+		err := resource.Each(ctx, d.c, t, resource.Selectors(v), func(t resource.Target, o client.Object) error {
+			victims = append(victims, victim{Target: t, uid: resource.TextField(o, "metadata", "uid")})
+			return nil
 		})
 		if err != nil {
 			return nil, nil, err
@@ -183,12 +180,11 @@ func (d *deleting) consequence(ctx context.Context, victims []victim) (string, e
 			others++
 		}
 	}
-	k, _ := resource.KindNamed("services")
 	for _, one := range victims {
 		if one.Kind.Name != object.KindNamespace {
 			continue
 		}
-		within, err := resource.TypedList[object.Service](ctx, d.c, resource.CollectionPath(k, one.Name), nil)
+		within, err := resource.List[object.Service](ctx, d.c, "services", one.Name, nil)
 		if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
 			continue
 		} else if err != nil {

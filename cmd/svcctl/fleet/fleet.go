@@ -211,7 +211,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 		boxes[i] = appliance.FleetBox(&o.Boxes[i])
 	}
 	if o.ID != "" { // else it is unknown
-		b.WriteString("\n" + resource.BoxTable(boxes, resource.BoxLook{}))
+		b.WriteString("\n" + resource.BoxText(boxes))
 	}
 	return b.String()
 }
@@ -231,7 +231,7 @@ func fleetBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	if err != nil {
 		return resource.OfFleet(err)
 	}
-	if err := env.Output(v, f, func() string { return resource.BoxTable(f.Boxes, resource.BoxLook{}) }); err != nil {
+	if err := env.Output(v, f, func() string { return resource.BoxText(f.Boxes) }); err != nil {
 		return err
 	}
 	return resource.NotOK(f.Boxes)

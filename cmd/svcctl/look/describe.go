@@ -2,7 +2,6 @@ package look
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -56,28 +55,11 @@ func runDescribe(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	}
 	var missing []error
 	for _, t := range what {
-		if t.Name != "" {
-			o, err := d.c.Get(ctx, t.Path(), nil)
-			if f, is := errors.AsType[*wire.Failure](err); is {
-				missing = append(missing, f)
-				continue
-			}
-			if err == nil {
-				err = d.one(ctx, t, o)
-			}
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		_, err := d.c.Each(ctx, t.Path(), resource.Selectors(v), func(raw json.RawMessage) error {
-			o, err := resource.DecodeObject(raw)
-			if err != nil {
-				return err
-			}
-			return d.one(ctx, resource.Target{Kind: t.Kind, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)}, o)
-		})
-		if err != nil {
+		described := d.count
+		err := resource.Each(ctx, d.c, t, resource.Selectors(v), func(t resource.Target, o client.Object) error { return d.one(ctx, t, o) })
+		if f, is := errors.AsType[*wire.Failure](err); is && t.Name != "" && d.count == described {
+			missing = append(missing, f)
+		} else if err != nil {
 			return err
 		}
 	}

@@ -155,7 +155,7 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	}
 	for _, plural := range []string{"tcproutes", "udproutes", "tlsroutes", "httproutes"} {
 		k, _ := resource.KindNamed(plural)
-		routes, err := resource.TypedList[diagnose.Route](ctx, c, resource.CollectionPath(k, ""), nil)
+		routes, err := resource.List[diagnose.Route](ctx, c, plural, "", nil)
 		if err != nil {
 			return err
 		}
@@ -164,8 +164,7 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 		}
 		f.Routes = append(f.Routes, routes...)
 	}
-	sets, _ := resource.KindNamed("listenersets")
-	if f.Sets, err = resource.TypedList[object.ListenerSet](ctx, c, resource.CollectionPath(sets, ""), nil); err != nil {
+	if f.Sets, err = resource.List[object.ListenerSet](ctx, c, "listenersets", "", nil); err != nil {
 		return err
 	}
 	if f.Slices, err = slicesOfGateways(ctx, c, t.Namespace); err != nil {
@@ -176,8 +175,7 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 
 // slicesOfGateways are the EndpointSlices that are generated of Gateways in a namespace.
 func slicesOfGateways(ctx context.Context, c *client.Client, namespace string) ([]*object.EndpointSlice, error) {
-	k, _ := resource.KindNamed("endpointslices")
-	return resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, namespace), url.Values{"labelSelector": {object.LabelGateway}})
+	return resource.List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {object.LabelGateway}})
 }
 
 // questionText is the question as it is written.
@@ -231,9 +229,7 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 			}
 		}
 		if selector := f.Service.Spec.Selector; len(selector) > 0 {
-			k, _ := resource.KindNamed("pods")
-			f.Pods, err = resource.TypedList[object.Pod](ctx, c, resource.CollectionPath(k, f.Namespace), url.Values{"labelSelector": {describe.Pairs(selector)}})
-			if err != nil {
+			if f.Pods, err = resource.List[object.Pod](ctx, c, "pods", f.Namespace, url.Values{"labelSelector": {describe.Pairs(selector)}}); err != nil {
 				return err
 			}
 		}
@@ -280,7 +276,7 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	q.Address = q.Address.WithZone("")
 	k, _ := resource.KindNamed("services")
 	having := func(field, value string) ([]*object.Service, error) {
-		return resource.TypedList[object.Service](ctx, c, resource.CollectionPath(k, ""), url.Values{"fieldSelector": {field + "=" + value}})
+		return resource.List[object.Service](ctx, c, "services", "", url.Values{"fieldSelector": {field + "=" + value}})
 	}
 	var all, withPort []*object.Service
 	var err error
@@ -408,8 +404,7 @@ func served(ctx context.Context, c *client.Client, all []*object.Service, first 
 
 // backendsAt returns the Services that an address is an endpoint of; with a port, on a port of that number if one is.
 func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (backends []diagnose.Backend, err error) {
-	k, _ := resource.KindNamed("endpointslices")
-	all, err := resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, ""), url.Values{"fieldSelector": {selector.FieldAddress + "=" + q.Address.String()}})
+	all, err := resource.List[object.EndpointSlice](ctx, c, "endpointslices", "", url.Values{"fieldSelector": {selector.FieldAddress + "=" + q.Address.String()}})
 	if err != nil {
 		return nil, err
 	}

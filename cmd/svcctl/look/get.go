@@ -17,7 +17,6 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
-	"svcctl.io/svcctl/store/kind"
 )
 
 func GetVerb() *cli.Verb {
@@ -49,52 +48,137 @@ type getting struct {
 	query  url.Values // the selectors
 	labels []string   // that have columns
 	prefix bool       // the kind stands before names
+	fleet  *wire.Fleet
+	boxes  []wire.FleetBox // those that are printed
 }
 
-// runGet prints objects.
+// runGet prints objects. It exits with 1 when there is a box among them that is not OK.
 func runGet(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	boxes, rest, err := takeBoxes(args)
-	if err != nil {
-		return err
-	}
-	if boxes != nil {
-		return getBoxes(ctx, env, v, boxes, rest)
-	}
-	g, what, err := newGetting(env, v, args)
-	if err != nil {
-		return err
-	}
-	if v.Option("watch").On() {
-		return g.watch(ctx, what)
-	}
-	if g.form.IsTable() {
-		return g.tables(ctx, what)
-	}
-	return g.objects(ctx, what)
-}
-
-// newGetting judges the command line.
-func newGetting(env *cli.Env, v *cli.Verb, args []string) (*getting, []resource.Target, error) {
 	if len(args) == 0 && !v.Option("filename").IsSet() {
-		return nil, nil, cli.Usagef("get what? Give a kind, as in `svcctl get services`; the kinds are %s", strings.Join(resource.Plurals(), ", "))
+		return cli.Usagef("get what? Give a kind, as in `svcctl get services`; the kinds are %s", strings.Join(resource.Plurals(), ", "))
 	}
-	what, err := resource.Selected(env, v, args)
+	what, err := resource.Selected(env, v, args, resource.Boxes)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	g := &getting{env: env, v: v, all: v.Option("all-namespaces").On(), query: resource.Selectors(v), labels: v.List("label-columns")}
 	if g.form, err = resource.FormOf(v); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if text := v.Option("sort-by").Text(); text != "" {
 		if g.sortBy, err = jsonpath.ParseExpression(text); err != nil {
-			return nil, nil, cli.Usagef("--sort-by %s: %v", text, err)
+			return cli.Usagef("--sort-by %s: %v", text, err)
 		}
 	}
 	several := slices.ContainsFunc(what, func(t resource.Target) bool { return t.Kind.Plural != what[0].Kind.Plural })
 	g.prefix = several || v.Option("show-kind").On()
+	if slices.ContainsFunc(what, isBoxes) {
+		if err := g.checkBoxes(several); err != nil {
+			return err
+		}
+	}
 	g.c = env.Client(v)
-	return g, what, nil
+	switch document := g.form.Name == cli.FormYAML || g.form.Name == cli.FormJSON || g.form.Name == cli.FormJSONPath; {
+	case v.Option("watch").On():
+		return g.watch(ctx, what)
+	case g.form.IsTable():
+		err = g.tables(ctx, what)
+	case document && isBoxes(what[0]):
+		err = g.fleetDocument(ctx, what)
+	default:
+		err = g.objects(ctx, what)
+	}
+	return errors.Join(resource.NotOK(g.boxes), err)
+}
+
+func isBoxes(t resource.Target) bool { return t.Kind.Plural == resource.Boxes.Plural }
+
+// checkBoxes refuses options that do not apply to boxes; several is set when there are other kinds, too.
+func (g *getting) checkBoxes(several bool) error {
+	for name, instead := range map[string]string{
+		"watch":          "they cannot be watched: run `watch svcctl get boxes`",
+		"selector":       "they have no labels: name those that you want, as `svcctl get boxes gw1 gw2`",
+		"field-selector": "they have no fields to select by: name those that you want, as `svcctl get boxes gw1 gw2`",
+		"sort-by":        "they come by name: leave out --sort-by",
+		"show-labels":    "they have no labels: `svcctl get nodes --show-labels` shows those of their Nodes",
+		"label-columns":  "they have no labels: `svcctl get nodes -L LABEL` shows those of their Nodes",
+	} {
+		if o := g.v.Option(name); o.IsSet() && o.Text() != "false" {
+			return cli.Usagef("boxes are no objects: %s", instead)
+		}
+	}
+	if several && !g.form.IsTable() && g.form.Name != cli.FormName {
+		return cli.Usagef("boxes are no objects, and -o %s cannot print them with some: ask for them alone, as `svcctl get boxes -o %s`", g.form.Name, g.v.Option("output").Text())
+	}
+	return nil
+}
+
+// boxesOf returns the boxes of a target; the error is of reason NotFound for a name without one.
+func (g *getting) boxesOf(ctx context.Context, t resource.Target) (boxes []wire.FleetBox, err error) {
+	if g.fleet == nil {
+		if g.fleet, err = client.Call(ctx, g.c, wire.GetFleet, wire.None{}); err != nil {
+			return nil, resource.OfFleet(err)
+		}
+	}
+	for _, b := range g.fleet.Boxes {
+		if t.Name == "" || t.Name == b.Name {
+			boxes = append(boxes, b)
+		}
+	}
+	if t.Name != "" && boxes == nil {
+		return nil, wire.NotFound("no box %q has reported to this fleet: `svcctl get boxes` lists those that have", t.Name)
+	}
+	g.boxes = append(g.boxes, boxes...)
+	return boxes, nil
+}
+
+// fleetDocument prints the fleet with its boxes, or with those that are named; one that is named alone is a document of its own.
+func (g *getting) fleetDocument(ctx context.Context, what []resource.Target) error {
+	var missing []error
+	for _, t := range what {
+		if _, err := g.boxesOf(ctx, t); g.isMissing(err, t) {
+			missing = g.noteMissing(missing, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(g.boxes) == 0 && what[0].Name != "" {
+		return errors.Join(missing...)
+	}
+	fleet := *g.fleet
+	fleet.Boxes = g.boxes
+	var document any = fleet
+	if len(what) == 1 && what[0].Name != "" {
+		document = g.boxes[0]
+	}
+	plain, err := plainly(document)
+	if err == nil {
+		err = g.env.Output(g.v, document, func() string { return g.form.Template(plain) })
+	}
+	return errors.Join(append([]error{err}, missing...)...)
+}
+
+// plainly is a value as its JSON has it.
+func plainly(v any) (client.Object, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return resource.DecodeObject(text)
+}
+
+// isMissing reports whether an error is that a named object does not exist.
+func (g *getting) isMissing(err error, t resource.Target) bool {
+	f, is := errors.AsType[*wire.Failure](err)
+	return is && f.Reason == wire.ReasonNotFound && t.Name != ""
+}
+
+// noteMissing adds the error of an object that does not exist, unless --ignore-not-found is given.
+func (g *getting) noteMissing(missing []error, err error) []error {
+	if g.v.Option("ignore-not-found").On() {
+		return missing
+	}
+	return append(missing, err)
 }
 
 // objects prints whole objects.
@@ -103,24 +187,22 @@ func (g *getting) objects(ctx context.Context, what []resource.Target) error {
 	named := what[0].Name != ""
 	w.List = !named || len(what) > 1
 	type found struct {
-		kind kind.Kind
-		o    client.Object
+		t resource.Target
+		o client.Object
 	}
 	var kept []found // to be sorted
-	each := func(k kind.Kind, o client.Object) error {
+	each := func(t resource.Target, o client.Object) error {
 		if g.sortBy != nil {
-			kept = append(kept, found{k, o})
+			kept = append(kept, found{t, o})
 			return nil
 		}
-		return w.Object(k, o)
+		return w.Object(t, o)
 	}
 	var missing []error
 	for _, t := range what {
-		err := g.one(ctx, t, each)
-		if f, is := errors.AsType[*wire.Failure](err); is && f.Reason == wire.ReasonNotFound && named {
-			if !g.v.Option("ignore-not-found").On() {
-				missing = append(missing, f)
-			}
+		err := g.each(ctx, t, each)
+		if g.isMissing(err, t) {
+			missing = g.noteMissing(missing, err)
 			w.List = w.List && len(what) > 1
 		} else if err != nil {
 			return err
@@ -128,7 +210,7 @@ func (g *getting) objects(ctx context.Context, what []resource.Target) error {
 	}
 	slices.SortStableFunc(kept, func(a, b found) int { return g.compare(a.o, b.o) })
 	for _, f := range kept {
-		if err := w.Object(f.kind, f.o); err != nil {
+		if err := w.Object(f.t, f.o); err != nil {
 			return err
 		}
 	}
@@ -138,23 +220,31 @@ func (g *getting) objects(ctx context.Context, what []resource.Target) error {
 	return errors.Join(append([]error{w.End()}, missing...)...)
 }
 
-// one calls f for the object, or the objects, of a target.
-func (g *getting) one(ctx context.Context, t resource.Target, f func(kind.Kind, client.Object) error) error {
-	if t.Name != "" {
-		o, err := g.c.Get(ctx, t.Path(), nil)
+// each calls f for the objects, or the boxes, of a target.
+func (g *getting) each(ctx context.Context, t resource.Target, f func(resource.Target, client.Object) error) error {
+	if !isBoxes(t) {
+		return resource.Each(ctx, g.c, t, g.query, f)
+	}
+	boxes, err := g.boxesOf(ctx, t)
+	for i := range boxes {
+		var plain client.Object
+		if plain, err = plainly(boxes[i]); err == nil {
+			err = f(resource.Target{Kind: t.Kind, Name: boxes[i].Name}, plain)
+		}
 		if err != nil {
 			return err
 		}
-		return f(t.Kind, o)
 	}
-	_, err := g.c.Each(ctx, t.Path(), g.query, func(raw json.RawMessage) error {
-		o, err := resource.DecodeObject(raw)
-		if err != nil {
-			return fmt.Errorf("read an object of %s: %w", t.Path(), err)
-		}
-		return f(t.Kind, o)
-	})
 	return err
+}
+
+// table is the Table of a target.
+func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, error) {
+	if !isBoxes(t) {
+		return g.c.Table(ctx, t.Path(), g.tableQuery(t))
+	}
+	boxes, err := g.boxesOf(ctx, t)
+	return resource.BoxTable(boxes), err
 }
 
 // compare is the order of --sort-by: what has no value comes first.
@@ -166,10 +256,7 @@ func (g *getting) compare(a, b client.Object) int {
 	if c, comparable := jsonpath.Compare(x[0], y[0]); comparable {
 		return c
 	}
-	s, _ := jsonpath.Text(x[0])
-	t, _ := jsonpath.Text(y[0])
-	c, _ := jsonpath.Compare(s, t)
-	return c
+	return strings.Compare(jsonpath.Text(x[0]), jsonpath.Text(y[0]))
 }
 
 // sheet prints the Tables of one kind: which columns there are does not change while
@@ -190,11 +277,9 @@ func (g *getting) tables(ctx context.Context, what []resource.Target) error {
 		s := &sheet{g: g, target: same[0]}
 		var rows []client.Row
 		for _, t := range same {
-			table, err := g.c.Table(ctx, t.Path(), g.tableQuery(t))
-			if f, is := errors.AsType[*wire.Failure](err); is && f.Reason == wire.ReasonNotFound && t.Name != "" {
-				if !g.v.Option("ignore-not-found").On() {
-					missing = append(missing, f)
-				}
+			table, err := g.table(ctx, t)
+			if g.isMissing(err, t) {
+				missing = g.noteMissing(missing, err)
 				continue
 			}
 			if err != nil {

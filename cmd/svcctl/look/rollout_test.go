@@ -16,9 +16,9 @@ func TestRolloutIsShown(t *testing.T) {
 	s.Rollout.Here = false
 	matches(t, StatusPage(s, time.Time{}, false, false), "this box has the versions before")
 	boxes := []wire.FleetBox{{Name: "gw1", Rollout: "new"}, {Name: "gw2", Rollout: "before"}}
-	matches(t, resource.BoxTable(boxes, resource.BoxLook{}), "SINCE +ROLLOUT")
-	matches(t, resource.BoxTable(boxes, resource.BoxLook{}), "- +before")
-	if boxes[0].Rollout, boxes[1].Rollout = "", ""; strings.Contains(resource.BoxTable(boxes, resource.BoxLook{}), "ROLLOUT") {
+	matches(t, resource.BoxText(boxes), "SINCE +ROLLOUT")
+	matches(t, resource.BoxText(boxes), "- +before")
+	if boxes[0].Rollout, boxes[1].Rollout = "", ""; strings.Contains(resource.BoxText(boxes), "ROLLOUT") {
 		t.Error("boxes without a rollout have a column for it")
 	}
 }

@@ -2,7 +2,6 @@ package look
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,8 +138,7 @@ func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 			return false
 		}
 		for _, value := range e.Find(o) {
-			text, err := jsonpath.Text(value)
-			if err == nil && text != "" && (!wanted || text == want) {
+			if text := jsonpath.Text(value); text != "" && (!wanted || text == want) {
 				return true
 			}
 		}
@@ -218,10 +216,9 @@ func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited
 func listed(ctx context.Context, c *client.Client, what []resource.Target, query map[string][]string) ([]resource.Target, error) {
 	var all []resource.Target
 	for _, t := range what {
-		_, err := c.Each(ctx, t.Path(), query, func(raw json.RawMessage) error {
-			o, err := resource.DecodeObject(raw)
-			all = append(all, resource.Target{Kind: t.Kind, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)})
-			return err
+		err := resource.Each(ctx, c, t, query, func(t resource.Target, _ client.Object) error {
+			all = append(all, t)
+			return nil
 		})
 		if err != nil {
 			return nil, err

@@ -9,21 +9,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/kind"
 )
 
-// The boxes of a fleet among what `svcctl get` lists. They are no objects of the API, and have no metadata, labels or versions;
-// options that need those are refused.
-
-// boxesWord is the word for boxes, as a kind.
-const boxesWord = "boxes"
-
-func IsBoxes(word string) bool {
-	word = strings.ToLower(word)
-	return word == boxesWord || word == "box"
-}
+// Boxes stands for the boxes of a fleet among the kinds that `svcctl get` lists. They are no objects of the API, and have no metadata,
+// labels or versions: options that need those are refused.
+var Boxes = kind.Kind{Name: "Box", Plural: "boxes", Verbs: []string{"get", "list"}}
 
 // NotOK is an error that names the boxes that are not OK; nil: all are.
 func NotOK(boxes []wire.FleetBox) error {
@@ -39,56 +34,53 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxLook has the options of a table of boxes.
-type BoxLook struct {
-	Wide   bool // what they accepted, and why they are not OK
-	Prefix bool // the kind before names
-	Bare   bool // no line above
-}
-
-// BoxTable is a line for each box.
-func BoxTable(boxes []wire.FleetBox, look BoxLook) string {
-	if len(boxes) == 0 {
-		return "No box has joined yet.\n"
+// BoxTable has a row for each box. A column that no box has a value for is left out.
+func BoxTable(boxes []wire.FleetBox) *client.Table {
+	t := &client.Table{}
+	for _, name := range []string{"Name", "Zone", "Version", "State", "Revision", "Problems", "Since"} {
+		t.Columns = append(t.Columns, client.Column{Name: name})
 	}
-	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
-	rollout := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Rollout != "" })
-	row := func(b *wire.FleetBox) []string {
-		name, since := output.CellText(b.Name), "-"
-		if look.Prefix {
-			name = "box/" + name
-		}
+	for _, b := range boxes {
+		since := "-"
 		if !b.Since.IsZero() {
 			since = output.Stamp(b.Since)
 		}
-		return []string{name, output.CellText(cmp.Or(b.Zone, "-")), output.CellText(b.Version), output.CellText(b.State), fmt.Sprint(b.Programmed), fmt.Sprint(b.Problems), since}
+		t.Rows = append(t.Rows, client.Row{Cells: []any{b.Name, cmp.Or(b.Zone, "-"), b.Version, b.State, b.Programmed, b.Problems, since}})
 	}
-	head := []string{"NAME", "ZONE", "VERSION", "STATE", "REVISION", "PROBLEMS", "SINCE"}
-	more := func(line []string, b *wire.FleetBox) []string {
-		add := func(is bool, title, text string) {
-			switch {
-			case is && b == nil:
-				line = append(line, title)
-			case is:
-				line = append(line, cmp.Or(output.CellText(text), "-"))
-			}
+	add := func(name string, priority int, of func(b *wire.FleetBox) any) {
+		t.Columns = append(t.Columns, client.Column{Name: name, Priority: priority})
+		for i := range boxes {
+			t.Rows[i].Cells = append(t.Rows[i].Cells, of(&boxes[i]))
 		}
-		of := cmp.Or(b, &wire.FleetBox{})
-		add(leaves, "FOLLOWS", cmp.Or(of.Core, "etcd"))
-		add(rollout, "ROLLOUT", of.Rollout)
-		add(look.Wide, "ACCEPTED", fmt.Sprint(of.Accepted))
-		add(look.Wide, "WHY", of.Why)
-		return line
 	}
-	var rows [][]string
-	if !look.Bare {
-		rows = append(rows, more(head, nil))
+	if slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" }) {
+		add("Follows", 0, func(b *wire.FleetBox) any { return cmp.Or(b.Core, "etcd") })
 	}
-	for i := range boxes {
-		rows = append(rows, more(row(&boxes[i]), &boxes[i]))
+	if slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Rollout != "" }) {
+		add("Rollout", 0, func(b *wire.FleetBox) any { return cmp.Or(b.Rollout, "-") })
 	}
-	var g output.Grid
-	return g.Text(rows...)
+	add("Accepted", 1, func(b *wire.FleetBox) any { return b.Accepted })
+	add("Why", 1, func(b *wire.FleetBox) any { return cmp.Or(b.Why, "-") })
+	return t
+}
+
+// BoxText is the table of boxes, without the columns of wide output.
+func BoxText(boxes []wire.FleetBox) string {
+	if len(boxes) == 0 {
+		return "No box has joined yet.\n"
+	}
+	t := BoxTable(boxes)
+	rows := make([][]string, 1+len(t.Rows))
+	for i, c := range t.Columns {
+		if c.Priority > 0 {
+			continue
+		}
+		rows[0] = append(rows[0], strings.ToUpper(c.Name))
+		for k, row := range t.Rows {
+			rows[1+k] = append(rows[1+k], output.CellText(row.Cells[i]))
+		}
+	}
+	return new(output.Grid).Text(rows...)
 }
 
 // OfFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +11,6 @@ import (
 	"svcctl.io/svcctl/api/jsonpath"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
-	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -99,11 +100,11 @@ func (f Form) Row(o any) []string {
 	for _, c := range f.columns {
 		var texts []string
 		for _, value := range c.path.Find(o) {
-			text, err := jsonpath.Text(value)
-			if err != nil || value == nil {
-				text = "<none>"
+			text := "<none>"
+			if value != nil {
+				text = output.CellText(jsonpath.Text(value))
 			}
-			texts = append(texts, output.CellText(text))
+			texts = append(texts, text)
 		}
 		if texts == nil {
 			texts = []string{"<none>"}
@@ -113,14 +114,8 @@ func (f Form) Row(o any) []string {
 	return row
 }
 
-// Headers returns the headers of the user's columns.
-func (f Form) Headers() []string {
-	var row []string
-	for _, c := range f.columns {
-		row = append(row, c.header)
-	}
-	return row
-}
+// Template is the text of -o jsonpath for an object or a list.
+func (f Form) Template(o any) string { return f.template.Execute(o) }
 
 // Printer prints objects one after the other in a form that is not the server's table.
 // Of a list only jsonpath needs all at once.
@@ -129,21 +124,24 @@ type Printer struct {
 	Form    Form
 	Managed bool // with managedFields
 	Headers bool // of custom-columns
-	// list is set when the objects are one document, a List.
+	// Live is set when custom-columns are printed as they come.
+	Live bool
+	// List is set when the objects are one document, a List.
 	List bool
-	// single is set when the input is a List once there is more than one object.
+	// Single is set when the input is a List once there is more than one object.
 	Single bool
 	held   client.Object // the first one, until that is known
 
 	Count int
 	kept  []any      // for jsonpath
 	rows  [][]string // for custom-columns
+	grid  output.Grid
 }
 
-// Object prints an object of a kind. It may change it.
-func (w *Printer) Object(k kind.Kind, o client.Object) error {
-	if o["kind"] == nil { // items of lists do not say it
-		o["kind"], o["apiVersion"] = k.Name, k.APIVersion()
+// Object prints an object. It may change it.
+func (w *Printer) Object(t Target, o client.Object) error {
+	if o["kind"] == nil && t.Kind.Stored() && t.Kind.Version != "" { // items of lists do not have it
+		o["kind"], o["apiVersion"] = t.Kind.Name, t.Kind.APIVersion()
 	}
 	// An expression may ask for fields that are left out for readers.
 	shows := w.Managed || w.Form.Name == cli.FormJSONPath || w.Form.Name == cli.FormColumns
@@ -156,113 +154,17 @@ func (w *Printer) Object(k kind.Kind, o client.Object) error {
 			return nil
 		}
 		w.List, w.Single = true, false
-		if err := w.write(k, w.held); err != nil {
+		if err := w.write(t, w.held); err != nil {
 			return err
 		}
 	}
-	return w.write(k, o)
+	return w.write(t, o)
 }
 
-// write prints an object that is complete.
-func (w *Printer) write(k kind.Kind, o client.Object) error {
-	w.Count++
-	switch w.Form.Name {
-	case cli.FormName:
-		return w.Env.Print(FullName(k, NameOf(o)) + "\n")
-	case cli.FormColumns:
-		w.rows = append(w.rows, w.Form.Row(o))
-		return nil
-	case cli.FormJSONPath:
-		if w.List {
-			w.kept = append(w.kept, o)
-			return nil
-		}
-		return w.Template(o)
-	case cli.FormJSON:
-		return w.json(o)
-	}
-	return w.yaml(o)
-}
-
-func (w *Printer) Template(o any) error {
-	var b strings.Builder
-	if err := w.Form.template.Execute(&b, o); err != nil {
-		return fmt.Errorf("-o jsonpath: %w", err)
-	}
-	return w.Env.Print(b.String())
-}
-
-func (w *Printer) json(o client.Object) error {
-	if !w.List {
-		body, err := encodeJSON(o, "")
-		if err != nil {
-			return err
-		}
-		return w.Env.Print(body + "\n")
-	}
-	const indent = "        "
-	body, err := encodeJSON(o, indent)
-	if err != nil {
-		return err
-	}
-	before := ",\n"
-	if w.Count == 1 {
-		before = "{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n"
-	}
-	return w.Env.Print(before + indent + body)
-}
-
-func (w *Printer) yaml(o client.Object) error {
-	text, err := manifest.YAML(o)
-	if err != nil {
-		return err
-	}
-	body := string(text)
-	if !w.List {
-		if w.Count > 1 {
-			body = "---\n" + body
-		}
-		return w.Env.Print(body)
-	}
-	// An item of a list in the style of YAML's encoder: every line two further in.
-	body = "- " + output.Indent(body, "  ")[len("  "):]
-	if w.Count == 1 {
-		body = "apiVersion: v1\nitems:\n" + body
-	}
-	return w.Env.Print(body)
-}
-
-// End finishes what was begun.
-func (w *Printer) End() error {
-	switch {
-	case w.Single && w.held != nil:
-		return w.write(kind.Kind{}, w.held)
-	case w.Single:
-		return nil
-	case w.Form.Name == cli.FormColumns:
-		rows := w.rows
-		if w.Headers {
-			rows = append([][]string{w.Form.Headers()}, rows...)
-		}
-		var g output.Grid
-		return w.Env.Print(g.Text(rows...))
-	case !w.List:
-		return nil
-	case w.Form.Name == cli.FormJSONPath:
-		if w.kept == nil {
-			w.kept = []any{}
-		}
-		return w.Template(map[string]any{"apiVersion": "v1", "kind": "List", "items": w.kept, "metadata": map[string]any{"resourceVersion": ""}})
-	case w.Form.Name == cli.FormJSON && w.Count == 0:
-		return w.Env.Print("{\n    \"apiVersion\": \"v1\",\n    \"items\": [],\n" + listEndJSON)
-	case w.Form.Name == cli.FormJSON:
-		return w.Env.Print("\n    ],\n" + listEndJSON)
-	case w.Form.Name == cli.FormYAML && w.Count == 0:
-		return w.Env.Print("apiVersion: v1\nitems: []\n" + listEndYAML)
-	case w.Form.Name == cli.FormYAML:
-		return w.Env.Print(listEndYAML)
-	}
-	return nil
+// listTexts are around and between the items of a List.
+var listTexts = map[string]struct{ begin, between, end, empty string }{
+	cli.FormJSON: {"{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n", ",\n", "\n    ],\n" + listEndJSON, "{\n    \"apiVersion\": \"v1\",\n    \"items\": [],\n" + listEndJSON},
+	cli.FormYAML: {"apiVersion: v1\nitems:\n", "", listEndYAML, "apiVersion: v1\nitems: []\n" + listEndYAML},
 }
 
 // How a List ends.
@@ -270,3 +172,99 @@ const (
 	listEndJSON = "    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
 	listEndYAML = "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
 )
+
+// write prints an object that is complete.
+func (w *Printer) write(t Target, o client.Object) error {
+	w.Count++
+	switch w.Form.Name {
+	case cli.FormName:
+		return w.Env.Print(t.String() + "\n")
+	case cli.FormColumns:
+		if w.rows = append(w.rows, w.Form.Row(o)); w.Live {
+			return w.columns()
+		}
+		return nil
+	case cli.FormJSONPath:
+		if w.List {
+			w.kept = append(w.kept, o)
+			return nil
+		}
+		return w.Env.Print(w.Form.Template(o))
+	}
+	text, err := w.encoded(o)
+	switch {
+	case w.List && w.Count == 1:
+		text = listTexts[w.Form.Name].begin + text
+	case w.List:
+		text = listTexts[w.Form.Name].between + text
+	case w.Count > 1 && w.Form.Name == cli.FormYAML:
+		text = "---\n" + text
+	}
+	if err != nil {
+		return err
+	}
+	return w.Env.Print(text)
+}
+
+// encoded is an object in JSON or YAML, indented where it is an item of a List.
+func (w *Printer) encoded(o client.Object) (string, error) {
+	if w.Form.Name == cli.FormJSON {
+		indent := ""
+		if w.List {
+			indent = "        "
+		}
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		e.SetIndent(indent, "    ")
+		if err := e.Encode(o); err != nil {
+			return "", fmt.Errorf("encode as JSON: %w", err)
+		}
+		if w.List {
+			return indent + strings.TrimSuffix(b.String(), "\n"), nil
+		}
+		return b.String(), nil
+	}
+	text, err := manifest.YAML(o)
+	if w.List { // in the style of YAML's encoder: every line two further in
+		return "- " + strings.TrimPrefix(output.Indent(string(text), "  "), "  "), err
+	}
+	return string(text), err
+}
+
+// columns prints the rows in the columns of the user that are not printed yet.
+func (w *Printer) columns() error {
+	rows := w.rows
+	if w.Headers {
+		var heads []string
+		for _, c := range w.Form.columns {
+			heads = append(heads, c.header)
+		}
+		rows = append([][]string{heads}, rows...)
+	}
+	w.rows, w.Headers = nil, false
+	return w.Env.Print(w.grid.Text(rows...))
+}
+
+// End finishes what was begun.
+func (w *Printer) End() error {
+	switch texts := listTexts[w.Form.Name]; {
+	case w.Single && w.held != nil:
+		return w.write(Target{}, w.held)
+	case w.Single:
+		return nil
+	case w.Form.Name == cli.FormColumns:
+		return w.columns()
+	case !w.List:
+		return nil
+	case w.Form.Name == cli.FormJSONPath:
+		if w.kept == nil {
+			w.kept = []any{}
+		}
+		return w.Env.Print(w.Form.Template(map[string]any{"apiVersion": "v1", "kind": "List", "items": w.kept, "metadata": map[string]any{"resourceVersion": ""}}))
+	case w.Count == 0:
+		return w.Env.Print(texts.empty)
+	default:
+		return w.Env.Print(texts.end)
+	}
+}

@@ -64,9 +64,12 @@ func FullName(k kind.Kind, name string) string {
 
 // KindNamed is the kind that a word means: its plural, its singular, a short name, each
 // also with its group after a dot.
-func KindNamed(word string) (kind.Kind, bool) {
+func KindNamed(word string) (kind.Kind, bool) { return named(word, nil) }
+
+// named is KindNamed with further kinds.
+func named(word string, more []kind.Kind) (kind.Kind, bool) {
 	word = strings.ToLower(word)
-	for _, k := range kind.All() {
+	for _, k := range append(kind.All(), more...) {
 		if !k.Stored() {
 			continue
 		}
@@ -83,7 +86,7 @@ func KindNamed(word string) (kind.Kind, bool) {
 const everyKind = "all"
 
 // kindsNamed are the kinds of words with commas between them.
-func kindsNamed(words string) ([]kind.Kind, error) {
+func kindsNamed(words string, more []kind.Kind) ([]kind.Kind, error) {
 	var kinds []kind.Kind
 	add := func(k kind.Kind) {
 		if !slices.ContainsFunc(kinds, func(o kind.Kind) bool { return o.Name == k.Name && o.Group == k.Group }) {
@@ -99,7 +102,7 @@ func kindsNamed(words string) ([]kind.Kind, error) {
 			}
 			continue
 		}
-		k, ok := KindNamed(word)
+		k, ok := named(word, more)
 		if !ok {
 			return nil, UnknownKind(word)
 		}
@@ -109,7 +112,7 @@ func kindsNamed(words string) ([]kind.Kind, error) {
 }
 
 func UnknownKind(word string) error {
-	if IsBoxes(word) {
+	if _, is := named(word, []kind.Kind{Boxes}); is {
 		return cli.Usagef("boxes are no objects: `svcctl get boxes` lists those of a fleet, and each has a Node, as `svcctl describe node NAME` shows it")
 	}
 	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
@@ -145,8 +148,8 @@ func kindWords() []string {
 }
 
 // Targets reads the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Kinds
-// without namespaces have none.
-func Targets(args []string, namespace string) ([]Target, error) {
+// without namespaces have none. more are kinds besides those of the API.
+func Targets(args []string, namespace string, more ...kind.Kind) ([]Target, error) {
 	in := func(k kind.Kind, name string) Target {
 		if !k.Namespaced {
 			return Target{Kind: k, Name: name}
@@ -157,7 +160,7 @@ func Targets(args []string, namespace string) ([]Target, error) {
 	if strings.Contains(args[0], "/") {
 		for _, arg := range args {
 			word, name, slash := strings.Cut(arg, "/")
-			k, ok := KindNamed(word)
+			k, ok := named(word, more)
 			switch {
 			case !slash || name == "" || strings.Contains(name, "/"):
 				return nil, cli.Usagef("%q is not of the form KIND/NAME, as the other arguments are", arg)
@@ -168,7 +171,7 @@ func Targets(args []string, namespace string) ([]Target, error) {
 		}
 		return all, nil
 	}
-	kinds, err := kindsNamed(args[0])
+	kinds, err := kindsNamed(args[0], more)
 	if err != nil {
 		return nil, err
 	}
@@ -212,8 +215,8 @@ func WhichOptions() []*cli.Option {
 	}
 }
 
-// Selected are the targets of a verb with whichOptions and filesOptions.
-func Selected(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
+// Selected are the targets of a verb with WhichOptions and FilesOptions; more are kinds besides those of the API.
+func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Target, error) {
 	if v.Option("filename").IsSet() {
 		return inFiles(env, v, args)
 	}
@@ -221,7 +224,7 @@ func Selected(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	if all {
 		namespace = ""
 	}
-	what, err := Targets(args, namespace)
+	what, err := Targets(args, namespace, more...)
 	if err != nil {
 		return nil, err
 	}

@@ -34,10 +34,11 @@ func Typed(ctx context.Context, c *client.Client, path string, o any) error {
 	return json.Unmarshal(body, o)
 }
 
-// TypedList are the objects that a query finds at a path.
-func TypedList[T any](ctx context.Context, c *client.Client, path string, query url.Values) ([]*T, error) {
+// List are the objects of a kind, by its plural, in a namespace, or in all, that a query finds.
+func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
+	k, _ := KindNamed(plural)
 	var all []*T
-	_, err := c.Each(ctx, path, query, func(raw json.RawMessage) error {
+	_, err := c.Each(ctx, CollectionPath(k, namespace), query, func(raw json.RawMessage) error {
 		o := new(T)
 		all = append(all, o)
 		return json.Unmarshal(raw, o)
@@ -45,10 +46,28 @@ func TypedList[T any](ctx context.Context, c *client.Client, path string, query 
 	return all, err
 }
 
+// Each calls f for the object of a target, or for each of those that a query finds.
+func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f func(Target, client.Object) error) error {
+	if t.Name != "" {
+		o, err := c.Get(ctx, t.Path(), nil)
+		if err != nil {
+			return err
+		}
+		return f(t, o)
+	}
+	_, err := c.Each(ctx, t.Path(), query, func(raw json.RawMessage) error {
+		o, err := DecodeObject(raw)
+		if err != nil {
+			return fmt.Errorf("read an object of %s: %w", t.Path(), err)
+		}
+		return f(Target{t.Kind, NamespaceOf(o), NameOf(o)}, o)
+	})
+	return err
+}
+
 // SlicesOf are the EndpointSlices of a Service.
 func SlicesOf(ctx context.Context, c *client.Client, namespace, name string) ([]*object.EndpointSlice, error) {
-	k, _ := KindNamed("endpointslices")
-	return TypedList[object.EndpointSlice](ctx, c, CollectionPath(k, namespace), url.Values{"labelSelector": {ServiceLabel + "=" + name}})
+	return List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {ServiceLabel + "=" + name}})
 }
 
 // finalizersOf returns the finalizers of an object.
@@ -61,18 +80,6 @@ func finalizersOf(o client.Object) []string {
 		}
 	}
 	return names
-}
-
-// encodeJSON is JSON for people; the first line is not indented.
-func encodeJSON(o any, indent string) (string, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent(indent, "    ")
-	if err := e.Encode(o); err != nil {
-		return "", fmt.Errorf("encode as JSON: %w", err)
-	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
 // Field follows names into an object; nil when there is nothing.
@@ -186,64 +193,66 @@ func Gone(uid string) Condition {
 	return func(o client.Object) bool { return o == nil || uid != "" && TextField(o, "metadata", "uid") != uid }
 }
 
-// Until watches an object until a condition is met. Errors: errNotInTime; those of the
+// Until watches an object until a condition is met. Errors: ErrNotInTime; those of the
 // appliance.
 func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duration, met Condition) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrNotInTime)
 	defer cancel()
-	path := CollectionPath(t.Kind, t.Namespace)
-	query := url.Values{"fieldSelector": {"metadata.name=" + t.Name}}
-	for {
-		version, done, err := list(ctx, c, path, query, met)
-		if err == nil && !done {
-			done, err = watch(ctx, c, path, query, version, met)
-		}
-		switch f, refused := errors.AsType[*wire.Failure](err); {
-		case done:
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil && !(refused && f.Reason == wire.ReasonExpired):
-			return err
-		}
-	}
-}
-
-// list judges the object as it is now.
-func list(ctx context.Context, c *client.Client, path string, query url.Values, met Condition) (version string, done bool, err error) {
-	var found client.Object
-	meta, err := c.Each(ctx, path, query, func(raw json.RawMessage) error {
-		o, err := DecodeObject(raw)
-		found = o
-		return err
-	})
-	if err != nil {
-		return "", false, err
-	}
-	return meta.ResourceVersion, met(found), nil
-}
-
-// watch judges the object after each change.
-func watch(ctx context.Context, c *client.Client, path string, query url.Values, version string, met Condition) (done bool, err error) {
-	q := url.Values{"resourceVersion": {version}}
-	maps.Copy(q, query)
-	err = c.Watch(ctx, path, q, func(change client.Change) error {
-		o := change.Object
-		switch change.Type {
-		case client.Bookmark:
-			return nil
-		case client.Deleted:
-			o = nil
-		}
+	path, query := CollectionPath(t.Kind, t.Namespace), url.Values{"fieldSelector": {"metadata.name=" + t.Name}}
+	judge := func(o client.Object) error {
 		if met(o) {
 			return errMet
 		}
 		return nil
-	})
-	if errors.Is(err, errMet) {
-		return true, nil
 	}
-	return false, err
+	list := func() (string, error) {
+		var found client.Object
+		meta, err := c.Each(ctx, path, query, func(raw json.RawMessage) (err error) {
+			found, err = DecodeObject(raw)
+			return err
+		})
+		if err == nil {
+			err = judge(found)
+		}
+		return meta.ResourceVersion, err
+	}
+	version, err := list()
+	if err == nil {
+		err = Follow(ctx, version, query, list, func(query url.Values, version *string) error {
+			return c.Watch(ctx, path, query, func(change client.Change) error {
+				*version = VersionOf(change.Object)
+				switch change.Type {
+				case client.Bookmark:
+					return nil
+				case client.Deleted:
+					change.Object = nil
+				}
+				return judge(change.Object)
+			})
+		})
+	}
+	switch {
+	case errors.Is(err, errMet):
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Follow watches from a version on, which watch moves as it goes, and again when a watch ends, until there is an error or ctx is done. When
+// changes were missed, it lists first.
+func Follow(ctx context.Context, version string, query url.Values, list func() (version string, err error), watch func(query url.Values, version *string) error) (err error) {
+	for err == nil && ctx.Err() == nil {
+		q := maps.Clone(query)
+		q.Set("resourceVersion", version)
+		q.Set("allowWatchBookmarks", "true")
+		err = watch(q, &version)
+		if f, is := errors.AsType[*wire.Failure](err); is && f.Reason == wire.ReasonExpired {
+			version, err = list()
+		}
+	}
+	return err
 }
 
 // Kept returns why an object that is being deleted still exists, with the next step.
