@@ -3,7 +3,6 @@
 package control
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,6 +57,7 @@ type gateways struct {
 	applied uint64                       // the revision that the dataplane has
 	waiting map[object.Ref]bool          // Gateways with a condition that waits for the dataplane
 	trouble map[string][]gateway.Trouble // of generated Services in the dataplane
+	shown   map[string][]gateway.Trouble // of generated Services, as the statuses have it
 }
 
 // served is a Gateway as it was planned last.
@@ -78,7 +78,7 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	return &gateways{
 		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
 		children: map[object.Ref]refs{}, parents: map[object.Ref][]object.Ref{}, users: map[object.Ref]refs{}, of: map[string]object.Ref{},
-		known: map[object.Ref]*served{}, problems: map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
+		known: map[object.Ref]*served{}, problems: map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{}, shown: map[string][]gateway.Trouble{},
 	}
 }
 
@@ -131,6 +131,11 @@ func (c *gateways) sync() error {
 	}
 	if len(changes.Services) > 0 { // nothing waits for them
 		maps.Copy(c.again, c.stuck)
+		for key, shown := range c.shown { // a Service may wait for another reason
+			if gw, is := c.of[key]; is && !slices.Equal(c.Trouble(key), shown) {
+				w.gateways.add(gw)
+			}
+		}
 	}
 	c.seen = changes.Revision
 	if len(w.gateways)+len(w.routes) == 0 && !w.classes {
@@ -286,21 +291,19 @@ func (c *gateways) plan(w *work) error {
 // runAhead sets ahead to the EndpointSlices of the Services that a batch changes; false: it changes other objects too.
 func (c *gateways) runAhead(b *batch) bool {
 	ahead := map[string][]*object.EndpointSlice{}
-	replace := func(ref object.Ref, service string, with ...*object.EndpointSlice) {
+	replace := func(old *object.EndpointSlice, with ...*object.EndpointSlice) {
+		service := old.Metadata.Namespace + "/" + old.Metadata.Labels[object.LabelServiceName]
 		if _, has := ahead[service]; !has {
 			_, list, _ := c.store.Service(service)
 			ahead[service] = slices.Clone(list)
 		}
-		list := slices.DeleteFunc(ahead[service], func(s *object.EndpointSlice) bool { return s.Metadata.Name == ref.Name })
+		list := slices.DeleteFunc(ahead[service], func(s *object.EndpointSlice) bool { return s.Metadata.Name == old.Metadata.Name })
 		ahead[service] = slices.SortedFunc(slices.Values(append(list, with...)), func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	}
-	serviceOf := func(s *object.EndpointSlice) string {
-		return s.Metadata.Namespace + "/" + s.Metadata.Labels[object.LabelServiceName]
 	}
 	for _, ref := range b.deletes {
 		was, _ := c.store.Get(ref)
 		if s, is := was.(*object.EndpointSlice); is {
-			replace(ref, serviceOf(s))
+			replace(s)
 		} else if was != nil {
 			return false
 		}
@@ -310,7 +313,7 @@ func (c *gateways) runAhead(b *batch) bool {
 		if !is {
 			return false
 		}
-		replace(object.RefOf(s), serviceOf(s), s)
+		replace(s, s)
 	}
 	c.ahead = ahead
 	return true
@@ -325,9 +328,7 @@ func (c *gateways) storeLate() error {
 	return late()
 }
 
-func compareRefs(a, b object.Ref) int {
-	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-}
+func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
 // commit stores a batch, if it has anything, and returns the revision with it; 0: nothing of it is for the dataplane.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
@@ -384,12 +385,18 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		c.known[ref] = before
 	}
 	gw, _ := c.Get(ref).(*object.Gateway)
+	done := c.applied >= before.revision && before.revision > 0
 	ours := gw != nil && gateway.IsOurs(c.Get(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}))
 	var p gateway.Planned
 	if ours {
-		p = gateway.Plan(gw, c, c.applied >= before.revision && before.revision > 0)
+		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
+	}
+	if c.shown[p.Service] = c.Trouble(p.Service); len(c.shown[p.Service]) == 0 {
+		delete(c.shown, p.Service)
+	} else {
+		p.Pending = p.Pending || !done
 	}
 	if before.failed == "" || !ours {
 		now := refs{}
@@ -460,15 +467,13 @@ func (c *gateways) isServed(parent object.Ref) bool {
 // addClasses adds the GatewayClass that is always there, and the statuses of all that are ours.
 func (c *gateways) addClasses(b *batch) {
 	all, _, _ := c.store.List(object.KindGatewayClass, "", 0)
-	found := false
 	for _, o := range all {
 		class := o.(*object.GatewayClass)
-		found = found || class.Metadata.Name == gateway.ClassName
 		if gateway.IsOurs(class) {
 			c.addStatus(b, object.RefOf(class), gateway.ClassStatus(class))
 		}
 	}
-	if !found {
+	if o, _ := c.store.Get(object.RefOf(gateway.Class())); o == nil {
 		b.puts = append(b.puts, gateway.Merge(gateway.Class(), gateway.ClassStatus(gateway.Class()), c.now(), nil))
 	}
 }
@@ -534,17 +539,12 @@ func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Prob
 	c.applied = revision
 	for key, problems := range planned {
 		gw, is := c.of[key]
-		if !is {
-			continue
-		}
-		now := troubleOf(problems)
-		if slices.Equal(now, c.trouble[key]) {
-			continue
-		}
-		if c.again.add(gw); len(now) > 0 {
-			c.trouble[key] = now
-		} else {
-			delete(c.trouble, key)
+		if now := troubleOf(problems); is && !slices.Equal(now, c.trouble[key]) {
+			if c.again.add(gw); len(now) > 0 {
+				c.trouble[key] = now
+			} else {
+				delete(c.trouble, key)
+			}
 		}
 	}
 	for gw := range c.waiting {
@@ -606,7 +606,8 @@ func (c *gateways) IsGenerated(ref object.Ref) bool {
 func (c *gateways) Trouble(key string) []gateway.Trouble {
 	all := slices.Clone(c.trouble[key])
 	for _, q := range c.store.ProblemsOf(object.ServiceRef(key)) {
-		if strings.HasPrefix(q.Field, "spec.loadBalancerIP") || strings.Contains(q.Field, "load-balancer-ips") || q.Reason == store.ReasonPending {
+		outside := q.Reason == store.ReasonOutside // on an annotation: it is not served; in the spec: it is kept, and served
+		if strings.HasPrefix(q.Field, "spec.loadBalancerIP") && !outside || strings.HasPrefix(q.Field, "metadata.") && outside || strings.Contains(q.Field, "load-balancer-ips") || q.Reason == store.ReasonPending {
 			all = append(all, gateway.Trouble{Port: -1, Message: q.Message})
 		}
 	}

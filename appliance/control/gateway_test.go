@@ -337,8 +337,6 @@ func TestGatewayChangesAreStoredLate(t *testing.T) {
 	}
 }
 
-// Statuses stay within the bounds of the CustomResourceDefinitions, whatever is in them already and however long names are:
-// the entries of other controllers stay, and a message is cut.
 // A Gateway that cannot have an address, or one whose listener is taken, is left alone once its status says so: what is written is
 // no reason to write again, nor is a restart.
 func Test1131_gateway_without_an_address_is_left_alone(t *testing.T) {
@@ -369,6 +367,65 @@ func Test1131_gateway_without_an_address_is_left_alone(t *testing.T) {
 		r.files(strings.Replace(change(gatewayText), "10.1.0.1", "10.1.0.9", 1))
 		if n := r.settle(); n > 0 {
 			t.Errorf("%s: %d changes at a restart", name, n)
+		}
+	}
+}
+
+// A Gateway whose address lies in no pool any more keeps it, and is served: that is a warning about its Service, and it stays
+// Programmed. One that is to be internal and has an address that is not is not served.
+func Test1121_gateway_keeps_an_address_whose_pool_is_gone(t *testing.T) {
+	const internal = "  infrastructure: {annotations: {networking.gke.io/load-balancer-type: Internal}}\n  listeners:"
+	for name, want := range map[string]string{"  listeners:": "Programmed=True", internal: "Programmed=False/AddressNotUsable"} {
+		r := newGatewayRig(t)
+		for i := range r.pools {
+			r.pools[i].Internal = name == internal
+		}
+		r.restart()
+		text := strings.Replace(gatewayText, "  listeners:", name, 1)
+		r.files(text)
+		r.settle()
+		for i, status := range []string{"Programmed=True", want} {
+			gw := r.get(object.KindGateway, "edge").(*object.Gateway)
+			if got := conditionsOf(gw.Status.Conditions); !strings.Contains(got, status) || len(gw.Status.Addresses) != 1 {
+				t.Errorf("step %d: %s, addresses %v; want %s", i+1, got, gw.Status.Addresses, status)
+			}
+			r.pools = []alloc.Pool{}
+			r.restart()
+			r.files(strings.Replace(text, "port: 5432, protocol", "port: 5433, protocol", 1))
+			r.settle()
+		}
+	}
+}
+
+// The status of a Gateway that waits for an address has the reason of now, as after a restart, though its Service does not change.
+func Test1122_reason_for_which_a_Gateway_waits(t *testing.T) {
+	gateway := func(name, address, port string) string {
+		return strings.NewReplacer("name: edge", "name: "+name, "  listeners:", address+"\n  listeners:", "port: 5432", "port: "+port).Replace(gatewayText[:strings.Index(gatewayText, "---")]) + "---\n"
+	}
+	const asks = "  addresses: [{value: 198.51.100.5}]"
+	r := newGatewayRig(t)
+	for _, step := range []struct{ first, port, reason string }{{asks, "80", "both serve TCP port 80"}, {asks, "81", "serves it"}, {"", "80", "must ask for it by name"}, {asks, "80", "both serve TCP port 80"}} {
+		text := gateway("first", asks, "80") + gateway("second", asks, step.port)
+		if step.first == "" { // the second comes when the first asks for none any more, and keeps what it has
+			r.files(gateway("first", asks, "80"))
+			r.settle()
+			text = gateway("first", "", "80") + gateway("second", asks, "80")
+		}
+		r.files(text)
+		r.settle()
+		reason := func() string {
+			return r.get(object.KindGateway, "second").(*object.Gateway).Status.Conditions[1].Message
+		}
+		if got := reason(); !strings.Contains(got, step.reason) {
+			t.Errorf("%+v: the second Gateway: %s", step, got)
+		}
+		if n := r.settle(); n > 0 {
+			t.Errorf("%+v: %d changes at rest", step, n)
+		}
+		r.restart()
+		r.files(text)
+		if n := r.settle(); n > 0 {
+			t.Errorf("%+v: %d changes at a restart: %s", step, n, reason())
 		}
 	}
 }
@@ -441,6 +498,8 @@ endpoints: [{addresses: ["fd00:1::1"]}]
 	}
 }
 
+// Statuses stay within the bounds of the CustomResourceDefinitions, whatever is in them already and however long names are:
+// the entries of other controllers stay, and a message is cut.
 func TestGatewayStatusesAreBounded(t *testing.T) {
 	r := newGatewayRig(t)
 	hosts := make([]string, 1024)

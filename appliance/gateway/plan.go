@@ -88,8 +88,6 @@ type plan struct {
 	refused  bool
 	// taken names the object that has the name of the Service and belongs to another owner; "": none.
 	taken string
-	// pending is Planned.Pending.
-	pending bool
 }
 
 // Plan plans a Gateway whose class is ours. programmed is set when the dataplane has the generated objects.
@@ -103,7 +101,6 @@ func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p.attach()
 	p.generate()
 	p.status(programmed)
-	p.out.Pending = p.pending
 	p.out.Refs = slices.Collect(maps.Keys(p.refs))
 	return p.out
 }

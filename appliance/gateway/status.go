@@ -54,11 +54,11 @@ func (p *plan) orEarlier(c condition, generation int64, stored []object.Conditio
 	}
 	for i := range stored {
 		if was := &stored[i]; was.Type == c.kind && (was.Status == "True" || was.ObservedGeneration == generation) {
-			p.pending = p.pending || was.Status != "True" || was.ObservedGeneration != generation
+			p.out.Pending = p.out.Pending || was.Status != "True" || was.ObservedGeneration != generation
 			return condition{was.Type, was.Status == "True", was.Reason, was.Message, was.ObservedGeneration}
 		}
 	}
-	p.pending = true
+	p.out.Pending = true
 	return c
 }
 

@@ -168,7 +168,6 @@ type GatewayAddress struct {
 const (
 	AddressIP       = "IPAddress"
 	AddressHostname = "Hostname"
-	AddressNamed    = "NamedAddress"
 )
 
 // GatewayInfrastructure is gateway.networking.k8s.io/v1 GatewayInfrastructure.
