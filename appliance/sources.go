@@ -92,7 +92,7 @@ func (m *member) named() func([]wire.Source) {
 	}
 }
 
-// holdRemovals asks the guard about removals. It has files by their paths on this box.
+// holdRemovals asks the guard about removals. Paths of files are those of the fleet, NAME:path; the guard has them as paths on this box.
 func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {

@@ -385,7 +385,8 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	f.limits++
 }
 
-// limited gives the verdict by which the dispatch sends a frontend's clients on, after its limits if it has any.
+// limited returns the verdict of a frontend in the map that dispatches its clients. For a frontend with limits, that is the chain of
+// limits, and the given verdict becomes an element of the map that this chain looks up last.
 func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict string) (first string, limited bool) {
 	if !p.Limits.Any() || !strings.HasPrefix(verdict, "goto ") || verdict == GotoChain(chainRefuse).String() {
 		return verdict, false

@@ -88,8 +88,8 @@ var secondary = map[string]bool{
 	setTables: true, setLocalTables: true, setNPTables: true, setLocalNPTables: true,
 }
 
-// ahead cuts a batch that changes tables: elements of secondary maps come first, where
-// nothing else is done to these maps.
+// ahead divides a batch: batches that add elements to secondary maps come first, the rest is the last one. A map that the batch creates,
+// or deletes elements of, is left to the last.
 func (b *Batch) ahead() []Batch {
 	type id struct {
 		family Family

@@ -200,7 +200,7 @@ func (p *parser) fail(format string, args ...any) {
 // rest returns the unread text.
 func (p *parser) rest() string { return p.text[p.at:] }
 
-// next reports whether the next byte is one of some; at the end there is none.
+// next reports whether there is a next byte, and it is one of chars.
 func (p *parser) next(chars string) bool {
 	return p.at < len(p.text) && strings.IndexByte(chars, p.text[p.at]) >= 0
 }

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// steadyGC is GOGC: most of the heap is connections, and little garbage comes of an answer. started is the time of a start.
+	// steadyGC is GOGC once a start is over, which takes the time started: most of the heap is connections then, and an answer makes
+	// little garbage.
 	steadyGC = 40
 	started  = 30 * time.Second
 )

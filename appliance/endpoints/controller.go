@@ -20,7 +20,7 @@ type Facts struct {
 // Holder is the kind of owner of an object.
 type Holder int
 
-// The holders of objects.
+// The kinds of owners.
 const (
 	Nobody Holder = iota // there is no such object
 	Ours                 // one of the controllers of this package made it

@@ -171,7 +171,8 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 	return had
 }
 
-// lead has connections to a named port lead to a Service for each route and listener, by server name.
+// lead makes a Service for each route of each listener of a port, and has the relay of the port pass connections on to them by server
+// name.
 func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 	to := map[string]string{} // by name
 	for _, l := range p.listeners {

@@ -189,7 +189,7 @@ const maxHeaders = 4096
 // two that pass end it. An endpoint that refuses is asked again after 100 ms.
 var ProofCheck = Check{Kind: TCP, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 2}
 
-// Dead is what connections of this host to an endpoint came to, after clients' connections to it failed.
+// Dead is the proof that an endpoint accepts no connections: the result of the host's own, which it tries when those of clients fail.
 type Dead struct {
 	// Refuses is set for a reset, else nothing answers.
 	Refuses bool
@@ -208,7 +208,8 @@ func DeadOf(v Verdict) Dead {
 const (
 	// afterRefusal follows a refusal. After silence, which took the timeout, the next probe begins at once.
 	afterRefusal = 100 * time.Millisecond
-	// afterFirst follows the first passes of a Target that is down, and a probe that was not made.
+	// afterFirst is the wait while a Target that is down has passed, but not often enough to be up, and after a probe that could not
+	// be sent.
 	afterFirst = time.Second
 	// UDPSpacing is the least time between two probes of a UDP target: Linux answers a closed port
 	// once a second for each asking address (net.ipv4.icmp_ratelimit).

@@ -235,8 +235,8 @@ type names struct {
 	unknown map[string]bool // those that are named and were not planned yet
 }
 
-// plan notes what was planned. again are Services whose ports lead elsewhere by that, though they were not planned, and
-// unknown those that have to be planned before clients can be passed on to them.
+// plan takes in Services that were planned. again has the other Services whose server names lead to these, since their ports have to be
+// set up again; unknown has the keys of named Services that were never planned.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
 	var left []string

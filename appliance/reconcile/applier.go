@@ -65,7 +65,7 @@ func (a *applier) readEarly() {
 	}()
 }
 
-// read gives what the kernel holds of ours now, or held when readEarly was called.
+// read returns our tables as the kernel has them now, or had them at the last call of readEarly.
 func (a *applier) read() (nft.Ruleset, error) {
 	var r reading
 	if a.early != nil {

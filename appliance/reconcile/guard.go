@@ -21,8 +21,8 @@ import (
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
-	// When more than a few vanish, the rest of them is waited for as long as they keep
-	// vanishing: nothing more is seen for removalQuiet, at most removalMost.
+	// When many Services vanish, the decision about them waits until none vanished for removalQuiet, at most
+	// removalMost.
 	removalQuiet = 500 * time.Millisecond
 	removalMost  = 2 * time.Second
 )

@@ -154,8 +154,8 @@ type Health struct {
 	ResetDown bool
 }
 
-// LocalEndpoints answers a load balancer in front, which asks each box so as to send traffic only where
-// local endpoints are (Kubernetes ServiceSpec.healthCheckNodePort).
+// LocalEndpoints is the answer of a health-check node port (Kubernetes ServiceSpec.healthCheckNodePort): by it a load balancer in front
+// of the boxes finds those that have endpoints of their own.
 type LocalEndpoints struct {
 	Port  uint16
 	Count int // ready ones that are up, by address: several ports do not count twice

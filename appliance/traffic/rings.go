@@ -73,7 +73,7 @@ func (r *ring) at(n int64) *point {
 	return &r.points[n%size]
 }
 
-// get returns point n, as add left it.
+// get returns point n; a point that was never added to, or is overwritten, is empty.
 func (r *ring) get(n int64) point {
 	if n > r.last || n <= r.last-int64(len(r.points)) || n < 0 {
 		return point{}

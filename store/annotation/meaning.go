@@ -431,7 +431,7 @@ var judgedKinds = []string{
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
 }
 
-// ours names the annotation to write in its place.
+// ours returns the end of a message about the annotation: the one of svcctl to write instead; "": there is none.
 func (r *Row) ours() string {
 	if r.instead == "" {
 		return ""

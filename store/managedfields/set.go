@@ -101,8 +101,7 @@ func without(s *set, elements []string) *set {
 	return left
 }
 
-// withNamed is a set with every field of a structure that has something under it: a field
-// with a fixed name is there when anything in it is.
+// withNamed returns a set in which a field of a structure is itself a member when anything below it is one.
 func withNamed(s *set, t *schema.Type) *set {
 	if s == nil || len(s.children) == 0 {
 		return s

@@ -143,7 +143,7 @@ func (r *yamlReader) breakLine() {
 	r.start, r.first = r.at, true
 }
 
-// endOfLine is the offset of the line break, or the end, that is next.
+// endOfLine returns the offset at which the current line ends: of its line break, or of the end of the text.
 func (r *yamlReader) endOfLine() int {
 	end := strings.IndexByte(r.text[r.at:], '\n')
 	if end < 0 {

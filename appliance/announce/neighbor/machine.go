@@ -126,7 +126,7 @@ func (m *machine) remove(a netip.Addr) {
 	}
 }
 
-// refresh announces all addresses again, as after the link came back, and probes those that others had.
+// refresh announces all addresses again, as when the link is up again, and probes those that are in conflict.
 func (m *machine) refresh(now time.Time) {
 	for _, e := range m.entries {
 		switch e.State {

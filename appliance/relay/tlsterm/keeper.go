@@ -152,8 +152,7 @@ func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	return nil, kept.wrong.Error()
 }
 
-// InUse gives the certificate and the CA of a Secret as the last Pair and Authority did; nil when there
-// is none.
+// InUse returns the certificate and the CA that the last calls of Pair and Authority for a Secret returned; nil for none.
 func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
