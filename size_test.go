@@ -127,7 +127,7 @@ func TestCommentsSpeakPlainly(t *testing.T) {
 // At most two should be riddles. SVCCTL_SEED draws others.
 func TestDrawComments(t *testing.T) {
 	const drawn = 100
-	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SVCCTL_SEED"), "20261128"), 10, 64)
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SVCCTL_SEED"), "20261131"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}

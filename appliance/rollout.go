@@ -89,7 +89,7 @@ func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (
 	return r.get(ctx)
 }
 
-// moveNamed starts, pauses, resumes or undoes the rollout that is under way; an id that is not "" must be its.
+// moveNamed starts, pauses, resumes or undoes the pending rollout. It fails if id is neither "" nor the id of that rollout.
 func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
 	state, is := rolloutIn(r.store)
 	if !is || !state.Pending() {

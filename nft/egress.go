@@ -166,12 +166,12 @@ func (t *tableState) egressElements(yield func(string, Element) bool) bool {
 	return true
 }
 
-// egressInside are the destinations for which sources keep their addresses.
+// egressInside returns the destinations to which packets of egress sources keep their source address.
 func egressInside(f Family, box *Box) []netip.Prefix {
 	return mergedPrefixes(append(box.EgressFrom[:len(box.EgressFrom):len(box.EgressFrom)], box.InternalSources...), f)
 }
 
-// egressInsideElements are the elements of their set.
+// egressInsideElements returns the elements of the set of egressInside; none when there are few, which the rules list.
 func (t *tableState) egressInsideElements(f Family, box *Box) Elements {
 	elements := Elements{}
 	if inside := egressInside(f, box); t.has(setEgress) && len(inside) > fewInternalSources {

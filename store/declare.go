@@ -76,7 +76,7 @@ func (d *fileDeclarations) of(ref object.Ref) (c declaration, has bool) {
 	return d.all[i].declaration, true
 }
 
-// add adds that of an object that has none.
+// add adds the declaration of an object that has none yet.
 func (d *fileDeclarations) add(ref object.Ref, c declaration) {
 	d.all = append(d.all, declaredObject{ref, c})
 	switch {

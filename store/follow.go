@@ -48,8 +48,8 @@ func (s *Store) Fresh(ctx context.Context) error {
 	return s.storage.shared.Fresh(ctx)
 }
 
-// decide has a call decided, and decided again after the change of another machine was taken over, as often as one
-// has changed something since it began. The writer must be held.
+// decide makes a call, and makes it again, with the changes of other machines taken over, for as long as it fails because another
+// machine wrote first; after maxLost it gives up. The writer must be held.
 func (s *Store) decide(call func() error) error {
 	s.follow()
 	for began := time.Now(); ; {

@@ -29,7 +29,8 @@ func (t *table) slices(key string, names []string) []*object.EndpointSlice {
 // endpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, t.slices) }
 
-// keepWhole EndpointSlices stay whole, those that changed last; tests have their own number. A change packs packAtOnce others at most.
+// keepWhole is how many EndpointSlices stay unpacked: those that changed last. It is a variable for tests. A change packs at most
+// packAtOnce others.
 var keepWhole = 256
 
 const packAtOnce = 256

@@ -169,7 +169,7 @@ const (
 	ReviveConflict = "conflict" // it is there, and not served: another one has a value of it
 )
 
-// The verbs of the journal for what goes back.
+// The verbs of journal entries for objects that go back to an earlier version: after a failed rollout, or by svcctl rollback.
 const (
 	verbGoBack   = "go-back"
 	verbRollback = "rollback"

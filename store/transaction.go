@@ -170,7 +170,7 @@ func (c *change) notesOf(err error, reason string) []note {
 
 func (c *change) service() *object.Service { return c.next.(*object.Service) }
 
-// holds reports whether the stored version has its values.
+// holds reports whether the stored version is served, and so has the addresses and ports that it asks for.
 func (c *change) holds() bool { return c.old != nil && !c.old.Withheld }
 
 // held returns the values that the stored version has.

@@ -229,7 +229,7 @@ func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	ps.publish(changed, true)
 }
 
-// publish sends changed routes to the peers. damps has routes wait that were withdrawn a moment ago.
+// publish sends changed routes to the peers. With damps a route that was withdrawn a moment ago is sent later.
 func (ps *peers) publish(changed map[netip.Prefix]struct{}, damps bool) {
 	now := time.Now()
 	announced := map[netip.Prefix]*route{}

@@ -15,10 +15,11 @@ import (
 // address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too. At a start all entries of
 // sources are looked at so: what changed before is seen by them alone.
 
-// A leaver is a source, and an address that it left with; the zero Addr: whichever, as destinations decide (Departed.now).
+// A leaver is an egress source and the address that its connections leave with; the zero Addr if that depends on their
+// destination (Departed.now).
 type leaver struct{ source, addr netip.Addr }
 
-// leavers are the sources of Services, and the ports that they have them from.
+// leavers returns the egress sources of Services with their addresses, and for each the Service port that has it.
 func leavers(services map[string][]Port) map[leaver]*Port {
 	of := map[leaver]*Port{}
 	for _, ports := range services {

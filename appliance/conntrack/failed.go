@@ -178,9 +178,9 @@ func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
 }
 
-// deadEnds writes the two messages that make a dead end of a connection whose entry was
-// deleted. box is an address of the box. Either fails when the connection's next packet
-// came first, or when an entry is in the way that has the same addresses and ports.
+// deadEnds writes the two messages that add entries for a connection whose entry was deleted: one for each direction, to an
+// address of the box where nothing listens, so that the next packet of either side is answered with a reset. Either message fails
+// when such a packet came first, or when another entry has the same addresses and ports.
 func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
 	client, endpoint := e.directions()
 	w.deadEnd(e, client[0], client[1], box, ports{deadEndPort, deadEndPort}, sequence)

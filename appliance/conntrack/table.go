@@ -23,8 +23,8 @@ type table interface {
 	close() error
 }
 
-// filterFunc appends the verdict on each entry, and returns by family the address of dead ends:
-// the zero Addr for a family in which the box has none.
+// A filterFunc appends the verdict on each entry. It also returns, by family, the address of the box at which the entries of
+// reset connections end: the zero Addr for a family in which the box has none.
 type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
 
 // tally counts entries.

@@ -349,7 +349,8 @@ func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	return result.Revision, nil
 }
 
-// planAgain plans each Gateway by itself after what was generated of one of them was refused. That one has a problem then.
+// planAgain plans each Gateway by itself after the store refused an object that was generated for one of several. Only the
+// Gateway of that object gets a problem.
 func (c *gateways) planAgain(w *work, err error) error {
 	var wrong object.Errors
 	if !isOwned(err) && !errors.As(err, &wrong) {

@@ -195,7 +195,7 @@ func (d *discovery) takeResults() {
 	}
 }
 
-// portless describes the ports of Services that a name is the target of, where an answer has no ports.
+// portless returns one error for each Service port whose targetPort is a name while the answer has endpoints without a port.
 func (d *discovery) portless(of ledger.Asked, a *provider.Answer) (bad []string) {
 	if !slices.ContainsFunc(a.Endpoints, func(e provider.Endpoint) bool { return e.Port == 0 }) {
 		return nil

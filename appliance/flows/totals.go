@@ -263,7 +263,7 @@ func (p *port) endpoint(at netip.AddrPort) netip.AddrPort {
 	return at
 }
 
-// has reports whether an endpoint gets new connections.
+// has reports whether an endpoint is in a pool or the relay of the port, and so gets new connections.
 func (p *port) has(at netip.AddrPort) bool {
 	return slices.Contains(p.relay[:], at) || slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
 }

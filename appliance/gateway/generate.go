@@ -228,8 +228,8 @@ func serverName(hostname string) string {
 	return cmp.Or(hostname, "*")
 }
 
-// isolate has the names of a listener that its routes do not take reset, though a less specific listener would get them, and
-// all names that no listener has.
+// isolate maps each hostname of the port's listeners that no route takes, and every other name, to no Service: requests for them
+// are reset instead of going to a listener with a less specific hostname.
 func (p *plan) isolate(first *listener, to map[string]string) {
 	names := []string{"*"}
 	for _, l := range p.listeners {

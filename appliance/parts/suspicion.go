@@ -339,8 +339,8 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 	}
 }
 
-// waits takes a connection that is not answered. It returns true for one to an endpoint that is taken out, so that the
-// client's next SYN goes to another one.
+// waits judges a connection whose SYN is not answered yet. It suspects the endpoint after unansweredFor. It returns true if the
+// endpoint was taken out: with the entry deleted the client's next SYN goes to another one.
 func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
 	found, ok := s.Find(c)
 	if !ok || found.Apart {

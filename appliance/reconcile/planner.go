@@ -130,7 +130,7 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// setHost sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
+// setHost sets the host for the next plans. It returns the Services whose claims are decided differently on it.
 func (p *planner) setHost(host Host) (affected []string) {
 	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)

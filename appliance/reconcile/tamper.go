@@ -243,7 +243,7 @@ func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
 	return slices.Compact(list)
 }
 
-// problems are one of each Service that shares endpoints.
+// problems returns one problem for each Service that shares endpoints with another one.
 func (a *adopting) problems() (all []resolve.Problem) {
 	shared := map[string][]netip.AddrPort{}
 	for ap := range a.shared {

@@ -132,7 +132,8 @@ type httpSession struct {
 	conns map[*backend]struct{}
 }
 
-// dial makes a connection for the next request. The first one is counted with the client, others by themselves.
+// dial connects to an endpoint for the next request. The first connection of a session is counted with that of its client; each
+// further one is counted by itself.
 func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	t := s.port
 	t.mu.Lock()

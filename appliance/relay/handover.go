@@ -420,7 +420,7 @@ func tcpOf(fd int) *net.TCPConn {
 	return conn
 }
 
-// portOf is a Port with the connections that the program before had of it.
+// portOf returns the port for p with the connections that were handed over for it; without any, if there are none.
 func (a *arriving) portOf(p Port) *tcpPort {
 	k := p.key()
 	a.mu.Lock()

@@ -394,7 +394,7 @@ func isDead(p *Problem) bool {
 	return p.Cause != "" && (p.Reason == reasonEndpointDown || p.Reason == reasonEndpointRefuses || p.Reason == reasonEndpointSilent)
 }
 
-// address is the address of a cause without its port and reason.
+// address returns the address in a cause such as "192.0.2.7:80 (refused)".
 func address(cause string) string {
 	at, _, _ := strings.Cut(cause, " (")
 	if i := strings.LastIndexByte(at, ':'); i >= 0 {

@@ -26,7 +26,7 @@ type memory struct {
 
 func (m memory) live(now time.Time) bool { return m.expires.IsZero() || now.Before(m.expires) }
 
-// lesson is an element to be added when the packet's run is over.
+// A lesson is an element that the rules add to a set for a packet. It is added after the packet has passed.
 type lesson struct {
 	set setID
 	key string

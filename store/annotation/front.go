@@ -313,7 +313,7 @@ func (r *frontReader) readHosts() {
 	r.HTTP = true
 }
 
-// readBackend reads what endpoints speak.
+// readBackend reads the protocol of the endpoints: HTTP or any, with or without TLS.
 func (r *frontReader) readBackend() {
 	key, value, _ := r.own(BackendProtocol)
 	if value == "" && strings.TrimSpace(r.a[awsBackend]) == "" && len(r.Secrets) > 0 {

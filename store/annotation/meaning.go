@@ -179,13 +179,13 @@ func SourceRanges(annotations map[string]string) (ranges []string, key string) {
 	return nil, ""
 }
 
-// A Remark is about a label or annotation, or a field that one asks for, for the author of the object.
+// A Remark informs the author of an object about a label or an annotation, or about a field that an annotation needs.
 type Remark struct {
 	Field string // metadata.annotations[svcctl.io/balance]
 	Text  string
-	// Refused is set when an annotation of svcctl can mean nothing: no object is to be written with it.
+	// Refused is set when an annotation of svcctl has no meaning: an object with it is not stored.
 	Refused bool
-	// Safe is set when what it is about is not served.
+	// Safe is set when the part of the object that the Remark is about is not served.
 	Safe bool
 }
 

@@ -97,7 +97,7 @@ func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 	}
 }
 
-// farm reads one.
+// farm converts a farm and its backends into a virtual server.
 func (r *nftlb) farm(f value) {
 	name := f.get("name").text()
 	what := "farm " + name

@@ -236,7 +236,7 @@ func (f *File) giveBack() {
 	}
 }
 
-// room is memory for the entries of some pairs, until the next call.
+// room returns buffers for the entries of some pairs. They are valid until the next call.
 func (f *File) room(puts []Pair) [][]byte {
 	size := 0
 	for _, pair := range puts {

@@ -107,7 +107,7 @@ func (j *Journal) room(entries, size int) int {
 	return drop
 }
 
-// Apply does what has been committed.
+// Apply takes over an update after its commit.
 func (j *Journal) Apply(u Update) {
 	j.stale = nil
 	if u.Reset {

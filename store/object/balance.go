@@ -148,8 +148,8 @@ func ParseWeights(value string) ([]AddressWeight, error) {
 	return list, nil
 }
 
-// checkServiceBalance is about the annotations of a Service. A value that stands in old is
-// not asked again.
+// checkServiceBalance validates the annotations of a Service on balancing. A value that old has already is not
+// checked again.
 func checkServiceBalance(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil {

@@ -24,7 +24,7 @@ const (
 	wait = time.Minute
 	// pace is the least time between two answers to one question, and sharedPace that of questions without a poll of their own.
 	pace, sharedPace = 100 * time.Millisecond, time.Second
-	// polls is how many questions have a poll of their own, of conns connections.
+	// At most polls questions have a blocking query of their own at a time, over at most conns connections.
 	polls, conns = 128, 160
 	// sweep is how many seconds it takes to ask all questions without a poll of their own again.
 	sweep = 30

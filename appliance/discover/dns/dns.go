@@ -126,7 +126,7 @@ type pauses struct {
 	zeros   int  // in a row after one
 }
 
-// next is after what time to ask again for an answer that is good for ttl.
+// next returns the time until the next lookup after an answer with the time to live ttl.
 func (p *pauses) next(ttl time.Duration, empty bool) time.Duration {
 	switch {
 	case empty:

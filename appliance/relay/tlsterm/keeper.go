@@ -230,7 +230,7 @@ type Pair struct {
 	certificate tls.Certificate
 }
 
-// same reports whether another one has the same certificate and chain.
+// same reports whether two pairs have the same certificate and chain.
 func (p *Pair) same(o *Pair) bool {
 	return p != nil && o != nil && slices.EqualFunc(p.certificate.Certificate, o.certificate.Certificate, bytes.Equal)
 }
