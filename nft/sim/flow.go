@@ -43,7 +43,7 @@ type flow struct {
 }
 
 func (h *Host) newFlow(p Packet, random Random) *flow {
-	f := &flow{host: h, family: nft.IPv4, packet: p, random: random}
+	f := &flow{host: h, family: nft.IPv4, packet: p, random: random, trace: make([]matched, 0, 8)}
 	port := p.Dport
 	if p.ICMPEcho {
 		port = echo

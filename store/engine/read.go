@@ -65,8 +65,8 @@ func (f *File) Scan(prefix string, want func(key string, sum Sum) bool, use func
 					return failed
 				}
 			}
-			if size > cap(values) {
-				values = make([]byte, 0, max(size, scanBytes))
+			if cap(values) < max(size, scanBytes) { // a small file does not take as much
+				values = make([]byte, 0, max(size, min(scanBytes, 8<<10+4*cap(values))))
 			}
 		}
 		start := len(values)

@@ -327,7 +327,46 @@ func addElements(t *nft.Table, s *nft.SetContent, op nft.AddElements) error {
 		}
 		s.Elements[e.Key] = e.Data
 	}
+	if s.Interval && overlap(s, op) {
+		return fmt.Errorf("set %s has an element that overlaps: %w", op.Set.Name, unix.EEXIST)
+	}
 	return nil
+}
+
+// overlap reports whether a new range overlaps another one of its set. Of ranges with several fields nf_tables looks only for those
+// in which the new one begins or ends, and takes one that is around others.
+func overlap(s *nft.SetContent, op nft.AddElements) bool {
+	if len(s.Key) == 1 {
+		keys := slices.Sorted(maps.Keys(s.Elements))
+		for i, key := range keys[:max(0, len(keys)-1)] {
+			if half := len(key) / 2; key[half:] >= keys[i+1][:half] {
+				return true
+			}
+		}
+		return false
+	}
+	for _, e := range op.Elements {
+		half := len(e.Key) / 2
+		for other := range s.Elements {
+			if other != e.Key && (isWithin(s.Key, op.Family, e.Key[:half], other) || isWithin(s.Key, op.Family, e.Key[half:], other)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isWithin reports whether each field of a key lies between those of both ends of a range.
+func isWithin(fields []nft.Type, f nft.Family, key, ends string) bool {
+	at, half := 0, len(key)
+	for _, field := range fields {
+		end := at + (field.Len(f)+3)&^3 // fields are padded
+		if key[at:end] < ends[at:end] || key[at:end] > ends[half+at:half+end] {
+			return false
+		}
+		at = end
+	}
+	return true
 }
 
 func deleteElements(s *nft.SetContent, op nft.DeleteElements) error {
