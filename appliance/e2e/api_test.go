@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -251,4 +252,86 @@ func TestSlowClients(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second { // real time: clients that take nothing end after 15 s, which nothing waits for
 		t.Errorf("beside slow clients a change of a file took %s", took)
 	}
+}
+
+// slowBody is a body of nearly 3 MiB whose last byte never comes.
+type slowBody struct {
+	left int
+	end  <-chan struct{}
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		<-b.end
+		return 0, io.ErrUnexpectedEOF
+	}
+	n := min(len(p), b.left)
+	for i := range p[:n] {
+		p[i] = ' '
+	}
+	b.left -= n
+	return n, nil
+}
+
+// A client with a token that may only read sends many long bodies, none of which ends. Each is refused, and the process stays small.
+func Test1041_bodies_that_never_end(t *testing.T) {
+	const clients, most = 250, 300 << 10 // KiB
+	const at = "127.0.0.1:6443"
+	b := newBox(t, flags{"listen": {at}})
+	b.svcctl.Start()
+	token, errOut, code := b.svcctl.Svcctl("admin", "token", "--role", "reader")
+	if code == 2 { // of an earlier program
+		token, errOut, code = b.svcctl.Svcctl("token", "--role", "reader")
+	}
+	if code != 0 {
+		t.Fatal(errOut)
+	}
+	client := &http.Client{Transport: &http.Transport{ // HTTP/1.1: a connection each
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
+			err = b.GW1.Do(func() error { conn, err = net.DialTimeout(network, address, syncTimeout); return err })
+			return conn, err
+		},
+	}}
+	end, answers := make(chan struct{}), make(chan string, clients)
+	t.Cleanup(func() { close(end) })
+	for range clients {
+		req, err := http.NewRequest("POST", "https://"+at+"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &slowBody{3<<20 - 2, end})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = 3<<20 - 1
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+		req.Header.Set("Content-Type", "application/json")
+		go func() {
+			resp, err := client.Do(req)
+			if err != nil {
+				answers <- err.Error()
+				return
+			}
+			resp.Body.Close()
+			answers <- resp.Status
+		}()
+	}
+	got := map[string]int{}
+	limit := time.After(time.Minute)
+	for n := 0; n < clients; n++ {
+		select {
+		case answer := <-answers:
+			got[answer]++
+		case <-limit:
+			t.Errorf("%d bodies are still read", clients-n)
+			n = clients
+		}
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.svcctl.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(status), "VmHWM:")
+	var resident int
+	if _, err := fmt.Sscan(text, &resident); err != nil || resident > most {
+		t.Errorf("the process had %d KiB, want %d at most (%v); answers: %v", resident, most, err, got)
+	}
+	t.Logf("%d KiB at most; answers: %v", resident, got)
 }

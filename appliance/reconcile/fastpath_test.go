@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -83,4 +84,42 @@ func Test1074_rules_of_others_renew_the_fast_path(t *testing.T) {
 	foreign()
 	r.clock = r.clock.Add(time.Second)
 	is("while a change fails", 2)
+}
+
+// generations notes the generations of the commits that renew the fast path.
+type generations struct {
+	Kernel
+	expected []uint32
+}
+
+func (g *generations) Commit(b *nft.Batch, generation uint32) (uint32, error) {
+	for _, op := range b.Ops {
+		if _, is := op.(nft.DeleteFlowtable); is {
+			g.expected = append(g.expected, generation)
+			break
+		}
+	}
+	return g.Kernel.Commit(b, generation)
+}
+
+// While it is not known what the kernel holds, as after a change that it refused, the fast path is not renewed: a commit that expects
+// no generation would be carried out upon whatever is there. It is renewed once that is known again.
+func Test1074_renewals_wait_until_the_tables_are_known(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Services.FastPath = config.FastPathAll
+	r.host()
+	seen := &generations{Kernel: r.applier.kernel}
+	r.applier.kernel = seen
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	r.kernel.Inject(func(*nft.Batch) error { return &kernel.OpError{Errno: syscall.ENOMEM} })
+	r.write("b.yaml", web("other", "10.96.0.11", "10.1.0.2"))
+	r.step()
+	r.kernel.Inject(nil)
+	r.onForeignChange(kernel.Change{PID: 1, Comm: "firewall"})
+	r.clock = r.clock.Add(time.Minute)
+	r.step()
+	if len(seen.expected) == 0 || slices.Contains(seen.expected, 0) {
+		t.Errorf("the fast path was renewed at the generations %v, want one, and not 0: any", seen.expected)
+	}
 }

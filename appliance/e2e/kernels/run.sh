@@ -11,8 +11,8 @@
 # appliance/test/script, with "none" for none of them; BENCH is one of benchmarks of nft/kernel and
 # appliance/bench, in a machine whose clock counts instructions, a nanosecond each. MINUTES is how
 # long a machine may take. WITHOUT is a pattern of files of modules that are left out. STRICT=1: a
-# test that is skipped is a failure. What the machine printed stays in the file that is named in
-# the end. Exit status 2: a kernel could not be downloaded.
+# test that is skipped is a failure. SVCCTL_BINARY is a program to test instead of that of this tree.
+# What the machine printed stays in the file that is named in the end. Exit status 2: a kernel could not be downloaded.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -43,7 +43,11 @@ build() {
     mkdir "$work/programs"
     cd "$root"
     export CGO_ENABLED=0
-    go build -trimpath -ldflags '-s -w' -o "$work/programs/svcctl" ./cmd/svcctl
+    if [ -n "${SVCCTL_BINARY:-}" ]; then
+        cp "$SVCCTL_BINARY" "$work/programs/svcctl"
+    else
+        go build -trimpath -ldflags '-s -w' -o "$work/programs/svcctl" ./cmd/svcctl
+    fi
     [ "$TESTS" = none ] || go test -c -ldflags '-s -w' -o "$work/programs/e2e.test" ./appliance/e2e
     [ "$KERNEL_TESTS$BENCH" = nonenone ] || go test -c -ldflags '-s -w' -o "$work/programs/kernel.test" ./nft/kernel
     [ "$SCRIPTS" = none ] || go test -c -ldflags '-s -w' -o "$work/programs/script.test" ./appliance/test/script
