@@ -17,8 +17,8 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxCoreLines     = 116_070
-	maxPureFunctions = 2
+	maxCoreLines     = 115_300
+	maxPureFunctions = 0
 )
 
 // rooms are capabilities that came with packages and files of their own: each has a limit apart, which only falls, too.

@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/rollout"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
@@ -126,10 +127,8 @@ func (r rollouts) move(ctx context.Context, verb string, state *rollout.State, u
 	boxes, err := r.member.boxes(ctx)
 	starts := verb == wire.RolloutStart && state.Phase == pending.Gathering && len(state.Objects) > 0
 	for end := time.Now().Add(startPatience); err == nil && starts && !rollout.Reported(&state.Rollout, boxes) && time.Now().Before(end); {
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, startLook) {
 			return ctx.Err()
-		case <-time.After(startLook):
 		}
 		boxes, err = r.member.boxes(ctx)
 	}
@@ -293,10 +292,7 @@ func (m *member) driveRollouts(ctx context.Context) error {
 				m.log.Warn("the rollout does not go on", "rollout", head.ID, "err", err)
 			}
 		}
-		select { // reports change without a commit
-		case <-ctx.Done():
-		case <-time.After(rolloutLook):
-		}
+		task.Sleep(ctx, rolloutLook) // reports change without a commit
 	}
 	return nil
 }

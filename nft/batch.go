@@ -1,6 +1,11 @@
 package nft
 
-import "time"
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
 
 // Batch is an ordered list of operations that the kernel takes as one
 // transaction: all of them or none.
@@ -123,3 +128,317 @@ type Transition struct {
 
 // Empty reports whether nothing has to be done.
 func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
+
+func (t *tableState) begin(heard bool) {
+	t.existed, t.wereFast = t.exists, t.flowtables
+	t.change = change{
+		discard: !heard,
+		fresh:   len(t.sets)+len(t.chains) == 0,
+		deleted: map[element]string{}, added: map[element]string{},
+		touched:   map[netip.Addr]addressUses{},
+		oldChains: map[string]*Chain{},
+		oldSets:   map[string]*Set{},
+		former:    former{oldCounters: t.counters, oldKinds: t.kinds()},
+
+		sourcesTouched: map[string]bool{},
+		oldTimeouts:    map[string]bool{},
+		oldAdopted:     map[string]string{},
+	}
+}
+
+// put notes that an element comes. One that goes with the same data stays.
+func (t *tableState) put(e placed) {
+	n := t.tally(e.set)
+	n.count++
+	if t.discard {
+		return
+	}
+	if t.fresh {
+		n.all = append(n.all, Element{e.key, e.data})
+		return
+	}
+	id := element{e.set, e.key}
+	if data, goes := t.deleted[id]; goes && data == e.data {
+		delete(t.deleted, id)
+		return
+	}
+	t.added[id] = e.data
+}
+
+// delete notes that an element goes, which must be there.
+func (t *tableState) delete(e placed) {
+	t.tally(e.set).count--
+	if t.discard {
+		return
+	}
+	t.deleted[element{e.set, e.key}] = e.data
+}
+
+// touch records the uses of an address as they were before the change, and gives those of
+// now.
+func (t *tableState) touch(a netip.Addr) addressUses {
+	uses := t.addresses[a]
+	if _, ok := t.touched[a]; !ok && !t.fresh {
+		t.touched[a] = uses
+	}
+	return uses
+}
+
+// settleAddresses takes the elements of touched addresses away, or adds them, as they are
+// used now.
+func (t *tableState) settleAddresses() {
+	among := t.touched
+	if t.fresh {
+		among = t.addresses
+	}
+	changed := slices.SortedFunc(maps.Keys(among), netip.Addr.Compare)
+	var room [4]placed
+	for _, a := range changed {
+		for _, e := range t.touched[a].elements(a, room[:0]) {
+			t.delete(e)
+		}
+	}
+	for _, a := range changed {
+		uses := t.addresses[a]
+		for _, e := range uses.elements(a, room[:0]) {
+			t.put(e)
+		}
+		if uses == (addressUses{}) {
+			delete(t.addresses, a)
+		}
+	}
+}
+
+// elements appends those that an address has because of its uses.
+func (u addressUses) elements(a netip.Addr, list []placed) []placed {
+	key := AddrKey(a)
+	if u.frontends > 0 {
+		list = append(list, placed{set: setVIPs, key: key})
+		if u.ready == 0 {
+			list = append(list, placed{set: setIdleVIPs, key: key})
+		}
+	}
+	if u.inside > 0 {
+		list = append(list, placed{set: setInsideOnly, key: key})
+	}
+	switch {
+	case u.sourceNAT > 0:
+		return append(list, placed{setOriginal, key, GotoChain(chainSourceNAT).String()})
+	case u.node:
+		return append(list, placed{setOriginal, key, GotoChain(chainNPSourceNAT).String()})
+	}
+	return list
+}
+
+// emit appends the difference between the table as it was and as it is.
+func (t *tableState) emit(f Family, tr *Transition) {
+	if !t.exists {
+		if t.existed {
+			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+			if t.listsDropped {
+				d := tableDiff{family: f}
+				t.emitElements(&d)
+				t.emitSourceSets(&d)
+				d.tellDropped(tr)
+			}
+		}
+		return
+	}
+	if !t.existed {
+		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
+	}
+	d := tableDiff{family: f}
+	d.counters(t.oldCounters, t.counters)
+	for name, old := range t.oldSets {
+		d.set(old, t.set(name))
+	}
+	for name, old := range t.oldChains {
+		d.chain(old, t.chains[name])
+	}
+	t.emitElements(&d)
+	t.emitSourceSets(&d)
+	t.emitTimeouts(&d)
+	d.flowtables(t.wereFast, t.flowtables)
+	for _, x := range t.forget {
+		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {
+			d.forget = append(d.forget, x.op(f))
+		}
+	}
+	for _, c := range t.caps {
+		if t.set(c.Set.Name) != nil && t.oldSets[c.Set.Name] != nil {
+			d.caps = append(d.caps, c)
+		}
+	}
+	d.appendTo(tr)
+}
+
+func (t *tableState) emitElements(d *tableDiff) {
+	for name, n := range t.tallies {
+		if t.fresh && len(n.all) > 0 {
+			d.addAll(&elementChange{set: t.sets[name], elements: n.all, sorted: true})
+		}
+	}
+	for id, data := range t.deleted {
+		if s, ok := t.sets[id.set]; ok {
+			d.delete(s, Element{id.key, data})
+		} else if old := t.oldSets[id.set]; t.listsDropped && old != nil { // they go with it
+			d.dropped = record(d.dropped, *old, Element{id.key, data})
+		}
+	}
+	for id, data := range t.added {
+		d.add(t.sets[id.set], Element{id.key, data})
+	}
+}
+
+func (x *forgotten) op(f Family) ForgetData {
+	op := ForgetData{Family: f, Set: x.set}
+	for _, ap := range x.endpoints {
+		op.Data = append(op.Data, AddrPortData(ap))
+	}
+	return op
+}
+
+// stageElements bounds the elements of one transaction when a change takes several. The kernel
+// takes some 3 µs for each, during which no other program can change the ruleset.
+const stageElements = 100_000
+
+// Stages are the transactions that carry a transition out, one after the other: Apply and
+// Cleanup, as far as there is something to do. A large Apply is several, of which none but
+// the last one can be noticed by a packet. If that is interrupted, the rest is a
+// transition like any other.
+func (t *Transition) Stages() []Batch {
+	var stages []Batch
+	switch {
+	case t.Apply.Empty():
+	case t.Apply.elements() <= stageElements:
+		stages = append(stages, t.Apply)
+	case t.Apply.isBeginning():
+		stages = t.Apply.split()
+	default:
+		stages = t.Apply.ahead()
+	}
+	if !t.Cleanup.Empty() {
+		stages = append(stages, t.Cleanup)
+	}
+	return stages
+}
+
+// elements counts the elements that a batch adds.
+func (b *Batch) elements() (n int) {
+	for _, op := range b.Ops {
+		if op, is := op.(AddElements); is {
+			n += len(op.Elements)
+		}
+	}
+	return n
+}
+
+// isBeginning reports whether every table that a batch is about is made by it, from nothing.
+func (b *Batch) isBeginning() bool {
+	made := map[Family]bool{}
+	for _, op := range b.Ops {
+		switch op.(type) {
+		case AddTable:
+			made[op.op()] = true
+		case AddCounter, AddSet, AddTimeout, SetFlowtable, AddChain, SetRules, AddElements:
+		default:
+			return false
+		}
+		if !made[op.op()] {
+			return false
+		}
+	}
+	return true
+}
+
+// split cuts a batch that makes tables from nothing. The base chains come with the last part, so
+// that no packet meets the parts before it.
+func (b *Batch) split() []Batch {
+	var early staging
+	var last Batch
+	base := map[string]bool{}
+	for _, op := range b.Ops {
+		switch op := op.(type) {
+		case AddChain:
+			if op.Chain.Hook != HookNone {
+				base[op.Chain.Name] = true
+				last.Ops = append(last.Ops, op)
+				continue
+			}
+		case SetRules:
+			if base[op.Chain] {
+				last.Ops = append(last.Ops, op)
+				continue
+			}
+		case AddElements:
+			early.elements(op)
+			continue
+		}
+		early.now.Ops = append(early.now.Ops, op)
+	}
+	return early.then(last)
+}
+
+// secondary are the maps in which nothing is looked up but what was found in another one
+// before, so that elements that come early are not noticed.
+var secondary = map[string]bool{
+	setBackends: true, setLocalBackends: true, setNPBackends: true, setLocalNPBackends: true,
+	setTables: true, setLocalTables: true, setNPTables: true, setLocalNPTables: true,
+}
+
+// ahead divides a batch: batches that add elements to secondary maps come first, the rest is the last one. A map that the batch creates,
+// or deletes elements of, is left to the last.
+func (b *Batch) ahead() []Batch {
+	type id struct {
+		family Family
+		set    string
+	}
+	busy := map[id]bool{}
+	for _, op := range b.Ops {
+		switch op := op.(type) {
+		case AddSet:
+			busy[id{op.Family, op.Set.Name}] = true
+		case DeleteElements:
+			busy[id{op.Family, op.Set.Name}] = true
+		case DeleteTable:
+			return []Batch{*b} // replaced tables and sets change at once
+		}
+	}
+	var early staging
+	var last Batch
+	for _, op := range b.Ops {
+		if op, is := op.(AddElements); is && secondary[op.Set.Name] && !busy[id{op.Family, op.Set.Name}] {
+			early.elements(op)
+			continue
+		}
+		last.Ops = append(last.Ops, op)
+	}
+	return early.then(last)
+}
+
+// staging fills batches with at most stageElements elements each.
+type staging struct {
+	full []Batch
+	now  Batch
+	used int // elements of now
+}
+
+func (s *staging) elements(op AddElements) {
+	for rest := op.Elements; len(rest) > 0; {
+		n := min(stageElements-s.used, len(rest))
+		s.now.Ops = append(s.now.Ops, AddElements{op.Family, op.Set, rest[:n]})
+		rest, s.used = rest[n:], s.used+n
+		if s.used == stageElements {
+			s.full = append(s.full, s.now)
+			s.now, s.used = Batch{}, 0
+		}
+	}
+}
+
+// then gives all batches, with another one behind them.
+func (s *staging) then(last Batch) []Batch {
+	if !s.now.Empty() {
+		s.full = append(s.full, s.now)
+	}
+	return append(s.full, last)
+}

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -170,11 +171,7 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 			}
 		}
 	}
-	refs := make([]object.Ref, 0, len(touched))
-	for ref := range touched {
-		refs = append(refs, ref)
-	}
-	return refs
+	return slices.Collect(maps.Keys(touched))
 }
 
 // readFile adds the objects to touched that one file declares otherwise than before.

@@ -3,9 +3,11 @@ package store
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/record"
@@ -101,3 +103,108 @@ func withheldNote(r *record.Record, err error) note {
 	return note{path: r.Owner.File, reason: ReasonConflict, message: fmt.Sprintf(
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
+
+// remarks are what the rules have to say about an object.
+func (c *Config) remarks(o object.Object) []annotation.Remark {
+	if c.Rules == nil {
+		return nil
+	}
+	return c.Rules.Remarks(o)
+}
+
+// refusals are errors about annotations that can mean nothing. What the old version has too, with the same value, is let
+// through, so that the rest of it can be updated; nil: there is none. Safe fields of a file are let through as well: its
+// last good content may be the very thing to end, as a port in the clear.
+func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
+	var before []annotation.Remark
+	looked := false
+	for _, r := range c.remarks(next) {
+		if !r.Refused || ofFile && r.Safe {
+			continue
+		}
+		value := annotationAt(next, r.Field)
+		if old != nil && annotationAt(old, r.Field) == value {
+			if !looked {
+				before, looked = c.remarks(old), true
+			}
+			if slices.ContainsFunc(before, func(b annotation.Remark) bool { return b.Refused && b.Field == r.Field }) {
+				continue
+			}
+		}
+		errs = append(errs, object.Error{Type: object.FieldValueInvalid, Field: r.Field, Value: value, Detail: r.Text})
+	}
+	return errs
+}
+
+// addRefusals adds the refusals about fields that no other error is about.
+func (s *Store) addRefusals(errs object.Errors, next object.Object, before *record.Record, ofFile bool) object.Errors {
+	var old object.Object
+	if before != nil {
+		old = before.Object
+	}
+	for _, e := range s.cfg.refusals(next, old, ofFile) {
+		if !slices.ContainsFunc(errs, func(other object.Error) bool { return other.Field == e.Field }) {
+			errs = append(errs, e)
+		}
+	}
+	return errs
+}
+
+// warningsOf returns the warnings in the answer to a client about an object that it writes.
+func (s *Store) warningsOf(o object.Object) []string {
+	warnings := object.Warnings(o)
+	foreign := annotation.Foreigners
+	if s.cfg.Rules != nil {
+		foreign = annotation.Unserved // the rules have the others
+	}
+	seen := map[string]bool{}
+	for _, f := range append(foreign(o), annotation.Notes(o)...) {
+		seen[f.Field] = true
+		warnings = append(warnings, f.String())
+	}
+	for _, r := range s.cfg.remarks(o) {
+		if text := r.String(); !seen[r.Field] && !slices.Contains(warnings, text) {
+			warnings = append(warnings, text)
+		}
+	}
+	return warnings
+}
+
+// annotationAt returns the value of an annotation by the path of its field.
+func annotationAt(o object.Object, field string) string {
+	return o.GetMeta().Annotations[strings.TrimSuffix(strings.TrimPrefix(field, "metadata.annotations["), "]")]
+}
+
+// Host is a snapshot of the machine, taken before a change begins. The store asks it under its lock: its
+// methods look at nothing and wait for nothing.
+type Host interface {
+	// ExternalIP returns why a client of the API may not have an address as an externalIP; nil allows it.
+	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
+	ExternalIP(svc *object.Service, addr netip.Addr) error
+	// Reserved returns the use of an address that a Service may not have, as "a gateway of this host"; ""
+	// for all others. Such an address is never allocated; for allocation Reserved is called without a
+	// Service. A client of the API that asks for one as a cluster IP is refused; files are not.
+	Reserved(svc *object.Service, addr netip.Addr) string
+	// Avoid reports addresses of the ranges for cluster IPs that are allocated only on request;
+	// isEndpoint reports whether the address is an endpoint's.
+	Avoid(addr netip.Addr, isEndpoint func() bool) bool
+	// NodePort returns why a client of the API may not have a node port that it asks for, as when a program
+	// of the host listens there; nil allows it. It is not called for ports that a Service has already, nor
+	// for those that files ask for.
+	NodePort(protocol string, port uint16) error
+	// HostPort returns why a client of the API may not have a port at an external IP, as when it is an address of
+	// the host and a program listens there; nil allows it. As with NodePort, it is called for new ports.
+	HostPort(addr netip.Addr, protocol string, port uint16) error
+	// AnswersNodePorts reports an address of the host that node ports answer on.
+	AnswersNodePorts(addr netip.Addr) bool
+}
+
+// unknownHost is the Host before the first look at it.
+type unknownHost struct{}
+
+func (unknownHost) ExternalIP(*object.Service, netip.Addr) error { return nil }
+func (unknownHost) Reserved(*object.Service, netip.Addr) string  { return "" }
+func (unknownHost) Avoid(netip.Addr, func() bool) bool           { return false }
+func (unknownHost) NodePort(string, uint16) error                { return nil }
+func (unknownHost) HostPort(netip.Addr, string, uint16) error    { return nil }
+func (unknownHost) AnswersNodePorts(netip.Addr) bool             { return false }

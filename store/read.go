@@ -306,11 +306,7 @@ func replace(list []object.Object, versions map[object.Ref]object.Object) []obje
 	if len(versions) == 0 {
 		return list
 	}
-	refs := make([]object.Ref, 0, len(versions))
-	for ref := range versions {
-		refs = append(refs, ref)
-	}
-	slices.SortFunc(refs, record.CompareRefs)
+	refs := slices.SortedFunc(maps.Keys(versions), record.CompareRefs)
 	out := make([]object.Object, 0, len(list)+len(refs))
 	for _, ref := range refs {
 		name := &object.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}

@@ -124,7 +124,7 @@ func TestSealedFilesAreNotDecoded(t *testing.T) {
 	opened := 0
 	for path, f := range again.files {
 		if names, sealed := f.Names(); sealed {
-			again.files[path] = manifest.Sealed(path, f.Hash, names, func(string) *manifest.File { opened++; return f.Opened() })
+			again.files[path] = manifest.Sealed(path, f.Hash, names, copyFunc(func(string) *manifest.File { opened++; return f.Opened() }))
 		}
 	}
 	if result := again.sync(); result != (SyncResult{Revision: b.s.Revision()}) || again.engine.Commits() != 0 {
@@ -437,3 +437,8 @@ func (b *sealBox) copyOf(path string) string {
 	}
 	return string(pairs[0].Value)
 }
+
+// copyFunc decodes copies of files.
+type copyFunc func(path string) *manifest.File
+
+func (c copyFunc) Copy(path string) *manifest.File { return c(path) }

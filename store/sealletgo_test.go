@@ -29,7 +29,7 @@ func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
 	sealed, opened := b.seal(), 0
 	for i, f := range sealed {
 		names, _ := f.Names()
-		sealed[i] = manifest.Sealed(f.Path, f.Hash, names, func(string) *manifest.File { opened++; return f.Opened() })
+		sealed[i] = manifest.Sealed(f.Path, f.Hash, names, copyFunc(func(string) *manifest.File { opened++; return f.Opened() }))
 	}
 	before, commits := objects(b.s), b.engine.Commits()
 	if n := b.letGo(sealed); n != 2 || opened != 0 {
@@ -58,7 +58,7 @@ func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
 	other := manifest.Decode("b.yaml", text, manifest.DefaultLimits())
 	other.Hash = sha256.Sum256(text)
 	names, _ := b.files["b.yaml"].Names()
-	b.files["b.yaml"] = manifest.Sealed("b.yaml", other.Hash, names, func(string) *manifest.File { return other })
+	b.files["b.yaml"] = manifest.Sealed("b.yaml", other.Hash, names, copyFunc(func(string) *manifest.File { return other }))
 	b.sync()
 	if !b.service("db").Spec.PublishNotReadyAddresses {
 		t.Error("another content of a sealed file is not seen")

@@ -1,14 +1,20 @@
 package store
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
+	"svcctl.io/svcctl/store/reread"
 )
 
 // SyncFiles makes the objects that belong to files equal to these files. It looks only
@@ -41,18 +47,11 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	}
 	t := s.begin()
 	t.sourced = sourced
-	refs := t.readFiles(files)
-	for ref := range s.sources.stale {
-		refs = append(refs, ref)
-	}
+	refs := slices.AppendSeq(t.readFiles(files), maps.Keys(s.sources.stale))
 	if !s.declared.synced {
-		for ref := range s.outcomes.waiting {
-			refs = append(refs, ref)
-		}
+		refs = slices.AppendSeq(refs, maps.Keys(s.outcomes.waiting))
 	}
-	for ref := range s.declared.held {
-		refs = append(refs, ref)
-	}
+	refs = slices.AppendSeq(refs, maps.Keys(s.declared.held))
 	t.removes = true
 	t.examine(refs...)
 	held := t.holdRemovals(guard)
@@ -170,7 +169,6 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	}
 	var seals []seal
 	var copies []string // their keys
-	decode := l.decode
 	for _, file := range s.declared.files {
 		hash, has := s.storage.copies.sealable(file.Path)
 		if !has || hash != file.Hash || isSealed(file) {
@@ -182,7 +180,7 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 		}
 		seals = append(seals, seal{By: by, Hash: hash[:], Objects: names, Versions: versions})
 		copies = append(copies, filePrefix+file.Path)
-		sealed = append(sealed, manifest.Sealed(file.Path, hash, names, decode))
+		sealed = append(sealed, manifest.Sealed(file.Path, hash, names, l))
 		if more = len(seals) >= sealAtOnce; more {
 			break
 		}
@@ -240,3 +238,302 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 	}
 	return names, versions, true
 }
+
+// LastGood keeps the last content of each file that could be read, for those that
+// cannot be read later, also after a restart. A copy goes with the next commit,
+// as a rule that of the objects in it, and so costs none of its own. Large ones, and those
+// just after others, wait for Flush, so that a commit of objects is not much larger than
+// they are.
+type LastGood struct{ s *Store }
+
+// LastGood returns the storage of the copies of files.
+func (s *Store) LastGood() LastGood { return LastGood{s} }
+
+// Load is every file that was put and not removed, by path: of most what Seal has sealed, of the
+// others the content.
+func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
+	if contents, sealed, err = l.load(); err != nil {
+		err = fmt.Errorf("load last good copies of files: %w", err)
+	}
+	return contents, sealed, err
+}
+
+func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
+	seals, err := l.loadSeals()
+	if err != nil {
+		return nil, nil, err
+	}
+	contents, sealed, written := map[string][]byte{}, make(map[string]*manifest.File, len(seals)), make(map[string]writtenCopy, len(seals))
+	isOther := func(key string, sum engine.Sum) bool {
+		path := strings.TrimPrefix(key, filePrefix)
+		one, has := seals[path]
+		if !has || one.sum != sum {
+			return true // it is of another text
+		}
+		sealed[path], written[path] = one.file, writtenCopy{one.file.Hash, true}
+		return false
+	}
+	err = l.s.storage.engine.Scan(filePrefix, isOther, func(pairs []engine.Pair) error {
+		hashes := make([]manifest.Hash, len(pairs))
+		eachPair(pairs, func(i int, pair engine.Pair) { hashes[i] = sha256.Sum256(pair.Value) })
+		for i, pair := range pairs {
+			path := strings.TrimPrefix(pair.Key, filePrefix)
+			contents[path], written[path] = slices.Clone(pair.Value), writtenCopy{hashes[i], false}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &l.s.storage.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = written
+	return contents, sealed, nil
+}
+
+// eachPair calls f for all pairs, on all CPUs.
+func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
+	parallel.Do(len(pairs), parallel.Share, func(i int) { f(i, pairs[i]) })
+}
+
+// Put sets the copy that is kept of a file; nil removes it. It does not wait: the content is
+// durable after Flush at the latest. It may not be changed any more.
+func (l LastGood) Put(path string, content []byte) {
+	c := &l.s.storage.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.put(path, fileCopy{content: content})
+}
+
+// Flush returns when all that was put is durable. After an error it still waits for a
+// commit. Much is written in several commits: each takes memory for all that is in it, and
+// those of objects wait for it.
+func (l LastGood) Flush() error {
+	for more := true; more; {
+		var err error
+		if more, err = l.flushSome(); err != nil {
+			return fmt.Errorf("keep copies of files: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l LastGood) flushSome() (more bool, err error) {
+	s := l.s
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
+	more = s.storage.copies.take()
+	return more, s.write(engine.Transaction{}, s.feed.revision)
+}
+
+// A seal is kept beside the last good copy of a file. It records that the objects of exactly this text
+// were accepted as they are stored, by this program with these settings, without a
+// warning. A start need not decode such a file, nor compare its objects with the stored ones: the
+// result would be the same.
+//
+// It is worth having for a box with many files. It is given to what depends on nothing else: to
+// files of at most sealMost documents, all of them EndpointSlices or Services with no more than cluster IPs.
+type seal struct {
+	By      string       `json:"by"` // see sealedBy
+	Hash    []byte       `json:"hash"`
+	Objects []object.Ref `json:"objects"` // as the text has them, in its order
+	// Copy is the engine.Sum of the copy of the file, whose text has Hash: while it is the same, the copy need not be
+	// read. Older programs have not written it.
+	Copy []byte `json:"copy,omitempty"`
+	// Versions are the resourceVersions of the objects as they are stored: those that were stored
+	// again may be what another text, program or setting made of them.
+	Versions []string `json:"versions"`
+}
+
+// loadSeals gives the sealed files whose objects are those of the seal, with the sums of their copies.
+func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
+	by := l.s.sealedBy()
+	if by == "" {
+		return nil, nil
+	}
+	sealed := map[string]sealedCopy{}
+	err := l.s.storage.engine.Scan(sealPrefix, nil, func(pairs []engine.Pair) error {
+		files := make([]sealedCopy, len(pairs))
+		eachPair(pairs, func(i int, pair engine.Pair) {
+			var one seal
+			if !reread.Into(pair.Value, &one) {
+				one = seal{}
+				if json.Unmarshal(pair.Value, &one) != nil {
+					return
+				}
+			}
+			var hash manifest.Hash
+			var sum engine.Sum
+			if one.By != by || copy(hash[:], one.Hash) != len(hash) || copy(sum[:], one.Copy) != len(sum) || !l.s.areStored(&one) {
+				return // another program judged it, or its objects were stored again
+			}
+			files[i] = sealedCopy{manifest.Sealed(strings.Clone(strings.TrimPrefix(pair.Key, sealPrefix)), hash, one.Objects, l), sum}
+		})
+		for _, f := range files {
+			if f.file != nil {
+				sealed[f.file.Path] = f
+			}
+		}
+		return nil
+	})
+	return sealed, err
+}
+
+// sealedCopy is a file that was sealed when its copy had a sum.
+type sealedCopy struct {
+	file *manifest.File
+	sum  engine.Sum
+}
+
+// Copy implements manifest.Copies.
+func (l LastGood) Copy(path string) *manifest.File {
+	pairs, err := l.s.storage.engine.Load(filePrefix + path)
+	if err != nil || len(pairs) == 0 || pairs[0].Key != filePrefix+path { // others may begin with its path
+		return nil
+	}
+	f := manifest.Decode(path, pairs[0].Value, manifest.DefaultLimits())
+	f.Hash = sha256.Sum256(pairs[0].Value)
+	return f
+}
+
+// sealedBy names the program and all settings by which documents are judged; "" when the program
+// has no name: then nothing is sealed.
+func (s *Store) sealedBy() string {
+	if s.cfg.Program == "" {
+		return ""
+	}
+	c := &s.cfg
+	text, err := json.Marshal([]any{c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs, c.Pinned})
+	if err != nil {
+		return "" // a setting that JSON has no form for
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// areStored reports whether the objects of a seal are still those that were stored when it was made.
+func (s *Store) areStored(one *seal) bool {
+	if len(one.Versions) != len(one.Objects) {
+		return false
+	}
+	for i, name := range one.Objects {
+		if o, _ := s.Get(refInFile(name)); o == nil || o.GetMeta().ResourceVersion != one.Versions[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// copies are the copies of files. They have a lock of their own, so that they can be put
+// while a commit is under way.
+type copies struct {
+	mu      sync.Mutex
+	pending map[string]fileCopy // what waits for a commit, by path
+	size    int                 // of the contents in pending, in bytes
+	rode    time.Time           // when copies went with objects
+	writing map[string]fileCopy // what goes with the commit under way
+	// written has the copies in the engine; nil until they were loaded.
+	written map[string]writtenCopy
+}
+
+// writtenCopy is a copy that is in the engine.
+type writtenCopy struct {
+	hash   manifest.Hash
+	sealed bool // its seal is, too
+}
+
+// fileCopy is the copy of a file.
+type fileCopy struct {
+	content []byte // nil: nothing
+	hash    manifest.Hash
+}
+
+func (c *copies) put(path string, file fileCopy) {
+	if c.pending == nil {
+		c.pending = map[string]fileCopy{}
+	}
+	c.size += len(file.content) - len(c.pending[path].content)
+	c.pending[path] = file
+}
+
+// take makes what waits part of the next commit, and reports whether that is not all.
+func (c *copies) take() (more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.size <= flushAtOnce {
+		c.writing, c.pending, c.size = c.pending, nil, 0
+		return false
+	}
+	c.writing = map[string]fileCopy{}
+	size := 0
+	for _, path := range slices.Sorted(maps.Keys(c.pending)) { // neighbors share pages
+		file := c.pending[path]
+		if size += len(file.content); size > flushAtOnce && len(c.writing) > 0 {
+			break
+		}
+		c.writing[path] = file
+		c.size -= len(file.content)
+		delete(c.pending, path)
+	}
+	return true
+}
+
+// addTo adds the copies that differ from those in the engine.
+func (c *copies) addTo(t *engine.Transaction, revision uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); c.writing == nil && len(c.pending) > 0 && c.size <= rideAlong && now.Sub(c.rode) >= rideEvery {
+		c.writing, c.pending, c.size, c.rode = c.pending, nil, 0, now
+	}
+	for path, file := range c.writing {
+		was, has := c.written[path]
+		if file.content != nil {
+			file.hash = sha256.Sum256(file.content)
+		}
+		switch {
+		case has && file.hash == was.hash, !has && file.content == nil && c.written != nil:
+			delete(c.writing, path)
+		case file.content == nil:
+			t.Deletes = append(t.Deletes, filePrefix+path, sealPrefix+path)
+		default:
+			c.writing[path] = file
+			t.Puts = append(t.Puts, engine.Pair{Key: filePrefix + path, Value: file.content, Revision: revision})
+		}
+	}
+}
+
+// finish notes what became of a commit: what it could not write waits for the next one,
+// unless there is something newer.
+func (c *copies) finish(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		for path, file := range c.writing {
+			if _, newer := c.pending[path]; !newer {
+				c.put(path, file)
+			}
+		}
+		c.writing = nil
+		return
+	}
+	for path, file := range c.writing {
+		switch {
+		case c.written == nil:
+		case file.content == nil:
+			delete(c.written, path)
+		default:
+			c.written[path] = writtenCopy{hash: file.hash}
+		}
+	}
+	c.writing = nil
+}
+
+const (
+	// rideAlong bounds the copies that go with a commit of objects, in bytes.
+	rideAlong = 64 << 10
+	// rideEvery is the least time between two commits with copies. A copy has its whole file, and
+	// the page that it is written with has the copies of other files too.
+	rideEvery = 500 * time.Millisecond
+	// flushAtOnce bounds one commit of copies alone, in bytes.
+	flushAtOnce = 4 << 20
+)

@@ -26,7 +26,7 @@ func (m sealedMemory) Load() (contents map[string][]byte, sealed map[string]*man
 		for _, d := range f.Documents {
 			names = append(names, object.RefOf(d.Object))
 		}
-		sealed[path] = manifest.Sealed(path, f.Hash, names, func(path string) *manifest.File { m.opened[path]++; return f })
+		sealed[path] = manifest.Sealed(path, f.Hash, names, copyFunc(func(path string) *manifest.File { m.opened[path]++; return f }))
 	}
 	return nil, sealed, nil
 }
@@ -85,9 +85,9 @@ func TestTakeSealed(t *testing.T) {
 		var sealed []*manifest.File
 		for _, name := range []string{"a.yaml", "b.yaml"} {
 			f := before.Files.Get(h.path(name))
-			sealed = append(sealed, manifest.Sealed(f.Path, f.Hash, []object.Ref{object.RefOf(f.Documents[0].Object)}, func(string) *manifest.File { return f }))
+			sealed = append(sealed, manifest.Sealed(f.Path, f.Hash, []object.Ref{object.RefOf(f.Documents[0].Object)}, copyFunc(func(string) *manifest.File { return f })))
 		}
-		gone := manifest.Sealed(h.path("gone.yaml"), manifest.Hash{1}, nil, func(string) *manifest.File { return nil })
+		gone := manifest.Sealed(h.path("gone.yaml"), manifest.Hash{1}, nil, copyFunc(func(string) *manifest.File { return nil }))
 		h.write("b.yaml", services("x"))
 		changed := h.next()
 		must(h.T, h.w.TakeSealed(h.Context(), append(sealed, gone)))
@@ -108,3 +108,8 @@ func TestTakeSealed(t *testing.T) {
 }
 
 func isSealed(f *manifest.File) bool { _, sealed := f.Names(); return sealed }
+
+// copyFunc decodes copies of files.
+type copyFunc func(path string) *manifest.File
+
+func (c copyFunc) Copy(path string) *manifest.File { return c(path) }

@@ -155,29 +155,22 @@ func (e *election) do(f func(now time.Time) []uint8) {
 
 // run calls the machine when it is due, until ctx is done.
 func (e *election) run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			for _, h := range e.links {
-				h.stop()
-			}
-			return nil
-		case <-timer.C:
+	var due time.Time // of the next Tick, as it was found last
+	task.Repeat(ctx, e.wake, func() time.Time {
+		if !time.Now().Before(due) {
 			e.do(func(now time.Time) []uint8 { return e.m.Tick(now) })
-		case <-e.wake:
 		}
 		e.mu.Lock()
-		next := e.m.Next()
-		e.mu.Unlock()
-		timer.Stop()
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
+		defer e.mu.Unlock()
+		due = e.m.Next()
+		return due
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.links {
+		h.stop()
 	}
+	return nil
 }
 
 // outcome reports whether this box answers, which box is master otherwise, and whether this one should announce

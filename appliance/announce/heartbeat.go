@@ -17,6 +17,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // heartbeat sends and receives the adverts of one link.
@@ -118,10 +119,8 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 			return
 		}
 		if failed != nil { // the link is down
-			select {
-			case <-ctx.Done():
+			if !task.Sleep(ctx, 100*time.Millisecond) {
 				return
-			case <-time.After(100 * time.Millisecond):
 			}
 			continue
 		}

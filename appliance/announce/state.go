@@ -22,6 +22,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/neighbor"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // stateName is the file in Config.StateDir.
@@ -360,10 +361,7 @@ func (f *feed) run(ctx context.Context) error {
 			connected = false
 			_ = f.give(ctx, nil)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		task.Sleep(ctx, wait)
 		wait = min(2*wait, reconnectLast)
 	}
 	return nil

@@ -122,22 +122,13 @@ func (c *Cleaner) Err() error {
 // look walks the whole table, which takes some 10 ms even where it is empty. Failures
 // are repeated.
 func (c *Cleaner) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	var retry time.Duration
 	var earliest time.Time // of the next look
-	for {
-		select {
-		case <-ctx.Done():
-			return c.table.close()
-		case <-c.wake:
-			if wait := time.Until(earliest); wait > 0 {
-				timer.Reset(wait)
-				continue
-			}
-		case <-timer.C:
-		}
+	task.Repeat(ctx, c.wake, func() time.Time {
 		start := time.Now()
+		if start.Before(earliest) {
+			return earliest
+		}
 		next, err := c.scan(ctx, start)
 		rest := min(RestFor*time.Since(start), restMost)
 		if err != nil {
@@ -146,12 +137,12 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		} else {
 			retry = 0
 		}
-		earliest = time.Now().Add(rest)
-		timer.Stop()
-		if !next.IsZero() {
-			timer.Reset(max(time.Until(next), rest))
+		if earliest = time.Now().Add(rest); !next.IsZero() && next.Before(earliest) {
+			return earliest
 		}
-	}
+		return next
+	})
+	return c.table.close()
 }
 
 // scan handles every frontend that is due, and returns the time of the next one.

@@ -122,29 +122,21 @@ func (x *ConnLimiter) Err() error {
 // Run works until ctx is done. What fails is tried again. After a look it rests, so that looks through a large
 // table keep no more than a twentieth of a CPU busy.
 func (x *ConnLimiter) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return x.sampler.Close()
-		case <-x.wake:
-		case <-timer.C:
-		}
+	task.Repeat(ctx, x.wake, func() (next time.Time) {
 		asked := x.asking()
 		if asked == nil {
-			timer.Stop()
 			if err := x.sampler.Close(); err != nil {
 				x.log.Debug("close the connection tracking table", "err", err)
 			}
-			continue
+			return next
 		}
 		start, pause := time.Now(), scanInterval
 		if x.scan(ctx, asked) != nil {
 			pause = idleRetry
 		}
-		timer.Reset(max(pause, RestFor*time.Since(start)))
-	}
+		return time.Now().Add(max(pause, RestFor*time.Since(start)))
+	})
+	return x.sampler.Close()
 }
 
 // asking returns the ports to look at; nil: no Service limits connections.

@@ -15,7 +15,7 @@
 //     connection speaks next is answered by a reset.
 //   - Of clients that source ranges shut out: UDP and SCTP at once, TCP when it is drained.
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
-//     were not answered. What their client sends once more is translated (see outage.go).
+//     were not answered. What their client sends once more is translated (see schedule.go).
 //
 // Idle resets the endpoints of connections that the kernel forgot for their silence. Retry forgets
 // connections that an endpoint does not answer, so that the client's next SYN gets another one.
@@ -60,7 +60,7 @@
 // Entries are read from a netlink socket directly. Package vishvananda/netlink would give
 // the table as one list, some hundred megabytes of it with 200,000 entries, and supports
 // neither the kernel's filter nor entries that translate, which dead ends are (see
-// failed.go).
+// retry.go).
 //
 //	tracker := conntrack.NewChangeTracker()
 //	tracker.Adopt(rulesetInKernel)

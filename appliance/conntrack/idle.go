@@ -90,10 +90,7 @@ func (x *Idle) Run(ctx context.Context) error {
 		}
 		if err := x.listen(ctx); err != nil {
 			x.options.Log.Warn("endpoints of expired connections are not reset; it is retried", "err", err, "retry", idleRetry)
-			select {
-			case <-ctx.Done():
-			case <-time.After(idleRetry):
-			}
+			task.Sleep(ctx, idleRetry)
 		}
 	}
 	return nil

@@ -4,13 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
+	"math"
 	"net/netip"
 	"sync"
 	"time"
 
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Retry gives clients another endpoint when theirs is silent. The kernel sends all that a client
@@ -105,30 +111,22 @@ func (r *Retry) Err() error {
 // Run works until ctx is done. What fails is tried again. After a look it rests, so that looks
 // through a large table keep no more than a twentieth of a CPU busy.
 func (r *Retry) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return r.table.close()
-		case <-r.wake:
-		case <-timer.C:
-		}
+	task.Repeat(ctx, r.wake, func() (next time.Time) {
 		queries, pause := r.queries()
 		if len(queries) == 0 {
 			r.seen = nil
-			timer.Stop()
 			if err := r.table.close(); err != nil {
 				r.log.Debug("close the connection tracking table", "err", err)
 			}
-			continue
+			return next
 		}
 		start := time.Now()
 		if err := r.scan(ctx, queries); err != nil {
 			pause = idleRetry
 		}
-		timer.Reset(max(pause, RestFor*time.Since(start)))
-	}
+		return time.Now().Add(max(pause, RestFor*time.Since(start)))
+	})
+	return r.table.close()
 }
 
 // queries cover the frontends, and pause is how long to wait after them.
@@ -205,4 +203,218 @@ func (r *Retry) judge(e *entry, now time.Time) verdict {
 		r.seeing[key] = since
 	}
 	return leave
+}
+
+// ListenFailed is Listen for DESTROY events of TCP connections that the endpoint did not answer. The kernel drops all
+// others at the socket: a connection that was answered wakes nobody up. Events of kernels before 5.8 have no protocol
+// state, and do not come.
+func ListenFailed(netns int) (*Events, error) {
+	return listen(netns, unanswered, failedBuffer)
+}
+
+// failedBuffer has room for some 800 messages. What does not fit is lost: each endpoint needs one.
+const failedBuffer = 1 << 20
+
+// unanswered is a program (bpf(7), classic) that passes messages about entries with protocol state, which UDP has none
+// of, with the status bit DST_NAT and without SEEN_REPLY.
+var unanswered = []bpf.Instruction{
+	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaProtoInfo},
+	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
+	bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 9},
+	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaStatus},
+	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
+	bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 5},
+	bpf.TAX{},
+	bpf.LoadIndirect{Off: 4, Size: 4}, // behind the attribute's header
+	bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: statusDstNAT, SkipTrue: 2},
+	bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: statusSeenReply, SkipTrue: 1},
+	bpf.RetConstant{Val: math.MaxUint32},
+	bpf.RetConstant{Val: 0},
+}
+
+// Pause stops the events, and with on false begins them again. For connections that begin during a pause the kernel
+// prepares no message.
+func (v *Events) Pause(on bool) error {
+	if on {
+		return v.stream.Leave(groupDestroy)
+	}
+	return v.stream.Join(groupDestroy)
+}
+
+// Failure is how a connection to an endpoint failed.
+type Failure uint8
+
+// The failures.
+const (
+	NoFailure Failure = iota
+	// Refused: the first packet after the client's SYN was a reset. Whether the endpoint or the client sent it the
+	// entry does not have (nf_conntrack_proto_tcp.c deletes it either way).
+	Refused
+	// Silent: no answer until the kernel forgot the SYN (net.netfilter.nf_conntrack_tcp_timeout_syn_sent).
+	Silent
+)
+
+// Failure classifies a connection that ended. An entry that was deleted has time left, and is no failure.
+func (e *Event) Failure() Failure {
+	switch {
+	case !e.Over || e.Protocol != nft.TCP || e.Answered:
+	case e.State == tcpStates[tcpClose]:
+		return Refused
+	case e.State == tcpStates[tcpSynSent] && e.Expires == 0:
+		return Silent
+	}
+	return NoFailure
+}
+
+// Attempts looks for TCP connections that wait for the first answer of their endpoint.
+type Attempts struct {
+	table *kernelTable
+	seen  map[attempt]time.Time // when those of the last look were seen first
+}
+
+// NewAttempts opens nothing yet.
+func NewAttempts(options Options) *Attempts {
+	return &Attempts{table: &kernelTable{netns: options.NetNS}}
+}
+
+// Look hands each unanswered connection to each, with the time since the look that found it first, and deletes the
+// entry if that returns true, so that the client's next SYN begins a new connection. entries is the size of the
+// table, found the number of unanswered connections.
+func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
+	if err := a.table.open(); err != nil {
+		return 0, 0, explain(err)
+	}
+	seeing := map[attempt]time.Time{}
+	if entries, err = a.table.reader.count(); err != nil {
+		return 0, 0, errors.Join(explain(err), a.table.close())
+	}
+	if entries == 0 {
+		a.seen = seeing
+		return 0, 0, nil
+	}
+	var c Connection
+	for _, family := range nft.Families {
+		_, err := a.table.deleteMatching(query{family: family, protocol: nft.TCP, unanswered: true}, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+			for i := range list {
+				e := &list[i]
+				verdicts = append(verdicts, leave)
+				if e.family != family || e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || !e.isThrough() {
+					continue
+				}
+				found++
+				key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
+				since, known := a.seen[key]
+				if !known {
+					since = now
+				}
+				if len(seeing) < mostAttempts {
+					seeing[key] = since
+				}
+				if e.describe(&c); each(&c, now.Sub(since)) {
+					verdicts[len(verdicts)-1] = forget
+				}
+			}
+			return verdicts, nil
+		})
+		if err != nil {
+			return entries, found, err
+		}
+	}
+	a.seen = seeing
+	return entries, found, nil
+}
+
+// Close forgets what was seen, and closes the table until the next look.
+func (a *Attempts) Close() error {
+	a.seen = nil
+	return a.table.close()
+}
+
+// A TCP connection whose time is over has to be reset, and the kernel has no request for
+// that on a connection that it forwards. Deleting its entry alone would make a new connection
+// of its next packet: one from the client would be balanced to an endpoint without that
+// connection, which resets it, or be dropped where a policy has no answer; one from the
+// endpoint would reach the client without translation, from an unknown address.
+//
+// So two entries take the place of the one that is deleted, one for each end. They
+// translate what that end sends to the box itself, whose TCP has no such connection and
+// answers with the reset (RFC 9293, section 3.5.2). The answer goes back through the
+// entry, so it comes from where that end expects its peer, with the sequence number that
+// it takes; and with it the entry goes, for that is what a reset does to an entry that
+// has seen no other reply.
+
+// deadEndPort is the port of the box in entries that are dead ends: the one port that no socket can
+// have, so no connection has it.
+const deadEndPort = 0
+
+// deadEndLife is the timeout of a dead end: longer than the two hours after which the endpoint
+// sends keep-alives (RFC 9293, section 3.8.4).
+const deadEndLife = 2*time.Hour + 15*time.Minute
+
+// resettersOf chooses among the addresses of the box the one of each family that dead ends lead to.
+func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
+	chosen := map[nft.Family]netip.Addr{}
+	for _, addr := range local {
+		if f := nft.FamilyOf(addr); !chosen[f].IsValid() && addr.IsGlobalUnicast() {
+			chosen[f] = addr
+		}
+	}
+	return chosen
+}
+
+// isDeadEnd reports whether the entry is the client's half of a dead end.
+func (e *entry) isDeadEnd() bool {
+	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
+}
+
+// deadEnds writes the two messages that add entries for a connection whose entry was deleted: one for each direction, to an
+// address of the box where nothing listens, so that the next packet of either side is answered with a reset. Either message fails
+// when such a packet came first, or when another entry has the same addresses and ports.
+func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
+	client, endpoint := e.directions()
+	w.deadEnd(e, client[0], client[1], box, ports{deadEndPort, deadEndPort}, sequence)
+	// Many connections may come from one port of an endpoint: each needs a port of
+	// the box for itself. The kernel takes the client's if it can.
+	w.deadEnd(e, endpoint[0], endpoint[1], box, ports{1, 65535}, sequence+1)
+}
+
+// deadEndMessages counts the messages that deadEnds writes.
+const deadEndMessages = 2
+
+type ports struct{ first, last uint16 }
+
+func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at ports, sequence uint32) {
+	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, sequence, familyNumber(e.family))
+	w.tuple(ctaTupleOrig, e.protocol, from, to)
+	w.tuple(ctaTupleReply, e.protocol, to, from)
+	w.nest(ctaNATDst, func() {
+		w.addr(ctaNATIPv4Min, ctaNATIPv6Min, box)
+		w.addr(ctaNATIPv4Max, ctaNATIPv6Max, box)
+		w.nest(ctaNATProto, func() {
+			w.Uint16(ctaNATPortMin, at.first)
+			w.Uint16(ctaNATPortMax, at.last)
+		})
+	})
+	// Only confirmed, as every entry is: one without a reply is deleted by the first
+	// reset, and makes room when the table is full.
+	const liberal = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: any sequence number will do
+	w.Uint32(ctaStatus, statusConfirmed)
+	w.nest(ctaProtoInfo, func() {
+		w.nest(ctaProtoInfoTCP, func() {
+			w.attribute(ctaTCPState, byte(tcpEstablished))
+			w.attribute(ctaTCPFlagsOriginal, liberal, liberal)
+			w.attribute(ctaTCPFlagsReply, liberal, liberal)
+		})
+	})
+	life := uint32(deadEndLife / time.Second)
+	if !e.fast { // of one in a flowtable the kernel does not report it
+		life = min(life, e.timeout)
+	}
+	w.Uint32(ctaTimeout, life)
+	if e.zone != nil {
+		w.attribute(ctaZone, e.zone...)
+	}
+	w.End()
 }

@@ -224,10 +224,7 @@ func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLo
 			continue
 		}
 		if err != nil { // what changes meanwhile is no reason to try sooner
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-			}
+			task.Sleep(ctx, wait)
 		}
 	}
 	return nil

@@ -159,10 +159,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		case <-r.wake:
-			select {
-			case <-ctx.Done():
+			if !task.Sleep(ctx, eventGather) {
 				return nil
-			case <-time.After(eventGather):
 			}
 		}
 		if r.quiet != nil && r.quiet() {

@@ -17,6 +17,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // retryInterval is the time between attempts to open a listener.
@@ -228,9 +229,7 @@ func (s *Servers) serve(ctx context.Context, at listenAddr) (*server, error) {
 		close(srv.done)
 		if err != nil {
 			s.log.Warn("a health-check node port stopped answering: it is opened again", "listen", at, "retry", s.retry, "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(s.retry):
+			if task.Sleep(ctx, s.retry) {
 				s.listeners.Trigger()
 			}
 		}

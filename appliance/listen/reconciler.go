@@ -49,23 +49,14 @@ func (r *Reconciler[P]) Changed() <-chan struct{} { return r.changed }
 // Run calls reconcile at once, after each Trigger, and after the retry interval if
 // reconcile asked for it, until ctx is done. The problems must come in a stable order.
 func (r *Reconciler[P]) Run(ctx context.Context, reconcile func() (problems []P, retry bool)) {
-	timer := time.NewTimer(0)
-	timer.Stop()
-	for {
+	task.Repeat(ctx, r.trigger, func() (next time.Time) {
 		problems, retry := reconcile()
 		r.publish(problems)
 		if retry {
-			timer.Reset(r.retry)
-		} else {
-			timer.Stop()
+			next = time.Now().Add(r.retry)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.trigger:
-		case <-timer.C:
-		}
-	}
+		return next
+	})
 }
 
 func (r *Reconciler[P]) publish(problems []P) {

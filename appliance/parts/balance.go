@@ -326,25 +326,15 @@ const (
 
 // Run implements reconcile.Part.
 func (b *Balance) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return b.sampler.Close()
-		case <-b.kick:
-		case <-timer.C:
-		}
+	task.Repeat(ctx, b.kick, func() time.Time {
 		grown := b.grow(time.Now())
 		moved, otherProblem := b.lookIfDue(time.Now())
 		if services := append(grown, moved...); len(services) > 0 || otherProblem {
 			b.Changed(resolve.Plans(services...)...)
 		}
-		timer.Stop()
-		if at := b.due(); !at.IsZero() {
-			timer.Reset(time.Until(at))
-		}
-	}
+		return b.due()
+	})
+	return b.sampler.Close()
 }
 
 // grow returns the Services whose endpoints get more weight.

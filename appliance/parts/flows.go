@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 const (
@@ -127,10 +128,7 @@ func (f *Flows) Run(ctx context.Context) error {
 		if f.fail(f.listen(ctx)) {
 			f.Changed()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenRetry):
-		}
+		task.Sleep(ctx, listenRetry)
 	}
 	<-told
 	if f.log != nil {
@@ -212,10 +210,8 @@ func (f *Flows) listen(ctx context.Context) error {
 			f.prune()
 			pruned, prunedAt = lost, time.Now()
 		}
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, drainInterval) {
 			return nil
-		case <-time.After(drainInterval):
 		}
 	}
 }

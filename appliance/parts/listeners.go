@@ -10,9 +10,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/healthport"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -98,4 +101,85 @@ func runSignaling(ctx context.Context, run func(context.Context) error, signals 
 		}
 	})
 	return tasks.Wait()
+}
+
+// DNS keeps the names of Services up to date.
+type DNS struct {
+	reconcile.NopPart
+	server *dns.Server
+	// objects returns the store whose objects are in force.
+	objects func() *store.Store
+	store   *store.Store // as of the last step
+
+	// demoted are endpoints of Services that are not used, and moved the Services of which others are
+	// since the last step.
+	demoted map[string][]resolve.Demoted
+	moved   map[string]bool
+
+	seen  uint64      // the store's revision that the server stands at
+	facts *node.Facts // that the server has
+}
+
+// NewDNS has a server answer for objects, which may be another store from one step to the next.
+func NewDNS(server *dns.Server, objects func() *store.Store) *DNS {
+	return &DNS{server: server, objects: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
+}
+
+// Name implements reconcile.Part.
+func (d *DNS) Name() string { return "DNS" }
+
+// Run implements reconcile.Part.
+func (d *DNS) Run(ctx context.Context) error { return d.server.Run(ctx) }
+
+// Planned implements reconcile.Part.
+func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	for i := range services {
+		svc := &services[i]
+		if slices.Equal(svc.Demoted, d.demoted[svc.Key]) {
+			continue
+		}
+		d.moved[svc.Key] = true
+		if d.demoted[svc.Key] = svc.Demoted; len(svc.Demoted) == 0 {
+			delete(d.demoted, svc.Key)
+		}
+	}
+}
+
+// Stepped implements reconcile.Part. It gives the server what changed since the last step: after the
+// kernel had it, so that a name does not lead to an address before that is served, and also
+// when the kernel refused it, as the names are right all the same. Objects that were stored before
+// a restart are given at once, as their rules are still in force.
+func (d *DNS) Stepped(step reconcile.Step) {
+	if step.Applied {
+		defer d.server.Complete()
+	}
+	if step.Facts != nil && step.Facts != d.facts {
+		addrs := make([]netip.Addr, 0, len(step.Facts.Addresses))
+		for _, a := range step.Facts.Addresses {
+			addrs = append(addrs, a.Prefix.Addr())
+		}
+		d.server.SetLocal(addrs)
+		d.facts = step.Facts
+	}
+	if now := d.objects(); now != d.store {
+		d.store, d.seen = now, 0
+	}
+	changes := d.store.Changes(d.seen)
+	if changes.All {
+		changes.Services = d.server.Services()
+		for key := range d.store.InForce().Services() {
+			changes.Services = append(changes.Services, key)
+		}
+	}
+	if changes.Revision == d.seen && !changes.All && len(d.moved) == 0 {
+		return
+	}
+	changed := make(map[string]resolve.Input, len(changes.Services)+len(d.moved))
+	for _, key := range slices.AppendSeq(changes.Services, maps.Keys(d.moved)) {
+		svc, slices, _ := d.store.InForce().Service(key)
+		changed[key] = resolve.Input{Service: svc, Slices: slices, Demoted: d.demoted[key]}
+	}
+	d.server.Update(changed)
+	d.seen = changes.Revision
+	clear(d.moved)
 }

@@ -172,10 +172,8 @@ func (s *Suspicion) listen(ctx context.Context) error {
 		if _, err := events.Read(time.Now(), s.recordEnd); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, hearInterval) {
 			return nil
-		case <-time.After(hearInterval):
 		}
 	}
 }
@@ -262,19 +260,10 @@ func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 // look looks for unanswered connections until ctx is done, while that is wanted.
 func (s *Suspicion) look(ctx context.Context) {
 	defer func() { _ = s.attempts.Close() }()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.kick:
-		case <-timer.C:
-		}
+	task.Repeat(ctx, s.kick, func() (next time.Time) {
 		if !s.wanted() {
 			_ = s.attempts.Close()
-			timer.Stop()
-			continue
+			return next
 		}
 		began := time.Now()
 		entries, found, err := s.attempts.Look(began, s.waits)
@@ -299,8 +288,8 @@ func (s *Suspicion) look(ctx context.Context) {
 			pause = max(ejectEvery, attemptsRest*cost)
 		}
 		s.ration(ctx, entries > crowded && !eject)
-		timer.Reset(pause)
-	}
+		return time.Now().Add(pause)
+	})
 }
 
 // correct notes how dead endpoints fail now: one that refused may be gone, and of one that was out before this process it
@@ -332,9 +321,7 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 	if !many {
 		return
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(sample):
+	if task.Sleep(ctx, sample) {
 		_ = events.Pause(true)
 	}
 }

@@ -2,11 +2,17 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 )
 
 // Part follows the loop. The loop calls its methods, but for Run, one at a time and from one
@@ -86,3 +92,284 @@ func (*NopPart) Planned(*Host, []Service)      {}
 func (*NopPart) Applying(bool)                 {}
 func (*NopPart) Stepped(Step)                  {}
 func (*NopPart) Problems() []resolve.Problem   { return nil }
+
+// needs finds the Services that depend on a need. They are planned again when its state changes.
+type needs struct {
+	of map[string][]resolve.Need // by Service
+	by map[resolve.NeedKind]map[resolve.Need]map[string]struct{}
+	// ended has the needs that no Service has any more, since the last call of takeEnded.
+	ended map[resolve.Need]struct{}
+	// portsChanged is set when other ports of the host are needed than at the last call of occupied.notify.
+	portsChanged bool
+	pods         podUsers
+}
+
+func newNeeds() needs {
+	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}, pods: newPodUsers()}
+}
+
+// set replaces what a Service needs.
+func (n *needs) set(service string, out *resolve.Output) {
+	n.pods.set(service, out)
+	before, now := n.of[service], out.Needs
+	if slices.Equal(before, now) {
+		return // mostly
+	}
+	for _, need := range before {
+		if delete(n.by[need.Kind][need], service); len(n.by[need.Kind][need]) == 0 {
+			delete(n.by[need.Kind], need)
+			n.ended[need] = struct{}{}
+		}
+		n.portsChanged = n.portsChanged || need.Kind == resolve.NeedHostPort
+	}
+	for _, need := range now {
+		if n.by[need.Kind] == nil {
+			n.by[need.Kind] = map[resolve.Need]map[string]struct{}{}
+		}
+		if n.by[need.Kind][need] == nil {
+			n.by[need.Kind][need] = map[string]struct{}{}
+		}
+		n.by[need.Kind][need][service] = struct{}{}
+		delete(n.ended, need)
+		n.portsChanged = n.portsChanged || need.Kind == resolve.NeedHostPort
+	}
+	if n.of[service] = now; len(now) == 0 {
+		delete(n.of, service)
+	}
+}
+
+// users returns the Services that depend on some needs, perhaps several times.
+func (n *needs) users(changed []resolve.Need) (services []string) {
+	for _, need := range changed {
+		if need.Kind == resolve.NeedPlan {
+			services = append(services, need.Name)
+		}
+		services = slices.AppendSeq(services, maps.Keys(n.by[need.Kind][need]))
+	}
+	return services
+}
+
+// takeEnded returns the needs that no Service has any more, each once.
+func (n *needs) takeEnded() []resolve.Need {
+	ended := slices.Collect(maps.Keys(n.ended))
+	clear(n.ended)
+	return ended
+}
+
+// secrets returns the needs of Secrets, by "namespace/name".
+func secrets(names []string) (needs []resolve.Need) {
+	for _, name := range names {
+		needs = append(needs, resolve.Need{Kind: resolve.NeedKeyPair, Name: name}, resolve.Need{Kind: resolve.NeedAuthority, Name: name})
+	}
+	return needs
+}
+
+// podUsers finds the Services that follow the readiness probe of a Pod. They are planned again when
+// the Pod changes.
+type podUsers struct {
+	// probed are the Services that have a Pod with a readiness probe.
+	probed map[string]bool
+	// of are the Pods that no selector found, but a slice names, by Service: names in its namespace. by is the
+	// reverse. There may be as many as endpoints, so neither makes text of its own, and by is made when a Pod
+	// changes for the first time, as on few boxes.
+	of map[string][]string
+	by map[namedPod][]string
+}
+
+// namedPod is the name of a Pod, which need not exist.
+type namedPod struct{ namespace, name string }
+
+func newPodUsers() podUsers {
+	return podUsers{probed: map[string]bool{}, of: map[string][]string{}}
+}
+
+// set notes what a Service came to.
+func (u *podUsers) set(service string, out *resolve.Output) {
+	if out.Probed {
+		u.probed[service] = true
+	} else {
+		delete(u.probed, service)
+	}
+	if u.by != nil {
+		u.forget(service)
+	}
+	delete(u.of, service)
+	if len(out.Pods) == 0 {
+		return
+	}
+	u.of[service] = out.Pods
+	if u.by != nil {
+		u.note(service)
+	}
+}
+
+// note adds the Pods of a Service to by.
+func (u *podUsers) note(service string) {
+	namespace, _, _ := strings.Cut(service, "/")
+	for _, name := range u.of[service] {
+		pod := namedPod{namespace, name}
+		u.by[pod] = append(u.by[pod], service)
+	}
+}
+
+// forget takes the Pods of a Service out of by.
+func (u *podUsers) forget(service string) {
+	namespace, _, _ := strings.Cut(service, "/")
+	for _, name := range u.of[service] {
+		pod := namedPod{namespace, name}
+		if users := slices.DeleteFunc(u.by[pod], func(s string) bool { return s == service }); len(users) > 0 {
+			u.by[pod] = users
+		} else {
+			delete(u.by, pod)
+		}
+	}
+}
+
+// affected are the Services that a change of these Pods makes a difference to.
+func (u *podUsers) affected(objs Objects, pods []string) []string {
+	if len(pods) > 0 && u.by == nil {
+		u.by = map[namedPod][]string{}
+		for service := range u.of {
+			u.note(service)
+		}
+	}
+	var services []string
+	for _, key := range pods {
+		pod := objs.Pod(key)
+		probes := pod != nil && pod.Probed()
+		add := func(service string) {
+			if probes || u.probed[service] {
+				services = append(services, service)
+			}
+		}
+		namespace, name, _ := strings.Cut(key, "/")
+		for _, service := range u.by[namedPod{namespace, name}] {
+			add(service)
+		}
+		if pod != nil {
+			for _, service := range objs.Selecting(pod.Metadata.Namespace, pod.Metadata.Labels) {
+				add(service)
+			}
+		}
+	}
+	slices.Sort(services)
+	return slices.Compact(services)
+}
+
+// Errors of Foresee.
+var (
+	// ErrBehind means that the store has changed since Foresee.Revision. Make another copy of it.
+	ErrBehind = errors.New("the objects have changed meanwhile")
+	// ErrUnsettled means that the kernel does not hold what was planned last.
+	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` has the reason")
+	// ErrHeldBack means that the objects that are planned are not those of the store.
+	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box gets the outcome of the trial")
+)
+
+// Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.
+type Foresee struct {
+	// Objects has the objects after the change: a changed copy of the store. Changes has the
+	// changes.
+	Objects Objects
+	Changes store.ChangeSet
+	// Revision is the revision of the loop's store at the time of the copy.
+	Revision uint64
+	// All are the Services of Objects.
+	All []string
+	// Host derives from the facts of the host what to plan for; nil: as it is.
+	Host func(*node.Facts) Host
+}
+
+// Foreseen is the answer to a Foresee. It may not be changed.
+type Foreseen struct {
+	// From is the state of the loop's compiler. Box, where not nil, replaces the present host.
+	From nft.Fork
+	Box  *nft.Box
+	// Services has the Services that would be planned again, by key; one without ports would be
+	// gone.
+	Services map[string]*Service
+	// Problems has the problems that these Services would have and do not have now.
+	Problems []wire.Problem
+}
+
+// ForeseeAsk is a Foresee for the loop, which answers between two steps.
+type ForeseeAsk struct {
+	Foresee
+	Done chan<- ForeseeAnswer
+}
+
+// ForeseeAnswer is a Foreseen, or an error.
+type ForeseeAnswer struct {
+	Foreseen
+	Err error
+}
+
+// answer answers, if somebody has asked.
+func (ask *ForeseeAsk) answer(l *Loop) {
+	if ask.Done != nil {
+		f, err := l.foresee(&ask.Foresee)
+		ask.Done <- ForeseeAnswer{f, err}
+	}
+}
+
+// foresee answers after a step. Its work is that of the Services that change, and a copy of the claims to frontends.
+func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
+	missed := l.opts.Store.Changes(ask.Revision)
+	switch {
+	case l.shown != l.opts.Store:
+		return f, ErrHeldBack
+	case !l.adopted || l.wait > 0 || l.observed.tampered || !l.applier.certain() || l.planner.orphans != nil:
+		return f, ErrUnsettled
+	case missed.All || len(missed.Services)+len(missed.Pods)+len(missed.Secrets) > 0 || l.planned < ask.Revision || l.observed.unsynced:
+		return f, ErrBehind
+	}
+	p := l.planner.fork()
+	for i, a := range p.answerers {
+		if opens, is := a.(Opener); is {
+			p.answerers[i] = opens.Foresee(ask.Objects)
+		}
+	}
+	host, relocated := l.planner.host, false
+	if ask.Host != nil {
+		host = ask.Host(l.observed.facts)
+		relocated = !l.planner.sameHost(host)
+	}
+	p.setHost(host)
+	f.From = l.planner.compiler.Fork()
+	changed := slices.Concat(ask.Changes.Services, l.planner.needs.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
+	if relocated {
+		f.Box = &host.Box
+	}
+	if relocated || ask.Changes.All {
+		changed = slices.Concat(changed, ask.All, l.planner.known())
+	}
+	for _, key := range changed {
+		delete(p.quarantine.left, key)
+	}
+	p.resolve(ask.Objects, changed)
+	f.Services = p.unsent.services
+	for _, key := range slices.Sorted(maps.Keys(p.unsent.services)) {
+		for _, q := range p.problems[key] {
+			if slices.Contains(l.planner.problems[key], q) {
+				continue
+			}
+			q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints // they may come from elsewhere
+			f.Problems = append(f.Problems, wireProblem(ofObjects([]resolve.Problem{q})[0]))
+		}
+	}
+	return f, nil
+}
+
+// fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which
+// it only reads, and the Parts that answer.
+func (p *planner) fork() *planner {
+	f := newPlanner()
+	f.claims, f.compiler, f.tuners, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.tuners, p.progress, p.inUse
+	f.answerers = slices.Clone(p.answerers)
+	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), maps.Clone(p.quarantine.now)
+	if o := p.occupied; o != nil {
+		f.occupied = &occupied{look: o.look, owner: o.owner, log: o.log, nodePorts: o.nodePorts}
+		f.occupied.reset()
+	}
+	return f
+}

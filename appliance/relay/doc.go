@@ -28,8 +28,8 @@
 //   - TCP bytes are spliced in the kernel, and never copied here.
 //   - A packet to an endpoint has one hop (TTL, hop limit) less than the client's.
 //
-// Files, from the top: relay.go composes the loopback listeners (loopback.go) and those of redirected clients
-// (redirect.go); both get their ports from handover.go, with what the program before had of them. Below are the listeners
+// Files, from the top: relay.go composes the listeners on loopback addresses and those of redirected clients
+// (both in redirect.go), which get their ports from handover.go, with what the program before had of them. Below are the listeners
 // and ports of a protocol (tcp.go, udp.go), the steps of a connection (front.go, connect.go), and the shared
 // state of all ports (limits.go).
 //

@@ -18,6 +18,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // tcpListener accepts connections at one address.
@@ -107,10 +108,7 @@ func (l *tcpListener) accept(ctx context.Context) {
 			if times, due := failed.due(); due {
 				l.log.Warn("connections cannot be accepted: look at the limit of open files", "times", times, "err", err)
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(l.shared.limits.backoff):
-			}
+			task.Sleep(ctx, l.shared.limits.backoff)
 			continue
 		}
 		port, asked, err := l.route(client)

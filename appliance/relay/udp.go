@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -120,10 +122,7 @@ func (l *udpListener) close() {
 		l.log.Warn("a listener of the relay cannot be closed", "err", err)
 	}
 	l.mu.Lock()
-	var left []*flow
-	for _, f := range l.flows {
-		left = append(left, f)
-	}
+	left := slices.Collect(maps.Values(l.flows))
 	l.mu.Unlock()
 	for _, f := range left {
 		l.end(f)

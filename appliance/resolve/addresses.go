@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
 )
 
 // vips are a Service's addresses in one family.
@@ -137,4 +140,194 @@ func (f *Facts) isNoHost(a netip.Addr) bool {
 func parseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	return a, err == nil && a.Zone() == ""
+}
+
+// Annotations that restrict the clients of a Service from outside.
+const (
+	// AnnotationSourceRangesApply overrides --source-ranges-apply for one Service.
+	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
+	// AnnotationSourceSets names source sets: "office,vpn,!scanners", where ! shuts clients out.
+	AnnotationSourceSets = "svcctl.io/source-sets"
+	// AnnotationELBExtraGroups names sets whose clients may connect besides those of the source
+	// ranges, AnnotationELBGroups sets whose clients may connect instead of them.
+	AnnotationELBExtraGroups = "service.beta.kubernetes.io/aws-load-balancer-extra-security-groups"
+	AnnotationELBGroups      = "service.beta.kubernetes.io/aws-load-balancer-security-groups"
+)
+
+// Reasons of Problems about source ranges and source sets.
+const (
+	reasonUnknownValue     = "UnknownValue"
+	reasonUnknownSourceSet = "UnknownSourceSet"
+	reasonInvalidSets      = "InvalidSourceSets"
+	reasonNoEffect         = "NoEffect"
+)
+
+// clients restrict access to a Service, except to its cluster IPs, which are always open.
+type clients struct {
+	// ranges are source ranges of both families; ranged reports that some are given.
+	ranges      []netip.Prefix
+	ranged      bool
+	allow, deny []*nft.SourceSet
+	// nobody reports that a set is unknown: no client may connect.
+	nobody bool
+	// everywhere reports that all this holds on node ports and external IPs too.
+	everywhere bool
+}
+
+// readClients reads spec.loadBalancerSourceRanges and the annotations.
+func (r *resolver) readClients() clients {
+	var c clients
+	balanced := r.Service.Spec.Type == "LoadBalancer"
+	if balanced {
+		c.ranges, c.ranged = r.sourceRanges()
+	}
+	if !r.Service.ExternallyAccessible() {
+		for _, key := range []string{AnnotationSourceSets, AnnotationSourceRangesApply} {
+			if _, given := r.Service.Metadata.Annotations[key]; given {
+				r.warnNoEffect(key, "has no effect: the Service has cluster IPs alone, which are open to all clients")
+			}
+		}
+		return c
+	}
+	names := r.sourceSetNames(&c, balanced)
+	limited := c.ranged || len(names) > 0 || c.nobody
+	shuts := len(names) > 0 || c.nobody || slices.ContainsFunc(nft.Families[:], func(family nft.Family) bool {
+		sources, _ := c.of(family)
+		served := r.relayed.Asked() || slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return s.AddressType == family.Name() && len(s.Endpoints) > 0 })
+		return sources != nil && served && slices.Contains(r.Service.Spec.IPFamilies, family.Name())
+	})
+	c.everywhere = r.rangesApplyToAll(balanced && shuts)
+	if len(names) > 0 && !balanced {
+		c.everywhere = true // there is no load balancer IP that they could be meant for
+	}
+	for _, n := range names {
+		r.addSourceSet(&c, n)
+	}
+	field := annotation.Field(AnnotationSourceRangesApply)
+	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !limited && !r.wrong[field] {
+		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has neither spec.loadBalancerSourceRanges nor %s", AnnotationSourceSets)
+	}
+	return c
+}
+
+// of returns the permitted clients of a family, as nft.Frontend has them.
+func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
+	if c.nobody {
+		return []netip.Prefix{}, nil
+	}
+	if c.ranged {
+		sources = []netip.Prefix{}
+	}
+	for _, p := range c.ranges {
+		switch {
+		case nft.FamilyOf(p.Addr()) != family:
+		case p.Bits() == 0:
+			if len(c.deny) == 0 {
+				return nil, nil
+			}
+			return nil, &nft.SourceSets{Deny: c.deny}
+		default:
+			sources = append(sources, p)
+		}
+	}
+	if len(c.allow)+len(c.deny) == 0 {
+		return sources, nil
+	}
+	return sources, &nft.SourceSets{Allow: c.allow, Deny: c.deny}
+}
+
+// sourceRanges are the prefixes that the field, or else an annotation, lets in (readAnnotations).
+func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
+	for _, s := range r.sources {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // malformed ones are reported already
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes, r.sources != nil
+}
+
+// rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. Another
+// value is taken for the one that lets fewer in; that is an error if it may shut a client out.
+func (r *resolver) rangesApplyToAll(shuts bool) bool {
+	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
+	switch {
+	case !given:
+		return r.facts.SourceRangesApplyToAll || annotation.IsNLB(r.Service)
+	case value == "all", value == "load-balancer":
+		return value == "all"
+	}
+	report := r.warnValue
+	if shuts {
+		report = r.refuseValue
+	}
+	report(AnnotationSourceRangesApply, reasonUnknownValue,
+		"%q is neither \"all\" nor \"load-balancer\"; source ranges hold on node ports and external IPs too until it is one of them", value)
+	return true
+}
+
+// setName is a source set as an annotation names it.
+type setName struct {
+	annotation, name string
+	deny             bool
+}
+
+// sourceSetNames are the sets that the annotations name, each once.
+func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
+	for _, key := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
+		text, given := r.Service.Metadata.Annotations[key]
+		if !given {
+			continue
+		}
+		if !balanced && key != AnnotationSourceSets {
+			continue
+		}
+		for part := range strings.SplitSeq(text, ",") {
+			name, deny := strings.CutPrefix(strings.TrimSpace(part), "!")
+			n := setName{key, strings.TrimSpace(name), deny && key == AnnotationSourceSets}
+			if n.name == "" || deny && !n.deny {
+				r.refuseValue(key, reasonInvalidSets,
+					"%q is no name of a source set, so no client may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
+				c.nobody = true
+				continue
+			}
+			same := func(o setName) bool { return o.name == n.name && o.deny == n.deny }
+			if !slices.ContainsFunc(names, same) {
+				names = append(names, n)
+			}
+		}
+		if key == AnnotationELBGroups {
+			c.ranges, c.ranged = nil, false // these groups take the place of the one that the ranges are in
+		}
+	}
+	if len(names) > nft.MaxSourceSets {
+		r.refuseValue(names[nft.MaxSourceSets].annotation, reasonInvalidSets,
+			"%d source sets are named, so no client may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
+		c.nobody, names = true, names[:nft.MaxSourceSets]
+	}
+	return names
+}
+
+// addSourceSet adds a set that an annotation names. An unknown set lets no client in.
+func (r *resolver) addSourceSet(c *clients, n setName) {
+	switch set := r.sourceSet(n.annotation, n.name, "no client may connect where source ranges hold"); {
+	case set == nil:
+		c.nobody = true
+	case n.deny:
+		c.deny = append(c.deny, set)
+	default:
+		c.allow = append(c.allow, set)
+	}
+}
+
+// sourceSet returns the set of a name; nil: it is unknown, with a problem that has what follows.
+func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
+	s := r.state(Need{Kind: NeedSourceSet, Name: name})
+	switch field := annotation.Field(key); {
+	case s.Set != nil:
+	case s.Missing:
+		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so %s; correct the file", name, so)
+	default:
+		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so %s; start svcctl serve with --source-set %[1]s=FILE, or correct the name", name, so)
+	}
+	return s.Set
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -146,4 +147,343 @@ func (r *resolver) asksTLS(i int) bool {
 	r.refuse(field, reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS with a certificate that svcctl cannot read, and without it the port would be passed through in the clear; "+
 		"put the certificate and its key into a Secret of type kubernetes.io/tls (`kubectl create secret tls`), and name that in %s", port.Port, key, annotation.TLSSecret)
 	return true
+}
+
+const (
+	reasonNotSupported = "NotSupported"
+	// reasonLimitOfNobody: a limit that another one makes idle.
+	reasonLimitOfNobody = "LimitNeverReached"
+	// reasonFull: an endpoint that has as many open connections as it may.
+	reasonFull = "EndpointFull"
+)
+
+// readLimits reads the annotations that limit connections, for each family.
+func (r *resolver) readLimits() map[nft.Family]nft.Limits {
+	l := r.readLimitsOfAll()
+	limits := map[nft.Family]nft.Limits{}
+	for _, f := range nft.Families {
+		limits[f] = l
+	}
+	for key, bits := range map[string]func(*nft.Limits) *uint8{
+		object.AnnotationClientRateLimit:   func(l *nft.Limits) *uint8 { return &l.ClientRatePrefix },
+		object.AnnotationClientConnections: func(l *nft.Limits) *uint8 { return &l.ClientConnectionsPrefix },
+	} {
+		_, v4, v6, err := object.CutPrefix(r.Service.Metadata.Annotations[key])
+		if err != nil || key == object.AnnotationClientRateLimit && l.ClientRate.Count == 0 || key == object.AnnotationClientConnections && l.ClientConnections == 0 {
+			continue
+		}
+		for _, f := range nft.Families {
+			of := limits[f]
+			if n := map[nft.Family]uint8{nft.IPv4: v4 % 32, nft.IPv6: v6 % 128}[f]; n > 0 {
+				*bits(&of) = n
+			}
+			limits[f] = of
+		}
+	}
+	return limits
+}
+
+// limitOf returns the value of an annotation without the prefix that clients have in common.
+func limitOf(key, value string) string {
+	if key != object.AnnotationClientRateLimit && key != object.AnnotationClientConnections {
+		return value
+	}
+	limit, _, _, err := object.CutPrefix(value)
+	if err != nil {
+		return value // which is no limit
+	}
+	return limit
+}
+
+func (r *resolver) readLimitsOfAll() (l nft.Limits) {
+	l.Rate = r.rate(object.AnnotationRateLimit)
+	l.ClientRate = r.rate(object.AnnotationClientRateLimit)
+	l.ClientConnections = r.clientConnections()
+	if most, own := perMinute(l.Rate), perMinute(l.ClientRate); most > 0 && own > most {
+		r.warn(r.ref, annotation.Field(object.AnnotationClientRateLimit), reasonLimitOfNobody,
+			"%s for each client is more than the %s that %s lets through for all of them: write a smaller rate", l.ClientRate, l.Rate, object.AnnotationRateLimit)
+	}
+	return l
+}
+
+func perMinute(r nft.Rate) uint64 {
+	if r.Per == time.Second {
+		return uint64(r.Count) * 60
+	}
+	return uint64(r.Count)
+}
+
+func (r *resolver) rate(key string) (rate nft.Rate) {
+	value, given := r.Service.Metadata.Annotations[key]
+	if !given {
+		return rate
+	}
+	count, per, err := object.ParseRate(limitOf(key, value))
+	switch {
+	case err != nil:
+		r.warnValue(key, reasonUnknownValue, "%v: new connections are not limited", err)
+		return rate
+	case r.facts.NoRates:
+		r.warn(r.ref, annotation.Field(key), reasonNotSupported, "has no effect: this kernel has no rate limits for nf_tables; it needs CONFIG_NFT_LIMIT")
+		return rate
+	}
+	return nft.Rate{Count: count, Per: per}
+}
+
+// readEndpointConnections reads the limit of open connections of an endpoint.
+func (r *resolver) readEndpointConnections() {
+	r.out.EndpointConnections = r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
+	if r.out.EndpointConnections > 0 && r.relayed.Asked() {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
+	}
+}
+
+// leaveOutFull takes new connections from endpoints that have as many open ones as the Service allows. Those
+// that are open go on.
+func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
+	limit := r.out.EndpointConnections
+	if limit == 0 {
+		return
+	}
+	ranged := len(r.Service.PortRanges()) > 0
+	var full []netip.Addr
+	for i := range r.Service.Spec.Ports {
+		port := &r.Service.Spec.Ports[i]
+		for _, family := range nft.Families {
+			proto, _ := nft.ProtocolNamed(port.Protocol)
+			list := endpoints[portKey{port.Name, proto, family}]
+			name := Port{Service: r.ref.Key(), Name: port.Name, Protocol: port.Protocol, Family: family}
+			limited := Limited{Port: name, Frontends: r.frontendAddrs(family, port)}
+			uncounted := map[netip.AddrPort]bool{}
+			for i := range list {
+				e := &list[i]
+				counted := e.addr
+				if ranged { // whatever the port, and the protocol
+					counted = netip.AddrPortFrom(e.addr.Addr(), 0)
+				}
+				limited.Endpoints = append(limited.Endpoints, counted)
+				switch is := r.Observed.Full[name][counted]; {
+				case !is.Full || e.weight == 0 || e.state < draining:
+				case is.Counted:
+					e.weight = 0
+					full = append(full, e.addr.Addr())
+				default:
+					uncounted[e.addr] = true
+				}
+			}
+			if r.Observed.Full[name] == nil && len(list) > 0 {
+				r.out.Demand.Limited = append(r.out.Demand.Limited, limited)
+			}
+			r.leaveOutUncounted(port, family, list, uncounted)
+		}
+	}
+	for _, addr := range sortedOnce(full) {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonFull,
+			"endpoint %s is left out: it has as many open connections as %s allows, %d; it gets new ones when a tenth of them are closed", addr, object.AnnotationEndpointConnections, limit)
+	}
+}
+
+// leaveOutUncounted takes new connections from those of some endpoints, which the kernel was left without, that
+// clients would be sent to if they were not full: a policy, topology or priority passes the others over, whatever
+// their connections. Leaving one out may bring others in, which are then looked up.
+func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
+	vips := r.vips.of(family)
+	for len(uncounted) > 0 && vips.cluster.IsValid() {
+		sel := r.selectEndpoints(list)
+		used := map[netip.AddrPort]bool{}
+		for _, fe := range r.frontends(port, vips, sel) {
+			for _, addr := range slices.Concat(sel.pools[fe.Internal.Pool], sel.pools[fe.External.Pool]) {
+				used[addr] = uncounted[addr]
+			}
+		}
+		found := false
+		for i := range list {
+			if e := &list[i]; used[e.addr] {
+				e.weight, found = 0, true
+				delete(uncounted, e.addr)
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+func (r *resolver) clientConnections() uint32 {
+	const key = object.AnnotationClientConnections
+	n := r.connections(key, "connections of a client are not limited")
+	if n > 0 && r.facts.NoConnectionCounts {
+		r.warn(r.ref, annotation.Field(key), reasonNotSupported, "has no effect: this kernel does not count connections for nf_tables; it needs CONFIG_NFT_CONNLIMIT and kernel 4.18")
+		return 0
+	}
+	return n
+}
+
+// connections reads an annotation with a number of connections; 0: there is none.
+func (r *resolver) connections(key, otherwise string) uint32 {
+	value, given := r.Service.Metadata.Annotations[key]
+	if !given {
+		return 0
+	}
+	n, err := object.ParseConnections(limitOf(key, value))
+	if err != nil {
+		r.warnValue(key, reasonUnknownValue, "%v: %s", err, otherwise)
+		return 0
+	}
+	return n
+}
+
+// Drain is the policy for connections to an endpoint that is gone. The zero value follows
+// Kubernetes: those of TCP live on, all others are forgotten at once.
+type Drain struct {
+	On bool
+	// Timeout bounds the life of a connection after its endpoint went.
+	Timeout time.Duration
+}
+
+// The annotations of a Service that ask for draining. The first is ours and wins; the others are
+// those of load balancers of AWS.
+const (
+	AnnotationDrain        = "svcctl.io/drain-timeout" // "60s", or "60"
+	AnnotationELBDrain     = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled"
+	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // seconds
+)
+
+// Times of the annotations. Connections that live longer than maxDrain do so without draining too.
+const (
+	maxDrain        = 7 * 24 * time.Hour
+	elbDrainTimeout = 300 * time.Second // the default of AWS
+	minELBDrain     = time.Second       // the bounds of AWS
+	maxELBDrain     = 3600 * time.Second
+)
+
+// readDrain reads the annotations.
+func (r *resolver) readDrain() {
+	annotations := r.Service.Metadata.Annotations
+	if text, given := annotations[AnnotationDrain]; given {
+		timeout, err := object.ParseSeconds(text)
+		if err != nil || timeout < 0 || timeout > maxDrain {
+			r.warnValue(AnnotationDrain, ReasonInvalidAnnotation, `%q is not a time between 0s and %s, so connections are not drained; write it like "60s", or in seconds`, text, maxDrain)
+			return
+		}
+		r.out.Drain = Drain{true, timeout}
+		return
+	}
+	enabled, given := annotations[AnnotationELBDrain]
+	text, timed := annotations[AnnotationELBDrainTime]
+	timeout := elbDrainTimeout
+	if timed {
+		var err error
+		if timeout, err = object.ParseSeconds(text); err != nil || timeout < minELBDrain || timeout > maxELBDrain {
+			r.warnValue(AnnotationELBDrainTime, ReasonInvalidAnnotation, "%q is no number of seconds from 1 to 3600, so connections are not drained: write one, or %s for a longer time", text, AnnotationDrain)
+			return
+		}
+	}
+	switch on, err := strconv.ParseBool(strings.TrimSpace(enabled)); {
+	case on:
+		r.out.Drain = Drain{true, timeout}
+	case given && err != nil:
+		r.warnValue(AnnotationELBDrain, ReasonInvalidAnnotation, `%q is neither "true" nor "false", so connections are not drained`, enabled)
+	case timed && !given:
+		r.warnNoEffect(AnnotationELBDrainTime, "has no effect: write %s: \"true\" too, or %s", AnnotationELBDrain, AnnotationDrain)
+	}
+}
+
+// Annotations of the silence after which a connection ends. The first is ours and wins; the
+// other one is that of load balancers of AWS.
+const (
+	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
+	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
+)
+
+const (
+	maxIdle    = 7 * 24 * time.Hour
+	maxELBIdle = 4000 * time.Second // as AWS has it
+)
+
+// idleTimeout reads the annotations; 0: the host's timeouts apply.
+func (r *resolver) idleTimeout() time.Duration {
+	annotations := r.Service.Metadata.Annotations
+	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"
+	text, given := annotations[key]
+	if !given {
+		key, most, unit = AnnotationELBIdle, maxELBIdle, "write seconds, from 1 to 4000"
+		if text, given = annotations[key]; !given {
+			return 0
+		}
+		if r.Service.Spec.Type != object.TypeLoadBalancer {
+			return 0
+		}
+	}
+	idle, ok := parseIdle(strings.TrimSpace(text), key == AnnotationIdle)
+	switch {
+	case !ok || idle > most:
+		r.warnValue(key, ReasonInvalidAnnotation,
+			"%q is no time from 1s to %s in whole seconds, so connections live by the settings of the host: %s", text, most, unit)
+		return 0
+	case r.facts.NoTimeouts:
+		r.warn(r.ref, annotation.Field(key), "NotSupported",
+			"has no effect: this kernel has no timeouts of connection tracking for nf_tables; it needs CONFIG_NF_CONNTRACK_TIMEOUT and kernel 4.19")
+		return 0
+	}
+	if slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolSCTP }) {
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect on ports of SCTP")
+	}
+	return idle
+}
+
+// parseIdle reads seconds, or where it may be with a unit a time in whole seconds.
+func parseIdle(text string, units bool) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, seconds > 0
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && units && d >= time.Second && d%time.Second == 0
+}
+
+// retryAfter reads the annotation; 0: a client's SYNs all go to one endpoint.
+func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
+	value, given := r.Service.Metadata.Annotations[object.AnnotationRetryAfter]
+	if !given {
+		return 0
+	}
+	field := annotation.Field(object.AnnotationRetryAfter)
+	after, err := object.ParseRetryAfter(value)
+	switch {
+	case err != nil:
+		r.warn(r.ref, field, reasonUnknownValue, "%v: clients stay with an endpoint that does not answer", err)
+		return 0
+	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
+		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")
+		return 0
+	case r.relayed.Asked():
+		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: %s and %s set when and how often another endpoint is tried", annotation.ConnectTimeout, annotation.ConnectRetries)
+	case balance == nft.Maglev || balance == nft.SourceHash || balance == nft.DestinationHash:
+		r.warn(r.ref, field, "RetrySame",
+			"with %s a client's next SYN gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too", BalanceName(balance))
+	case r.affinity() > 0:
+		r.warn(r.ref, field, "RetrySame",
+			"with session affinity a client that is remembered gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too")
+	}
+	return after
+}
+
+// readLogging reads what the Service asks for about a log of its connections.
+func (r *resolver) readLogging() {
+	asks := annotation.LoggingOf(r.Service)
+	r.report(asks.Bad...)
+	where := "nowhere, as the box has no --connection-log"
+	if r.facts.ConnectionLog != "" {
+		where = r.facts.ConnectionLog + " of the box"
+	}
+	for _, key := range asks.Buckets {
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: nothing is written to a cloud; the log of connections is written to %s", where)
+	}
+	switch {
+	case asks.Key == "":
+	case r.facts.ConnectionLog == "":
+		r.warn(r.ref, annotation.Field(asks.Key), reasonNoEffect, "no connection is logged: the box has no --connection-log; give it one, as /var/log/svcctl/connections.log")
+	default:
+		r.out.Logged = true
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // Follow calls send with all announcements, and then with changes, until ctx is done.
@@ -35,10 +36,7 @@ func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error
 			break
 		}
 		log.Error("routes to announced addresses are not as they should be", "table", number, "err", err, "retry", retry)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
+		task.Sleep(ctx, retry)
 	}
 	return nil
 }
@@ -220,10 +218,8 @@ func (t *Table) Change(ctx context.Context, changes map[netip.Prefix]bool) error
 			continue
 		}
 		if n++; n%burst == 0 {
-			select {
-			case <-ctx.Done():
+			if !task.Sleep(ctx, burstTime) {
 				return ctx.Err()
-			case <-time.After(burstTime):
 			}
 		}
 		if err := t.change(p, wanted); err != nil {

@@ -139,10 +139,7 @@ func (r *Reader) Run(ctx context.Context) error {
 				logged = err.Error()
 				r.cfg.Log.Warn("files of this box are not stored yet", "err", err)
 			}
-			select { // what changes meanwhile is no reason to try sooner
-			case <-ctx.Done():
-			case <-time.After(retry):
-			}
+			task.Sleep(ctx, retry) // what changes meanwhile is no reason to try sooner
 			continue
 		}
 		logged = ""

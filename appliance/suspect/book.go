@@ -172,12 +172,10 @@ func (b *Book) Correct(endpoint netip.AddrPort, d health.Dead) (services []strin
 }
 
 // Raise ends the suspicion of an endpoint, and returns the Services that use it if it was dead.
-func (b *Book) Raise(endpoint netip.AddrPort) (services []string) {
+func (b *Book) Raise(endpoint netip.AddrPort) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key := range b.users[endpoint] {
-		services = append(services, key)
-	}
+	services := slices.Collect(maps.Keys(b.users[endpoint]))
 	b.drop(endpoint)
 	return services
 }

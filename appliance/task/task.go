@@ -55,6 +55,36 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	return group.Wait()
 }
 
+// Repeat calls do at once, after each receive from wake, and at the time that do returned last, until ctx is done. The zero
+// Time is never.
+func Repeat(ctx context.Context, wake <-chan struct{}, do func() (next time.Time)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-timer.C:
+		}
+		if next := do(); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// Sleep waits until d is over, or ctx is done, and reports whether d is over.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // Wake makes sure that the next receive from a channel of capacity 1 succeeds.
 func Wake(c chan<- struct{}) {
 	select {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 const (
@@ -368,14 +369,7 @@ func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger)
 	begun := o.now()
 	boxAt, servicesAt := begun, begun
 	failed := false
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wait.C:
-		}
+	task.Repeat(ctx, nil, func() time.Time {
 		pause, err := o.record()
 		if err != nil && !failed {
 			log.Warn("the traffic is not recorded: connections cannot be read", "err", err)
@@ -389,8 +383,9 @@ func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger)
 			servicesAt = now
 			o.rings.save(dir, box, true, log)
 		}
-		wait.Reset(pause)
-	}
+		return time.Now().Add(pause)
+	})
+	return nil
 }
 
 // Remember has looks kept for Graph, and reads those of the process before from dir. It is called before the first

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
@@ -215,3 +218,293 @@ func isOurs(m *message) bool {
 	}
 	return false
 }
+
+// BaseChain is a base chain of any table, ours or foreign.
+type BaseChain struct {
+	Family, Table, Name string
+	Type                string // "nat", "filter" or "route"
+	Hook                string // "prerouting"
+	Priority            int
+	Drops               bool // what no rule decides about is dropped
+}
+
+// String is the chain in nft syntax, as in "table ip nat, chain PREROUTING (nat hook
+// prerouting priority -100)".
+func (c BaseChain) String() string {
+	return fmt.Sprintf("table %s %s, chain %s (%s hook %s priority %d)", c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority)
+}
+
+// Ours reports whether the chain is in a table of this product.
+func (c BaseChain) Ours() bool { return c.Table == nft.TableName || c.Table == SentinelName }
+
+// The names of the families whose base chains see IP packets, and of their hooks.
+var (
+	ipFamilies = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}
+	ipHooks    = []string{"prerouting", "input", "forward", "output", "postrouting"}
+)
+
+// BaseChains lists the base chains of all tables of the families ip, ip6 and inet.
+func (c *Conn) BaseChains() ([]BaseChain, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.ensureSocket()
+	if err != nil {
+		return nil, err
+	}
+	var chains []BaseChain
+	err = s.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(m message) {
+		if chain, ok := decodeBaseChain(&m); ok {
+			chains = append(chains, chain)
+		}
+	})
+	if err != nil {
+		c.closeSocket()
+		return nil, fmt.Errorf("list the base chains: %w", err)
+	}
+	slices.SortFunc(chains, func(a, b BaseChain) int {
+		if a.Priority != b.Priority {
+			return a.Priority - b.Priority
+		}
+		return slices.Compare([]string{a.Table, a.Family, a.Name}, []string{b.Table, b.Family, b.Name})
+	})
+	return chains, nil
+}
+
+func decodeBaseChain(m *message) (c BaseChain, ok bool) {
+	c.Family = ipFamilies[m.Family()]
+	for kind, value := range m.Attributes() {
+		switch kind {
+		case unix.NFTA_CHAIN_TABLE:
+			c.Table = nfnetlink.Text(value)
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = nfnetlink.Text(value)
+		case unix.NFTA_CHAIN_TYPE:
+			c.Type = nfnetlink.Text(value)
+		case unix.NFTA_CHAIN_POLICY:
+			c.Drops = nfnetlink.Number(value) == nfDrop
+		case unix.NFTA_CHAIN_HOOK:
+			for kind, value := range nfnetlink.Attributes(value) {
+				switch kind {
+				case unix.NFTA_HOOK_HOOKNUM:
+					if n := nfnetlink.Number(value); n < uint64(len(ipHooks)) {
+						c.Hook = ipHooks[n]
+					}
+				case unix.NFTA_HOOK_PRIORITY:
+					c.Priority = int(int32(nfnetlink.Number(value)))
+				}
+			}
+		}
+	}
+	return c, c.Family != "" && c.Hook != ""
+}
+
+// SentinelHeld reports whether a process holds the sentinel tables, this one included.
+func (c *Conn) SentinelHeld() (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.ensureSocket()
+	if err != nil {
+		return false, err
+	}
+	flags, exists, err := tableFlags(s, SentinelName, nft.IPv4)
+	return exists && flags&tableOwner != 0, err
+}
+
+// foreignTxLog records the transactions of other programs, as a Watch saw them.
+type foreignTxLog struct {
+	mu      sync.Mutex
+	own     map[uint32]bool // the ports of every socket that commits
+	seen    map[uint32]bool // by generation: whether our tables were touched
+	updated chan struct{}   // closed when seen has more
+}
+
+const (
+	// maxForeignTx bounds the transactions that are remembered. About older ones the ruleset has to
+	// be read, which is no more work than so many transactions were.
+	maxForeignTx = 4096
+	// notifyGrace bounds the wait for a notification that is under way. The kernel queues it before
+	// the generation can be read; what takes time is its reader's turn.
+	notifyGrace = 50 * time.Millisecond
+)
+
+func newForeignTxLog() *foreignTxLog {
+	return &foreignTxLog{own: map[uint32]bool{}, seen: map[uint32]bool{}, updated: make(chan struct{})}
+}
+
+// addOwnPort records a netlink port as one of ours.
+func (l *foreignTxLog) addOwnPort(port uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.own[port] = true
+}
+
+// isOwnPort reports whether a netlink port is one that this Conn commits through.
+func (l *foreignTxLog) isOwnPort(port uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.own[port]
+}
+
+// record notes a foreign transaction.
+func (l *foreignTxLog) record(c Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.seen) >= maxForeignTx {
+		clear(l.seen)
+	}
+	l.seen[c.Generation] = c.Ours
+	close(l.updated)
+	l.updated = make(chan struct{})
+}
+
+// ownTablesUntouched reports whether every transaction behind one generation, up to another, was
+// seen and left our tables alone.
+func (l *foreignTxLog) ownTablesUntouched(from, to uint32) bool {
+	if to-from > maxForeignTx {
+		return false
+	}
+	timer := time.NewTimer(notifyGrace)
+	defer timer.Stop()
+	for {
+		known, touched, updated := l.lookup(from, to)
+		if known || touched {
+			return !touched
+		}
+		select {
+		case <-updated:
+		case <-timer.C:
+			return false
+		}
+	}
+}
+
+// lookup reports whether all transactions were seen, and whether one touched our tables.
+func (l *foreignTxLog) lookup(from, to uint32) (known, touched bool, updated <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known = true
+	for generation := from; generation != to; {
+		generation = nextGeneration(generation)
+		ours, seen := l.seen[generation]
+		known, touched = known && seen, touched || ours
+	}
+	return known, touched, l.updated
+}
+
+// SentinelName is the name of the sentinel table in both families.
+const SentinelName = "svcctl-sentinel"
+
+// HoldSentinel makes a tiny table in each family that keeps established connections alive while our
+// table is missing, for example after a foreign flush of the ruleset: with the last NAT chain gone
+// the kernel would unregister its hooks, and connections would reach their peers without their
+// translation and be reset.
+//
+// The tables belong to this Conn (flag owner, kernel 5.12): no other program can change or flush
+// them, and they are deleted with it. Older kernels get plain tables, which a flush takes. Calling
+// it again creates missing ones. ErrPermission means that another live process holds them.
+func (c *Conn) HoldSentinel() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errClosed
+	}
+	if c.sentinel != nil {
+		if n, err := countSentinels(c.sentinel); n == len(nft.Families) || err != nil {
+			return err
+		}
+	} else {
+		s, err := dial(c.options.NetNS, 0)
+		if err != nil {
+			return openError(err)
+		}
+		c.sentinel = s
+		c.foreignTx.addOwnPort(s.Port())
+	}
+	if err := makeSentinel(c.sentinel, c.features.Owner); err != nil {
+		c.releaseSentinel()
+		return fmt.Errorf("hold table %s (does another svcctl run here?): %w", SentinelName, err)
+	}
+	return nil
+}
+
+// DropSentinel removes the sentinel tables. With them goes what protects established
+// connections, so it belongs to the end of everything.
+func (c *Conn) DropSentinel() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.releaseSentinel()
+	s, err := c.ensureSocket()
+	if err != nil {
+		return err
+	}
+	if n, err := countSentinels(s); n == 0 || err != nil {
+		return err
+	}
+	t := newTransaction(s, SentinelName, 0)
+	for _, f := range nft.Families {
+		t.deleteTable(f)
+	}
+	if err := t.commit(sentinelText); err != nil {
+		return fmt.Errorf("delete table %s: %w", SentinelName, err)
+	}
+	return nil
+}
+
+func (c *Conn) releaseSentinel() {
+	if c.sentinel != nil {
+		c.sentinel.Close()
+		c.sentinel = nil
+	}
+}
+
+// countSentinels returns the number of families that have a sentinel table.
+func countSentinels(s *socket) (n int, err error) {
+	for _, f := range nft.Families {
+		_, exists, err := tableFlags(s, SentinelName, f)
+		if err != nil {
+			return 0, err
+		}
+		if exists {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// makeSentinel is, in both families,
+//
+//	add table ip svcctl-sentinel; delete table ip svcctl-sentinel
+//	table ip svcctl-sentinel {
+//		flags owner
+//		chain hold {
+//			type nat hook postrouting priority srcnat; policy accept;
+//			ip daddr 127.0.0.1 ip daddr != 127.0.0.1 masquerade
+//		}
+//	}
+//
+// The rule never matches. It must be there: a chain without a rule that masquerades
+// does not hold connections.
+func makeSentinel(s *socket, owner bool) error {
+	var flags uint32
+	if owner {
+		flags = tableOwner
+	}
+	t := newTransaction(s, SentinelName, 0)
+	for _, f := range nft.Families {
+		localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if f == nft.IPv6 {
+			localhost = netip.IPv6Loopback()
+		}
+		match := nft.MatchPrefix{Field: nft.Daddr, Prefix: netip.PrefixFrom(localhost, localhost.BitLen())}
+		contrary := match
+		contrary.Negate = true
+		// A plain table of a former process cannot become an owned one.
+		t.deleteTable(f)
+		t.addTable(f, flags)
+		t.addChain(f, nft.Chain{Name: "hold", Hook: nft.HookPostrouting, Priority: nft.PrioritySrcNAT})
+		t.addRule(f, "hold", nft.Rule{match, contrary, nft.Masquerade{}})
+	}
+	return t.commit(sentinelText)
+}
+
+func sentinelText(int, int) string { return "table " + SentinelName }

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // Limits of the band that automatic node ports leave to people: a 32nd of the range, at
@@ -164,13 +166,10 @@ func (p *Ports) set(protocol string) *numberSet {
 
 // taken returns the numbers that a new one must differ from.
 func (p *Ports) taken(protocols []string) union {
-	var sets union
 	if p.space == Shared {
-		for _, set := range p.used {
-			sets = append(sets, set)
-		}
-		return sets
+		return slices.Collect(maps.Values(p.used))
 	}
+	var sets union
 	for _, protocol := range protocols {
 		sets = append(sets, p.set(protocol))
 	}

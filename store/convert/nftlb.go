@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -428,13 +429,9 @@ func (v value) get(key string) value {
 }
 
 // keys returns the keys of a mapping, sorted.
-func (v value) keys() (keys []string) {
+func (v value) keys() []string {
 	m, _ := v.data.(map[string]any)
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(m))
 }
 
 // items returns the items of a list.

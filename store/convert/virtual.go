@@ -268,15 +268,19 @@ func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {
 }
 
 // YAML writes the manifests of v, the losses as comments above the Service.
-func (v *Virtual) YAML() (string, error) {
+func (v *Virtual) YAML() (string, error) { return yamlOf(v.Losses, v.Objects()...) }
+
+// YAML writes the manifest, the losses as comments above it.
+func (k *Kept) YAML() (string, error) { return yamlOf(k.Losses, k.Object) }
+
+func yamlOf(losses []Loss, objects ...object.Object) (string, error) {
 	var b strings.Builder
-	for i, o := range v.Objects() {
+	for _, loss := range losses {
+		b.WriteString(comment(loss.String()))
+	}
+	for i, o := range objects {
 		if i > 0 {
 			b.WriteString("---\n")
-		} else {
-			for _, loss := range v.Losses {
-				b.WriteString(comment(loss.String()))
-			}
 		}
 		text, err := manifest.EncodeYAML(o)
 		if err != nil {
@@ -286,17 +290,6 @@ func (v *Virtual) YAML() (string, error) {
 		b.WriteString(strings.TrimSuffix(string(text), "status:\n  loadBalancer: {}\n"))
 	}
 	return b.String(), nil
-}
-
-// YAML writes the manifest, the losses as comments above it.
-func (k *Kept) YAML() (string, error) {
-	var b strings.Builder
-	for _, loss := range k.Losses {
-		b.WriteString(comment(loss.String()))
-	}
-	text, err := manifest.EncodeYAML(k.Object)
-	b.WriteString(strings.TrimSuffix(string(text), "status:\n  loadBalancer: {}\n"))
-	return b.String(), err
 }
 
 // commentWidth is the width that comments are broken at, in characters.

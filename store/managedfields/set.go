@@ -169,21 +169,11 @@ func (s *set) append(b []byte) []byte {
 	if s.self && len(s.children) > 0 {
 		b = append(b, `".":{},`...)
 	}
-	for _, element := range sortedKeys(s.children) {
+	for _, element := range slices.Sorted(maps.Keys(s.children)) {
 		b = append(appendText(b, element), ':')
 		b = append(s.children[element].append(b), ',')
 	}
 	return append(bytes.TrimSuffix(b, []byte{','}), '}')
-}
-
-// sortedKeys are the keys of a map, in a slice that is made once.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // appendText appends a text in JSON, as package json writes it.
@@ -282,7 +272,7 @@ func appendCompact(b []byte, value any) []byte {
 		return append(b, value...)
 	case map[string]any:
 		b = append(b, '{')
-		for _, key := range sortedKeys(value) {
+		for _, key := range slices.Sorted(maps.Keys(value)) {
 			b = append(appendText(b, key), ':')
 			b = append(appendCompact(b, value[key]), ',')
 		}

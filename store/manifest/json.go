@@ -117,14 +117,28 @@ func parseJSON(text []byte, column int, limits Limits) ([]parsed, *refusal) {
 	return []parsed{{root, s.flaws}}, nil
 }
 
+// document reads the only value of a text.
+func (s *jsonScanner) document() (*node, *refusal) {
+	s.space()
+	if s.at == len(s.text) {
+		return nil, s.bad("a value")
+	}
+	root, err := s.value(0)
+	if s.space(); err == nil && s.at < len(s.text) {
+		err = s.fail(ReasonSyntax, "could not be parsed: there is more after the end of the value; send one value")
+	}
+	return root, err
+}
+
 // A jsonScanner reads JSON (RFC 8259) with places and under limits.
 type jsonScanner struct {
 	text      []byte
 	at        int
 	line      int
-	lineStart int // offset of the line's first byte
-	before    int // columns of the first line that are not in text
-	stop      int // offset that skip must not go beyond
+	lineStart int  // offset of the line's first byte
+	before    int  // columns of the first line that are not in text
+	stop      int  // offset that skip must not go beyond
+	last      bool // of keys that are there twice the last one counts, not the first
 	limits    Limits
 	nodes     int
 	path      path
@@ -302,11 +316,16 @@ func (s *jsonScanner) object(depth int) (*node, *refusal) {
 		if err != nil {
 			return err
 		}
-		if keys.find(out.fields, key) >= 0 {
+		twice := keys.find(out.fields, key)
+		if twice >= 0 && len(s.flaws) <= maxProblems {
 			s.flaws = append(s.flaws, flaw{line: line, column: column, path: slices.Clone(s.path),
 				reason: ReasonDuplicateKey, message: fmt.Sprintf("duplicate key %s; remove one of them", excerpt(key))})
-		} else {
+		}
+		switch {
+		case twice < 0:
 			out.fields = append(out.fields, field{key, line, column, child})
+		case s.last:
+			out.fields[twice].value = child
 		}
 		s.path.pop()
 		out.contain(child)
@@ -382,10 +401,13 @@ func (s *jsonScanner) quoted() ([]byte, *refusal) {
 	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; it is cut off")
 }
 
-// unquote returns the text of a string in quotes; anything else is "".
+// unquote returns the text of a string in quotes, held once if it is frequent; anything else is "".
 func unquote(raw []byte) string {
 	if len(raw) < 2 || raw[0] != '"' {
 		return ""
+	}
+	if s, ok := frequent[string(raw[1:len(raw)-1])]; ok {
+		return s
 	}
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw[1 : len(raw)-1])

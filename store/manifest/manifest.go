@@ -413,19 +413,24 @@ func (f Files) Changes(before Files, each func(was, is *File)) {
 	}
 }
 
-// A seal has the names in a File that was not decoded yet, and the way to decode it.
+// Copies have the copies of files that were read before.
+type Copies interface {
+	// Copy decodes the copy of the file at a path; nil when there is none that can be read.
+	Copy(path string) *File
+}
+
+// A seal has the names in a File that was not decoded yet, and where it is decoded from.
 type seal struct {
 	names  []object.Ref
-	open   func(path string) *File
+	copies Copies
 	once   sync.Once
 	opened *File
 }
 
 // Sealed returns a File without problems that is decoded at the first request for its documents: of
-// its objects only the names are known, one for each document. open returns the decoded file; nil
-// when it cannot be read.
-func Sealed(path string, hash Hash, names []object.Ref, open func(path string) *File) *File {
-	return &File{Path: path, Hash: hash, seal: &seal{names: names, open: open}}
+// its objects only the names are known, one for each document.
+func Sealed(path string, hash Hash, names []object.Ref, copies Copies) *File {
+	return &File{Path: path, Hash: hash, seal: &seal{names: names, copies: copies}}
 }
 
 // Names returns the names of the objects in a sealed File, in the order of the text; not ok for a
@@ -449,7 +454,7 @@ func (f *File) Opened() *File {
 	}
 	f.seal.once.Do(func() {
 		f.seal.opened = &File{Path: f.Path}
-		if read := f.seal.open(f.Path); read != nil && read.Hash == f.Hash {
+		if read := f.seal.copies.Copy(f.Path); read != nil && read.Hash == f.Hash {
 			f.seal.opened = read
 		}
 	})

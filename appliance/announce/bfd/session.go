@@ -144,15 +144,15 @@ func (s *Session) Run(ctx context.Context) {
 		l, out, err := s.open()
 		s.problem(err)
 		if err == nil {
-			s.speak(ctx, l)
+			// The packets that are due are sent, and silence is detected, until ctx ends.
+			task.Repeat(ctx, s.kick, func() time.Time { return s.step(l) })
+			s.advance(func(now time.Time) { s.machine.SetAdmin(true, now) })
 			_ = out.Close()
 			s.hub.close(l)
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, retry) {
 			return
-		case <-time.After(retry):
 		}
 	}
 }
@@ -192,26 +192,6 @@ func (s *Session) problem(err error) {
 			s.hub.log.Warn("BFD session waits for its sockets", "peer", s.config.Peer.String(), "reason", words)
 		}
 		s.changed()
-	}
-}
-
-// speak sends the packets that are due, and detects silence, until ctx ends.
-func (s *Session) speak(ctx context.Context, l *listener) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			s.advance(func(now time.Time) { s.machine.SetAdmin(true, now) })
-			return
-		case <-timer.C:
-		case <-s.kick:
-		}
-		if next := s.step(l); next.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(next))
-		}
 	}
 }
 

@@ -260,10 +260,8 @@ func (s *Speaker) Run(ctx context.Context) {
 			wait = firstRetry // it held for a while
 		}
 		wait = min(wait, s.peer.Timers.Connect)
-		select {
-		case <-connecting.Done():
+		if !task.Sleep(connecting, wait-time.Duration(rand.Int64N(int64(wait)/4+1))) {
 			return
-		case <-time.After(wait - time.Duration(rand.Int64N(int64(wait)/4+1))):
 		}
 		wait *= 2
 	}

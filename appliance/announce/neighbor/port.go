@@ -88,7 +88,7 @@ func (p *Port) Run(ctx context.Context) error {
 	defer stop()
 	tasks.Go(func() error { return p.listen(ctx, p.arp) })
 	tasks.Go(func() error { return p.listen(ctx, p.ndp) })
-	tasks.Go(func() error { p.keepTime(ctx); return nil })
+	tasks.Go(func() error { task.Repeat(ctx, p.wake, p.tick); return nil })
 	return tasks.Wait()
 }
 
@@ -103,11 +103,7 @@ func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil: // ENETDOWN: the interface is down, and may come back
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(100 * time.Millisecond):
-			}
+			task.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		p.receive(buf[:n])
@@ -129,25 +125,6 @@ const recheck = 100 * time.Millisecond
 
 // maySend reports whether frames may be sent. A passive machine returns none.
 func (p *Port) maySend() bool { return p.m.passive || p.may == nil || p.may() }
-
-// keepTime calls tick when it is due, until ctx is done.
-func (p *Port) keepTime(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-		case <-timer.C:
-		}
-		next := p.tick()
-		timer.Stop()
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
-	}
-}
 
 // tick sends the frames that are due, and returns the time of the next; the zero Time: never.
 func (p *Port) tick() (next time.Time) {

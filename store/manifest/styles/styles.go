@@ -21,10 +21,17 @@ type Service struct {
 }
 
 // Style is a form of manifests.
-type Style struct {
-	Name string
-	// File is the text of a file with the Service and its slice.
-	File func(Service) string
+type Style struct{ Name string }
+
+// File is the text of a file with the Service and its slice.
+func (s Style) File(of Service) string {
+	switch s {
+	case Kustomize:
+		return of.kustomize()
+	case Commented:
+		return of.commented()
+	}
+	return of.kubectlService() + "---\n" + of.kubectlSlice()
 }
 
 // All are the styles.
@@ -33,13 +40,13 @@ var All = []Style{Kubectl, Kustomize, Commented}
 // Kubectl is the output of `kubectl get service,endpointslice -o yaml`, one document each:
 // keys in the order of the alphabet, lists not indented, what the cluster says of the objects,
 // and the annotation that `kubectl apply` leaves.
-var Kubectl = Style{"kubectl", func(s Service) string {
-	return s.kubectlService() + "---\n" + s.kubectlSlice()
-}}
+var Kubectl = Style{"kubectl"}
 
 // Kustomize is the output of `kustomize build`: apiVersion, kind and metadata first, lists not
 // indented, nothing that only a cluster knows.
-var Kustomize = Style{"kustomize", func(s Service) string {
+var Kustomize = Style{"kustomize"}
+
+func (s Service) kustomize() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: v1
 kind: Service
@@ -84,11 +91,13 @@ ports:
   protocol: %[2]s
 `, s.Name, s.Protocol)
 	return b.String()
-}}
+}
 
 // Commented is the style of files written by hand: comments, quotes, indented lists, an anchor for
 // repeated content and a merge key.
-var Commented = Style{"comments and anchors", func(s Service) string {
+var Commented = Style{"comments and anchors"}
+
+func (s Service) commented() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# %[1]s: one of the shop's back ends.
 # Ask the network team before the address changes.
@@ -141,7 +150,7 @@ endpoints:
 		}
 	}
 	return b.String()
-}}
+}
 
 // hash is a number that stands for a text.
 func hash(text string) uint64 {
