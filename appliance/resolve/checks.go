@@ -437,7 +437,16 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 			}
 		}
 		sel := r.selectEndpoints(list)
+		led := [nft.NumPools]bool{} // the kernel has no endpoints of a pool that no frontend leads to
+		for _, fe := range r.frontends(port, r.vips.of(name.Family), sel) {
+			if served[netip.AddrPortFrom(fe.Addr, fe.Port)] != nil {
+				led[fe.Internal.Pool], led[fe.External.Pool] = true, true
+			}
+		}
 		for pool, used := range sel.pools {
+			if !led[pool] {
+				continue
+			}
 			if r.algorithm != nft.DestinationHash {
 				for _, addr := range used {
 					states[addr] = health.Down

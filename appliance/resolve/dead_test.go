@@ -102,3 +102,35 @@ func Test1129_destination_hash_after_a_restart(t *testing.T) {
 		}
 	}
 }
+
+// A pool of endpoints that no frontend leads to is not in the kernel: after a restart its endpoints are not taken for dead.
+func Test1123_pools_that_no_frontend_leads_to_after_a_restart(t *testing.T) {
+	local := object.PolicyLocal
+	for name, c := range map[string]struct {
+		policy *string
+		all    []string
+		dead   string // after the kernel had the first endpoint alone
+	}{
+		"everywhere": {nil, []string{r1, l1 + " n s t"}, ""},
+		"local":      {&local, []string{l1, r1}, ""},
+		"ejected":    {nil, []string{r1, r2}, r2},
+	} {
+		svc := service(func(s *object.Service) {
+			s.Metadata.Annotations = map[string]string{object.AnnotationEject: "true"}
+			s.Spec.InternalTrafficPolicy = c.policy
+		})
+		in := Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, c.all...)}}
+		port := &met(in, facts(), judged(nil)).Ports[0]
+		fe := &port.Frontends[0]
+		had := &nft.ServicePort{Serving: []netip.AddrPort{netip.MustParseAddrPort(c.all[0] + ":80")}}
+		had.Pools[fe.Internal.Pool] = had.Serving
+		in.Observed.Adopted = map[Frontend]*nft.ServicePort{{nft.IPv4, nft.TCP, netip.AddrPortFrom(fe.Addr, fe.Port)}: had}
+		dead := ""
+		for _, d := range met(in, facts(), judged(nil)).Dead {
+			dead += d.Endpoint.Addr().String()
+		}
+		if dead != c.dead {
+			t.Errorf("%s: %q is taken for dead, want %q", name, dead, c.dead)
+		}
+	}
+}
