@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-func init() { keepWhole = 1 } // so that all tests find packed objects
+func init() { keepWhole, packs = 1, true } // so that all tests find packed objects
 
 // Test1118_EndpointSlices_are_packed writes 2,000 slices of five endpoints with Pods. They are as they were after they were packed, also
 // for those that list them page by page, and take less than a third of the memory.
@@ -82,5 +82,39 @@ func Test1118_EndpointSlices_are_packed(t *testing.T) {
 	}
 	if _, slices, _ := b.s.Service("default/s0007"); len(slices) != 1 || slices[0].Endpoints[4].TargetRef.Name != "s0007-4-abcde" {
 		t.Errorf("of s0007: %v", slices)
+	}
+}
+
+// TestStartPacksNothing writes 20 slices in as many changes. Before Pack is called all of them are whole, and afterwards those that
+// changed last, while changes go on.
+func TestStartPacksNothing(t *testing.T) {
+	packs = false
+	defer func() { packs = true }()
+	b := newBox(t)
+	packed := func() (n int) {
+		for _, r := range b.s.table.records {
+			if _, is := r.Object.(*record.Packed); is {
+				n++
+			}
+		}
+		return n
+	}
+	change := func(i int) {
+		b.apply(fmt.Sprintf("%d.yaml", i), fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%d, labels: {kubernetes.io/service-name: s}}\n"+
+			"addressType: IPv4\nendpoints: [{addresses: [10.0.0.%d]}]\n", i, i))
+	}
+	for i := range 20 {
+		change(i)
+	}
+	if n := packed(); n != 0 {
+		t.Errorf("%d slices are packed during the start", n)
+	}
+	b.s.Pack()
+	change(20)
+	if n := packed(); n != 21-keepWhole {
+		t.Errorf("%d slices are packed after the start", n)
+	}
+	if _, list, _ := b.s.Service("default/s"); len(list) != 21 || list[3].Metadata.Name != "s11" || list[3].Endpoints[0].Addresses[0] != "10.0.0.11" {
+		t.Errorf("the Service has %d slices, the fourth one of them %v", len(list), list[3])
 	}
 }

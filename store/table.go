@@ -47,6 +47,7 @@ type table struct {
 	records map[object.Ref]*record.Record // packed ones among them, see get
 	// whole are EndpointSlices that are not packed, those that changed last at the end.
 	whole []object.Ref
+	packs bool // see Pack
 	index *index.Index
 	lists lists
 	// namespaces counts the objects of each namespace.
@@ -59,7 +60,7 @@ type table struct {
 
 func newTable() *table {
 	return &table{
-		records: map[object.Ref]*record.Record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}},
+		records: map[object.Ref]*record.Record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}}, packs: packs,
 		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}},
 	}
 }
@@ -170,56 +171,52 @@ func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 
 // service returns the Service of a key and what belongs to it.
 func (t *table) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	svc, names, endpoints := t.index.Service(key)
-	return svc, t.slices(key, names), endpoints
+	svc, list, endpoints := t.index.Service(key)
+	return svc, wholeSlices(list), endpoints
 }
 
-// slices returns the EndpointSlices of a Service by their names.
-func (t *table) slices(key string, names []string) []*object.EndpointSlice {
-	namespace, _, _ := strings.Cut(key, "/")
-	list := make([]*object.EndpointSlice, len(names))
-	for i, name := range names {
-		list[i] = t.get(object.Ref{Kind: object.KindEndpointSlice, Namespace: namespace, Name: name}).Object.(*object.EndpointSlice)
+// wholeSlices returns EndpointSlices that may be packed as they were before.
+func wholeSlices(list []object.Object) []*object.EndpointSlice {
+	whole := make([]*object.EndpointSlice, len(list))
+	for i, o := range list {
+		whole[i] = record.Whole(o).(*object.EndpointSlice)
 	}
-	return list
+	return whole
 }
 
 // endpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times.
-func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, t.slices) }
+func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole is how many EndpointSlices stay unpacked: those that changed last. It is a variable for tests. A change packs at most
-// packAtOnce others.
-var keepWhole = 256
+// keepWhole EndpointSlices stay whole, those that changed last, and packs is whether others are packed during a start; tests have their own.
+// A change packs packAtOnce of them at most, which takes 2 ms.
+var keepWhole, packs = 256, false
 
 const packAtOnce = 256
 
-// pack packs EndpointSlices. It reports whether there are more. Store.mu must be held.
+// pack packs EndpointSlices, unless the store starts. It reports whether there are more. Store.mu must be held.
 func (t *table) pack() (more bool) {
 	n := min(len(t.whole)-keepWhole, packAtOnce)
-	if n <= 0 {
+	if n <= 0 || !t.packs {
 		return false
 	}
-	packed := make([]*record.Record, n)
-	parallel.Do(n, parallel.Share, func(i int) {
-		if r := t.records[t.whole[i]]; r != nil {
-			packed[i] = r.Packed(t.whole[i])
-		}
-	})
-	for i, r := range packed {
-		if r != nil {
-			t.records[t.whole[i]] = r
-			t.lists.touch(t.whole[i])
+	for _, ref := range t.whole[:n] {
+		if r := t.records[ref]; r != nil {
+			packed := r.Packed(ref)
+			t.index.Pack(r.Object, packed.Object)
+			t.records[ref] = packed
+			t.lists.touch(ref)
 		}
 	}
 	t.whole = slices.Delete(t.whole, 0, n)
 	return true
 }
 
-// Pack packs what a start has left whole; later changes pack what they find.
+// Pack is called when a start is over, which reads all EndpointSlices several times: it packs them, and has later changes pack others.
 func (s *Store) Pack() {
 	for more := true; more; {
 		s.writer.state.Lock()
 		s.mu.Lock()
+		s.table.packs = true
 		more = s.table.pack()
 		s.mu.Unlock()
 		s.writer.state.Unlock()

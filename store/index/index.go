@@ -14,7 +14,7 @@ import (
 // Slices in it are replaced, never changed: readers may hold them.
 type Index struct {
 	services  map[string]*object.Service
-	slices    map[string][]string // their names, sorted
+	slices    map[string][]object.Object // by name; those that are no *object.EndpointSlice are packed (package record)
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
@@ -35,7 +35,7 @@ type label struct{ namespace, key, value string }
 func New() *Index {
 	return &Index{
 		services:  map[string]*object.Service{},
-		slices:    map[string][]string{},
+		slices:    map[string][]object.Object{},
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
@@ -67,8 +67,8 @@ func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
 	return c
 }
 
-// Service returns the Service of a key, the names of its slices, and its Endpoints.
-func (x *Index) Service(key string) (*object.Service, []string, *object.Endpoints) {
+// Service returns the Service of a key, its slices, which may be packed, and its Endpoints.
+func (x *Index) Service(key string) (*object.Service, []object.Object, *object.Endpoints) {
 	return x.services[key], x.slices[key], x.endpoints[key]
 }
 
@@ -101,9 +101,24 @@ func (x *Index) Add(added object.Object) {
 			return
 		}
 		list := slices.Clone(x.slices[key])
-		i, _ := slices.BinarySearch(list, o.Metadata.Name)
-		x.slices[key] = slices.Insert(list, i, o.Metadata.Name)
+		i, _ := find(list, o.Metadata.Name)
+		x.slices[key] = slices.Insert(list, i, added)
 		x.hosts.add(key, o)
+	}
+}
+
+// find returns the index of a slice by its name, or the one at which it would be inserted.
+func find(list []object.Object, name string) (i int, found bool) {
+	return slices.BinarySearchFunc(list, name, func(o object.Object, name string) int { return cmp.Compare(o.GetMeta().Name, name) })
+}
+
+// Pack puts the packed form of an EndpointSlice in its place.
+func (x *Index) Pack(whole, packed object.Object) {
+	key := ServiceKey(whole)
+	if i, found := find(x.slices[key], whole.GetMeta().Name); found {
+		list := slices.Clone(x.slices[key])
+		list[i] = packed
+		x.slices[key] = list
 	}
 }
 
@@ -132,7 +147,7 @@ func (x *Index) Remove(removed object.Object) {
 		}
 	case *object.EndpointSlice:
 		x.hosts.remove(key, o)
-		list := slices.DeleteFunc(slices.Clone(x.slices[key]), func(name string) bool { return name == o.Metadata.Name })
+		list := slices.DeleteFunc(slices.Clone(x.slices[key]), func(other object.Object) bool { return other.GetMeta().Name == o.Metadata.Name })
 		if x.slices[key] = list; len(list) == 0 {
 			delete(x.slices, key)
 		}
@@ -342,14 +357,14 @@ func (x Externals) remove(key string, svc *object.Service) {
 // request, which few boxes ever make, and kept from then on.
 type hostIndex struct{ services map[netip.Addr][]string }
 
-// EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times. named returns the slices
-// of a Service.
-func (x *Index) EndpointsAt(addr netip.Addr, named func(key string, names []string) []*object.EndpointSlice) []string {
+// EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times. whole returns slices
+// that are not packed.
+func (x *Index) EndpointsAt(addr netip.Addr, whole func([]object.Object) []*object.EndpointSlice) []string {
 	h := &x.hosts
 	if h.services == nil {
 		h.services = map[netip.Addr][]string{}
-		for key, names := range x.slices {
-			for _, s := range named(key, names) {
+		for key, list := range x.slices {
+			for _, s := range whole(list) {
 				h.add(key, s)
 			}
 		}

@@ -86,9 +86,11 @@ func TestEndpointsAt(t *testing.T) {
 	}
 	x := New()
 	early, late := slice("web-1"), slice("web-2")
-	named := func(string, []string) []*object.EndpointSlice { return []*object.EndpointSlice{early} }
+	whole := func(list []object.Object) []*object.EndpointSlice {
+		return []*object.EndpointSlice{list[0].(*object.EndpointSlice)}
+	}
 	x.Add(early)
-	if got := x.EndpointsAt(at, named); len(got) != 1 || got[0] != "n/web" {
+	if got := x.EndpointsAt(at, whole); len(got) != 1 || got[0] != "n/web" {
 		t.Errorf("at the first look: %v", got)
 	}
 	x.Add(late)

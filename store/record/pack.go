@@ -42,10 +42,7 @@ func (r *Record) Packed(ref object.Ref) *Record {
 
 // Whole returns the record with the object as it was before it was packed; nil for nil.
 func (r *Record) Whole() *Record {
-	if r == nil {
-		return nil
-	}
-	if _, is := r.Object.(*Packed); !is {
+	if _, is := ObjectOf(r).(*Packed); !is {
 		return r
 	}
 	c := *r
@@ -127,9 +124,10 @@ func shorten(text []byte) (form []byte) {
 	return slices.Clone(form)
 }
 
-// lengthen is the reverse of shorten. The text is in the buffer.
+// lengthen is the reverse of shorten. The text may be in the buffer.
 func lengthen(form []byte, buffer *bytes.Buffer) []byte {
-	text := append(buffer.AvailableBuffer()[:0], common...)
+	buffer.Reset()
+	text := append(buffer.AvailableBuffer(), common...)
 	number := func() int {
 		n, size := binary.Uvarint(form)
 		form = form[size:]
@@ -145,5 +143,6 @@ func lengthen(form []byte, buffer *bytes.Buffer) []byte {
 			text = append(text, text[from])
 		}
 	}
+	buffer.Write(text) // so that the next one has room
 	return text[len(common):]
 }

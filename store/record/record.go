@@ -135,9 +135,6 @@ func Decode(pair engine.Pair) (*Record, error) {
 		if err := json.Unmarshal(pair.Value, &value); err != nil {
 			return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
 		}
-		if value.Object != nil {
-			object.Share(value.Object)
-		}
 	}
 	if value.Object == nil || Key(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
