@@ -88,6 +88,9 @@ func Service(f Facts) []Finding {
 	verdict := d.verdict()
 	d.checks()
 	if verdict == nil {
+		if q := d.Question; q.Port != 0 && d.otherPortsFail() && Worst(d.findings) != Bad {
+			return slices.Insert(d.findings, 0, Finding{Text: fmt.Sprintf("port %d%s answers", q.Port, slashed(q.Protocol))})
+		}
 		return d.findings
 	}
 	for i := range d.findings {
@@ -118,6 +121,8 @@ func (d *diagnosis) verdict() *Finding {
 	switch {
 	case ready == nil || programmed == nil || d.State != nil && d.State.Rollout != nil && !d.State.Rollout.New:
 		return nil
+	case d.Status.Ready && d.otherPortsFail(): // the port that is asked for may answer
+		return nil
 	case !d.Status.Ready:
 		return &Finding{Level: Bad, Text: "whether it answers is not known: the appliance is not ready: " + d.Status.Reason, Next: "wait: `svcctl wait --for ready`"}
 	case ready.Status == object.ConditionUnknown:
@@ -128,6 +133,20 @@ func (d *diagnosis) verdict() *Finding {
 		return &Finding{Level: Bad, Text: "it answers, in an earlier version: " + programmed.Message}
 	}
 	return &Finding{Level: Good, Text: "it answers: " + ready.Message}
+}
+
+// otherPortsFail reports whether the Service is not Ready for a port other than that of the Question.
+func (d *diagnosis) otherPortsFail() bool {
+	ready := d.condition(wire.ConditionReady)
+	return ready != nil && ready.Status == "False" && slices.ContainsFunc(d.problems(), func(p wire.Problem) bool {
+		return p.Reason == ready.Reason && p.Message == ready.Message && d.elsewhere(&p)
+	})
+}
+
+// elsewhere reports whether a problem is about other ports than that of the Question.
+func (d *diagnosis) elsewhere(p *wire.Problem) bool {
+	ports := d.ports()
+	return d.Question.Port != 0 && len(ports) > 0 && !slices.ContainsFunc(ports, func(port object.ServicePort) bool { return d.concerns(p.Field, &port) })
 }
 
 type diagnosis struct {
@@ -276,9 +295,14 @@ const refusedByKernel = "RefusedByKernel"
 
 // accepted checks that nothing about it was refused.
 func (d *diagnosis) accepted() {
-	var bad, doubtful []string
+	var bad, doubtful, others []string
 	named := false
 	for _, p := range d.related() {
+		if p.Object == d.ref() && d.elsewhere(&p) {
+			p.Object, named = "", true
+			others = append(others, p.String())
+			continue
+		}
 		isReason := func(c object.Condition) bool {
 			return c.Status == "False" && c.Reason == p.Reason && c.Message == p.Message
 		}
@@ -308,6 +332,10 @@ func (d *diagnosis) accepted() {
 		d.details(doubtful...)
 	case !named:
 		d.good("nothing in it was refused")
+	}
+	if len(others) > 0 {
+		d.add(Note, "", "%s with other ports of it: `svcctl explain svc/%s -n %s` covers all", count(len(others), "problem"), d.Name, d.Namespace)
+		d.details(others...)
 	}
 }
 

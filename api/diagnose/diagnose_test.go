@@ -563,3 +563,33 @@ func Test1092_a_Gateway_is_explained(t *testing.T) {
 		t.Errorf("without a controller: %s", got)
 	}
 }
+
+// A question about one port is answered by what concerns that port: what is wrong with another one, as a listener without a route, is a note.
+func Test1040_a_port_is_judged_by_itself(t *testing.T) {
+	f := facts(nil)
+	f.Service.Spec.Ports = []object.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"}, {Name: "idle", Port: 81, Protocol: "TCP"}}
+	const message = "port 81/TCP: it has no endpoint: the EndpointSlice of the port has none"
+	f.Service.Status.Conditions = []object.Condition{
+		{Type: wire.ConditionReady, Status: "False", Reason: "NoEndpoints", Message: message}, {Type: wire.ConditionProgrammed, Status: "True"},
+	}
+	f.Status.Problems = []wire.Problem{{Object: "Service default/web", Field: "spec.ports[1]", Reason: "NoEndpoints", Message: message, Severity: wire.SeverityWarning}}
+	for _, tt := range []struct {
+		port  uint16
+		worst diagnose.Level
+		text  string
+	}{
+		{80, diagnose.Good, "+ port 80 answers\n"}, {80, diagnose.Good, "1 problem with other ports of it"},
+		{81, diagnose.Bad, "- it does not answer: " + message}, {0, diagnose.Bad, "- it does not answer: " + message},
+	} {
+		f.Question = diagnose.Question{Address: netip.MustParseAddr("10.96.0.10"), Port: tt.port}
+		findings := diagnose.Service(f)
+		if got := text(findings); diagnose.Worst(findings) != tt.worst || !strings.Contains(got, tt.text) {
+			t.Errorf("port %d: want %q, got\n%s", tt.port, tt.text, got)
+		}
+	}
+	// The problem that makes the Service not Ready is another one's, and this port fails by itself.
+	f.Question.Port, f.Slices[0].Endpoints = 80, nil
+	if findings := diagnose.Service(f); diagnose.Worst(findings) != diagnose.Bad {
+		t.Errorf("without an endpoint of port 80:\n%s", text(findings))
+	}
+}

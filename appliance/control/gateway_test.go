@@ -430,23 +430,6 @@ func Test1122_reason_for_which_a_Gateway_waits(t *testing.T) {
 	}
 }
 
-// The status of a Gateway that waits for an address names the pools that there are, also of those that came later.
-func Test1131_gateway_that_waits_names_the_pools_of_now(t *testing.T) {
-	text := strings.Replace(gatewayText, "  listeners:", "  addresses: [{value: 203.0.113.9}]\n  listeners:", 1)
-	r := newGatewayRig(t)
-	r.files(text)
-	r.settle()
-	r.files(text + "---\napiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: late}\nspec: {addresses: [192.0.2.64/30]}\n")
-	if _, err := r.objects.SetPools(append(slices.Clone(r.pools), alloc.Pool{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.67")})); err != nil {
-		t.Fatal(err)
-	}
-	r.settle()
-	conditions := r.get(object.KindGateway, "edge").(*object.Gateway).Status.Conditions
-	if got := fmt.Sprint(conditions); !strings.Contains(got, "203.0.113.9") || !strings.Contains(got, "192.0.2.64") {
-		t.Errorf("the status does not name the pool 192.0.2.64: %s", got)
-	}
-}
-
 // Two Gateways have one address. A port that one of them asks for is the other one's: it keeps what it had, until the other one
 // gives the port up.
 func Test1135_gateway_gets_a_port_that_becomes_free(t *testing.T) {
