@@ -346,6 +346,7 @@ type link struct {
 	mu     sync.Mutex
 	cut    bool
 	cuts   int
+	open   int           // calls without a time limit, which a silent member keeps for good
 	healed chan struct{} // closed when it is not cut any more
 	calls  int
 	faults map[int]string // by the number of the call
@@ -402,6 +403,9 @@ func (l *link) waitHealed(ctx context.Context) error {
 func (l *link) call(ctx context.Context, f func() error) error {
 	l.mu.Lock()
 	l.calls++
+	if _, limited := ctx.Deadline(); !limited {
+		l.open++
+	}
 	fault := l.faults[l.calls]
 	cut := l.cut
 	l.mu.Unlock()

@@ -399,7 +399,11 @@ func (f *fleetRun) rest() error {
 		l.setCut(false)
 		l.mu.Lock()
 		l.faults = map[int]string{}
+		open := l.open
 		l.mu.Unlock()
+		if open > 0 {
+			return fmt.Errorf("box %s: %d calls of etcd without a time limit", name, open)
+		}
 	}
 	time.Sleep(2 * calm)
 	for name, q := range f.queues {

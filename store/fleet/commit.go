@@ -452,6 +452,8 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 
 // readBundle reads the bundle of a head, as of the revision of the head or a later one; 0: the newest.
 func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*callTimeout)
+	defer cancel()
 	resp, err := e.client.Get(ctx, e.key(bundlePrefix+h.Bundle+"/"), clientv3.WithPrefix(), clientv3.WithRev(at))
 	if err != nil {
 		return nil, nil, err

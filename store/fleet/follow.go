@@ -48,7 +48,9 @@ func (e *follower) checkFleet(ctx context.Context) error {
 			return err
 		}
 		same := clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)
-		if _, err := e.client.Txn(ctx).If(same).Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit(); err != nil {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err = e.client.Txn(call).If(same).Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
+		if cancel(); err != nil {
 			return err
 		}
 	}
