@@ -137,7 +137,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	if cfg.Services.Traffic != config.TrafficOff {
 		counted = o.kernel.Counts
 	}
-	answers := traffic.NewQueries(grants.Served, counted)
+	answers := traffic.NewQueries(grants.Of, grants.Served, counted)
 	answers.Unchanged(grants.Changes)
 	if counted != nil {
 		answers.Remember(cfg.DataDir, cfg.NodeName, log)

@@ -45,7 +45,7 @@ func (c changes) endpoints() []api.Endpoint {
 // inLoop has the loop do something between two steps, and returns after the step that follows.
 func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
 	if c.member != nil { // it waits for etcd, and is about no files
-		return failureOf(do(nil))
+		return failureOf(do(manifest.Files{}))
 	}
 	done := make(chan error, 1)
 	failed, err := ask(ctx, c.requests.trials, reconcile.TrialAsk{Do: do, Done: done}, done)
@@ -223,7 +223,7 @@ func (h *previousView) hold(m *member) error {
 	if err != nil {
 		return err
 	}
-	if _, err := back.GoBack(nil); err != nil {
+	if _, err := back.GoBack(manifest.Files{}); err != nil {
 		return err
 	}
 	made, err := controllersOf(*m.cfg, back)
@@ -288,7 +288,7 @@ func (m *member) checkTrial() {
 
 // goBack takes a trial back for all boxes, unless another box was first, or has confirmed it.
 func (m *member) goBack() error {
-	revived, err := m.store.GoBack(nil)
+	revived, err := m.store.GoBack(manifest.Files{})
 	switch {
 	case errors.Is(err, pending.ErrNoTimed):
 		return nil

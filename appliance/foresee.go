@@ -218,7 +218,7 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 		return err
 	}
 	files := map[string]*manifest.File{}
-	for _, f := range r.fork.Files() {
+	for f := range r.fork.Files().All() {
 		if within := source != "" && store.SourceOf(f.Path) == source || source == "" && isIn(f.Path, dir); !within {
 			files[f.Path] = f
 		}

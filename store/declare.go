@@ -148,7 +148,7 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	documents := 0
 	if !t.s.declared.synced {
 		all := 0
-		for _, file := range files {
+		for file := range files.All() {
 			documents += len(file.Documents)
 			names, _ := file.Names()
 			all += len(file.Documents) + len(names)

@@ -56,7 +56,7 @@ ports: [{port: 80}]
 	if again := sync(text("b", "c")); len(again) != 1 || again[0].File == "" {
 		t.Errorf("after a restart: %+v", again)
 	}
-	if none := sync(nil); len(none) != 0 {
+	if none := sync(manifest.Files{}); len(none) != 0 {
 		t.Errorf("%+v", none)
 	}
 }

@@ -137,8 +137,8 @@ func TestForkIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o, _ := fork.Get(object.Ref{Kind: object.KindService, Namespace: "default", Name: "web"}); o == nil || len(fork.Files()) != 1 || len(fork.Held()) != 0 {
-		t.Errorf("the fork has %v, %d files and holds %v", o, len(fork.Files()), fork.Held())
+	if o, _ := fork.Get(object.Ref{Kind: object.KindService, Namespace: "default", Name: "web"}); o == nil || len(slices.Collect(fork.Files().All())) != 1 || len(fork.Held()) != 0 {
+		t.Errorf("the fork has %v, %d files and holds %v", o, len(slices.Collect(fork.Files().All())), fork.Held())
 	}
 }
 

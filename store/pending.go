@@ -271,7 +271,7 @@ func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 		out.Deletes = append(out.Deletes, append(files.Keys(), pending.Timed.HeadKey())...)
 	}
 	if err := s.write(out, s.feed.revision); err != nil {
-		return nil, err
+		return manifest.Files{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -157,8 +157,7 @@ func BenchmarkSyncOneFile(b *testing.B) {
 			// What a watcher hands out: new files, with one that is another.
 			snapshots := []manifest.Files{manifest.FilesOf(files), manifest.FilesOf(files)}
 			for i := range snapshots {
-				changed, _ := snapshots[i].Find("svc-7.yaml")
-				snapshots[i][changed] = fileOf("svc-7.yaml", 7, 10+i)
+				snapshots[i] = snapshots[i].Updated(map[string]*manifest.File{"svc-7.yaml": fileOf("svc-7.yaml", 7, 10+i)})
 			}
 			b.ReportAllocs()
 			i := 0

@@ -45,7 +45,7 @@ func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
 			}
 		}
 	}
-	for _, f := range b.s.declared.files {
+	for f := range b.s.declared.files.All() {
 		if isSealed(f) != (f.Path != "c.yaml") {
 			t.Errorf("%s has %d documents", f.Path, len(f.Documents))
 		}

@@ -148,11 +148,9 @@ func (all *sources) differs(name string, files manifest.Files) (first string) {
 	return first
 }
 
-// ofSource are the files of one source among files.
-func ofSource(files manifest.Files, name string) manifest.Files {
-	from, _ := files.Find(name + ":")
-	to, _ := files.Find(name + ";") // the next character
-	return files[from:to]
+// ofSource returns the files of one source among files.
+func ofSource(files manifest.Files, name string) []*manifest.File {
+	return slices.DeleteFunc(slices.Collect(files.All()), func(f *manifest.File) bool { return SourceOf(f.Path) != name })
 }
 
 // sourcesUpdate has the changes of a commit to sources.
@@ -400,16 +398,18 @@ func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard Remo
 	defer s.writer.Unlock()
 	s.follow()
 	verdicts = make(map[string]SourceVerdict, len(turns))
-	var mine manifest.Files
+	taken := map[string]*manifest.File{}
 	reads := map[string]SourceTurn{}
 	for _, turn := range turns {
 		v := s.sources.judge(turn, files)
 		if verdicts[turn.Name] = v; v.OK() {
 			reads[turn.Name] = turn
-			mine = append(mine, ofSource(files, turn.Name)...)
+			for _, f := range ofSource(files, turn.Name) {
+				taken[f.Path] = f
+			}
 		}
 	}
-	slices.SortFunc(mine, func(a, b *manifest.File) int { return strings.Compare(a.Path, b.Path) })
+	mine := manifest.FilesOf(taken)
 	for name := range maps.Clone(s.sources.reading) {
 		if turn, still := reads[name]; !still || s.sources.records[name].Reader != turn.Box {
 			s.letSource(name)
@@ -500,7 +500,9 @@ func (s *Store) letSource(name string) {
 	defer s.mu.Unlock()
 	s.problems.Store(nil)
 	delete(s.sources.reading, name)
+	gone := map[string]*manifest.File{}
 	for _, file := range ofSource(s.declared.files, name) {
+		gone[file.Path] = nil
 		declarations, _ := readDeclarations(file)
 		for _, d := range declarations.all {
 			ref := d.ref
@@ -517,7 +519,7 @@ func (s *Store) letSource(name string) {
 		delete(s.declared.troubled, file.Path)
 		delete(s.declared.duplicates, file.Path)
 	}
-	s.declared.files = slices.DeleteFunc(slices.Clone(s.declared.files), func(f *manifest.File) bool { return SourceOf(f.Path) == name })
+	s.declared.files = s.declared.files.Updated(gone)
 	for ref := range s.declared.held {
 		if r := s.table.records[ref]; r != nil && SourceOf(r.Owner.File) == name {
 			delete(s.declared.held, ref)

@@ -11,7 +11,11 @@ func TestSourceIsShown(t *testing.T) {
 	b := newBox(t)
 	read := func(box string, files ...*manifest.File) SourceVerdict {
 		t.Helper()
-		verdicts, err := b.s.SyncSources(files, []SourceTurn{{Name: "lb", Box: box, Instance: "one"}}, nil)
+		of := map[string]*manifest.File{}
+		for _, f := range files {
+			of[f.Path] = f
+		}
+		verdicts, err := b.s.SyncSources(manifest.FilesOf(of), []SourceTurn{{Name: "lb", Box: box, Instance: "one"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +39,7 @@ func TestSourceIsShown(t *testing.T) {
 		t.Fatalf("nobody reads the source, and the first reader is refused: %+v", v)
 	}
 	shown("a", 2)
-	if v := b.s.JudgeSource(SourceTurn{Name: "lb", Box: "b", Instance: "two"}, manifest.Files{file("mail")}); v.Differs != "lb:web.yaml" || v.Reader != "a" {
+	if v := b.s.JudgeSource(SourceTurn{Name: "lb", Box: "b", Instance: "two"}, manifest.FilesOf(map[string]*manifest.File{"lb:mail.yaml": file("mail")})); v.Differs != "lb:web.yaml" || v.Reader != "a" {
 		t.Errorf("another machine without web.yaml: %+v", v)
 	}
 	if v := read("a", file("mail")); !v.OK() || b.has("web") {

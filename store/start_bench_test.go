@@ -2,19 +2,19 @@ package store
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
 )
 
 // fullFiles are n Services with five endpoints each, a hundred in a file.
-func fullFiles(n int) (files manifest.Files) {
+func fullFiles(n int) manifest.Files {
+	files := map[string]*manifest.File{}
 	for first := 0; first < n; first += perFile {
 		path := fmt.Sprintf("/manifests/%05d.yaml", first)
-		files = append(files, manifest.Decode(path, fullText(first, 0), manifest.Limits{}))
+		files[path] = manifest.Decode(path, fullText(first, 0), manifest.Limits{})
 	}
-	return files
+	return manifest.FilesOf(files)
 }
 
 // perFile is how many Services are in one of fullFiles.
@@ -114,9 +114,7 @@ func BenchmarkSyncOneOfMany(b *testing.B) {
 	texts := [][]byte{fullText(700, 1), fullText(700, 2)}
 	i := 0
 	step := func() {
-		files = slices.Clone(files)
-		at, _ := files.Find(changed)
-		files[at] = files[at].Update(texts[i%2], manifest.Limits{})
+		files = files.Updated(map[string]*manifest.File{changed: files.Get(changed).Update(texts[i%2], manifest.Limits{})})
 		i++
 		if result, err := s.SyncFiles(files); err != nil || result.Changes == 0 {
 			b.Fatal(result, err)

@@ -169,7 +169,7 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	}
 	var seals []seal
 	var copies []string // their keys
-	for _, file := range s.declared.files {
+	for file := range s.declared.files.All() {
 		hash, has := s.storage.copies.sealable(file.Path)
 		if !has || hash != file.Hash || isSealed(file) {
 			continue

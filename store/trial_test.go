@@ -216,7 +216,7 @@ func TestTrialIsConfirmed(t *testing.T) {
 	if b.has("web") || b.ingress("waits") != "198.51.100.1" {
 		t.Errorf("web is there: %t; waits has %q", b.has("web"), b.ingress("waits"))
 	}
-	if _, err := b.s.GoBack(nil); !errors.Is(err, pending.ErrNoTimed) {
+	if _, err := b.s.GoBack(manifest.Files{}); !errors.Is(err, pending.ErrNoTimed) {
 		t.Errorf("go back: %v", err)
 	}
 	if _, err := b.s.Confirm(""); !errors.Is(err, pending.ErrNoTimed) {

@@ -22,7 +22,7 @@ type late struct {
 func newLate(t *testing.T, lengths map[string]int) *late {
 	t.Helper()
 	l := &late{t: t, dir: t.TempDir(), now: time.Now()}
-	w, err := New(Config{Dirs: []string{l.dir}, Log: slog.New(slog.DiscardHandler)})
+	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{l.dir}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

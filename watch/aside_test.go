@@ -22,7 +22,7 @@ func TestLargeFileIsReadAside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func TestFirstReadingIsWatched(t *testing.T) {
 	if err := os.MkdirAll(below, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w, err := New(Config{Dirs: []string{dir}})
+	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@
 // was emptied meanwhile, put an empty file such as none.yaml into it.
 //
 // Events come from fsnotify; every Config.Rescan the directories are read in full, for
-// events get lost and network file systems send none. Without watches (the limits of
+// network file systems send none; local ones every 5 minutes. Without watches (the limits of
 // inotify are reached) directories are read every second.
 //
 // # Parts

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,7 +160,7 @@ func TestConfigMap(t *testing.T) {
 func gathering(t *testing.T, gather time.Duration) *harness {
 	t.Helper()
 	dir := t.TempDir()
-	w, err := New(Config{Dirs: []string{dir}, Settle: long, SettleCap: long, Rescan: long, Log: slog.New(slog.DiscardHandler)})
+	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}, Settle: long, SettleCap: long, Rescan: long, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	w.events.gather = gather
 	ctx, cancel := context.WithCancel(t.Context())
@@ -246,9 +247,9 @@ func TestFlood(t *testing.T) {
 	}
 	t.Logf("written in %v", time.Since(began))
 	deadline := time.Now().Add(time.Minute)
-	for s := h.next(); len(s.Files) < n; s = h.next() {
+	for s := h.next(); len(slices.Collect(s.Files.All())) < n; s = h.next() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d files", len(s.Files), n)
+			t.Fatalf("%d of %d files", len(slices.Collect(s.Files.All())), n)
 		}
 	}
 	t.Logf("all read in %v: %+v", time.Since(began), h.w.Stats())

@@ -94,7 +94,7 @@ func lastGood(l LastGood) option { return func(c *Config) { c.LastGood = l } }
 // start runs a Watcher of dir. With a silent notifier it must be called in a bubble.
 func start(t *testing.T, dir string, notify *silent, options ...option) *harness {
 	t.Helper()
-	cfg := Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Dirs: []string{dir}, LastGood: NewMemory(), Log: slog.New(slog.DiscardHandler)}
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -173,7 +173,7 @@ func (h *harness) is(s *Snapshot, want string) {
 
 func show(s *Snapshot) string {
 	var files []string
-	for _, f := range s.Files {
+	for f := range s.Files.All() {
 		text := filepath.Base(f.Path) + ":"
 		for _, d := range f.Documents {
 			text += " " + d.Object.GetMeta().Name
@@ -273,3 +273,34 @@ type Stats struct {
 func (w *Watcher) Stats() Stats {
 	return Stats{Scans: w.counts.scans.Load(), Reads: w.counts.reads.Load(), Overflows: w.counts.overflows.Load(), Snapshots: w.out.published.Load()}
 }
+
+// Memory is a LastGood that forgets when the program ends. It is safe for concurrent
+// use; make it with NewMemory.
+type Memory struct {
+	mu       sync.Mutex
+	contents map[string][]byte
+}
+
+// NewMemory has no contents.
+func NewMemory() *Memory { return &Memory{contents: map[string][]byte{}} }
+
+// Load is a copy of all contents.
+func (m *Memory) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.contents), nil, nil
+}
+
+// Put takes effect at once.
+func (m *Memory) Put(path string, content []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if content == nil {
+		delete(m.contents, path)
+	} else {
+		m.contents[path] = content
+	}
+}
+
+// Flush never fails.
+func (m *Memory) Flush() error { return nil }

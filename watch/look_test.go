@@ -3,6 +3,8 @@ package watch
 import (
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +17,7 @@ func lookBubble(t *testing.T, files map[string]string, test func(h *harness, hel
 	t.Helper()
 	dir := put(t, t.TempDir(), files)
 	synctest.Test(t, func(t *testing.T) {
-		w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+		w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		held := make(chan struct{})
 		w.looks.readDir = func(wk *walk) (*walk, error) {
@@ -98,4 +100,51 @@ func TestLookThatIsOvertaken(t *testing.T) {
 			h.Errorf("%d readings of a directory that was read since", n)
 		}
 	})
+}
+
+// Where inotify reports every change, a look is due every five minutes; a directory that is not watched, or that another one
+// has taken the place of, is looked at at once.
+func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
+	dir := put(t, t.TempDir(), map[string]string{"a.yaml": services("a"), "sub/b.yaml": services("b")})
+	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	defer w.tree.close()
+	now := time.Now()
+	w.rescan(now)
+	s := w.tree.sources[0]
+	if !s.isLocal(slices.Sorted(slices.Values(w.tree.notify.WatchList()))) {
+		t.Skip("files for tests are not on a local filesystem")
+	}
+	looked := func(after time.Duration) bool {
+		t.Helper()
+		scans := w.Stats().Scans
+		if w.looks.current != nil {
+			t.Fatal("a look is under way")
+		}
+		now = now.Add(after)
+		if !w.lookBeside(now) {
+			return true
+		}
+		if w.looks.current != nil {
+			w.takeLook(<-w.looks.done, now)
+		}
+		return w.Stats().Scans > scans
+	}
+	for range 3 {
+		if looked(defaultRescan) {
+			t.Error("a look at directories that are watched")
+		}
+	}
+	if !looked(lookRarely) || looked(defaultRescan) {
+		t.Errorf("no look after %v, or one soon after it", lookRarely)
+	}
+	must(t, w.tree.notify.Remove(filepath.Join(dir, "sub")))
+	if !looked(defaultRescan) || !s.isLocal(slices.Sorted(slices.Values(w.tree.notify.WatchList()))) {
+		t.Error("a directory that is not watched is not looked at")
+	}
+	must(t, os.Rename(filepath.Join(dir, "sub"), filepath.Join(dir, "other")))
+	must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
+	if !looked(defaultRescan) {
+		t.Error("no look at a directory that has taken the place of another one")
+	}
 }

@@ -27,7 +27,7 @@ func (w *Watcher) rescan(now time.Time) {
 	}
 	w.saver.retry()
 	w.gitSources(now) // a lock that was left behind may have gone
-	w.schedule.rescan = now.Add(w.cfg.Rescan)
+	w.schedule.rescan, w.schedule.full = now.Add(w.cfg.Rescan), now.Add(lookRarely)
 	if (before == nil) != (w.tree.noEvents == nil) {
 		w.out.changed = true
 		if w.tree.noEvents != nil {
@@ -377,6 +377,13 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	if w.looks.current != nil {
 		return true // it takes longer than this; others would only slow it down
 	}
+	live := slices.Sorted(slices.Values(w.tree.notify.WatchList()))
+	unsure := func(s *source) bool { return !s.isLocal(live) }
+	if _, of := w.tree.notify.(inotify); of && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, unsure) {
+		w.gitSources(now)
+		return true
+	}
+	w.schedule.full = now.Add(lookRarely)
 	l := &look{walks: make([]*walk, len(w.tree.sources)), older: map[*source]bool{}}
 	for i, s := range w.tree.sources {
 		w.counts.scans.Add(1)

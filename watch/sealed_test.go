@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"maps"
 	"os"
+	"slices"
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -57,8 +58,8 @@ func TestSealedFiles(t *testing.T) {
 		if f := s.Files.Get(h.path("more.yaml")); f.Hash != sha256.Sum256([]byte(services("e", "f"))) || len(f.Documents) != 2 {
 			t.Errorf("more.yaml has %d documents", len(f.Documents))
 		}
-		if s.Files.Get(h.path("gone.yaml")) != nil || len(s.Files) != 4 || s.Sources[0].Files != 4 {
-			t.Errorf("files %v, %d in the source", s.Files, s.Sources[0].Files)
+		if s.Files.Get(h.path("gone.yaml")) != nil || len(slices.Collect(s.Files.All())) != 4 || s.Sources[0].Files != 4 {
+			t.Errorf("files %v, %d in the source", slices.Collect(s.Files.All()), s.Sources[0].Files)
 		}
 		if len(s.Problems) != 1 || s.Problems[0].File != h.path("broken.yaml") {
 			t.Errorf("problems %v", s.Problems)
@@ -92,8 +93,8 @@ func TestTakeSealed(t *testing.T) {
 		changed := h.next()
 		must(h.T, h.w.TakeSealed(h.Context(), append(sealed, gone)))
 		after := h.next()
-		if len(after.Files) != 3 || !isSealed(after.Files.Get(h.path("a.yaml"))) || len(after.Problems) != 0 || !after.Noticed.IsZero() {
-			t.Errorf("files %v, problems %v, noticed %v", after.Files, after.Problems, after.Noticed)
+		if len(slices.Collect(after.Files.All())) != 3 || !isSealed(after.Files.Get(h.path("a.yaml"))) || len(after.Problems) != 0 || !after.Noticed.IsZero() {
+			t.Errorf("files %v, problems %v, noticed %v", slices.Collect(after.Files.All()), after.Problems, after.Noticed)
 		}
 		for _, name := range []string{"b.yaml", "c.yaml"} {
 			if after.Files.Get(h.path(name)) != changed.Files.Get(h.path(name)) {

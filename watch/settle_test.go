@@ -39,7 +39,7 @@ func TestFirstSnapshot(t *testing.T) {
 			bubble(t, c.files, func(h *harness) {
 				s := h.within(0, 100*time.Millisecond)
 				h.is(s, c.want)
-				if len(s.Sources) != 1 || s.Sources[0].State != StateWatching || s.Sources[0].Files != len(s.Files) || s.Sources[0].Dir != h.dir {
+				if len(s.Sources) != 1 || s.Sources[0].State != StateWatching || s.Sources[0].Files != len(slices.Collect(s.Files.All())) || s.Sources[0].Dir != h.dir {
 					h.Errorf("sources %+v", s.Sources)
 				}
 				h.none(time.Minute)
@@ -52,7 +52,7 @@ func TestNoDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, t.TempDir(), newSilent(), func(c *Config) { c.Dirs = nil })
 		defer h.stop()
-		if s := h.next(); len(s.Files) != 0 || len(s.Sources) != 0 {
+		if s := h.next(); len(slices.Collect(s.Files.All())) != 0 || len(s.Sources) != 0 {
 			t.Errorf("snapshot %+v", s)
 		}
 	})
@@ -200,7 +200,7 @@ func TestOnlyWhatChangedIsRead(t *testing.T) {
 		if after.Reads-before.Reads > 2 || after.Scans != before.Scans {
 			h.Errorf("%d readings, %d scans", after.Reads-before.Reads, after.Scans-before.Scans)
 		}
-		for _, f := range second.Files {
+		for f := range second.Files.All() {
 			if same := f == first.Files.Get(f.Path); same == (f.Path == h.path("f07.yaml")) {
 				h.Errorf("%s: same %t", f.Path, same)
 			}

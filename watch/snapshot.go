@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -87,7 +86,9 @@ func (w *Watcher) readOnce() bool {
 }
 
 func (w *Watcher) snapshot() *Snapshot {
-	out := &Snapshot{Files: slices.Clone(w.contents.good)}
+	w.contents.good = w.contents.good.Updated(w.contents.changed)
+	w.contents.changed = map[string]*manifest.File{}
+	out := &Snapshot{Files: w.contents.good}
 	for _, f := range w.contents.bad {
 		out.Problems = append(out.Problems, *f.problem())
 	}
@@ -117,7 +118,9 @@ func (w *Watcher) snapshot() *Snapshot {
 }
 
 func (s *Snapshot) equal(other *Snapshot) bool {
-	return slices.Equal(s.Files, other.Files) && slices.Equal(s.Problems, other.Problems) &&
+	same := true
+	s.Files.Changes(other.Files, func(_, _ *manifest.File) { same = false })
+	return same && slices.Equal(s.Problems, other.Problems) &&
 		slices.EqualFunc(s.Sources, other.Sources, func(a, b Source) bool {
 			sameErr := errors.Is(a.Err, b.Err) || a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
 			return a.Dir == b.Dir && a.State == b.State && a.Files == b.Files && sameErr
@@ -178,8 +181,8 @@ type file struct {
 	broken *manifest.Problem
 	// good is the last good content, which LastGood has too.
 	good *manifest.File
-	// taken is set when the file was dealt with once since the start.
-	taken bool
+	// taken is set when the file was dealt with once since the start, counted while source.good counts it.
+	taken, counted bool
 	// aside is set while it is being read beside the loop.
 	aside bool
 	// change is not nil while there is something else to see than seen.
@@ -217,19 +220,19 @@ func (f *file) problem() *manifest.Problem {
 
 // contents have the last good content of each file, and the files with a problem.
 type contents struct {
-	good manifest.Files   // the last good content of each
-	bad  map[string]*file // those with a problem, by path
+	good    manifest.Files            // the last good content of each, as of the last snapshot
+	changed map[string]*manifest.File // since then, by path; nil: the file is gone
+	bad     map[string]*file          // those with a problem, by path
 }
 
 // note brings them up to date with a file.
 func (c *contents) note(f *file) {
-	switch i, found := c.good.Find(f.path); {
-	case f.good == nil:
-	case found:
-		c.good[i] = f.good
-	default:
-		c.good = slices.Insert(c.good, i, f.good)
-		f.source.good++
+	if f.good != nil {
+		c.changed[f.path] = f.good
+		if !f.counted {
+			f.counted = true
+			f.source.good++
+		}
 	}
 	if f.problem() != nil {
 		c.bad[f.path] = f
@@ -241,8 +244,9 @@ func (c *contents) note(f *file) {
 // forget drops a file that is gone.
 func (c *contents) forget(f *file) {
 	delete(c.bad, f.path)
-	if i, found := c.good.Find(f.path); found {
-		c.good = slices.Delete(c.good, i, i+1)
+	c.changed[f.path] = nil
+	if f.counted {
+		f.counted = false
 		f.source.good--
 	}
 }
@@ -261,37 +265,6 @@ type LastGood interface {
 	// repeated later.
 	Flush() error
 }
-
-// Memory is a LastGood that forgets when the program ends. It is safe for concurrent
-// use; make it with NewMemory.
-type Memory struct {
-	mu       sync.Mutex
-	contents map[string][]byte
-}
-
-// NewMemory has no contents.
-func NewMemory() *Memory { return &Memory{contents: map[string][]byte{}} }
-
-// Load is a copy of all contents.
-func (m *Memory) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.contents), nil, nil
-}
-
-// Put takes effect at once.
-func (m *Memory) Put(path string, content []byte) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if content == nil {
-		delete(m.contents, path)
-	} else {
-		m.contents[path] = content
-	}
-}
-
-// Flush never fails.
-func (m *Memory) Flush() error { return nil }
 
 // A saver sees to it that last good contents become durable, behind the loop's back: the
 // loop must not wait for a disk.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -76,6 +77,25 @@ func (s *source) moved() bool {
 	info, err := os.Stat(s.dir)
 	return err != nil || versionOf(info).identity != s.id
 }
+
+// isLocal reports whether the directories that were read are still there and among those that are watched, which are sorted, on one
+// filesystem that only this kernel changes.
+func (s *source) isLocal(watched []string) bool {
+	var of unix.Statfs_t
+	if err := unix.Statfs(s.dir, &of); err != nil || !slices.Contains(localFilesystems, of.Type) {
+		return false
+	}
+	for path, id := range s.dirs {
+		info, err := os.Stat(path)
+		if _, live := slices.BinarySearch(watched, path); !live || err != nil || versionOf(info).identity != id || id.dev != s.id.dev {
+			return false
+		}
+	}
+	return true
+}
+
+// localFilesystems are their magic numbers.
+var localFilesystems = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}
 
 func (s *source) close() {
 	if s.root != nil {

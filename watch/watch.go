@@ -33,6 +33,9 @@ const (
 	// poll is the interval of looks at directories that send no events: those that are unavailable,
 	// and all of them when there are no watches.
 	poll = time.Second
+	// lookRarely is the interval of looks at all files on a local filesystem, of which inotify reports every change but those
+	// through a mapping of memory.
+	lookRarely = 5 * time.Minute
 )
 
 // Config configures a Watcher. Its zero value watches nothing.
@@ -41,13 +44,13 @@ type Config struct {
 	Dirs []string
 	// Limits bounds each file; zero fields have manifest.DefaultLimits.
 	Limits manifest.Limits
-	// LastGood keeps good contents over a restart; nil keeps them in memory only.
+	// LastGood keeps good contents over a restart.
 	LastGood LastGood
 	// Settle is the time for which a file that is written in place must be quiet. 0 is 100 ms.
 	Settle time.Duration
 	// SettleCap bounds the wait for a file that is never quiet. 0 is 2 s.
 	SettleCap time.Duration
-	// Rescan is the time between two full readings of the directories. 0 is 10 s.
+	// Rescan is the time between two full readings of the directories, where inotify may not report every change. 0 is 10 s.
 	Rescan time.Duration
 	// Log is slog.Default() when nil.
 	Log *slog.Logger
@@ -113,7 +116,8 @@ type Watcher struct {
 // schedule has the times at which directories are read without an event.
 type schedule struct {
 	poll, rescan time.Time
-	lost         bool // events were, since the directories were read last
+	full         time.Time // of the next look at directories of which inotify reports every change
+	lost         bool      // events were, since the directories were read last
 }
 
 // counts has the counters of Stats.
@@ -127,9 +131,6 @@ func New(cfg Config) (*Watcher, error) {
 	for d, value := range map[*time.Duration]time.Duration{&cfg.Settle: defaultSettle, &cfg.SettleCap: defaultSettleCap, &cfg.Rescan: defaultRescan} {
 		*d = cmp.Or(*d, value)
 	}
-	if cfg.LastGood == nil {
-		cfg.LastGood = NewMemory()
-	}
 	if cfg.Notifier == nil {
 		cfg.Notifier = openInotify
 	}
@@ -141,7 +142,7 @@ func New(cfg Config) (*Watcher, error) {
 		tree:       tree{open: cfg.Notifier, watching: map[string]identity{}},
 		events:     events{gather: gather, settle: cfg.Settle},
 		settling:   newSettling(cfg.Settle, cfg.SettleCap),
-		contents:   contents{bad: map[string]*file{}},
+		contents:   contents{changed: map[string]*manifest.File{}, bad: map[string]*file{}},
 		looks:      looks{done: make(chan *look, 1), readDir: (*walk).run},
 		background: background{large: asideBytes, done: make(chan struct{}, 1)},
 		out:        publisher{snapshots: make(chan *Snapshot, 1)},

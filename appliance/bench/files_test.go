@@ -120,3 +120,65 @@ func (x *box) changesInTurn(b *testing.B, style styles.Style, files int) (took [
 	}
 	return took, cpu
 }
+
+// BenchmarkLoneChange compares the CPU time of changes that are alone, 50 ms apart, between two programs in turns: with a file for
+// each Service, and with a hundred Services in a file.
+func BenchmarkLoneChange(b *testing.B) {
+	const changes, apart = 300, 50 * time.Millisecond
+	programs := []string{*program}
+	if *against != "" {
+		programs = append(programs, *against)
+	}
+	for _, services := range populations {
+		for _, way := range []struct {
+			name  string
+			write func(d netlab.Dir)
+		}{
+			{"a file each", func(d netlab.Dir) {
+				for i := range services {
+					writeFile(d, styles.Kubectl, i, 0)
+				}
+			}},
+			{"100 in a file", func(d netlab.Dir) { writeServices(d, services) }},
+		} {
+			boxes, took, allocated, switches := make([]*box, len(programs)), make([]time.Duration, len(programs)), make([]int64, len(programs)), make([]int, len(programs))
+			for i, p := range programs {
+				*program = p
+				boxes[i] = newBoxOf(b, netlab.New(b), way.write)
+				boxes[i].Start()
+			}
+			*program = programs[0]
+			for i, x := range boxes {
+				x.Manifests.Write("probe.yaml", probeAt(vip, 5, 0))
+				x.settle(b)
+				x.rest(b)
+				_, allocated[i] = x.allocated(b)
+				switches[i] = x.field(b, "task/*/status", "voluntary_ctxt_switches")
+			}
+			for i, x := range boxes {
+				took[i] = -x.cpu(b)
+			}
+			for step := range changes {
+				for _, x := range boxes {
+					x.Manifests.Write("probe.yaml", probeAt(vip, 5, (step+1)%2))
+					time.Sleep(apart / time.Duration(len(boxes)))
+				}
+			}
+			for i, x := range boxes {
+				took[i] += x.cpu(b)
+				switches[i] = x.field(b, "task/*/status", "voluntary_ctxt_switches") - switches[i]
+			}
+			for i, x := range boxes {
+				x.settle(b)
+				_, after := x.allocated(b)
+				name, compared := "", ""
+				if i > 0 {
+					name, compared = ", the other program", fmt.Sprintf("%.2fx of it", took[0].Seconds()/took[i].Seconds())
+				}
+				results.add("A lone change: CPU of the process", fmt.Sprintf("%s Services, %s%s", number(services), way.name, name), ms(took[i]/changes),
+					fmt.Sprintf("%s objects, %d switches %s", number(int((after-allocated[i])/changes)), switches[i]/changes, compared))
+				x.Stop()
+			}
+		}
+	}
+}

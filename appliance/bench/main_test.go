@@ -17,12 +17,14 @@ var (
 	program = flag.String("program", "", "measure the `FILE` instead of a svcctl that is built for it")
 	// rounds is how often each thing is measured, in turns with what it is compared with.
 	rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")
-	// populations are the numbers of Services of BenchmarkVerbs and BenchmarkExports.
+	// against is another one, for BenchmarkLoneChange.
+	against = flag.String("against", "", "compare a lone change with that of the program in `FILE`")
+	// populations are the numbers of Services of BenchmarkVerbs, BenchmarkExports and BenchmarkLoneChange.
 	populations = []int{1_000, 10_000, 50_000}
 )
 
 func init() {
-	flag.Func("services", "measure boxes with `N[,N]` Services: -bench 'Verbs|Exports'", func(text string) error {
+	flag.Func("services", "measure boxes with `N[,N]` Services: -bench 'Verbs|Exports|LoneChange'", func(text string) error {
 		populations = nil
 		for _, one := range strings.Split(text, ",") {
 			n, err := strconv.Atoi(one)

@@ -29,13 +29,13 @@ type Board struct {
 	conditions *Conditions
 
 	mu         sync.Mutex
-	status     wire.Status    // without its problems, and their groups
-	reporter   *Reporter      // nil: nothing was published
-	unstored   manifest.Files // documents of files that could not be stored; nil: all are
-	failure    error          // why what was accepted is not in the kernel
-	programmed uint64         // every change up to this revision is in the kernel
-	settled    uint64         // all waits of guard up to this one are over, and what came of them is stored
-	changed    chan struct{}  // closed when any of the above changes
+	status     wire.Status      // without its problems, and their groups
+	reporter   *Reporter        // nil: nothing was published
+	unstored   []*manifest.File // documents of files that could not be stored; nil: all are
+	failure    error            // why what was accepted is not in the kernel
+	programmed uint64           // every change up to this revision is in the kernel
+	settled    uint64           // all waits of guard up to this one are over, and what came of them is stored
+	changed    chan struct{}    // closed when any of the above changes
 }
 
 // live are the sources of parts of the status that change without a step.
@@ -80,7 +80,7 @@ func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, fa
 }
 
 // keep takes the files that could not be stored.
-func (b *Board) keep(unstored manifest.Files) {
+func (b *Board) keep(unstored []*manifest.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unstored = unstored
@@ -338,7 +338,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	if pub.Status.RulesAway = l.observed.tampered; pub.Status.RulesAway {
 		pub.Status.Verdict.Text = "whether Services answer is not known: " + rulesAway
 	}
-	var unstored manifest.Files
+	var unstored []*manifest.File
 	for _, path := range l.observed.unstored {
 		if file := l.observed.snapshot.Files.Get(path); file != nil {
 			unstored = append(unstored, file)

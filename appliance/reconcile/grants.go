@@ -23,7 +23,7 @@ type Grants struct {
 	near map[string]struct{}
 	// loopback are the loopback addresses that node ports answer on.
 	loopback []netip.Addr
-	// changes counts what was Planned.
+	// changes counts what was Planned, but for endpoints of ports that are not relayed.
 	changes uint64
 
 	seenTo    func(addr netip.Addr, ifname string) bool
@@ -51,8 +51,10 @@ func (g *Grants) Name() string { return "grants" }
 func (g *Grants) Planned(host *Host, services []Service) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.changes++
 	for _, svc := range services {
+		if !slices.EqualFunc(g.of[svc.Key], svc.Ports, samePlaces) {
+			g.changes++
+		}
 		g.of[svc.Key] = svc.Ports
 		g.place(svc.Key)
 		if len(svc.Ports) == 0 {
@@ -60,11 +62,20 @@ func (g *Grants) Planned(host *Host, services []Service) {
 		}
 	}
 	if host != nil {
+		g.changes++
 		g.box, g.loopback = host.Box, host.Loopback
 		for key := range g.of {
 			g.place(key)
 		}
 	}
+}
+
+// samePlaces reports whether connections are attributed to two versions of a port in the same way.
+func samePlaces(a, b nft.ServicePort) bool {
+	return a.ID == b.ID && a.Family == b.Family && a.Protocol == b.Protocol && len(a.Egress.Sources)+len(b.Egress.Sources) == 0 && !a.Relayed() && !b.Relayed() &&
+		slices.EqualFunc(a.Frontends, b.Frontends, func(a, b nft.Frontend) bool {
+			return a.Addr == b.Addr && a.Port == b.Port && a.Last == b.Last && a.Adopt == b.Adopt
+		})
 }
 
 // place finds out whether a Service is near.
@@ -77,7 +88,7 @@ func (g *Grants) place(key string) {
 	}
 }
 
-// Changes returns a count that rises when the results of Served may have changed.
+// Changes returns a count that rises when the results of Served may have changed in more than the endpoints of ports that are not relayed.
 func (g *Grants) Changes() uint64 {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

@@ -131,3 +131,38 @@ func Test1083_only_services_near_are_looked_at(t *testing.T) {
 	g.Planned(nil, []Service{{Key: "default/web"}})
 	want(0)
 }
+func TestGrantsChanges(t *testing.T) {
+	g := NewGrants(nil)
+	port := func(port uint16, endpoint string, change func(p *nft.ServicePort)) []nft.ServicePort {
+		p := nft.ServicePort{
+			ID: "default/web", Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: port}},
+			Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: {netip.MustParseAddrPort(endpoint)}},
+		}
+		change(&p)
+		return []nft.ServicePort{p}
+	}
+	nothing := func(*nft.ServicePort) {}
+	relayed := func(p *nft.ServicePort) { p.Relay[nft.PoolCluster] = netip.MustParseAddrPort("127.0.0.1:1000") }
+	for _, step := range []struct {
+		what  string
+		ports []nft.ServicePort
+		rises bool
+	}{
+		{"a Service", port(80, "10.1.2.11:80", nothing), true},
+		{"another endpoint", port(80, "10.1.2.12:80", nothing), false},
+		{"another frontend", port(81, "10.1.2.12:80", nothing), true},
+		{"a relay", port(81, "10.1.2.12:80", relayed), true},
+		{"another endpoint behind a relay", port(81, "10.1.2.13:80", relayed), true},
+		{"a source that leaves", port(81, "10.1.2.13:80", func(p *nft.ServicePort) { p.Egress.Sources = []netip.Addr{netip.MustParseAddr("10.1.2.13")} }), true},
+		{"no Service", nil, true},
+	} {
+		before := g.Changes()
+		g.Planned(nil, []Service{{Key: "default/web", Ports: step.ports}})
+		if rises := g.Changes() != before; rises != step.rises {
+			t.Errorf("%s: the count rises: %v", step.what, rises)
+		}
+		if got := g.Of("default/web"); len(got) != len(step.ports) || len(got) > 0 && got[0].Pools[nft.PoolCluster][0] != step.ports[0].Pools[nft.PoolCluster][0] {
+			t.Errorf("%s: the Service has %+v", step.what, got)
+		}
+	}
+}

@@ -33,7 +33,7 @@ func (r *rig) write(path, text string) {
 	files := manifest.FilesOf(r.files)
 	r.observed.snapshot, r.observed.unsynced = &watch.Snapshot{
 		// Files without a directory are in one that is never empty.
-		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}, {Dir: ".", State: watch.StateWatching, Files: 1}},
+		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(slices.Collect(files.All()))}, {Dir: ".", State: watch.StateWatching, Files: 1}},
 	}, true
 }
 

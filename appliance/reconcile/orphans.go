@@ -340,7 +340,7 @@ func (l *Loop) askTrial(ask TrialAsk) error {
 // found are the files of the newest snapshot.
 func (l *Loop) found() manifest.Files {
 	if l.observed.snapshot == nil {
-		return nil
+		return manifest.Files{}
 	}
 	return l.observed.snapshot.Files
 }

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,13 +78,12 @@ type Reader struct {
 	states   []State
 
 	// What follows belongs to Run.
-	seen    *watch.Snapshot                   // the one that was judged last
-	files   manifest.Files                    // its files, by the paths that all boxes have
-	renamed map[*manifest.File]*manifest.File // by the file of the snapshot
-	judged  []judgement                       // in the order of Dirs
-	changed uint64                            // store.SourcesChanged as of then
-	held    map[string]bool                   // the sources that were stored last
-	failed  bool                              // they have to be stored once more
+	seen    *watch.Snapshot // the one that was judged last
+	files   manifest.Files  // its files, by the paths that all boxes have
+	judged  []judgement     // in the order of Dirs
+	changed uint64          // store.SourcesChanged as of then
+	held    map[string]bool // the sources that were stored last
+	failed  bool            // they have to be stored once more
 }
 
 // judgement is whether this box may read a source.
@@ -94,7 +94,9 @@ type judgement struct {
 }
 
 // New makes a Reader.
-func New(cfg Config) *Reader { return &Reader{cfg: cfg, wake: make(chan struct{}, 1)} }
+func New(cfg Config) *Reader {
+	return &Reader{cfg: cfg, wake: make(chan struct{}, 1), seen: &watch.Snapshot{}}
+}
 
 // Sync sets the newest snapshot, which is stored again even if it is the one before. It does not wait and never fails: Problems
 // has what keeps files from being stored.
@@ -225,17 +227,14 @@ func isThere(s *watch.Snapshot, dir int) bool {
 
 // name renames the files of a snapshot to the paths that all boxes have.
 func (r *Reader) name(snapshot *watch.Snapshot) {
-	before := r.renamed
-	r.files, r.renamed = nil, make(map[*manifest.File]*manifest.File, len(snapshot.Files))
-	for _, f := range snapshot.Files {
-		named := before[f]
-		if named == nil {
-			named = f.Renamed(r.pathOf(f.Path))
+	renamed := map[string]*manifest.File{}
+	snapshot.Files.Changes(cmp.Or(r.seen, &watch.Snapshot{}).Files, func(was, is *manifest.File) {
+		path := r.pathOf(cmp.Or(is, was).Path)
+		if renamed[path] = nil; is != nil {
+			renamed[path] = is.Renamed(path)
 		}
-		r.renamed[f] = named
-		r.files = append(r.files, named)
-	}
-	slices.SortFunc(r.files, func(a, b *manifest.File) int { return strings.Compare(a.Path, b.Path) })
+	})
+	r.files = r.files.Updated(renamed)
 }
 
 // pathOf is the path that all boxes have for a file of this one.

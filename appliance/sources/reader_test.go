@@ -60,12 +60,14 @@ func readerOf(t *testing.T, objects *store.Store, instance string) *reading {
 func (r *reading) has(services ...string) {
 	r.t.Helper()
 	snapshot := &watch.Snapshot{Sources: []watch.Source{{Dir: r.dir, State: watch.StateWatching, Files: len(services)}}}
+	files := map[string]*manifest.File{}
 	for _, name := range services {
 		text := []byte("apiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {ports: [{port: 80}]}\n")
 		f := manifest.Decode(filepath.Join(r.dir, name+".yaml"), text, manifest.DefaultLimits())
 		f.Hash = sha256.Sum256(text)
-		snapshot.Files = append(snapshot.Files, f)
+		files[f.Path] = f
 	}
+	snapshot.Files = manifest.FilesOf(files)
 	r.takes(snapshot)
 }
 

@@ -25,15 +25,15 @@ type egressIndex struct {
 // egressOf makes the index of the sources of ports.
 func egressOf(ports []Port) (x egressIndex) {
 	for i := range ports {
-		if ports[i].served == nil || len(ports[i].served.Egress.Sources) == 0 {
+		if ports[i].egress == nil {
 			continue
 		}
 		if x.addresses == nil {
 			x.addresses, x.sources = map[netip.Addr]bool{}, map[netip.Addr]int{}
 		}
 		x.ports = append(x.ports, i)
-		x.addresses[ports[i].served.Egress.Addr] = true
-		for _, source := range ports[i].served.Egress.Sources {
+		x.addresses[ports[i].egress.Addr] = true
+		for _, source := range ports[i].egress.Sources {
 			x.sources[source] = i
 		}
 	}
@@ -110,7 +110,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 	}
 	open, towards, used, most := map[netip.Addr]int{}, map[netip.Addr]outbound{}, map[outbound]use{}, map[netip.Addr]outbound{}
 	for of, n := range l.outbound {
-		if i, is := x.sources[of.source]; is && found.ports[i].served.Egress.Addr == of.addr {
+		if i, is := x.sources[of.source]; is && found.ports[i].egress.Addr == of.addr {
 			open[of.source] += n
 			was := towards[of.source]
 			if more := cmp.Or(cmp.Compare(n, l.outbound[was]), was.to.Compare(of.to)); more > 0 || !was.to.IsValid() {
@@ -141,11 +141,11 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 	for _, i := range x.ports {
 		p := &found.ports[i]
 		namespace, name, _ := strings.Cut(p.Service, "/")
-		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.served.Egress.Addr.String(), To: p.served.Egress.Destinations(), Sources: []wire.EgressSource{}}
+		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.egress.Addr.String(), To: p.egress.Destinations(), Sources: []wire.EgressSource{}}
 		if l.Counted {
 			e.Connections = new(uint64)
 		}
-		for _, source := range p.served.Egress.Sources {
+		for _, source := range p.egress.Sources {
 			s := wire.EgressSource{Address: source.String(), Open: open[source]}
 			if at, is := towards[source]; is {
 				s.Towards = at.to.String() + "/" + at.protocol.Name()
@@ -156,7 +156,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 			}
 			e.Sources = append(e.Sources, s)
 		}
-		if at, is := most[p.served.Egress.Addr]; is {
+		if at, is := most[p.egress.Addr]; is {
 			e.Ports, e.Fullest, e.By = used[at].ports, at.to.String()+"/"+at.protocol.Name(), used[at].by.source.String()
 		}
 		if was := before[p.Service+" "+e.Address]; was != nil && e.Connections != nil && *e.Connections >= *was && l.Since > 0 {

@@ -18,6 +18,7 @@ import (
 
 // Queries answers the queries of the API about connections through Services. It implements api.Traffic.
 type Queries struct {
+	of       func(service string) []nft.ServicePort
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
@@ -32,12 +33,12 @@ type RelayedClient struct {
 }
 
 // NewQueries returns Queries over the ports of all Services, "namespace/name", and the box that they are served on, as served
-// returns them. totals are what the kernel counted since the start; nil: it does not count.
-func NewQueries(served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
-	a := &Queries{served: served}
+// returns them, and of those of one. totals are what the kernel counted since the start; nil: it does not count.
+func NewQueries(of func(service string) []nft.ServicePort, served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
+	a := &Queries{of: of, served: served}
 	a.observer = New(look, func() []Port {
-		of, _ := served()
-		ports := portsOf(of, wire.ConnectionQuery{})
+		all, _ := served()
+		ports := portsOf(all, wire.ConnectionQuery{}, of)
 		slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.Family, b.Family)) })
 		return ports
 	}, totals)
@@ -65,7 +66,8 @@ func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, he
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
 
-// Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
+// Unchanged spares looks the work of asking for Services that are as they were: changes is another number when there may be others,
+// or other ports, frontends or listeners of them.
 // It is called before the first question, or not at all.
 func (a *Queries) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
@@ -86,7 +88,7 @@ func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan
 
 // portsOf are the ports of Services as connections are attributed to them, of one Service or
 // namespace if q names them.
-func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
+func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(service string) []nft.ServicePort) []Port {
 	n := 0
 	for _, list := range of {
 		n += len(list)
@@ -105,10 +107,13 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 			_, portName := nft.SplitID(p.ID)
 			port := Port{
 				Service: key, Name: portName,
-				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), served: p,
+				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), of: now, position: i,
 			}
 			if p.Relayed() {
 				port.Relay = endpointsOf(p)
+			}
+			if len(p.Egress.Sources) > 0 {
+				port.egress = &p.Egress
 			}
 			port.key = port.Key()
 			for _, fe := range p.Frontends {
@@ -126,7 +131,10 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 
 // endpointsOf are the endpoints that the kernel sends new connections to by any way.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
-	if p.Relayed() {
+	switch {
+	case p == nil:
+		return nil
+	case p.Relayed():
 		return sortedOnce(p.Relay[:]) // clients' connections end there
 	}
 	return sortedOnce(p.Pools[:]...)
@@ -226,7 +234,7 @@ func samplesOf(history []Sample) (told []wire.TrafficSample) {
 // Connections lists connections.
 func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	of, _ := a.served()
-	ports := portsOf(of, q)
+	ports := portsOf(of, q, a.of)
 	found := indexOf(ports)
 	answer := &wire.Connections{At: time.Now(), Connections: []wire.Connection{}}
 	var relayed map[RelayedClient][]netip.AddrPort
@@ -283,7 +291,7 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 // Kill ends a connection through a Service. It returns nil when there is none of that ID.
 func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	of, box := a.served()
-	found := indexOf(portsOf(of, wire.ConnectionQuery{}))
+	found := indexOf(portsOf(of, wire.ConnectionQuery{}, a.of))
 	var killed wire.Connection
 	err := conntrack.Kill(0, id, box.LocalAddresses, func(conn *conntrack.Connection) bool {
 		i, ok, out := found.either(conn)

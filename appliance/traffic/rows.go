@@ -234,8 +234,8 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 	states = &wire.EndpointStates{All: len(down)}
 	for _, p := range m.parts {
 		used := p.endpoints()
-		if p.Port.Relay != nil && p.Port.served != nil {
-			used = sortedOnce(p.Port.served.Pools[:]...)
+		if served := p.Port.served(); p.Port.Relay != nil && served != nil {
+			used = sortedOnce(served.Pools[:]...)
 		}
 		for _, at := range used {
 			if _, is := down[endpointText(at)]; !is {
@@ -251,11 +251,12 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 func (m *aggregate) frontends() (list []string) {
 	for _, kind := range []nft.FrontendKind{nft.LoadBalancerIP, nft.ExternalIP, nft.ClusterIP, nft.NodePort} {
 		for _, p := range m.parts {
-			if p.Port.served == nil {
+			served := p.Port.served()
+			if served == nil {
 				continue
 			}
-			for i := range p.Port.served.Frontends {
-				if fe := &p.Port.served.Frontends[i]; fe.Kind == kind {
+			for i := range served.Frontends {
+				if fe := &served.Frontends[i]; fe.Kind == kind {
 					list = append(list, fe.Text())
 				}
 			}
@@ -312,8 +313,12 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 
 // behindRelay are the endpoints of a relayed port, by address. The relay counts neither bytes nor new connections.
 func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
-	load := relayed(p.Service, p.served)
-	all := slices.Concat(p.served.Pools[:]...)
+	served := p.served()
+	if served == nil {
+		return nil
+	}
+	load := relayed(p.Service, served)
+	all := slices.Concat(served.Pools[:]...)
 	for text := range load.Open { // also of those that it has left
 		if at, err := netip.ParseAddrPort(text); err == nil {
 			all = append(all, at)

@@ -25,8 +25,21 @@ type Port struct {
 	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
 	Relay     []netip.AddrPort // those of them that are the appliance's own listeners
 
-	key    string           // Key, where it is known
-	served *nft.ServicePort // that it is of, where it is known
+	key    string      // Key, where it is known
+	egress *nft.Egress // what its endpoints leave as; nil: not as the Service
+	// of returns the ports of a Service as they are now, of which this is the one at position; nil: they are not known.
+	of       func(service string) []nft.ServicePort
+	position int
+}
+
+// served is what the kernel serves of the port now; nil where that is not known, or there is no such port any more.
+func (p *Port) served() *nft.ServicePort {
+	if p.of != nil {
+		if list := p.of(p.Service); p.position < len(list) && list[p.position].Family == p.Family {
+			return &list[p.position]
+		}
+	}
+	return nil
 }
 
 // Counts are of a Service port or an endpoint, at one look.
@@ -87,10 +100,10 @@ func (p *PortCounts) endpoints() []netip.AddrPort {
 	switch {
 	case p.getting != nil:
 		return p.getting
-	case p.Port.Endpoints == nil && p.Port.served != nil:
-		return endpointsOf(p.Port.served)
+	case p.Port.Endpoints != nil:
+		return p.Port.Endpoints
 	}
-	return p.Port.Endpoints
+	return endpointsOf(p.Port.served())
 }
 
 // newEndpoint returns the counts of an endpoint without connections.

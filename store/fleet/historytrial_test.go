@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/pending"
 )
 
@@ -235,7 +236,7 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 	case 6:
 		h.does(client, trialAccess{op: opConfirm}, fresh(func() (string, error) { _, err := b.Confirm(""); return didIt, err }))
 	case 7:
-		h.does(client, trialAccess{op: opBack}, fresh(func() (string, error) { _, err := b.GoBack(nil); return didIt, err }))
+		h.does(client, trialAccess{op: opBack}, fresh(func() (string, error) { _, err := b.GoBack(manifest.Files{}); return didIt, err }))
 		read() // before others change it
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/pending"
 )
 
@@ -85,7 +86,7 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 			t.Errorf("box %s has %v left of it", x.cfg.Box, left)
 		}
 	}
-	if _, err := b.GoBack(nil); err != nil {
+	if _, err := b.GoBack(manifest.Files{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []*box{a, b} {
@@ -134,7 +135,7 @@ func TestInitWithATrial(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := c.join("a")
-		eventually(t, "the box takes it back", func() bool { _, err := a.GoBack(nil); return err == nil })
+		eventually(t, "the box takes it back", func() bool { _, err := a.GoBack(manifest.Files{}); return err == nil })
 		if a.clusterIP("web") == "" {
 			t.Error("the Service is not back")
 		}

@@ -21,13 +21,14 @@ import (
 // directory is the files of source lb, by relative path.
 type directory map[string]string
 
-func (d directory) files() (files manifest.Files) {
+func (d directory) files() manifest.Files {
+	files := map[string]*manifest.File{}
 	for _, name := range slices.Sorted(maps.Keys(d)) {
 		f := manifest.Decode(store.SourcePath("lb", name), []byte(d[name]), manifest.DefaultLimits())
 		f.Hash = sha256.Sum256([]byte(d[name]))
-		files = append(files, f)
+		files[f.Path] = f
 	}
-	return files
+	return manifest.FilesOf(files)
 }
 
 // serviceFile declares Services, each in four lines behind its separator.
@@ -103,7 +104,7 @@ func Test472_files_of_a_source_are_known_on_all_boxes(t *testing.T) {
 		t.Errorf("a write on the box that reads: %v %v", err, results)
 	}
 	// Another box's file does not get what belongs to this one.
-	other := manifest.Files{manifest.Decode("other:web.yaml", []byte(serviceFile("two", "three")), manifest.DefaultLimits())}
+	other := manifest.FilesOf(map[string]*manifest.File{"other:web.yaml": manifest.Decode("other:web.yaml", []byte(serviceFile("two", "three")), manifest.DefaultLimits())})
 	b.fresh(t)
 	if _, err := b.SyncSources(other, []store.SourceTurn{{Name: "other", Box: "b", Instance: "x"}}, nil); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
 )
@@ -139,7 +140,10 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 	if left, _ := boxes[1].PendingLeft(pending.Timed); left != time.Hour {
 		t.Errorf("on another box, whose clock stands still, %v are left", left)
 	}
-	eventually(t, "box b may take it back", func() bool { _, err := b.GoBack(nil); return err == nil || errors.Is(err, pending.ErrNoTimed) })
+	eventually(t, "box b may take it back", func() bool {
+		_, err := b.GoBack(manifest.Files{})
+		return err == nil || errors.Is(err, pending.ErrNoTimed)
+	})
 	a = open(0, a.cfg.Dir)
 	boxes = []*box{a, b, boxes[1]}
 	all("all is as it was", func(x *box) bool {
@@ -162,7 +166,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 		_, is := x.Pending(pending.Timed)
 		return !is && x.clusterIP("old") == "" && x.clusterIP("fresh") != "" && x.secret("s") == "on trial"
 	})
-	if _, err := a.GoBack(nil); !errors.Is(err, pending.ErrNoTimed) {
+	if _, err := a.GoBack(manifest.Files{}); !errors.Is(err, pending.ErrNoTimed) {
 		t.Errorf("what is confirmed goes back: %v", err)
 	}
 	if err := takesOld(a, "heir"); err != nil {
@@ -182,7 +186,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 		var confirmed, back error
 		var wg sync.WaitGroup
 		wg.Go(func() { _, confirmed = a.Confirm("") })
-		wg.Go(func() { _, back = b.GoBack(nil) })
+		wg.Go(func() { _, back = b.GoBack(manifest.Files{}) })
 		wg.Wait()
 		for _, err := range []error{confirmed, back} {
 			if err != nil && !errors.Is(err, pending.ErrNoTimed) {

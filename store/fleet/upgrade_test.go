@@ -51,7 +51,7 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 		t.Errorf("a rollout in a fleet that knows none: %v", err)
 	}
 	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {password: of a file}\n"
-	files := manifest.Files{manifest.Decode("lb:secret.yaml", []byte(text), manifest.DefaultLimits())}
+	files := manifest.FilesOf(map[string]*manifest.File{"lb:secret.yaml": manifest.Decode("lb:secret.yaml", []byte(text), manifest.DefaultLimits())})
 	sync := func() {
 		t.Helper()
 		if _, err := b.SyncSources(files, []store.SourceTurn{{Name: "lb", Box: "b", Instance: b.engine.Instance()}}, nil); err != nil {

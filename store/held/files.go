@@ -181,23 +181,15 @@ func (f *Files) Effective(files manifest.Files) (taken manifest.Files, released 
 	if len(f.held) == 0 {
 		return files, nil
 	}
-	taken = slices.Clone(files)
+	taking := map[string]*manifest.File{}
 	for path, h := range f.held {
-		i, exists := taken.Find(path)
-		if exists != h.is || exists && taken[i].Hash != h.hash {
+		if now := files.Get(path); (now != nil) != h.is || now != nil && now.Hash != h.hash {
 			released = append(released, path)
 			continue
 		}
-		switch {
-		case exists && h.before != nil:
-			taken[i] = h.before
-		case exists:
-			taken = slices.Delete(taken, i, i+1)
-		case h.before != nil:
-			taken = slices.Insert(taken, i, h.before)
-		}
+		taking[path] = h.before
 	}
-	return taken, released
+	return files.Updated(taking), released
 }
 
 // Without returns the files without some of them, and adds their removal to a commit.

@@ -13,13 +13,14 @@ import (
 const prefix, copies = "trial/file/", "file/"
 
 // files are decoded files in order of their paths.
-func files(contents ...string) (all manifest.Files) {
+func files(contents ...string) manifest.Files {
+	all := map[string]*manifest.File{}
 	for i := 0; i < len(contents); i += 2 {
 		f := manifest.Decode(contents[i], []byte(contents[i+1]), manifest.DefaultLimits())
 		f.Hash = sha256.Sum256([]byte(contents[i+1]))
-		all = append(all, f)
+		all[f.Path] = f
 	}
-	return all
+	return manifest.FilesOf(all)
 }
 
 func service(name string) string {
@@ -102,7 +103,7 @@ func TestFilesAreHeldUntilTheyChange(t *testing.T) {
 
 // names are the Services of files, in order.
 func names(files manifest.Files) (all []string) {
-	for _, f := range files {
+	for f := range files.All() {
 		for _, d := range f.Documents {
 			all = append(all, d.Object.GetMeta().Name)
 		}

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -18,16 +20,17 @@ func TestFiles(t *testing.T) {
 		t.Errorf("at c is %v", got)
 	}
 	changed := &File{Path: "b"}
+	c, e := &File{Path: "c"}, &File{Path: "e"}
 	for _, test := range []struct {
 		now  Files
 		want string
 	}{
 		{before, ""},
-		{nil, "-a-b-d"},
-		{Files{before[0], changed, before[2]}, "*b"},
-		{Files{changed}, "-a*b-d"},
-		{Files{before[0], before[1], {Path: "c"}, before[2], {Path: "e"}}, "+c+e"},
-		{Files{{Path: "c"}}, "-a-b+c-d"},
+		{Files{}, "-a-b-d"},
+		{before.Updated(map[string]*File{"b": changed}), "*b"},
+		{FilesOf(map[string]*File{"b": changed}), "-a*b-d"},
+		{before.Updated(map[string]*File{"c": c, "e": e, "f": nil}), "+c+e"},
+		{FilesOf(map[string]*File{"c": c}), "-a-b+c-d"},
 	} {
 		got := ""
 		test.now.Changes(before, func(was, is *File) {
@@ -44,7 +47,55 @@ func TestFiles(t *testing.T) {
 			t.Errorf("changes to %v are %q, want %q", test.now, got, test.want)
 		}
 	}
-	if !slices.IsSortedFunc(before, func(a, b *File) int { return len(a.Path) - len(b.Path) }) || len(before) != 3 {
-		t.Errorf("files of the map are %v", before)
+	if len(slices.Collect(before.All())) != 3 {
+		t.Errorf("files of the map are %v", slices.Collect(before.All()))
+	}
+}
+
+// Updated files are those of a map, whatever changes came in between, and a change shares all chunks but one.
+func TestFilesUpdated(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	want, have := map[string]*File{}, Files{}
+	for range 3000 {
+		before, with := have, map[string]*File{}
+		for range 1 + r.IntN(3)*r.IntN(200) {
+			path := fmt.Sprintf("%04d", r.IntN(3000))
+			with[path] = nil
+			delete(want, path)
+			if r.IntN(3) > 0 {
+				f := &File{Path: path}
+				with[path], want[path] = f, f
+			}
+		}
+		if have = have.Updated(with); len(slices.Collect(have.All())) != len(want) {
+			t.Fatalf("%d files, want %d", len(slices.Collect(have.All())), len(want))
+		}
+		differing := 0
+		have.Changes(before, func(was, is *File) { differing++ })
+		if differing > len(with) {
+			t.Fatalf("%d differences after %d changes", differing, len(with))
+		}
+	}
+	last := ""
+	for f := range have.All() {
+		if want[f.Path] != f || have.Get(f.Path) != f || f.Path <= last {
+			t.Fatalf("%s is not in its place", f.Path)
+		}
+		last = f.Path
+	}
+	for i, c := range have.chunks {
+		if len(c) == 0 || len(c) > chunkMost {
+			t.Errorf("chunk %d has %d files", i, len(c))
+		}
+	}
+	one := have.Updated(map[string]*File{"1500": {Path: "1500"}})
+	shared := 0
+	for i := range min(len(one.chunks), len(have.chunks)) {
+		if &one.chunks[i][0] == &have.chunks[i][0] {
+			shared++
+		}
+	}
+	if len(one.chunks) < 20 || shared < 5 {
+		t.Errorf("%d of %d chunks are shared", shared, len(one.chunks))
 	}
 }

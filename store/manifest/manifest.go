@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"hash/maphash"
+	"iter"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -367,25 +368,78 @@ func (l Limits) orDefaults() Limits {
 	return l
 }
 
-// Files are files in the order of their paths, each path once. To compare two of them, or to
-// copy them, costs next to nothing for each file.
-type Files []*File
+// Files are files in the order of their paths, each path once. They never change: Updated shares all chunks but those of
+// the changes, and Changes passes over what both have.
+type Files struct{ chunks []chunk }
+
+// chunk has 1 to chunkMost files.
+type chunk []*File
+
+const chunkMost = 128
 
 // FilesOf puts files in their order.
-func FilesOf(files map[string]*File) Files {
-	return slices.SortedFunc(maps.Values(files), func(a, b *File) int { return strings.Compare(a.Path, b.Path) })
+func FilesOf(files map[string]*File) Files { return Files{}.Updated(files) }
+
+// Updated returns the files with those of a map, by path, in the place of others; nil is no file.
+func (f Files) Updated(with map[string]*File) (next Files) {
+	paths := slices.Sorted(maps.Keys(with))
+	chunks := f.chunks
+	if len(chunks) == 0 {
+		chunks = []chunk{nil}
+	}
+	for i, old := range chunks {
+		to := len(paths)
+		if i+1 < len(chunks) {
+			to, _ = slices.BinarySearch(paths, chunks[i+1][0].Path)
+		}
+		if to == 0 && len(old) > 0 {
+			next.chunks = append(next.chunks, old)
+			continue
+		}
+		merged := make(chunk, 0, len(old)+to)
+		for _, path := range paths[:to] {
+			n, there := old.find(path)
+			if merged = append(merged, old[:n]...); with[path] != nil {
+				merged = append(merged, with[path])
+			}
+			if old = old[n:]; there {
+				old = old[1:]
+			}
+		}
+		merged, paths = append(merged, old...), paths[to:]
+		pieces := len(merged)/chunkMost + 1
+		for piece := range slices.Chunk(merged, len(merged)/pieces+1) {
+			next.chunks = append(next.chunks, slices.Clip(piece))
+		}
+	}
+	return next
 }
 
-// Find returns the index of the file at a path, or the one at which it would be inserted, and
-// whether it is there.
-func (f Files) Find(path string) (i int, found bool) {
-	return slices.BinarySearchFunc(f, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
+// find returns the index of the file at a path, or the one at which it would be inserted, and whether it is there.
+func (c chunk) find(path string) (i int, found bool) {
+	return slices.BinarySearchFunc(c, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
+}
+
+// All yields the files.
+func (f Files) All() iter.Seq[*File] {
+	return func(yield func(*File) bool) {
+		for _, c := range f.chunks {
+			for _, file := range c {
+				if !yield(file) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Get returns the file at a path; nil when there is none.
 func (f Files) Get(path string) *File {
-	if i, found := f.Find(path); found {
-		return f[i]
+	n, _ := slices.BinarySearchFunc(f.chunks, path, func(c chunk, path string) int { return strings.Compare(c[len(c)-1].Path, path) })
+	if n < len(f.chunks) {
+		if i, found := f.chunks[n].find(path); found {
+			return f.chunks[n][i]
+		}
 	}
 	return nil
 }
@@ -393,22 +447,30 @@ func (f Files) Get(path string) *File {
 // Changes calls each for every path at which there is another file than before, or none (nil)
 // any more, or one that was not there (nil), in their order.
 func (f Files) Changes(before Files, each func(was, is *File)) {
-	for _, file := range f {
-		for len(before) > 0 && before[0] != file && before[0].Path < file.Path {
-			each(before[0], nil)
-			before = before[1:]
-		}
-		switch {
-		case len(before) > 0 && before[0] == file:
-			before = before[1:]
-		case len(before) > 0 && before[0].Path == file.Path:
-			each(before[0], file)
-			before = before[1:]
-		default:
-			each(nil, file)
-		}
+	is, was := f.chunks, before.chunks
+	same := func(a, b chunk) bool { return len(a) == len(b) && &a[0] == &b[0] }
+	for len(is) > 0 && len(was) > 0 && same(is[0], was[0]) {
+		is, was = is[1:], was[1:]
 	}
-	for _, file := range before {
+	for len(is) > 0 && len(was) > 0 && same(is[len(is)-1], was[len(was)-1]) {
+		is, was = is[:len(is)-1], was[:len(was)-1]
+	}
+	rest := slices.Concat(was...)
+	for _, file := range slices.Concat(is...) {
+		for len(rest) > 0 && rest[0].Path < file.Path {
+			each(rest[0], nil)
+			rest = rest[1:]
+		}
+		if len(rest) == 0 || rest[0].Path != file.Path {
+			each(nil, file)
+			continue
+		}
+		if rest[0] != file {
+			each(rest[0], file)
+		}
+		rest = rest[1:]
+	}
+	for _, file := range rest {
 		each(file, nil)
 	}
 }
