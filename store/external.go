@@ -342,6 +342,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 	}
 	if use := t.otherUse(c.service(), a.addr, c.request); use != "" {
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
+		c.outcome[len(c.outcome)-1].blocked = a.addr
 		return
 	}
 	err := l.takeIngress(a.addr, c.request)

@@ -297,6 +297,35 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
+// GiveFreed gives addresses to Services that wait for one which something else than a load balancer had: the host, or an endpoint. What
+// becomes of these is not in the transactions of Services.
+func (s *Store) GiveFreed() error {
+	end := s.look()
+	free := s.freed()
+	if end(); len(free) == 0 {
+		return nil
+	}
+	return s.change(func() error {
+		t := s.begin()
+		t.examine(s.freed()...)
+		_, err := t.run()
+		return err
+	})
+}
+
+// freed are the Services that wait for an address which nothing else has any more. The state of the writer must be held.
+func (s *Store) freed() (refs []object.Ref) {
+	t := &transaction{s: s, host: s.hostNow()}
+	for ref := range s.outcomes.waiting {
+		for _, n := range s.outcomes.notes[ref] {
+			if r := s.table.get(ref); r != nil && n.blocked.IsValid() && t.otherUse(r.Object.(*object.Service), n.blocked, requestOf(r.Object.(*object.Service))) == "" {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return slices.Compact(refs)
+}
+
 // concerned are the Services that wait, those with an address that lies in other pools than before or in none, and those without an
 // address of one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {

@@ -88,6 +88,7 @@ type note struct {
 	reason  string
 	message string
 	warning bool
+	blocked netip.Addr // a load balancer IP that something else has than a load balancer; the zero Addr: none
 }
 
 // fieldInFile is the field of a document that a field of the object comes from.

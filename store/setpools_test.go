@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
 )
 
 // named is a pool of an object.
@@ -111,4 +112,39 @@ func Test1128_service_of_a_refused_document_gets_an_address(t *testing.T) {
 		t.Errorf("it had %q, and after a restart %q", given, got)
 	}
 	b.check()
+}
+
+// A Service waits for an address that an endpoint, or the host, has. It gets the address when that is free, before a restart.
+func Test1125_address_that_an_endpoint_or_the_host_had(t *testing.T) {
+	b := newBox(t)
+	gateway := netip.MustParseAddr("198.51.100.10")
+	b.s.SetHost(hostOf{reserved: func(_ *object.Service, addr netip.Addr) string {
+		return map[bool]string{true: "a gateway of this host"}[addr == gateway]
+	}})
+	b.apply("s.yaml", endpointOf("multi", "198.51.100.11]"))
+	b.apply("n.yaml", "e {type: LoadBalancer, loadBalancerIP: 198.51.100.11}\nh {type: LoadBalancer, loadBalancerIP: 198.51.100.10}")
+	has := func(e, h string) {
+		t.Helper()
+		at := b.s.Revision()
+		for range 2 {
+			if err := b.s.GiveFreed(); err != nil {
+				t.Fatal(err)
+			}
+			if b.ingress("e") != e || b.ingress("h") != h {
+				t.Errorf("they have %q and %q, want %q and %q", b.ingress("e"), b.ingress("h"), e, h)
+			}
+			if e+h == "" && b.s.Revision() != at {
+				t.Error("something is stored, and nothing is free")
+			}
+		}
+		b.check()
+	}
+	has("", "")
+	b.apply("s.yaml", "")
+	has("198.51.100.11", "")
+	gateway = netip.Addr{}
+	has("198.51.100.11", "198.51.100.10")
+	if problems := b.problems(); problems != "" {
+		t.Error(problems)
+	}
 }

@@ -151,7 +151,7 @@ func (t *transaction) sorted() []*change {
 }
 
 func (c *change) note(path, field, reason, message string, warning bool) {
-	c.notes = append(c.notes, note{path, field, reason, message, warning})
+	c.notes = append(c.notes, note{path: path, field: field, reason: reason, message: message, warning: warning})
 }
 
 // notesOf returns why a version of an object is not accepted, a note for each field. The reason is for errors that

@@ -75,7 +75,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 // give has the store give addresses of the pools of the last Plan, if it does not do so yet.
 func (p *Pools) give() (changed bool, err error) {
 	if p.plan == nil {
-		return false, nil
+		return false, p.store.GiveFreed()
 	}
 	if changed, err = p.store.SetPools(p.plan.Pools); err == nil {
 		p.plan = nil
