@@ -258,12 +258,8 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 	if err != nil {
 		return nil, err
 	}
-	monitor, err := newMonitor(ctx, a.kernel.Watch, a.log)
-	if err != nil {
-		return nil, err
-	}
 	findings := make(chan []checkup.Finding)
-	in := a.requests.inputs(reconcile.Inputs{Facts: facts, Changes: monitor.changes, Findings: findings})
+	in := a.requests.inputs(reconcile.Inputs{Facts: facts, Changes: a.monitor.changes, Findings: findings})
 
 	dog := a.watchdog()
 	loop, follows := a.loop(ctx, dog, l.dns)
@@ -275,7 +271,7 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 			defer ended()
 			return loop.Run(ctx, in)
 		}},
-		{Name: "nf_tables monitor", Run: monitor.Run},
+		{Name: "nf_tables monitor", Run: a.monitor.Run},
 		{Name: "watchdog", Run: func(context.Context) error { return dog.Run(watched) }},
 		{Name: "listening programs", Run: loop.WatchPorts},
 		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, l.api.Validity) }},
@@ -350,7 +346,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 			Store: a.store, InForce: a.held.objects, Watching: a.watcher != nil, Files: a.member.files(), Removals: a.removals, DataDir: a.cfg.DataDir,
 		},
 		Target: reconcile.Target{
-			Kernel: a.calls.Kernel(a.kernel), Orphans: a.orphans, Addresses: placedHost{a.hosts, a.admission},
+			Kernel: a.calls.Kernel(a.kernel), Early: a.early, Orphans: a.orphans, Addresses: placedHost{a.hosts, a.admission},
 			Host: func(facts *node.Facts) reconcile.Host { return a.hostFor(a.cfg, facts) },
 			HostProblems: func(facts *node.Facts) []manifest.Problem {
 				return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.cfg.InterfaceProblems(facts), a.member.problems(), a.fast.problems())

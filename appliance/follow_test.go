@@ -61,3 +61,18 @@ func TestK13_watchThatCannotBegin(t *testing.T) {
 		t.Error("a watch that cannot begin is no error")
 	}
 }
+
+// TestMonitorEnds has the context of the tasks end, as when another one fails, while the kernel is watched on.
+func TestMonitorEnds(t *testing.T) {
+	m, err := newMonitor(t.Context(), func(context.Context) (<-chan kernel.Change, error) { return make(chan kernel.Change), nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Run(ctx) }()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

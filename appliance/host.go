@@ -134,7 +134,16 @@ func (m *monitor) Run(ctx context.Context) error {
 	wait := monitorRetryFirst
 	var err error
 	for {
-		for c := range m.current {
+		for open := true; open; {
+			var c kernel.Change
+			select {
+			case c, open = <-m.current:
+			case <-ctx.Done():
+				return nil
+			}
+			if !open {
+				break
+			}
 			wait = monitorRetryFirst
 			select {
 			case m.changes <- c:

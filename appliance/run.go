@@ -107,6 +107,9 @@ type opened struct {
 	// readsFlows is set when connections are reported as they end.
 	readsFlows bool
 	fast       fastPath
+	// monitor watches the tables, which have been read since: that takes seconds when they are large.
+	monitor *monitor
+	early   reconcile.Early
 }
 
 // open opens it, and waits for the objects of a fleet; nil: ctx was done first.
@@ -146,20 +149,29 @@ func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.L
 	storeConfig.Program = programID()
 	providers := &parts.Providers{Rules: storeConfig.Rules, Packaged: checkup.Packaged()}
 	storeConfig.Rules = providers
+	fast, catchUp := tryFastPath(cfg, k, log), shared != nil && hasTables(k) // they may be newer than the replica; a kernel without any gets the replica at once
+	monitor, err := newMonitor(ctx, k.Watch, log)
+	if err != nil {
+		return nil, err
+	}
+	early := reconcile.ReadEarly(calls.Kernel(k))
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return nil, err
 	}
 	cfg.ObjectPools = &config.ObjectPools{}
 	if shared != nil {
-		if hasTables(k) { // they may be newer than the replica; a kernel without any gets the replica at once
+		if catchUp {
 			shared.CatchUp(ctx)
 		}
 		objects.TakeOver()
 	}
 	past := history.Open(cfg.DataDir, cfg.NodeName, time.Now(), log)
 	closers.add(past.Close)
-	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows, providers: providers, fast: tryFastPath(cfg, k, log)}, nil
+	return &opened{
+		cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows,
+		providers: providers, fast: fast, monitor: monitor, early: early,
+	}, nil
 }
 
 // hasTables reports whether the kernel may have tables of ours.

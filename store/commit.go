@@ -252,32 +252,40 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
 	var update journal.Update
 	var written partial
-	for rest := changes; len(rest) > 0; {
-		some := rest[:min(s.storage.piece, len(rest))]
-		if err := t.encode(some...); err != nil {
+	pieces := slices.Collect(slices.Chunk(changes, s.storage.piece))
+	encoded := make(chan error, 1)
+	encoded <- t.encode(pieces[0]...)
+	for i, some := range pieces {
+		if err := <-encoded; err != nil {
 			s.storage.partial = written
 			return SyncResult{}, err
 		}
+		revision := t.revision
+		if i+1 < len(pieces) { // while this one waits for the disk
+			go func() { encoded <- t.encode(pieces[i+1]...) }()
+		}
 		var out engine.Transaction
-		addObjects(&out, some, t.revision, false)
+		addObjects(&out, some, revision, false)
 		if len(out.Puts) > 0 {
 			for _, pair := range out.Puts {
 				written = append(written, pair.Key)
 			}
-			out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: t.revision})
+			out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: revision})
 			if !update.Reset {
-				update = s.feed.journal.Restart(t.revision)
+				update = s.feed.journal.Restart(revision)
 				update.AddTo(&out)
 			}
-			if err := s.write(out, t.revision); err != nil {
+			if err := s.write(out, revision); err != nil {
 				s.storage.partial = written[:len(written)-len(out.Puts)+1]
+				if i+1 < len(pieces) {
+					<-encoded
+				}
 				return SyncResult{}, err
 			}
 		}
 		for _, c := range some {
 			c.encoded, c.wanted = nil, nil
 		}
-		rest = rest[len(some):]
 	}
 	if len(written) == 0 {
 		return t.publish(changes, s.feed.revision, update), nil

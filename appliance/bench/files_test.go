@@ -40,7 +40,7 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
-// BenchmarkExports measures boxes with a file for each Service, as kubectl exports them: starts, and a lone change.
+// BenchmarkExports measures boxes with a file for each Service, as kubectl exports them: starts, memory after them, and a lone change.
 func BenchmarkExports(b *testing.B) {
 	for _, services := range populations {
 		x := newBoxOf(b, netlab.New(b), func(d netlab.Dir) {
@@ -48,7 +48,16 @@ func BenchmarkExports(b *testing.B) {
 				writeFile(d, styles.Kubectl, i, 0)
 			}
 		})
-		x.starts(b, number(services)+" exported files", 3)
+		name := number(services) + " exported files"
+		x.starts(b, name, 3)
+		x.restart(b)
+		now, peak := x.memory(b)
+		results.add("Memory", "after a cold start, "+name, fmt.Sprintf("%d MiB", now), fmt.Sprintf("at most %d MiB", peak))
+		x.Stop()
+		x.Start()
+		x.steady(b)
+		now, peak = x.memory(b)
+		results.add("Memory", "after a start over the same, "+name, fmt.Sprintf("%d MiB", now), fmt.Sprintf("at most %d MiB", peak))
 		x.settle(b)
 		x.Manifests.Write("probe.yaml", probeAt(vip, 5, 0))
 		x.settle(b)

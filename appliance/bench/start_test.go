@@ -121,6 +121,12 @@ func (x *box) restart(b *testing.B) {
 	x.Stop()
 	x.empty(b)
 	x.Start()
+	x.steady(b)
+}
+
+// steady waits until the memory of the box does not change any more.
+func (x *box) steady(b *testing.B) {
+	b.Helper()
 	// What the start left is given back in the background, which takes as long as the
 	// machine is busy.
 	before, now := 0, 0

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"svcctl.io/svcctl/nft"
@@ -93,4 +94,31 @@ func TestManyAtOnceAreAsAFewAtATime(t *testing.T) {
 	if got, want := atOnce.text(), inSteps.text(); got != want || len(atOnce.planner.sizes) != 3*minShare {
 		t.Errorf("%d Services; at once the ruleset is\n%s\nwant\n%s", len(atOnce.planner.sizes), got, want)
 	}
+}
+
+// A loop is given what was read before it was made, and does not read it again.
+func TestEarlyReadingIsGiven(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("web.yaml", web("a", "10.96.1.1", "10.1.0.1"))
+	r.step()
+	reads := &countedReads{Kernel: r.opts.Kernel}
+	opts := r.opts
+	opts.Kernel = reads
+	opts.Early = ReadEarly(reads)
+	l := New(opts)
+	if _, err := l.applier.read(); err != nil || reads.n.Load() != 1 {
+		t.Errorf("read %d times: %v", reads.n.Load(), err)
+	}
+}
+
+// countedReads is a kernel that counts how often it is read.
+type countedReads struct {
+	Kernel
+	n atomic.Int32
+}
+
+func (k *countedReads) Read() (nft.Ruleset, uint32, error) {
+	k.n.Add(1)
+	return k.Kernel.Read()
 }

@@ -32,8 +32,8 @@ const maxAttempts = 5
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
-	generation uint32         // of the ruleset that our last reading or commit left; 0: not known
-	early      <-chan reading // has what readEarly found; nil: it was taken
+	generation uint32 // of the ruleset that our last reading or commit left; 0: not known
+	early      Early  // nil: it was taken
 }
 
 // committed has the figures of the transactions of a change.
@@ -53,19 +53,21 @@ type reading struct {
 	err        error
 }
 
-// readEarly begins to read what the kernel holds, for the next call of read: that takes long
-// when it is much, and there is more to do meanwhile. Changes must be watched already.
-func (a *applier) readEarly() {
+// Early has our tables as the kernel holds them when a start begins, once they were read.
+type Early <-chan reading
+
+// ReadEarly begins to read them: that takes long when it is much, and there is more to do meanwhile. Changes must be watched already.
+func ReadEarly(k Kernel) Early {
 	early := make(chan reading, 1)
-	a.early = early
 	go func() {
 		var r reading
-		r.have, r.generation, r.err = a.kernel.Read()
+		r.have, r.generation, r.err = k.Read()
 		early <- r
 	}()
+	return early
 }
 
-// read returns our tables as the kernel has them now, or had them at the last call of readEarly.
+// read returns our tables as the kernel has them now, or had them at ReadEarly.
 func (a *applier) read() (nft.Ruleset, error) {
 	var r reading
 	if a.early != nil {

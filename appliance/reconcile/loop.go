@@ -72,7 +72,7 @@ func New(opts Options) *Loop {
 	}
 	l := &Loop{
 		opts: opts, log: opts.Log, shown: opts.Store, planner: newPlanner(), wake: make(chan struct{}, 1),
-		applier: &applier{kernel: opts.Kernel, log: opts.Log},
+		applier: &applier{kernel: opts.Kernel, log: opts.Log, early: opts.Early},
 	}
 	l.planner.inUse = true
 	l.planner.progress = opts.Watchdog.progress
@@ -88,7 +88,9 @@ func New(opts Options) *Loop {
 		}
 	}
 	l.withoutDirectories()
-	l.applier.readEarly()
+	if l.applier.early == nil {
+		l.applier.early = ReadEarly(opts.Kernel)
+	}
 	return l
 }
 
@@ -461,6 +463,7 @@ type Controllers struct {
 // Target is the box and its kernel.
 type Target struct {
 	Kernel  Kernel
+	Early   Early    // nil: New begins to read
 	Orphans *Orphans // nil: there are none
 	// Host derives from the facts of the host what to plan for.
 	Host      func(*node.Facts) Host

@@ -160,6 +160,9 @@ const (
 // readLimits reads the annotations that limit connections, for each family.
 func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	l := r.readLimitsOfAll()
+	if !l.Any() {
+		return nil // mostly
+	}
 	limits := map[nft.Family]nft.Limits{}
 	for _, f := range nft.Families {
 		limits[f] = l
