@@ -22,6 +22,7 @@ import (
 type disk struct {
 	dir  string
 	seed uint64
+	key  *engine.Key // after the first process all encrypt; nil: none does
 
 	mu      sync.Mutex
 	file    *engine.File   // of the process, nil after close
@@ -34,7 +35,14 @@ type disk struct {
 }
 
 func newDisk(dir string, seed uint64) *disk {
-	return &disk{dir: dir, seed: seed, faults: map[int]string{}}
+	d := &disk{dir: dir, seed: seed, faults: map[int]string{}}
+	if newerOf(seed).encrypted {
+		var err error
+		if d.key, err = engine.NewKey(bytes.Repeat([]byte{7}, 32)); err != nil {
+			panic(err)
+		}
+	}
+	return d
 }
 
 // fault has the nth commit from now on fail.
@@ -72,7 +80,11 @@ func (d *disk) path() string { return filepath.Join(d.dir, "state.db") }
 
 // open returns the engine for a process.
 func (d *disk) open(l *life) (engine.Engine, error) {
-	file, err := engine.OpenFile(d.dir)
+	var key *engine.Key
+	if _, err := os.Stat(d.path()); err == nil {
+		key = d.key
+	}
+	file, err := engine.OpenSealed(d.dir, key)
 	if err != nil {
 		return nil, err
 	}

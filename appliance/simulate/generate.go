@@ -45,12 +45,13 @@ type newer struct {
 	programs  bool // programs of the box that listen at ports which Services ask for
 	sets      bool // source sets
 	stubborn  bool // a kernel that takes some elements only later, and programs that go on changing tables; the clock does not jump
+	encrypted bool // the data file, after the first process
 }
 
 func newerOf(seed uint64) newer {
 	r := rand.New(rand.NewPCG(seed, 6))
 	one := func() bool { return r.IntN(3) == 0 }
-	return newer{one(), one(), one(), one(), one(), one(), one(), one(), one(), one()}
+	return newer{one(), one(), one(), one(), one(), one(), one(), one(), one(), one(), one()}
 }
 
 // Generate returns the script of a seed. Each seed leaves out a third of the writers and faults.
@@ -74,7 +75,33 @@ func Generate(seed uint64) Script {
 	for range rounds {
 		g.round()
 	}
+	g.days()
 	return g.script
+}
+
+// days follow the rounds: a night, a weekend or two weeks in which little happens, as on boxes, and one more round. Half of the seeds have
+// none. They come last, so that a seed begins as it did without them.
+func (g *generator) days() {
+	var nights []string
+	switch n := g.IntN(128); {
+	case n == 0:
+		nights = []string{"9h", "62h", "240h"}
+	case n < 8:
+		nights = []string{"14h", "48h"}
+	case n < 64:
+		nights = []string{"9h"}
+	}
+	for _, night := range nights {
+		g.add(doAddress, "del", "ext0", "192.0.2.7/24") // an address that was not renewed in time
+		g.add(doWait, fmt.Sprintf("%ds", 1+g.IntN(20)))
+		g.add(doAddress, "add", "ext0", "192.0.2.7/24")
+		g.add([]string{doStop, doReboot, doKill}[g.IntN(3)])
+		g.add(doRest)
+		g.add(doNight, night)
+	}
+	if nights != nil {
+		g.round()
+	}
 }
 
 func (g *generator) add(verb string, args ...string) {

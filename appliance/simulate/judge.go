@@ -60,7 +60,7 @@ func (b *box) rest(restart bool) error {
 			return err
 		}
 	}
-	if err := b.nothingHappens("at rest"); err != nil || !restart {
+	if err := b.nothingHappens("at rest", calm); err != nil || !restart {
 		return err
 	}
 	disk, kernel := b.disk.commits, b.tables.commits
@@ -457,11 +457,11 @@ func contestedAddresses(world *oracle.World) map[netip.Addr]bool {
 }
 
 // nothingHappens: without changes nothing is written and nothing committed.
-func (b *box) nothingHappens(when string) error {
+func (b *box) nothingHappens(when string, most time.Duration) error {
 	disk, kernel := b.disk.commits, b.tables.commits
-	time.Sleep(calm)
+	time.Sleep(most)
 	if disk != b.disk.commits || kernel != b.tables.commits {
-		return fmt.Errorf("%s: %d commits of the disk, %d of the kernel in %v", when, b.disk.commits-disk, b.tables.commits-kernel, calm)
+		return fmt.Errorf("%s: %d commits of the disk, %d of the kernel in %v", when, b.disk.commits-disk, b.tables.commits-kernel, most)
 	}
 	return nil
 }

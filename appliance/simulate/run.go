@@ -67,15 +67,15 @@ type judged struct {
 	ingress map[object.Ref][]string // load balancer IPs
 }
 
-// Stats count what a run has done.
+// Stats count what a run has done. It has more than 15 fields: each counts another thing.
 type Stats struct {
 	Events, Rests, Packets, Starts int
-	Refused                        int // writes of clients that were refused
-	Acknowledged, Open, Cuts       int // of fleets: writes with and without an answer, cuts from etcd
-	Contested                      int // frontends at rests that another Service has
-	Gateways, Left, Flowtables     int // at rests: Gateways that were judged, packets that left with an address of a Service, flowtables
-	Tears                          int // crashes between a write and its sync
-	Simulated                      time.Duration
+	Refused                        int            // writes of clients that were refused
+	Acknowledged, Open, Cuts       int            // of fleets: writes with and without an answer, cuts from etcd
+	Contested                      int            // frontends at rests that another Service has
+	Gateways, Left, Flowtables     int            // at rests: Gateways that were judged, packets that left with an address of a Service, flowtables
+	Tears                          int            // crashes between a write and its sync
+	Simulated, Nights              time.Duration  // the virtual time of runs, and that of their nights
 	Kinds                          map[string]int // outcomes of packets
 }
 
@@ -265,6 +265,9 @@ func (b *box) do(e Event) error {
 		return b.starve()
 	case doWait:
 		time.Sleep(e.duration(0))
+	case doNight:
+		b.stats.Nights += e.duration(0)
+		return b.nothingHappens("in a night", e.duration(0))
 	case doRest:
 		return b.rest(e.arg(0) == "restart")
 	default:

@@ -38,6 +38,7 @@ const (
 	doVanish  = "vanish"  // [restart]: the directory of manifests is away for a while, in which the process may start again
 	doStarve  = "starve"  // the disk is full, a file comes, and the host starts again: what is stored is in force
 	doWait    = "wait"    // DURATION of virtual time
+	doNight   = "night"   // DURATION of virtual time at rest, in which nothing is written and nothing committed
 	doRest    = "rest"    // faults end, 100 s pass, the invariants are judged
 )
 
