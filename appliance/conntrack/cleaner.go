@@ -162,17 +162,9 @@ func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err 
 		}
 		return verdicts, c.schedule.resetters
 	}
-	var total tally
-	for _, q := range queries {
-		if err = ctx.Err(); err != nil {
-			return next, err
-		}
-		var done tally
-		done, err = c.table.deleteMatching(q, judge)
-		total.add(done)
-		if err != nil {
-			break
-		}
+	total, err := c.table.deleteMatching(ctx, queries, judge)
+	if ctx.Err() != nil {
+		return next, ctx.Err()
 	}
 	return c.commitScan(due, now, total, err), err
 }

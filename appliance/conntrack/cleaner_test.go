@@ -30,13 +30,13 @@ var errFake = errors.New("the kernel is not in the mood")
 func (f *fakeTable) close() error { return nil }
 
 // deleteMatching implements table. It gives entries one at a time.
-func (f *fakeTable) deleteMatching(_ query, judge filterFunc) (tally, error) {
+func (f *fakeTable) deleteMatching(_ context.Context, queries []query, judge filterFunc) (tally, error) {
 	var takes time.Duration
 	f.with(func() { takes = f.takes })
-	time.Sleep(takes)
+	time.Sleep(takes * time.Duration(len(queries)))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queries++
+	f.queries += len(queries)
 	if f.fails > 0 {
 		f.fails--
 		return tally{}, errFake

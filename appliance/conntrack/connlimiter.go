@@ -260,28 +260,20 @@ func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
 
 // scan hands each connection of the ports to each, as its entry. It ends early with ctx.
 func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
-	for _, q := range queriesOf(asked.ports, false) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		_, err := c.table.deleteMatching(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-			for i := range entries {
-				e := &entries[i]
-				verdicts = append(verdicts, leave)
-				if !q.has(e) || !e.isThrough() {
-					continue
-				}
-				if port, is := atFrontend(asked.ports, e, asked.nodePorts, asked.ranges); is {
-					each(port, e)
-				}
+	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		for i := range entries {
+			e := &entries[i]
+			verdicts = append(verdicts, leave)
+			if !e.isThrough() {
+				continue
 			}
-			return verdicts, nil
-		})
-		if err != nil {
-			return err
+			if port, is := atFrontend(asked.ports, e, asked.nodePorts, asked.ranges); is {
+				each(port, e)
+			}
 		}
-	}
-	return nil
+		return verdicts, nil
+	})
+	return cmp.Or(ctx.Err(), err)
 }
 
 // Close gives the sockets back; the next look opens others.

@@ -263,11 +263,11 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 			return fmt.Sprint(e.family, e.protocol, e.from, e.to, e.replyFrom, e.replyTo, e.state, e.answered, e.assured)
 		}
 		// ask has what a query gives of both, but for others than it asks for, and does the same to each.
-		ask := func(on table, q query, of func(flow string) verdict) (all []string) {
-			done, err := on.deleteMatching(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		ask := func(on table, queries []query, of func(flow string) verdict) (all []string) {
+			done, err := on.deleteMatching(t.Context(), queries, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 				for i := range entries {
 					e, v := &entries[i], leave
-					if q.has(e) && !e.isDeadEnd() && e.from.Port() >= 10_000 { // no dead end of what was reset
+					if slices.ContainsFunc(queries, func(q query) bool { return q.has(e) }) && !e.isDeadEnd() && e.from.Port() >= 10_000 { // no dead end of what was reset
 						v = of(flow(e))
 						all = append(all, fmt.Sprint(flow(e), v))
 						if e.timeout == 0 || e.timeout > 1200 {
@@ -285,9 +285,13 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 			return append(all, fmt.Sprint("forgotten ", done.forgotten, ", reset ", done.reset))
 		}
 		for range 30 {
-			q := query{family: []nft.Family{nft.IPv4, nft.IPv6}[r.IntN(2)], protocol: []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP}[r.IntN(3)], port: []uint16{0, 53, 80}[r.IntN(3)], unanswered: r.IntN(4) == 0}
-			if r.IntN(3) == 0 {
-				q.addr = netip.MustParseAddr(map[nft.Family]string{nft.IPv4: "198.51.100.1", nft.IPv6: "2001:db8:198::1"}[q.family])
+			asked := make([]query, 1+r.IntN(3))
+			for i := range asked {
+				q := query{family: []nft.Family{nft.IPv4, nft.IPv6}[r.IntN(2)], protocol: []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP}[r.IntN(3)], port: []uint16{0, 53, 80}[r.IntN(3)], unanswered: r.IntN(4) == 0}
+				if r.IntN(3) == 0 {
+					q.addr = netip.MustParseAddr(map[nft.Family]string{nft.IPv4: "198.51.100.1", nft.IPv6: "2001:db8:198::1"}[q.family])
+				}
+				asked[i] = q
 			}
 			salt := r.Uint32()
 			of := func(flow string) verdict {
@@ -295,14 +299,20 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 				switch {
 				case sum%5 == 0:
 					return forget
-				case sum%5 == 1 && q.protocol == nft.TCP:
+				case sum%5 == 1 && strings.Contains(flow, nft.TCP.String()):
 					return reset
 				}
 				return leave
 			}
-			queries++
-			if want, have := ask(fake, q, of), ask(real, q, of); !slices.Equal(want, have) {
-				t.Fatalf("seed %d: %+v: the fake gives\n%s\nand the kernel\n%s", seed, q, strings.Join(want, "\n"), strings.Join(have, "\n"))
+			queries += len(asked)
+			if err := real.open(); err != nil {
+				t.Fatal(err)
+			}
+			before := real.reader.Sequence(0)
+			if want, have := ask(fake, asked, of), ask(real, asked, of); !slices.Equal(want, have) {
+				t.Fatalf("seed %d: %+v: the fake gives\n%s\nand the kernel\n%s", seed, asked, strings.Join(want, "\n"), strings.Join(have, "\n"))
+			} else if requests := real.reader.Sequence(0) - before; requests > 2 {
+				t.Fatalf("seed %d: %+v: %d requests; want one for the number of entries, and one for the entries", seed, asked, requests)
 			} else if last := want[len(want)-1]; last != "forgotten 0, reset 0" {
 				forgotten++
 			}
@@ -325,11 +335,11 @@ func TestNewerEntry(t *testing.T) {
 			e.timeout = 77
 		})
 	}
-	udpOf4 := query{family: nft.IPv4, protocol: nft.UDP}
+	udpOf4 := []query{{family: nft.IPv4, protocol: nft.UDP}}
 	id := func() (id string) {
 		table := &kernelTable{netns: h.Namespace()}
 		defer table.close()
-		_, err := table.deleteMatching(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		_, err := table.deleteMatching(t.Context(), udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for _, e := range entries {
 				id = string(e.id)
 				verdicts = append(verdicts, leave)
@@ -346,7 +356,7 @@ func TestNewerEntry(t *testing.T) {
 	for range 50 {
 		put(l1)
 		same := false
-		done, err := table.deleteMatching(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		done, err := table.deleteMatching(t.Context(), udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for _, e := range entries {
 				h.Conntrack("-D", "-p", "udp")
 				put(r1)

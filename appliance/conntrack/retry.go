@@ -143,17 +143,9 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 // scan deletes the entries that are due.
 func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	r.seeing = make(map[attempt]time.Time, len(r.seen))
-	var total tally
-	for _, q := range queries {
-		if ctx.Err() != nil {
-			return nil
-		}
-		var done tally
-		done, err = r.table.deleteMatching(q, r.selectRetries)
-		total.add(done)
-		if err != nil {
-			break
-		}
+	total, err := r.table.deleteMatching(ctx, queries, r.selectRetries)
+	if ctx.Err() != nil {
+		return nil
 	}
 	if err == nil {
 		r.seen = r.seeing
@@ -295,32 +287,31 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 		return 0, 0, nil
 	}
 	var c Connection
-	for _, family := range nft.Families {
-		_, err := a.table.deleteMatching(query{family: family, protocol: nft.TCP, unanswered: true}, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-			for i := range list {
-				e := &list[i]
-				verdicts = append(verdicts, leave)
-				if e.family != family || e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || !e.isThrough() {
-					continue
-				}
-				found++
-				key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
-				since, known := a.seen[key]
-				if !known {
-					since = now
-				}
-				if len(seeing) < mostAttempts {
-					seeing[key] = since
-				}
-				if e.describe(&c); each(&c, now.Sub(since)) {
-					verdicts[len(verdicts)-1] = forget
-				}
+	unanswered := []query{{family: nft.IPv4, protocol: nft.TCP, unanswered: true}, {family: nft.IPv6, protocol: nft.TCP, unanswered: true}}
+	_, err = a.table.deleteMatching(context.Background(), unanswered, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		for i := range list {
+			e := &list[i]
+			verdicts = append(verdicts, leave)
+			if e.state != tcpSynSent || !e.isThrough() {
+				continue
 			}
-			return verdicts, nil
-		})
-		if err != nil {
-			return entries, found, err
+			found++
+			key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
+			since, known := a.seen[key]
+			if !known {
+				since = now
+			}
+			if len(seeing) < mostAttempts {
+				seeing[key] = since
+			}
+			if e.describe(&c); each(&c, now.Sub(since)) {
+				verdicts[len(verdicts)-1] = forget
+			}
 		}
+		return verdicts, nil
+	})
+	if err != nil {
+		return entries, found, err
 	}
 	a.seen = seeing
 	return entries, found, nil

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,10 +17,10 @@ import (
 
 // table is a connection tracking table.
 type table interface {
-	// deleteMatching calls judge with the entries that match the query, and perhaps others,
-	// some at a time, and carries out the verdicts. The entries are valid until
-	// judge returns. Even with an error some may have been deleted.
-	deleteMatching(q query, judge filterFunc) (tally, error)
+	// deleteMatching calls judge with the entries that match one of the queries, some at a time,
+	// and carries out the verdicts. The entries are valid until judge returns. Even with an error
+	// some may have been deleted. It ends early with ctx.
+	deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error)
 	close() error
 }
 
@@ -85,22 +86,25 @@ func explain(err error) error {
 }
 
 // deleteMatching implements table.
-func (t *kernelTable) deleteMatching(q query, judge filterFunc) (tally, error) {
+func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error) {
 	if err := t.open(); err != nil {
 		return tally{}, explain(err)
 	}
 	var total tally
-	if entries, err := t.reader.count(); err == nil && entries == 0 {
+	entries, err := t.reader.count()
+	if err == nil && entries == 0 {
 		return total, nil
 	}
-	err := t.reader.dump(q, func(datagram []byte, sequence uint32) error {
+	asked := queries
+	take := func(datagram []byte, sequence uint32) error {
 		t.entries = t.entries[:0]
 		for m := range nfnetlink.Messages(datagram) {
 			if m.Kind != messageNew || m.Sequence != sequence {
 				continue
 			}
 			t.entries = append(t.entries, entry{})
-			if !t.entries[len(t.entries)-1].decode(m.Body) {
+			last := &t.entries[len(t.entries)-1]
+			if !last.decode(m.Body) || !slices.ContainsFunc(asked, func(q query) bool { return q.has(last) }) {
 				t.entries = t.entries[:len(t.entries)-1]
 			}
 		}
@@ -109,7 +113,16 @@ func (t *kernelTable) deleteMatching(q query, judge filterFunc) (tally, error) {
 		done, err := t.deleteEntries(box)
 		total.add(done)
 		return err
-	})
+	}
+	if err == nil && entries <= fewEntries && len(queries) > 1 {
+		err = t.reader.dumpAll(take)
+	} else {
+		err = nil
+		for i := 0; i < len(queries) && err == nil && ctx.Err() == nil; i++ {
+			asked = queries[i : i+1]
+			err = t.reader.dump(queries[i], take)
+		}
+	}
 	if err != nil {
 		// The messages queued on the sockets answer a request that is no longer waited for.
 		err = errors.Join(explain(err), t.close())
@@ -292,7 +305,7 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 }
 
 // query is a part of the connection tracking table. The kernel may give more than what
-// was asked for: see (*netlinkTable).clean.
+// was asked for.
 type query struct {
 	family   nft.Family
 	protocol nft.Protocol
@@ -307,6 +320,9 @@ type query struct {
 // with 200,000 entries (measured on 6.18; 10 ms of it for a table of 262,144 buckets with nothing
 // in it). To read and judge as many entries takes 380 ms, a fraction of a millisecond at a time.
 const maxQueries = 4
+
+// fewEntries are read at once where there are several queries: to read and judge 5,000 takes as long as one more walk.
+const fewEntries = 4096
 
 // has reports whether an entry matches the query. Kernels without filters return the whole table for each query.
 func (q *query) has(e *entry) bool {
