@@ -2,6 +2,7 @@ package netlab
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ type Option func(*options)
 // From asks from one of the Host's addresses (see also Host.Own).
 func From(addr netip.Addr) Option { return func(o *options) { o.from = addr } }
 
-// FromPort asks from a fixed source port. A TCP connection is then ended by a reset,
+// FromPort asks from a fixed source port; of a ping it is the identifier. A TCP connection is then ended by a reset,
 // so that the same port can ask again at once.
 func FromPort(port uint16) Option { return func(o *options) { o.port = port } }
 
@@ -126,8 +127,8 @@ func (h *Host) Ping(to netip.Addr, opts ...Option) error {
 	if to.Is6() {
 		protocol, request, reply = unix.IPPROTO_ICMPV6, 128, 129
 	}
-	id := h.rawPort()
 	o := optionsOf(opts)
+	id := cmp.Or(o.port, h.rawPort())
 	o.port = id
 	_, err := h.exchange(unix.SOCK_RAW, protocol, netip.AddrPortFrom(to, 0), o,
 		func(netip.AddrPort) []byte {

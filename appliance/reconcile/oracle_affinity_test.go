@@ -55,6 +55,7 @@ func newStickyHistory(seed uint64) *stickyHistory {
 	h := &stickyHistory{seed: seed}
 	world := stickyWorld(oracle.Generate(r))
 	for range 6 {
+		world.Hold()
 		h.worlds = append(h.worlds, world)
 		h.packets = append(h.packets, world.Packets(r, connectionsPerWorld))
 		world = stickyWorld(world.Next(r))
@@ -70,6 +71,7 @@ func (h *stickyHistory) run() (failure string) {
 	hosts := map[bool]*sim.Host{true: {}, false: {}}
 	var memory oracle.Memory
 	for i, world := range h.worlds {
+		world.Hold()
 		transition := planStep(p, h.worlds[:i+1])
 		for is4, host := range hosts {
 			forgetAll(host, transition)

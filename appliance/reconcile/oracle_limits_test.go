@@ -38,6 +38,7 @@ func TestOracleLimits(t *testing.T) {
 
 // limitsDisagree sends all packets thrice, minutes apart, and says which one went where it must not.
 func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, met map[oracle.Kind]int) (failure string) {
+	world.Hold()
 	r := rand.New(rand.NewPCG(seed, 5))
 	ruleset := planWorlds(world)
 	hosts := map[bool]*sim.Host{}

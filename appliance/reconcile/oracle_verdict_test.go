@@ -99,10 +99,14 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 	r.step()
 	served := r.inForce(world)
 	served.Hold()
+	hosts := map[bool]*sim.Host{}
+	for _, is4 := range []bool{true, false} {
+		hosts[is4] = judge.Host(&served.Box, r.planner.compiler.Ruleset(), is4)
+	}
 	for _, service := range served.Services {
 		conditions, settled := r.board.Conditions().Of(service)
 		ready := conditions[0]
-		lacks, lacking, wrong := r.attempt(served, service)
+		lacks, lacking, wrong := r.attempt(served, hosts, service)
 		key := object.RefOf(service).Key()
 		said := fmt.Sprintf("%s is Ready=%s %s: %s\nbut %s\nproblems: %s", key, ready.Status, ready.Reason, ready.Message, cmp.Or(lacking, "each client gets an answer"), r.problemsOf(key))
 		switch {
@@ -170,11 +174,7 @@ func (r *rig) problemsOf(key string) string {
 
 // attempt makes the connections of all clients to a Service. lacking is one without an answer, wrong one that the ruleset
 // treats differently from the oracle.
-func (r *rig) attempt(world *oracle.World, service *object.Service) (lacks oracle.Lack, lacking, wrong string) {
-	hosts := map[bool]*sim.Host{}
-	for _, is4 := range []bool{true, false} {
-		hosts[is4] = judge.Host(&world.Box, r.planner.compiler.Ruleset(), is4)
-	}
+func (r *rig) attempt(world *oracle.World, hosts map[bool]*sim.Host, service *object.Service) (lacks oracle.Lack, lacking, wrong string) {
 	for _, a := range world.Attempts(service) {
 		if len(a.Lacks) > 0 && lacks == "" {
 			lacks, lacking = a.Lacks[0], fmt.Sprintf("%v: %s", a.Packet, a.Lacks)

@@ -151,8 +151,8 @@ func (h *Host) Answer(p Packet, r Result) {
 	if h.IsLocal(r.Dst.Addr()) {
 		hook = nft.HookOutput
 	}
-	for _, c := range f.baseChains(hook) {
-		if c.Filter {
+	for _, c := range f.bases {
+		if c.Hook == hook && c.Filter {
 			f.chain(c, 0)
 		}
 	}
@@ -165,17 +165,21 @@ func (h *Host) Answer(p Packet, r Result) {
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
 	for _, r := range h.runs(p) {
-		results = append(results, r)
+		if i, has := slices.BinarySearchFunc(results, r, compareResults); !has {
+			r.trace = slices.Clone(r.trace)
+			results = slices.Insert(results, i, r)
+		}
 	}
-	slices.SortStableFunc(results, compareResults)
-	return slices.CompactFunc(results, func(a, b Result) bool { return compareResults(a, b) == 0 })
+	return results
 }
 
-// runs runs a packet once for each sequence of draws.
+// runs runs a packet once for each sequence of draws. A trace is valid until the next run.
 func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	return func(yield func(*flow, Result) bool) {
-		for s, more := (&sequence{}), true; more; more = s.advance() {
-			if f := h.newFlow(p, s); !yield(f, f.run()) {
+		s := &sequence{}
+		first := h.newFlow(p, s)
+		for more := true; more; more = s.advance() {
+			if f := *first; !yield(&f, f.run()) {
 				return
 			}
 		}
@@ -227,7 +231,8 @@ func compareResults(a, b Result) int {
 		a.Src.Compare(b.Src),
 		cmp.Compare(bit(a.DNATed), bit(b.DNATed)),
 		cmp.Compare(bit(a.SNATed), bit(b.SNATed)),
-		cmp.Compare(a.Timeout.Name(), b.Timeout.Name()),
+		cmp.Compare(a.Timeout.Protocol, b.Timeout.Protocol),
+		cmp.Compare(a.Timeout.Idle, b.Timeout.Idle),
 	)
 }
 
@@ -245,7 +250,8 @@ const (
 type flow struct {
 	host     *Host
 	family   nft.Family
-	table    *nft.Table // nil: no table of its family
+	table    *nft.Table   // nil: no table of its family
+	bases    []*nft.Chain // of the table, by priority
 	random   Random
 	packet   Packet         // its current headers
 	original netip.AddrPort // the destination before NAT
@@ -278,7 +284,17 @@ func (h *Host) newFlow(p Packet, random Random) *flow {
 		}
 	}
 	f.original = netip.AddrPortFrom(p.Daddr, port)
-	f.table = h.Ruleset[f.family]
+	if f.table = h.Ruleset[f.family]; f.table != nil {
+		for _, c := range f.table.Chains {
+			if c.Hook != nft.HookNone {
+				f.bases = append(f.bases, c)
+			}
+		}
+	}
+	slices.SortFunc(f.bases, func(a, b *nft.Chain) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	f.trace = make([]matched, 0, 16)
 	return f
 }
 
@@ -332,7 +348,10 @@ func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	if *done {
 		return Result{}, false
 	}
-	for _, c := range f.baseChains(hook) {
+	for _, c := range f.bases {
+		if c.Hook != hook {
+			continue
+		}
 		switch v := f.chain(c, 0); v.kind {
 		case dropped:
 			return f.result(Dropped), true
@@ -366,22 +385,6 @@ func (f *flow) rejected(with nft.RejectWith) Result {
 		r.trace = f.trace
 	}
 	return r
-}
-
-func (f *flow) baseChains(hook nft.Hook) []*nft.Chain {
-	if f.table == nil {
-		return nil
-	}
-	var chains []*nft.Chain
-	for _, c := range f.table.Chains {
-		if c.Hook == hook {
-			chains = append(chains, c)
-		}
-	}
-	slices.SortFunc(chains, func(a, b *nft.Chain) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
-	})
-	return chains
 }
 
 func (f *flow) result(k Kind) Result {

@@ -259,9 +259,9 @@ func masked(addr netip.Addr, field nft.Field) netip.Addr {
 }
 
 func (f *flow) key(fields []nft.Field) string {
-	values := make([]nft.Value, len(fields))
-	for i, field := range fields {
-		values[i] = f.read(field)
+	values := make([]nft.Value, 0, 8) // of a constant size it is not on the heap
+	for _, field := range fields {
+		values = append(values, f.read(field))
 	}
 	return nft.JoinKey(values...)
 }

@@ -76,15 +76,18 @@ func (w *World) isRivaled(f frontend, claims []frontend) bool {
 	onHost := func(f frontend) bool {
 		return f.place != atNodePort && w.isHosts(f.address) && w.isNodePortAddress(f.address)
 	}
-	for i, other := range claims {
-		samePort := other.protocol == f.protocol && other.number == f.number && other.family == f.family && !f.isRange() && !other.isRange()
+	for i := range claims {
+		other := &claims[i]
+		samePort := other.number == f.number && other.protocol == f.protocol && other.family == f.family && !f.isRange() && !other.isRange()
 		if !samePort || other.service == f.service || byAge(other.service, f.service) >= 0 {
 			continue
 		}
-		first := !slices.ContainsFunc(claims[:i], func(c frontend) bool {
+		if !(other.place == atNodePort && onHost(f)) && !(f.place == atNodePort && onHost(*other)) {
+			continue
+		}
+		if !slices.ContainsFunc(claims[:i], func(c frontend) bool {
 			return !c.isRange() && c.address == other.address && c.family == other.family && c.protocol == other.protocol && c.number == other.number
-		})
-		if first && (onHost(f) && other.place == atNodePort || onHost(other) && f.place == atNodePort) {
+		}) {
 			return true
 		}
 	}
