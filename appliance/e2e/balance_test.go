@@ -44,9 +44,13 @@ func (b *box) weighted(annotations ...string) func(f family) []string {
 // up to four endpoints. The weight of the zero AddrPort is that of connections that are refused.
 func (b *box) shares(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, weights map[netip.AddrPort]int) {
 	t.Helper()
-	const questions, most = 600, 40
-	what := fmt.Sprintf("%s %s to %s", from.Name, network, to)
-	tally := from.AskMany(questions, network, to, patiently)
+	isShared(t, fmt.Sprintf("%s %s to %s", from.Name, network, to), from.AskMany(600, network, to, patiently), weights)
+}
+
+// isShared is shares for answers that came already.
+func isShared(t *testing.T, what string, tally *netlab.Tally, weights map[netip.AddrPort]int) {
+	t.Helper()
+	const most = 40
 	for how, n := range tally.Failures {
 		if how == netlab.Refused || how == netlab.Reset || how == netlab.Unreachable {
 			tally.At[netip.AddrPort{}] += n
@@ -61,7 +65,7 @@ func (b *box) shares(t *testing.T, from *netlab.Host, network string, to netip.A
 		sum += w
 	}
 	for at, w := range weights {
-		want := float64(questions*w) / float64(sum)
+		want := float64(tally.Asked*w) / float64(sum)
 		off := float64(tally.At[at]) - want
 		chi += off * off / want
 	}

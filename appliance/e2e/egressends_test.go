@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -145,24 +146,38 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	// What is begun is not answered, so its port stays taken.
 	b.EXT.LoadNft("table ip quiet { chain input { type filter hook input priority 0; tcp dport 5353 tcp flags syn / syn,ack drop; }; }")
 	failed := insertFailed(b.GW1)
-	begin(b.L1, f.of(b.L1), to, 53_000)
-	b.hasProblem(t, f.object("Service", "mail"), "EgressPorts", f.lb(4)+" uses 80 % of its 64512 ports towards "+to.String()+"/TCP, most by "+f.of(b.L1).String())
+	use := func(by *netlab.Host, connections int) { begin(by, f.of(by), to, connections) } // again those that a busy machine dropped, or that expired after 2 minutes
+	warning := f.lb(4) + " uses 80 % of its 64512 ports towards " + to.String() + "/TCP, most by " + f.of(b.L1).String()
+	eventually(t, 3*syncTimeout, func() error {
+		use(b.L1, 52_000)
+		problems := b.status().Problems
+		if !slices.ContainsFunc(problems, func(p problem) bool { return p.Reason == "EgressPorts" && strings.Contains(p.String(), warning) }) {
+			return fmt.Errorf("no problem with %q in:\n%s", warning, list(problems))
+		}
+		return nil
+	})
 	if lost := insertFailed(b.GW1) - failed; lost != 0 {
 		t.Errorf("%d connections were lost before the warning", lost)
 	}
 	shows("give some endpoints another address", "status")
+	total := regexp.MustCompile(`svcctl_egress_connections_total{namespace="default",service="` + f.name("mail") + `"} (5[2-9]|[6-9]\d|[1-9]\d\d)\d{3}`)
 	eventually(t, syncTimeout, func() error {
+		use(b.L1, 52_000)
 		page, err := b.GW1.Get(netip.MustParseAddrPort(metricsAddr), "/metrics/services")
-		if err != nil || !strings.Contains(page.Body, `svcctl_egress_port_use_ratio{address="`+f.lb(4)+`"} 0.8`) || !strings.Contains(page.Body, `svcctl_egress_connections_total{namespace="default",service="`+f.name("mail")+`"} 5`) {
+		if err != nil || !strings.Contains(page.Body, `svcctl_egress_port_use_ratio{address="`+f.lb(4)+`"} 0.8`) || !total.MatchString(page.Body) {
 			return fmt.Errorf("%v: %s", err, page.Body)
 		}
 		return nil
 	})
 	came := b.EXT.Capture("eth0")
-	begin(b.R1, f.of(b.R1), to, 60_000)
-	if lost := insertFailed(b.GW1) - failed; lost == 0 {
-		t.Error("nothing is lost with more connections than ports")
-	}
+	eventually(t, syncTimeout, func() error {
+		use(b.L1, 52_000)
+		use(b.R1, 60_000)
+		if insertFailed(b.GW1) == failed {
+			return errors.New("nothing is lost with more connections than ports")
+		}
+		return nil
+	})
 	if inner := came.Packets(func(p netlab.Packet) bool { return !p.Outgoing && p.From.Addr() == f.of(b.R1) }); len(inner) > 0 {
 		t.Errorf("%d packets left with their own address: %v", len(inner), inner[0])
 	}
@@ -249,4 +264,72 @@ func Test1136_changes_while_serve_is_stopped(t *testing.T) {
 	write(narrow, 6, vip)
 	narrow.svcctl.Start()
 	leave(narrow, "a border that is narrower", own, own)
+}
+
+// The address that endpoints leave with goes to another pool, and to none: what is open keeps its conntrack entries, and what begins leaves
+// with it as before, until the Service asks for another one. A link-local address is no endpoint: the slice that names one is refused, and
+// what was in force stays.
+func Test1045_an_egress_address_whose_pool_changes(t *testing.T) {
+	b := newBox(t, leaving(flags{"load-balancer-pool": nil}))
+	pool := func(name, addresses string) string {
+		return "apiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: " + name + "}\nspec: {addresses: [" + addresses + "]}\n"
+	}
+	const low, high = "198.51.100.0/28, '2001:db8:198::/124'", "198.51.100.16/28, '2001:db8:198::20/124'"
+	b.svcctl.Manifests.Write("pool.yaml", pool("first", low))
+	b.write("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1) })
+	b.EXT.Serve("udp", 5353)
+	b.EXT.Serve("tcp", 5353)
+	b.svcctl.Start()
+	leave := func(n int) {
+		t.Helper()
+		for _, f := range families {
+			for _, network := range []string{"udp", "tcp"} {
+				leavesWith(t, b.L1, network, f.on(5353, b.EXT)[0], f.lb(n))
+			}
+		}
+	}
+	leave(4)
+	var held []*netlab.Conn
+	for _, f := range families {
+		c, err := b.L1.Dial(f.on(5353, b.EXT)[0], patiently)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		held = append(held, c)
+	}
+	entries := map[entry]string{}
+	for e, id := range b.entries(t) {
+		if slices.ContainsFunc(held, func(c *netlab.Conn) bool {
+			return e.from == c.Local || e.network == "udp" && e.from == netip.AddrPortFrom(c.Local.Addr(), 4001)
+		}) {
+			entries[e] = id
+		}
+	}
+	if len(entries) != 4 {
+		t.Fatalf("the entries are %v, want those of TCP and UDP of each family", entries)
+	}
+	for _, addresses := range []string{low, high} {
+		b.change(func() { b.svcctl.Manifests.Write("pool.yaml", pool("second", addresses)) })
+		leave(4)
+		b.untouched(t, entries)
+	}
+	b.hasProblem(t, ipv4.object("Service", "mail"), ipv4.lb(4)+" lies in no load balancer pool", "keeps it until it asks for another one")
+	b.rewrite("mail.yaml", func(f family) []string {
+		docs := b.mail(f, 4, nil, b.L1)
+		docs[1] = f.rawSlice("mail", "mail", "\"\": 80", f.endpoint(b.L1), "{addresses: ['"+f.pick("169.254.7.7", "fe80::7")+"']}")
+		return docs
+	})
+	for _, f := range families {
+		b.hasProblem(t, f.object("EndpointSlice", "mail"), "endpoints[1].addresses[0]", "link-local")
+	}
+	leave(4)
+	b.untouched(t, entries)
+	b.rewrite("mail.yaml", func(f family) []string { return b.mail(f, 20, nil, b.L1) })
+	leave(20)
+	for _, c := range held {
+		if err := c.Echo("still there", patiently); err != nil {
+			t.Errorf("a connection that was there: %v", err)
+		}
+	}
 }

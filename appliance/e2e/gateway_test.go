@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -259,7 +260,7 @@ func Test1006_a_fleet_serves_a_Gateway(t *testing.T) {
 }
 
 // balanced are Gateways that share a TCPRoute and a UDPRoute, one for each choice of endpoints, at the load balancer IPs from 2.
-// Of 100 connections 50 are for blue, 20 for green, and 30 for backends that are not there, not granted, or without that port.
+// Of 100 connections 12 are for blue, 58 for green, and 30 for backends that are not there, not granted, or without that port.
 func balanced(annotations ...string) func(f family) []string {
 	return func(f family) (docs []string) {
 		var parents []string
@@ -270,7 +271,7 @@ func balanced(annotations ...string) func(f family) []string {
 				name, a, f.lb(2+i)))
 		}
 		for kind, port := range map[string]int{"TCPRoute": 80, "UDPRoute": 53} {
-			docs = append(docs, fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: %s\nmetadata: {name: %s}\nspec:\n  parentRefs: [%s]\n  rules:\n  - backendRefs:\n    - {name: %s, port: %d, weight: 50}\n    - {name: %s, namespace: shop, port: %d, weight: 20}\n    - {name: %s, port: %d, weight: 10}\n    - {name: %s, namespace: vault, port: %d, weight: 10}\n    - {name: %s, port: 99, weight: 10}\n",
+			docs = append(docs, fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: %s\nmetadata: {name: %s}\nspec:\n  parentRefs: [%s]\n  rules:\n  - backendRefs:\n    - {name: %s, port: %d, weight: 12}\n    - {name: %s, namespace: shop, port: %d, weight: 58}\n    - {name: %s, port: %d, weight: 10}\n    - {name: %s, namespace: vault, port: %d, weight: 10}\n    - {name: %s, port: 99, weight: 10}\n",
 				kind, f.name("web"), strings.Join(parents, ", "), f.name("blue"), port, f.name("green"), port, f.name("missing"), port, f.name("secret"), port, f.name("blue")))
 		}
 		return docs
@@ -312,12 +313,12 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 		ready   []*netlab.Host
 		weights []int // of L1, L2, R1, and of a refusal
 	}{
-		{"all are ready", []*netlab.Host{b.L1, b.L2, b.R1}, []int{25, 25, 20, 30}},
-		{"one of blue is down", []*netlab.Host{b.L2, b.R1}, []int{0, 50, 20, 30}},
-		{"the canary died", []*netlab.Host{b.L1, b.L2}, []int{25, 25, 0, 50}},
-		{"blue is down", []*netlab.Host{b.R1}, []int{0, 0, 20, 80}},
+		{"all are ready", []*netlab.Host{b.L1, b.L2, b.R1}, []int{6, 6, 58, 30}},
+		{"one of blue is down", []*netlab.Host{b.L2, b.R1}, []int{0, 12, 58, 30}},
+		{"the canary died", []*netlab.Host{b.L1, b.L2}, []int{6, 6, 0, 88}},
+		{"blue is down", []*netlab.Host{b.R1}, []int{0, 0, 58, 42}},
 		{"all are down", nil, []int{0, 0, 0, 100}},
-		{"all are ready again", []*netlab.Host{b.L1, b.L2, b.R1}, []int{25, 25, 20, 30}},
+		{"all are ready again", []*netlab.Host{b.L1, b.L2, b.R1}, []int{6, 6, 58, 30}},
 	} {
 		b.rewrite("backends.yaml", backends(step.ready...))
 		b.each(t, func(t *testing.T, b *box, f family) {
@@ -349,6 +350,65 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Test1044: 120 clients are shared among the backends of a Gateway by source-hash, in the kernel and by the relay, and a
+// client stays where it is; and so are flows of UDP through the relay, however its endpoints are chosen.
+func Test1044_shares_by_clients(t *testing.T) {
+	const relay, hash = "svcctl.io/proxy-mode: userspace", "svcctl.io/balance: source-hash"
+	choices := []string{hash, relay + ", " + hash, relay, relay + ", svcctl.io/balance: random", relay + ", svcctl.io/balance: least-connection", relay + ", svcctl.io/balance: maglev"}
+	b := newBox(t, nil)
+	refuses := regexp.MustCompile(`(?m)^.*weight: 10}\n`)
+	b.write("gateways.yaml", func(f family) (docs []string) {
+		for _, doc := range balanced(choices...)(f) {
+			if strings.Contains(doc, "kind: UDPRoute") {
+				doc = refuses.ReplaceAllString(doc, "") // the relay drops datagrams that it refuses
+			}
+			docs = append(docs, doc)
+		}
+		return docs
+	})
+	b.svcctl.Manifests.Write("grant.yaml", grantFor(family{})[0])
+	b.write("secret.yaml", b.backend("secret", "vault", b.R2))
+	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
+	b.write("green.yaml", b.backend("green", "shop", b.R1))
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		for i, choice := range choices {
+			for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
+				if network == "tcp" && !strings.Contains(choice, hash) {
+					continue // Test1097
+				}
+				to := f.at(f.lb(2+i), port)
+				questions := 600
+				if strings.Contains(choice, hash) {
+					questions = 120 // as many addresses as EXT has
+				}
+				ask := func(n int) (netlab.Reply, error) {
+					return b.EXT.Ask(network, to, patiently, netlab.From(f.client(1+n%120)))
+				}
+				first := make([]string, questions)
+				tally := netlab.AskEach(questions, func(n int) (netlab.Reply, error) {
+					reply, err := ask(n)
+					first[n] = reply.Server
+					return reply, err
+				})
+				want := weightsOf(f.on(port, b.L1, b.L2, b.R1), 6, 6, 58)
+				if network == "tcp" {
+					want[netip.AddrPort{}] = 30
+				}
+				t.Logf("%s over %s: %s", choice, network, tally)
+				if isShared(t, choice+" over "+network, tally, want); t.Failed() {
+					return
+				}
+				for n := range 30 {
+					if reply, err := ask(n); strings.Contains(choice, hash) && reply.Server != first[n] {
+						t.Fatalf("%s over %s: client %d was at %q and is at %q: %v", choice, network, n, first[n], reply.Server, err)
+					}
+				}
+			}
+		}
+	})
 }
 
 // Test1098: a ReferenceGrant comes and goes a hundred times while connections are open: those of the other backend stay, on the
