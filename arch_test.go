@@ -77,8 +77,8 @@ var edges = map[string][]string{
 	"appliance/announcements":     {"api/wire", "appliance/task", "nft"},
 	"appliance/routes":            {"api/wire", "appliance/node", "appliance/task"},
 	"appliance/advertise":         {"api/wire", "appliance/resolve", "store/alloc", "store/annotation", "store/object"},
-	"appliance/announce/bfd":      {"appliance/task"},
-	"appliance/announce/bgp":      {"appliance/task"},
+	"appliance/announce/bfd":      {"appliance/listen", "appliance/task"},
+	"appliance/announce/bgp":      {"appliance/listen", "appliance/task"},
 
 	"appliance/announce/interop": {}, // tests only
 
@@ -118,7 +118,7 @@ var edges = map[string][]string{
 	"appliance/prober":          {"appliance/health", "appliance/task"},
 	"appliance/suspect":         {"appliance/health"},
 	"appliance/relay":           {"appliance/handover", "appliance/listen", "appliance/relay/httpproxy", "appliance/relay/tlsterm", "appliance/task"},
-	"appliance/handover":        {},
+	"appliance/handover":        {"appliance/listen", "appliance/task"},
 	"appliance/history":         {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":         {"appliance/node", "appliance/task"},

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -381,14 +380,9 @@ func sourceSetFiles(sets []config.SourceSet) (files []sourceset.File) {
 	return files
 }
 
-// hostOf derives from the facts of the host what the loop plans for.
-func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) reconcile.Host {
-	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
-}
-
 // hostFor is hostOf with what the kernel can do.
 func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host {
-	host := hostOf(cfg, facts, a.hosts.IsVIP)
+	host := reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, a.hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
 	features := a.kernel.Probe()
 	host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
 	a.fast.limit(&host)

@@ -147,13 +147,13 @@ func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err err
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Readable: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
-		Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert},
-		Import: func(key string, value []byte) ([]byte, error) {
-			return store.ForShared(key, value, control.NodeOwner, cfg.SourcePath)
-		},
-		Restored: func(key string, value, now []byte) ([]byte, error) {
-			return store.ForRestore(key, value, now, control.NodeOwner, cfg.SourcePath)
-		},
+		Words: fleet.Words{Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert}},
+	}
+	of.Import = func(key string, value []byte) ([]byte, error) {
+		return store.ForShared(key, value, control.NodeOwner, cfg.SourcePath)
+	}
+	of.Restored = func(key string, value, now []byte) ([]byte, error) {
+		return store.ForRestore(key, value, now, control.NodeOwner, cfg.SourcePath)
 	}
 	var err error
 	if of.DataKey, err = dataKey(cfg.DataKeyFile); err != nil {

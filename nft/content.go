@@ -14,21 +14,17 @@ func (c *Compiler) Ruleset() Ruleset {
 	rs := Ruleset{}
 	for _, f := range Families {
 		if want := c.content(f); want != nil {
-			rs[f] = want.table()
+			t := &Table{Sets: make(map[string]*SetContent, len(want.sets)), Chains: maps.Clone(want.chains), Timeouts: maps.Clone(want.timeouts), Flowtables: maps.Clone(want.flowtables), Counters: want.counters}
+			for name, s := range want.sets {
+				t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, want.counts[name])}
+			}
+			for set, e := range want.elements {
+				t.Sets[set].Elements[e.Key] = e.Data
+			}
+			rs[f] = t
 		}
 	}
 	return rs
-}
-
-func (c *content) table() *Table {
-	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts), Flowtables: maps.Clone(c.flowtables), Counters: c.counters}
-	for name, s := range c.sets {
-		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.counts[name])}
-	}
-	for set, e := range c.elements {
-		t.Sets[set].Elements[e.Key] = e.Data
-	}
-	return t
 }
 
 // From returns the Transition from the ruleset have, as read from the kernel, to the ruleset of the

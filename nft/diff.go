@@ -276,7 +276,14 @@ func record(m map[string]*elementChange, s Set, e Element) map[string]*elementCh
 // appendTo appends the operations: additions first, because elements and rules
 // refer to them, deletions last, because elements and rules referred to them.
 func (d *tableDiff) appendTo(tr *Transition) {
-	d.sort()
+	slices.SortFunc(d.newSets, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	byName := func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(d.newChains, byName)
+	slices.SortFunc(d.rules, byName)
+	slices.Sort(d.goneSets)
+	slices.Sort(d.deletedChains)
+	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
+	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 	ops := append(tr.Apply.Ops, d.created...)
 	for _, name := range d.emptied {
 		ops = append(ops, SetRules{Family: d.family, Chain: name})
@@ -327,17 +334,6 @@ func (d *tableDiff) tellDropped(tr *Transition) {
 	for _, name := range sortedKeys(d.dropped) {
 		tr.Dropped = append(tr.Dropped, DeleteElements{d.family, d.dropped[name].set, d.dropped[name].inOrder()})
 	}
-}
-
-func (d *tableDiff) sort() {
-	slices.SortFunc(d.newSets, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
-	byName := func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) }
-	slices.SortFunc(d.newChains, byName)
-	slices.SortFunc(d.rules, byName)
-	slices.Sort(d.goneSets)
-	slices.Sort(d.deletedChains)
-	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
-	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 }
 
 func (c *elementChange) inOrder() []Element {

@@ -356,6 +356,14 @@ func (fe *Frontend) HasPort(port uint16) bool {
 	return port == fe.Port || fe.IsRange() && fe.Port <= port && port <= fe.Last
 }
 
+// EndpointText returns an endpoint as an address and a port; one of a range of ports, which has port 0, as the address alone.
+func EndpointText(at netip.AddrPort) string {
+	if at.Port() == 0 {
+		return at.Addr().String()
+	}
+	return at.String()
+}
+
 // PortText is the port, "80", or the range, "10000-20000".
 func (fe *Frontend) PortText() string {
 	text := strconv.Itoa(int(fe.Port))

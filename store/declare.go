@@ -181,7 +181,10 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 		return
 	}
 	if old != nil && file != nil && isSealed(file) && old.Hash == file.Hash {
-		t.letDocumentsGo(file)
+		declarations, _ := readDeclarations(file) // the same ones, without their documents
+		for _, d := range declarations.all {
+			t.setDeclaration(d.ref, file.Path, &d.declaration)
+		}
 		return
 	}
 	if t.sameNames(path, old, file) {
@@ -216,14 +219,6 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 	for ref := range t.s.declared.undeclared[path] {
 		touched[ref] = struct{}{}
-	}
-}
-
-// letDocumentsGo has the declarations of a file that was sealed, and is unchanged, come without its documents.
-func (t *transaction) letDocumentsGo(file *manifest.File) {
-	declarations, _ := readDeclarations(file)
-	for _, d := range declarations.all {
-		t.setDeclaration(d.ref, file.Path, &d.declaration)
 	}
 }
 

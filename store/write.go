@@ -298,7 +298,12 @@ func (s *Store) tryGroup(group []*call) error {
 	finished = true
 	for _, c := range group {
 		if c.err = err; err == nil {
-			t.updateResults(c)
+			for i := range c.results { // the call may have got what others in the commit have released
+				result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
+				if change != nil && change.record != nil && change.old != nil && change.old.Object == result.Object {
+					result.Object = change.record.Object
+				}
+			}
 		}
 	}
 	return err
@@ -405,15 +410,4 @@ func (t *transaction) finish() error {
 		return fmt.Errorf("write: %w", err)
 	}
 	return nil
-}
-
-// updateResults puts the versions into the answers to a call that got what others in the commit have
-// released.
-func (t *transaction) updateResults(c *call) {
-	for i := range c.results {
-		result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
-		if change != nil && change.record != nil && change.old != nil && change.old.Object == result.Object {
-			result.Object = change.record.Object
-		}
-	}
 }

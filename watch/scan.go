@@ -82,7 +82,11 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 		w.lose(s, errEmpty, now)
 		return
 	}
-	w.find(s)
+	if s.state == StateUnavailable {
+		w.log.Info("directory is available again", "dir", s.dir)
+	}
+	w.out.changed = w.out.changed || s.state != StateWatching
+	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
 	w.compare(s, wk, hints, now)
 }
 
@@ -144,15 +148,6 @@ func (w *Watcher) dropLost(now time.Time) {
 		s.state, w.out.changed = StateUnavailable, true
 		w.log.Warn("directory is unavailable", "dir", s.dir, "err", s.err)
 	}
-}
-
-// find notes that a directory could be read.
-func (w *Watcher) find(s *source) {
-	if s.state == StateUnavailable {
-		w.log.Info("directory is available again", "dir", s.dir)
-	}
-	w.out.changed = w.out.changed || s.state != StateWatching
-	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
 }
 
 // maxWalks bounds how often a directory is read again because directories in it are.

@@ -36,8 +36,8 @@ func NewChangeTracker() *ChangeTracker {
 	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}}
 }
 
-// Adopt takes the ruleset that is in the kernel at the start, before the first Update.
-// It has the frontends that were served. Earlier endpoints are found in the connections alone.
+// Adopt takes the frontends of the ruleset that is in the kernel at the start. It is called before the first Update. The ruleset
+// does not have endpoints that were removed before: their connections are found among all connections of the frontends.
 func (l *ChangeTracker) Adopt(have nft.Ruleset) {
 	l.services[adopted], l.nodePorts = frontendsOf(have)
 }
@@ -119,7 +119,7 @@ func (l *ChangeTracker) gone(fe Frontend, drain Drain) {
 	}
 }
 
-// note keeps the newest Flows of a frontend, and a pending look.
+// note records the Flows of a frontend for the next Take. A scan that was pending for it stays pending.
 func (l *ChangeTracker) note(flows Flows) {
 	flows.Look = flows.Look || l.work[flows.Frontend].Look
 	l.work[flows.Frontend] = flows
@@ -140,9 +140,8 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move notes that node ports answer on other addresses now: what was sent to an address
-// before it was one of them was not translated, and what was sent to one that is none
-// any more is as good as sent to a frontend that is gone.
+// move records a change of the addresses on which node ports answer. Connections to an added address that began before were not
+// translated; those to a removed address are treated like connections to a frontend that is gone.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
@@ -179,8 +178,8 @@ func without(list, other []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
 }
 
-// Restored notes that rules were away, as after a foreign flush, and are back with what the
-// next Take gives: connections that were begun meanwhile were not translated.
+// Restored records that the rules were missing, as after a foreign flush, and that the change of the next Take restores them:
+// connections that began meanwhile were not translated.
 func (l *ChangeTracker) Restored() { l.restored = true }
 
 // Pending returns the Work of the next Take without taking it, for (*Cleaner).Expect.
@@ -188,40 +187,34 @@ func (l *ChangeTracker) Pending() Work {
 	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }
 
-// Take gives what all changes since the last call leave to do, once they are in the
-// kernel.
+// Take returns the Work of all changes since the last call. It is called once they are in the kernel.
 func (l *ChangeTracker) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.takeLeft()}
 	work.Flows = l.flows()
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {
-		work.Restored = l.frontends()
+		all := make(map[Frontend]struct{}, len(l.services))
+		for _, ports := range l.services {
+			for i := range ports {
+				for _, fe := range ports[i].Frontends {
+					all[fe] = struct{}{}
+				}
+			}
+		}
+		work.Restored = all
 	}
 	l.restored = false
 	return work
 }
 
-// flows returns the flows that are to be looked for.
+// flows returns the Flows whose connections are to be scanned.
 func (l *ChangeTracker) flows() []Flows {
 	list := slices.AppendSeq(slices.Grow([]Flows(nil), len(l.work)), maps.Values(l.work))
 	for i := range list {
 		list[i].ExactPorts = l.exactPorts.of(list[i].Frontend)
 	}
 	return list
-}
-
-// frontends returns all frontends that are served.
-func (l *ChangeTracker) frontends() map[Frontend]struct{} {
-	all := make(map[Frontend]struct{}, len(l.services))
-	for _, ports := range l.services {
-		for i := range ports {
-			for _, fe := range ports[i].Frontends {
-				all[fe] = struct{}{}
-			}
-		}
-	}
-	return all
 }
 
 // The sets of package nft whose elements are the served frontends.
@@ -275,7 +268,7 @@ func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
 	return fe, true
 }
 
-// change is a number of messages that are sent as one, and what each of them does.
+// change is a batch of netlink messages, with the kind of each.
 type change struct {
 	writer
 	first uint32 // sequence number
@@ -313,8 +306,7 @@ func (c *change) reset(e *entry, box netip.Addr) {
 	c.done.reset++
 }
 
-// answers reads what the kernel had to say about the messages that were sent, which is
-// nothing for those that succeeded.
+// answers reads the errors that the kernel returned for the messages of a batch. It sends nothing for those that succeeded.
 func (c *change) answers(s *socket) (tally, error) {
 	done := c.done
 	var failed error

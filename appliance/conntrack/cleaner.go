@@ -80,8 +80,7 @@ func newCleaner(table table, log *slog.Logger) *Cleaner {
 	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), schedule: newSchedule()}
 }
 
-// Reconcile has the work done, soon and in the background. The ruleset that it follows from
-// must be in the kernel already. It never waits for the kernel.
+// Reconcile queues work for Run. The ruleset that the work follows from must be in the kernel already. It does not block.
 func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())

@@ -250,15 +250,15 @@ type Tracked struct {
 	Ending bool
 }
 
-// Scan hands each connection of the ports to each. One that comes or goes meanwhile may be missed, or seen
-// twice. The error is one after which the next look may succeed.
+// Scan calls each for every tracked connection of the ports. A connection that begins or ends during the scan may be missed, or
+// reported twice. After an error the next scan may succeed.
 func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
 	return c.scan(context.Background(), asked, func(port int, e *entry) {
 		each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
 	})
 }
 
-// scan hands each connection of the ports to each, as its entry. It ends early with ctx.
+// scan calls each for every entry of the ports, until ctx is done.
 func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
 	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 		for i := range entries {

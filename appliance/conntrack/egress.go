@@ -65,7 +65,7 @@ func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	}
 }
 
-// look has the entries of a source looked at.
+// look schedules a scan of the entries of a source.
 func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
 	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
 }
@@ -97,7 +97,7 @@ type leaving struct {
 	inside []netip.Prefix // destinations for which sources keep their addresses
 }
 
-// A flow has the ends of an entry of UDP or SCTP; that which began it is from.
+// flow identifies an entry of UDP or SCTP: from has sent its first packet, and to has received it.
 type flow struct{ from, to netip.AddrPort }
 
 // A departure has the work that remains for a leaver.

@@ -255,8 +255,8 @@ func (v *Events) lost() uint64 {
 // Close ends a Wait.
 func (v *Events) Close() error { return v.stream.Close() }
 
-// silence is the default of after how much of it the kernel forgets a TCP connection in a state
-// (nf_conntrack_proto_tcp.c tcp_timeouts), for states in which no packets are awaited.
+// silence is the timeout of a TCP connection in the kernel by its state (nf_conntrack_proto_tcp.c tcp_timeouts, the defaults), for
+// states in which no packets are expected.
 var silence = map[tcpState]time.Duration{
 	tcpSynSent: 2 * time.Minute, tcpSynReceived: time.Minute, tcpFinWait: 2 * time.Minute, tcpCloseWait: time.Minute,
 	tcpLastAck: 30 * time.Second, tcpTimeWait: 2 * time.Minute, tcpClose: 10 * time.Second,

@@ -47,8 +47,8 @@ type item struct {
 // endpoints: connections of TCP that the Service drains.
 var revoked netip.AddrPort
 
-// add takes what a change leaves to do. What was to be done for the same frontends
-// before is corrected by it: an endpoint that is back loses no connection.
+// add adds the work of a change. It replaces pending work for the same frontends, so that an endpoint that is back loses no
+// connection.
 func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	a.depart(w.Departed, now)
@@ -82,7 +82,7 @@ func (a *schedule) add(w Work, now time.Time) {
 	}
 }
 
-// place takes the addresses of the box, which change rarely.
+// place sets the addresses of the box, which change rarely.
 func (a *schedule) place(nodePorts, local []netip.Addr) {
 	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
 		return
@@ -99,7 +99,7 @@ func (a *schedule) tidy(it *item) {
 	}
 }
 
-// next is from when on the item is to be looked at, and when at the latest.
+// next returns the earliest and the latest time of the next scan of the item.
 func (it *item) next() (from, latest time.Time) {
 	if len(it.looks) > 0 {
 		from, latest = it.looks[0], it.looks[0]
@@ -249,7 +249,7 @@ func (a *schedule) draining() (n int) {
 	return n
 }
 
-// expirySet are the frontends of TCP whose Services ask for a time, for Idle and Retry.
+// expirySet has the TCP frontends whose Services set a time, the idle timeout for Idle and the time without an answer for Retry.
 type expirySet struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend

@@ -29,18 +29,6 @@ func (g group) shareOf(meta *object.ObjectMeta) group {
 	return g
 }
 
-// annotations returns the annotations of a slice of the group.
-func (g group) annotations() map[string]string {
-	var out map[string]string
-	if g.weight != "" {
-		put(&out, object.AnnotationWeight, g.weight)
-	}
-	if g.priority != "" {
-		put(&out, object.AnnotationPriority, g.priority)
-	}
-	return out
-}
-
 // placed is an endpoint with the group it belongs to.
 type placed struct {
 	group    group
@@ -200,18 +188,6 @@ func (c *Controller) noteService(s *service) {
 	if s.managedBy != managedByMirror {
 		c.note("mirror/"+s.key, nil)
 	}
-}
-
-// noteMirror notes what of an Endpoints object is not mirrored.
-func (c *Controller) noteMirror(s *service, problems []string) {
-	if len(problems) == 0 {
-		c.note("mirror/"+s.key, nil)
-		return
-	}
-	c.note("mirror/"+s.key, &Problem{
-		Object: object.RefOf(s.foreign), Field: "subsets", Reason: "NotMirrored",
-		Message: strings.Join(problems, "; "), Warning: true,
-	})
 }
 
 // addressIndex finds the holders of an address, by key.

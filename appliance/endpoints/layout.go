@@ -444,7 +444,14 @@ func (c *Controller) setMirrored(s *service) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	c.mirrored.set(s.key, slices.Compact(addrs))
-	c.noteMirror(s, problems)
+	if len(problems) == 0 {
+		c.note("mirror/"+s.key, nil)
+		return
+	}
+	c.note("mirror/"+s.key, &Problem{
+		Object: object.RefOf(s.foreign), Field: "subsets", Reason: "NotMirrored",
+		Message: strings.Join(problems, "; "), Warning: true,
+	})
 }
 
 func mirroredEndpoint(a *object.EndpointAddress, ready bool) object.Endpoint {

@@ -283,7 +283,14 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	if o.Ports == nil {
 		o.Ports = []object.EndpointPort{}
 	}
-	o.Metadata.Annotations = part.group.annotations()
+	var out map[string]string
+	if part.group.weight != "" {
+		put(&out, object.AnnotationWeight, part.group.weight)
+	}
+	if part.group.priority != "" {
+		put(&out, object.AnnotationPriority, part.group.priority)
+	}
+	o.Metadata.Annotations = out
 	meta := &s.object.Metadata
 	owner := object.OwnerReference{APIVersion: object.APIVersionCore, Kind: object.KindService, Name: name, UID: meta.UID}
 	if s.managedBy == managedByMirror {

@@ -118,7 +118,11 @@ func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (cha
 	if wanted == nil {
 		return false
 	}
-	slots := p.move(apportion(p.bound(wanted), len(p.slots)))
+	index := make(map[netip.AddrPort]int, len(p.members))
+	for i, m := range p.members {
+		index[m.at] = i
+	}
+	slots := move(p.slots, index, apportion(p.bound(wanted), len(p.slots)), p.members)
 	if slices.Equal(slots, p.slots) {
 		return false
 	}
@@ -227,15 +231,6 @@ func (p *Pool) bound(wanted []float64) []float64 {
 		}
 	}
 	return wanted
-}
-
-// move gives each member so many slots, and leaves as many as possible where they are.
-func (p *Pool) move(wanted []int) []netip.AddrPort {
-	index := make(map[netip.AddrPort]int, len(p.members))
-	for i, m := range p.members {
-		index[m.at] = i
-	}
-	return move(p.slots, index, wanted, p.members)
 }
 
 func move(slots []netip.AddrPort, index map[netip.AddrPort]int, wanted []int, members []*member) []netip.AddrPort {

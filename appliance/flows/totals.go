@@ -354,7 +354,7 @@ func (b *Totals) Lost() uint64 {
 func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.portOf(e.Connection)
+	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: e.Connection.To.Addr(), Family: e.Connection.Family, Protocol: e.Connection.Protocol, Port: e.Connection.To.Port()}, b.ranges, b.nodePorts)
 	if !e.Over {
 		if p != nil && p.logged && len(b.begun) < maxBegun {
 			b.begun[e.ID] = begun{now, p}
@@ -404,11 +404,6 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 		p.endpoints[at] = r
 	}
 	return r
-}
-
-func (b *Totals) portOf(c *conntrack.Connection) *port {
-	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}, b.ranges, b.nodePorts)
-	return p
 }
 
 // Snapshot is a look through the connection tracking table. One at a time is under way.

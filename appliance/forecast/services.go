@@ -51,7 +51,7 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	for _, list := range []struct {
 		of      string
 		was, is []string
-	}{{wire.OfFrontend, texts(was.Frontends, frontend), texts(is.Frontends, frontend)}, {wire.OfEndpoint, endpoints(was), endpoints(is)}} {
+	}{{wire.OfFrontend, resolve.Texts(was.Frontends, frontend), resolve.Texts(is.Frontends, frontend)}, {wire.OfEndpoint, endpoints(was), endpoints(is)}} {
 		for _, name := range list.was {
 			if !slices.Contains(list.is, name) {
 				add(wire.Ends, list.of, name)
@@ -77,7 +77,7 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	differ(wire.OfPort, "", portAspects(was), portAspects(is))
 	for i := range is.Frontends {
 		name := frontend(is.Frontends[i])
-		if at := slices.Index(texts(was.Frontends, frontend), name); at >= 0 {
+		if at := slices.Index(resolve.Texts(was.Frontends, frontend), name); at >= 0 {
 			differ(wire.OfFrontend, name, frontendAspects(&was.Frontends[at]), frontendAspects(&is.Frontends[i]))
 		}
 	}
@@ -90,27 +90,14 @@ func endpoints(p *nft.ServicePort) (names []string) {
 	for _, ap := range slices.Concat(p.Pools[:]...) {
 		if !seen[ap] {
 			seen[ap] = true
-			names = append(names, endpoint(ap))
+			names = append(names, nft.EndpointText(ap))
 		}
 	}
 	return names
 }
 
 // frontend is the address and port of a frontend, of a node port the port alone.
-func frontend(f nft.Frontend) string {
-	if !f.Addr.IsValid() {
-		return f.PortText()
-	}
-	return netip.AddrPortFrom(f.Addr, f.Port).String() + when(f.IsRange(), "-%d", f.Last)
-}
-
-// endpoint is an endpoint; of a range of ports the address alone.
-func endpoint(ap netip.AddrPort) string {
-	if ap.Port() == 0 {
-		return ap.Addr().String()
-	}
-	return ap.String()
-}
+func frontend(f nft.Frontend) string { return strings.TrimPrefix(f.Text(), ":") }
 
 // aspect is something that a port or frontend has in any case, with its value in words.
 type aspect struct{ name, value string }
@@ -121,17 +108,17 @@ func portAspects(p *nft.ServicePort) []aspect {
 	o, l := p.AffinityOptions, p.Limits
 	return []aspect{
 		{"balance", cmp.Or(resolve.BalanceName(p.Balance), "random")},
-		{"weights", words(" ", texts(weights, func(ap netip.AddrPort) string {
-			return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[nft.PoolCluster][ap])
+		{"weights", words(" ", resolve.Texts(weights, func(ap netip.AddrPort) string {
+			return fmt.Sprintf("%s=%d", nft.EndpointText(ap), p.Weights[nft.PoolCluster][ap])
 		})...)},
 		{"refused share", when(p.Refused[nft.PoolCluster] > 0, "%d", p.Refused[nft.PoolCluster])},
 		{"slots", resolve.Choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
-		{"local endpoints", words(" ", slices.Sorted(slices.Values(texts(p.Pools[nft.PoolLocal], endpoint)))...)},
+		{"local endpoints", words(" ", slices.Sorted(slices.Values(resolve.Texts(p.Pools[nft.PoolLocal], nft.EndpointText)))...)},
 		{"session affinity", words(", ", when(p.Affinity > 0, "%v%s", p.Affinity, client(o.PrefixLen)), when(o.WholeService, "for all ports of the Service"), when(o.Refresh, "again with each answer"))},
 		{"idle timeout", cmp.Or(when(p.Idle > 0, "%v", p.Idle), "the host's")},
 		{"limits", words(", ", when(l.Rate.Count > 0, "%v", l.Rate), when(l.ClientRate.Count > 0, "%v%s", l.ClientRate, client(l.ClientRatePrefix)),
 			when(l.ClientConnections > 0, "%d open%s", l.ClientConnections, client(l.ClientConnectionsPrefix)))},
-		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", &p.Egress, strings.Join(texts(p.Egress.Sources, netip.Addr.String), ", ")))},
+		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", &p.Egress, strings.Join(resolve.Texts(p.Egress.Sources, netip.Addr.String), ", ")))},
 		{"relay", words("", when(p.Relayed(), "%v", p.Relay[nft.PoolCluster]))},
 	}
 }
@@ -142,11 +129,11 @@ func frontendAspects(f *nft.Frontend) []aspect {
 	}
 	clients := "everybody"
 	if f.Sources != nil {
-		clients = words(" ", slices.Sorted(slices.Values(texts(f.Sources, netip.Prefix.String)))...)
+		clients = words(" ", slices.Sorted(slices.Values(resolve.Texts(f.Sources, netip.Prefix.String)))...)
 	}
 	if f.Sets != nil {
 		name := func(s *nft.SourceSet) string { return s.Name }
-		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(texts(f.Sets.Deny, name), " "))
+		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(resolve.Texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(resolve.Texts(f.Sets.Deny, name), " "))
 	}
 	return []aspect{
 		{"clients outside", route(f.External)},
@@ -170,14 +157,6 @@ func when(is bool, format string, args ...any) string {
 // words joins those texts that are not empty; "none": all are.
 func words(with string, all ...string) string {
 	return cmp.Or(strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), with), "none")
-}
-
-func texts[T any](all []T, text func(T) string) []string {
-	list := make([]string, len(all))
-	for i := range all {
-		list[i] = text(all[i])
-	}
-	return list
 }
 
 // Tables lists what a transition of the Compiler of a nft.Fork changes, in the order of nft.Families, the parts of a

@@ -61,7 +61,11 @@ func (p *plan) generate() {
 		done[l.port] = true
 		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: l.port, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
 		if r := p.firstOf(l); r == nil {
-			p.without(svc, l, families)
+			for _, family := range families {
+				s := p.slice(svc, group{}, "", family, l, nil)
+				delete(s.Metadata.Annotations, object.AnnotationShare)
+				p.out.Generated = append(p.out.Generated, s)
+			}
 		} else if l.isNamed() {
 			p.lead(svc, l, families)
 		} else {
@@ -86,15 +90,6 @@ func (p *plan) firstOf(of *listener) (first *route) {
 		}
 	}
 	return first
-}
-
-// without makes the empty EndpointSlices of a port without a route: it has no endpoints on purpose.
-func (p *plan) without(svc *object.Service, l *listener, families []string) {
-	for _, family := range families {
-		s := p.slice(svc, group{}, "", family, l, nil)
-		delete(s.Metadata.Annotations, object.AnnotationShare)
-		p.out.Generated = append(p.out.Generated, s)
-	}
 }
 
 // service makes a Service of the Gateway, without ports.

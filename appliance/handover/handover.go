@@ -15,6 +15,9 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 // ErrRequested is the cause of the end of a context when the process is to hand over to a new program.
@@ -134,17 +137,7 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 	s.mu.Lock()
 	delete(s.drops, name) // it would take the new one away
 	s.mu.Unlock()
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	failed := raw.Control(func(fd uintptr) {
-		err = s.send("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd)))
-	})
-	if err == nil {
-		err = failed
-	}
-	return err
+	return listen.ControlOf(conn, func(fd int) error { return s.send("FDSTORE=1\nFDNAME="+name, unix.UnixRights(fd)) })
 }
 
 // Drop has systemd close what it keeps under a name. It never waits either: while systemd reads nothing, it is tried
@@ -190,10 +183,8 @@ func Notify(ctx context.Context, state string) error {
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, notifyAgain) {
 			return err
-		case <-time.After(notifyAgain):
 		}
 	}
 }

@@ -9,7 +9,7 @@
 //   - Changed is signaled only when the problems differ from those before.
 //   - Nothing runs while nothing changes and no listener is missing.
 //
-// TCP and UDP open the sockets of addresses that an operator wrote. The package must not log.
+// TCP and UDP open the sockets of addresses that an operator wrote, Control sets options of sockets. The package must not log.
 //
 //	r := listen.NewReconciler[Problem](5 * time.Second)
 //	go r.Run(ctx, func() (problems []Problem, retry bool) { ... })

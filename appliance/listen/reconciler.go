@@ -94,12 +94,25 @@ func isEvery(host string) bool { return host == "" || host == "::" }
 // both makes IPv6 sockets that accept IPv4 clients too. For "tcp" package net makes an IPv4 socket of [::] on a host
 // without 127.0.0.1, where its test for mapped addresses fails.
 var both = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) {
-		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0)
+	return Control(c, func(fd int) error {
+		return os.NewSyscallError("setsockopt IPV6_V6ONLY", syscall.SetsockoptInt(fd, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0))
 	})
-	return errors.Join(err, os.NewSyscallError("setsockopt IPV6_V6ONLY", failed))
 }}
+
+// Control calls f with the descriptor of a socket, and returns its error, or that of a closed socket.
+func Control(c syscall.RawConn, f func(fd int) error) (err error) {
+	closed := c.Control(func(fd uintptr) { err = f(int(fd)) })
+	return errors.Join(closed, err)
+}
+
+// ControlOf is Control of a connection.
+func ControlOf(c syscall.Conn, f func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return Control(raw, f)
+}
 
 // Advice returns the next step after a failure to listen on a port. sockets are the socket
 // types for ss ("t", "tu"); alternative is what else the Service may get ("another node port").

@@ -127,7 +127,15 @@ func (f *Facts) readRoutes(h *netlink.Handle) error {
 		}
 		best, found := netlink.Route{}, false
 		for _, r := range routes {
-			f.addGateways(r)
+			hops := []net.IP{r.Gw}
+			for _, hop := range r.MultiPath {
+				hops = append(hops, hop.Gw)
+			}
+			for _, ip := range hops {
+				if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() {
+					f.Gateways = append(f.Gateways, a.Unmap())
+				}
+			}
 			f.addConnected(r)
 			if isDefault(r) && (!found || r.Priority < best.Priority) {
 				best, found = r, true
@@ -144,18 +152,6 @@ func isDefault(r netlink.Route) bool {
 	}
 	ones, _ := r.Dst.Mask.Size()
 	return ones == 0
-}
-
-func (f *Facts) addGateways(r netlink.Route) {
-	hops := []net.IP{r.Gw}
-	for _, hop := range r.MultiPath {
-		hops = append(hops, hop.Gw)
-	}
-	for _, ip := range hops {
-		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() {
-			f.Gateways = append(f.Gateways, a.Unmap())
-		}
-	}
 }
 
 func (f *Facts) addConnected(r netlink.Route) {

@@ -26,8 +26,8 @@ const announcerPatience = 30 * time.Second
 // a problem.
 const differencePatience = 10 * time.Second
 
-// Announcements keeps the Book of addresses that are to be announced up to date, and writes Events when an
-// address is announced or withdrawn.
+// Announcements keeps the Registry of addresses that are to be announced up to date, and writes Events when an address is
+// announced or withdrawn.
 type Announcements struct {
 	reconcile.NopPart
 	book    *announcements.Registry
@@ -217,8 +217,8 @@ const nowherePatience = 5 * time.Second
 // mostUnanswered bounds the addresses without an answer to neighbors that are looked at.
 const mostUnanswered = 1000
 
-// nowhere are the problems of Services with an address that has to be announced, since it lies in an advertised pool or
-// in a network of the box where nothing answers for it, and is announced nowhere.
+// nowhere returns a problem for each Service with an address that has to be announced and is announced nowhere: one in an
+// advertised pool, or in a network of the box where nothing answers for it.
 func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []resolve.Problem) {
 	silent := map[string]*wire.Unanswered{}
 	for i := range unanswered {
@@ -296,8 +296,8 @@ func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	return p
 }
 
-// look brings the problems of addresses that are announced nowhere up to date, and gives the time after which to look
-// again; 0: only after a change.
+// look updates the problems of addresses that are announced nowhere. It returns the time after which to call it again; 0: after
+// the next change.
 func (a *Announcements) look(now time.Time) (again time.Duration) {
 	all := a.book.List()
 	unanswered, _ := a.unanswered(mostUnanswered)

@@ -23,8 +23,8 @@ type sampler interface {
 	Close() error
 }
 
-// Balance sets the weights of endpoints by what happens: least-connection by open connections, and slow
-// start by time. While no Service asks for either it does nothing.
+// Balance sets the weights of endpoints at run time: by their open connections for least-connection, and by their age for slow
+// start. While no Service asks for either it does nothing.
 type Balance struct {
 	reconcile.NopPart
 	log     *slog.Logger
@@ -231,7 +231,7 @@ func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// plan takes a Service, and reports whether it is, or was, one to look after. The caller holds mu.
+// plan records a Service, and reports whether it has, or had, ports with weights that Balance sets. The caller holds mu.
 func (b *Balance) plan(svc *reconcile.Service) bool {
 	had := b.services[svc.Key]
 	var keys []portKey
@@ -441,7 +441,8 @@ func (b *Balance) rebalance(at *balanced, now time.Time) (changed bool) {
 	return changed
 }
 
-// setErr keeps the error of the last look, and reports whether there was none before, or is none any more.
+// setErr stores the error of the last look, and reports whether problems changed: an error came after none, or none after an
+// error.
 func (b *Balance) setErr(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -65,7 +65,7 @@ func (b *Bridged) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// renew looks at all Services, after a change of the host.
+// renew calls note for all Services, after a change of the host.
 func (b *Bridged) renew() {
 	clear(b.services)
 	if b.facts == nil || len(b.settings) == 0 {
@@ -77,7 +77,7 @@ func (b *Bridged) renew() {
 	}
 }
 
-// note looks at one Service.
+// note records whether a Service has endpoints behind a bridge.
 func (b *Bridged) note(key string, ports []nft.ServicePort) {
 	delete(b.services, key)
 	if strings.HasPrefix(key, "?") { // what the kernel serves and no object declares has no name

@@ -183,8 +183,8 @@ func (f *Fullness) Name() string { return "full endpoints" }
 // Run implements reconcile.Part.
 func (f *Fullness) Run(ctx context.Context) error { return f.counting.Run(ctx) }
 
-// Adopt implements reconcile.Part. Until connections are counted, full endpoints are those that the kernel was
-// left without: so a restart changes nothing.
+// Adopt implements reconcile.Part. Until connections are counted, an endpoint counts as full if the kernel did not use it before
+// the restart, so that a restart changes nothing.
 func (f *Fullness) Adopt(have nft.Ruleset) {
 	served := sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return reconcile.ServedBefore(have) })
 	f.kernel.Store(&served)
@@ -206,7 +206,7 @@ func (f *Fullness) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// wasLeftOut reports whether the kernel served a port before this process, and not by this endpoint.
+// wasLeftOut reports whether the kernel served a port before this process, but not by this endpoint.
 func (f *Fullness) wasLeftOut(l *resolve.Limited, proto nft.Protocol, endpoint netip.AddrPort) (served bool) {
 	kernel := f.kernel.Load()
 	if kernel == nil {

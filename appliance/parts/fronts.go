@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// fronts makes what the relay does with TLS and HTTP from annotations and Secrets.
+// fronts builds the TLS and HTTP configuration of relayed ports from annotations and Secrets.
 type fronts struct {
 	keeper *tlsterm.Keeper
 	made   map[string]map[string]*madeFront // by Service and port
@@ -113,7 +113,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// make is the Front that is asked for; the one before if nothing of it is different.
+// make returns the Front that annotations ask for; the one before if nothing changed.
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {
@@ -363,7 +363,7 @@ func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool)
 	return list
 }
 
-// problems are names that lead nowhere.
+// problems returns a problem for each server name that leads to a Service without a port for it.
 func (n *names) problems() (list []resolve.Problem) {
 	for _, key := range slices.Sorted(maps.Keys(n.naming)) {
 		svc := n.naming[key]

@@ -88,7 +88,7 @@ func (h *Health) Run(ctx context.Context) error {
 	return nil
 }
 
-// flipped sorts out which Services a flip makes a difference to.
+// flipped has the Services planned again that changed verdicts make a difference to.
 func (h *Health) flipped() {
 	keys := h.prober.Flipped()
 	h.mu.Lock()
@@ -153,8 +153,8 @@ func (h *Health) refreshProblems() bool {
 // lateBy is the factor by which an interval must exceed the requested one to be a problem.
 const lateBy = 1.2
 
-// hostProblems returns what keeps checks from being made as they are to be. Their texts change only
-// when the problem does.
+// hostProblems returns the problems of this host that delay health checks, or leave some out. Their texts change only when the
+// problem does.
 func hostProblems(s prober.Stats) []resolve.Problem {
 	var list []resolve.Problem
 	warn := func(reason, format string, args ...any) {
@@ -207,7 +207,16 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		}
 		now := svc.Health
 		h.mu.Lock()
-		h.count(before, now)
+		if len(before.Checked) > 0 {
+			h.asked--
+		}
+		if len(now.Checked) > 0 {
+			h.asked++
+		}
+		if h.asked > 0 && !h.watched {
+			h.watched = true
+			h.first <- struct{}{} // has room: watch took the last one before it cleared watched
+		}
 		h.opened += now.FailingOpen - before.FailingOpen
 		if h.services[svc.Key] = now; len(now.Checked)+len(now.Demoted)+len(now.Dead) == 0 {
 			delete(h.services, svc.Key)
@@ -218,21 +227,6 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		h.queueReplan(svc.Key) // it may have flipped while it was planned
 		h.mu.Unlock()
 		h.report(svc.Key, before.Checked, now.Checked)
-	}
-}
-
-// count keeps the number of Services with endpoints that are checked, and has watch begin with the
-// first one. The caller holds mu.
-func (h *Health) count(before, now resolve.Health) {
-	if len(before.Checked) > 0 {
-		h.asked--
-	}
-	if len(now.Checked) > 0 {
-		h.asked++
-	}
-	if h.asked > 0 && !h.watched {
-		h.watched = true
-		h.first <- struct{}{} // has room: watch took the last one before it cleared watched
 	}
 }
 
@@ -344,7 +338,7 @@ func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 	return all
 }
 
-// picked are the Services that State is about. What they hold is never changed afterwards.
+// picked returns the health of the Services that State lists. The values are never changed afterwards.
 func (h *Health) picked(namespace, name string) map[string]resolve.Health {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -406,7 +406,8 @@ func (r *Relay) Problems() []resolve.Problem {
 	return append(list, overloadProblems(r.relay.Overloaded())...)
 }
 
-// overloadProblems are about ports that refuse clients. One whose clients circulate is full for that reason.
+// overloadProblems returns the problems of ports that refuse clients. A port whose clients go round in a loop of relays has the
+// problem of the loop alone, which fills it.
 func overloadProblems(all []relay.Overloaded) (list []resolve.Problem) {
 	for _, c := range all {
 		loop := c

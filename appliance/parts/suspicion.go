@@ -49,8 +49,8 @@ type Found struct {
 	Apart bool
 }
 
-// Suspicion has endpoints asked to which connections of clients failed, and a Service planned again when one of its
-// endpoints turns out to be dead, or accepts connections again.
+// Suspicion probes endpoints to which connections of clients failed. A Service is planned again when one of its endpoints turns
+// out to be dead, or accepts connections again.
 type Suspicion struct {
 	reconcile.NopPart
 	// History keeps since when endpoints are dead; nil: since this process has found it.
@@ -191,7 +191,7 @@ func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	s.suspect(found, e.Endpoint)
 }
 
-// suspect has an endpoint asked, by its health check if it has one.
+// suspect probes an endpoint, by its health check if it has one.
 func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.Hasten(found.Service, endpoint) {
 		return
@@ -199,12 +199,12 @@ func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	s.prove(endpoint, health.New)
 }
 
-// prove has an endpoint asked.
+// prove probes an endpoint.
 func (s *Suspicion) prove(endpoint netip.AddrPort, start health.State) {
 	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint), Start: start, Past: pastOf(s.History, deadKey(endpoint))}})
 }
 
-// leave ends asking an endpoint.
+// leave ends the probes of an endpoint.
 func (s *Suspicion) leave(endpoint netip.AddrPort) {
 	s.prober.Set(endpoint.String(), nil)
 	s.History.Note(deadKey(endpoint), "", "", time.Now())
@@ -214,7 +214,7 @@ func proofOf(endpoint netip.AddrPort) health.Target {
 	return health.Target{Addr: endpoint, Check: health.ProofCheck}
 }
 
-// flipped takes the outcomes of questions.
+// flipped takes the results of probes.
 func (s *Suspicion) flipped() {
 	for _, name := range s.prober.Flipped() {
 		endpoint, err := netip.ParseAddrPort(name)
@@ -271,7 +271,15 @@ func (s *Suspicion) look(ctx context.Context) {
 			s.log.Debug("unanswered connections are not seen", "err", err)
 		}
 		cost := time.Since(began)
-		s.correct()
+		for endpoint, dead := range s.book.Dead() {
+			verdict, known := s.prober.Verdict(proofOf(endpoint))
+			if !known || verdict.Failures == 0 {
+				continue
+			}
+			if now := health.DeadOf(verdict); now.Why != dead.Why {
+				s.Changed(resolve.Plans(s.book.Correct(endpoint, now)...)...)
+			}
+		}
 		for _, endpoint := range s.book.Undecided(began) {
 			if _, dead := s.book.Dead()[endpoint]; !dead {
 				s.prober.Set(endpoint.String(), nil)
@@ -290,20 +298,6 @@ func (s *Suspicion) look(ctx context.Context) {
 		s.ration(ctx, entries > crowded && !eject)
 		return time.Now().Add(pause)
 	})
-}
-
-// correct notes how dead endpoints fail now: one that refused may be gone, and of one that was out before this process it
-// is not known.
-func (s *Suspicion) correct() {
-	for endpoint, dead := range s.book.Dead() {
-		verdict, known := s.prober.Verdict(proofOf(endpoint))
-		if !known || verdict.Failures == 0 {
-			continue
-		}
-		if now := health.DeadOf(verdict); now.Why != dead.Why {
-			s.Changed(resolve.Plans(s.book.Correct(endpoint, now)...)...)
-		}
-	}
 }
 
 // ration reads refusals for a second and pauses until the next look where connections are many, as the kernel prepares
@@ -388,8 +382,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// askAgain has the endpoints asked that were dead before this process: without connections of clients nothing else would
-// show that they still are.
+// askAgain probes the endpoints that were dead before this process: without connections of clients nothing else would show that
+// they still are.
 func (s *Suspicion) askAgain() {
 	if s.asked || !s.always {
 		return

@@ -377,7 +377,8 @@ func (s *schedule) hasten(t *target, now time.Duration) {
 
 // take lists the probes that are to begin now.
 func (s *schedule) take(now time.Duration, batch []probe) []probe {
-	s.fill(now)
+	s.tokens = min(s.tokens+(now-s.filled).Seconds()*float64(s.limit.rate), burst(s.limit))
+	s.filled = now
 	s.full, s.behind = false, 0
 	for len(s.due) > 0 && s.due[0].timing.at <= now {
 		t := s.due[0]
@@ -415,12 +416,6 @@ func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 		s.push(t, at)
 	}
 	return !wait
-}
-
-// fill adds the units of the time since it was last called.
-func (s *schedule) fill(now time.Duration) {
-	s.tokens = min(s.tokens+(now-s.filled).Seconds()*float64(s.limit.rate), burst(s.limit))
-	s.filled = now
 }
 
 // burst is the most units that begin at once: those of a tenth of a second.

@@ -221,8 +221,8 @@ const (
 	maxTrials = 500
 )
 
-// refusal gives the operation that the kernel refuses, if an error is about what it was
-// asked for rather than about its own state.
+// refusal returns the operation that the kernel refused; false for an error that is about the state of the kernel, and not about
+// the request.
 func refusal(err error) (*kernel.OpError, bool) {
 	refused, ok := errors.AsType[*kernel.OpError](err)
 	if !ok || errors.Is(err, kernel.ErrPermission) || isExhausted(refused) {

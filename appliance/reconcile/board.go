@@ -160,8 +160,8 @@ func (b *Board) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// upTo is the revision up to which everything is programmed that is to be programmed: when
-// the kernel has all that concerns it, what came later is no change to it.
+// upTo returns the revision up to which the kernel has everything. Revisions after the last one that concerns the kernel count as
+// programmed.
 func upTo(programmed, accepted, concerning uint64) uint64 {
 	if programmed >= concerning {
 		return max(programmed, accepted)
@@ -226,7 +226,7 @@ func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// until waits until something holds, which is looked at with the lock.
+// until waits until holds returns true, which is called with the lock held.
 func (b *Board) until(ctx context.Context, holds func() bool) error {
 	for {
 		b.mu.Lock()
@@ -246,7 +246,7 @@ func (b *Board) until(ctx context.Context, holds func() bool) error {
 // Release implements api.Backend.
 func (b *Board) Release(ctx context.Context) (wire.Released, error) { return b.release(ctx) }
 
-// why returns the reason for which a caller waited in vain.
+// why returns the error of a wait that ended before its condition held.
 func (b *Board) why(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Grants is the Part that keeps what every Service has of what it asks for, for requests of the API,
-// which read it without waiting for the loop.
+// Grants is the Part that keeps the ports of every Service as they are planned, for the API, which reads them without waiting for
+// the loop.
 type Grants struct {
 	NopPart
 	mu  sync.RWMutex
@@ -78,7 +78,7 @@ func samePlaces(a, b nft.ServicePort) bool {
 		})
 }
 
-// place finds out whether a Service is near.
+// place records in near whether a Service has an address in a network of the box.
 func (g *Grants) place(key string) {
 	delete(g.near, key)
 	for _, p := range g.of[key] {
@@ -126,10 +126,10 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Name:      portName,
 			Protocol:  p.Protocol.Name(),
 			Family:    p.Family.Name(),
-			Frontends: texts(p.Frontends, nft.Frontend.Text),
+			Frontends: resolve.Texts(p.Frontends, nft.Frontend.Text),
 			Balance:   resolve.BalanceName(p.Balance),
-			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
-			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
+			Endpoints: resolve.Texts(p.Pools[nft.PoolCluster], nft.EndpointText),
+			Local:     resolve.Texts(p.Pools[nft.PoolLocal], nft.EndpointText),
 			Fast:      p.Fast && box.Fast != nil, Slow: p.Slow,
 		}
 		for i := range p.Frontends {
@@ -194,14 +194,6 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	return list, more
 }
 
-// endpointText is an endpoint; of a range of ports, the address alone.
-func endpointText(ap netip.AddrPort) string {
-	if ap.Port() == 0 {
-		return ap.Addr().String()
-	}
-	return ap.String()
-}
-
 // balanceState adds the shares of a port's endpoints, and the endpoint of the next connection of a client of its family.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
 	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
@@ -217,12 +209,12 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 				if s.Weights == nil {
 					s.Weights = map[string]uint16{}
 				}
-				s.Weights[endpointText(ap)] = w
+				s.Weights[nft.EndpointText(ap)] = w
 			}
 		}
 	}
 	s.Refused = p.RefusedShare(nft.PoolCluster)
-	s.Starting = texts(p.Starting, netip.AddrPort.String)
+	s.Starting = resolve.Texts(p.Starting, netip.AddrPort.String)
 	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return
 	}
@@ -241,7 +233,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1 && p.Refused[pool] == 0
 		if ap, ok := p.Choice(fe, pool)(client); ok && known {
 			if chosen.Refused = !ap.IsValid(); !chosen.Refused {
-				chosen.Endpoint = endpointText(ap)
+				chosen.Endpoint = nft.EndpointText(ap)
 			}
 		}
 		s.Chosen = append(s.Chosen, chosen)
@@ -297,12 +289,4 @@ func frontendAddrs(p *nft.ServicePort) (addrs []netip.Addr) {
 func sortedAddrs(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
-}
-
-func texts[T any](list []T, text func(T) string) []string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = text(v)
-	}
-	return out
 }

@@ -205,7 +205,7 @@ func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now ti
 	return store.Wait
 }
 
-// pass notes that so many Services go.
+// pass records that so many Services are removed.
 func (b *RemovalGuard) pass(services int, now time.Time) {
 	if services > 0 {
 		b.passed = append(b.passed, passage{now, services})
@@ -219,7 +219,7 @@ func (b *RemovalGuard) pass(services int, now time.Time) {
 // over ends a wait.
 func (b *RemovalGuard) over() { b.waiting = 0 }
 
-// Failed takes the last decision back: nothing came of it.
+// Failed undoes the last decision, as the store did not take the files.
 func (b *RemovalGuard) Failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -517,7 +517,7 @@ type Opener interface {
 	Close(resolve.Need)
 }
 
-// Tuner is a Part that sets the weights of a port's endpoints by what happens. It is called from several goroutines at once.
+// Tuner is a Part that sets the weights of a port's endpoints at run time. It is called from several goroutines at once.
 type Tuner interface {
 	// Tune sets Weights, Tables and Starting of a port that is balanced by open connections, or has a slow start (0: none).
 	// served returns what the kernel served before this process; nil after the first plan.

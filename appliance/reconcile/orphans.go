@@ -180,15 +180,6 @@ func (o *Orphans) drop(key string, goes func(frontend) bool) {
 	}
 }
 
-// release gives up all of them, and counts them.
-func (o *Orphans) release() int {
-	n := o.frontends()
-	for key := range o.ports {
-		o.drop(key, func(frontend) bool { return true })
-	}
-	return n
-}
-
 // take gives the orphans that have changed since the last call, as Services without a name; those
 // without ports are gone.
 func (o *Orphans) take() (changed []Service) {
@@ -241,7 +232,10 @@ func (l *Loop) release() (r wire.Released) {
 		l.log.Info("what vanished from the manifests is released", "services", r.Services, "files", r.Files)
 	}
 	if o := l.planner.orphans; o != nil && l.adopted {
-		r.Frontends = o.release()
+		r.Frontends = o.frontends()
+		for key := range o.ports {
+			o.drop(key, func(frontend) bool { return true })
+		}
 		l.log.Info("what the kernel serves and no object declares is released", "frontends", r.Frontends)
 	}
 	return r

@@ -191,7 +191,15 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 		delete(u.probed, service)
 	}
 	if u.by != nil {
-		u.forget(service)
+		namespace, _, _ := strings.Cut(service, "/")
+		for _, name := range u.of[service] {
+			pod := namedPod{namespace, name}
+			if users := slices.DeleteFunc(u.by[pod], func(s string) bool { return s == service }); len(users) > 0 {
+				u.by[pod] = users
+			} else {
+				delete(u.by, pod)
+			}
+		}
 	}
 	delete(u.of, service)
 	if len(out.Pods) == 0 {
@@ -209,19 +217,6 @@ func (u *podUsers) note(service string) {
 	for _, name := range u.of[service] {
 		pod := namedPod{namespace, name}
 		u.by[pod] = append(u.by[pod], service)
-	}
-}
-
-// forget takes the Pods of a Service out of by.
-func (u *podUsers) forget(service string) {
-	namespace, _, _ := strings.Cut(service, "/")
-	for _, name := range u.of[service] {
-		pod := namedPod{namespace, name}
-		if users := slices.DeleteFunc(u.by[pod], func(s string) bool { return s == service }); len(users) > 0 {
-			u.by[pod] = users
-		} else {
-			delete(u.by, pod)
-		}
 	}
 }
 
@@ -304,7 +299,7 @@ type ForeseeAnswer struct {
 	Err error
 }
 
-// answer answers, if somebody has asked.
+// answer sends the answer; a nil ask is none.
 func (ask *ForeseeAsk) answer(l *Loop) {
 	if ask.Done != nil {
 		f, err := l.foresee(&ask.Foresee)

@@ -249,7 +249,13 @@ func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	case c.how.By == RoundRobin && c.weights != nil:
 		return c.nextByWeight(tried)
 	case c.how.By == RoundRobin:
-		return c.next(tried)
+		for i := range c.inTurn {
+			if e := c.endpoints[i]; !slices.Contains(tried, e) {
+				c.last = e
+				return e, true
+			}
+		}
+		return netip.AddrPort{}, false
 	}
 	return c.drawn(tried)
 }
@@ -273,17 +279,6 @@ func (c *balancer) inTurn(yield func(int) bool) {
 			return
 		}
 	}
-}
-
-// next gives the turn to the endpoint after the last one that was not tried.
-func (c *balancer) next(tried []netip.AddrPort) (netip.AddrPort, bool) {
-	for i := range c.inTurn {
-		if e := c.endpoints[i]; !slices.Contains(tried, e) {
-			c.last = e
-			return e, true
-		}
-	}
-	return netip.AddrPort{}, false
 }
 
 // nextByWeight gives the turn to the endpoint with the largest credit. Each turn adds its weight to the credit of

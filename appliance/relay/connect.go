@@ -17,6 +17,8 @@ import (
 
 	proxyproto "github.com/pires/go-proxyproto"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // errNoEndpoint means that a Port has no endpoint.
@@ -252,20 +254,12 @@ func networkOf(protocol string, addr netip.Addr) string {
 
 // asOthers lets a socket have an address that this host does not have (ip(7), IP_TRANSPARENT), and a port
 // that the kernel finds while it connects (IP_BIND_ADDRESS_NO_PORT).
-func asOthers(network, _ string, c syscall.RawConn) (err error) {
+func asOthers(network, _ string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
 	if network == "tcp6" {
 		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	}
-	failed := c.Control(func(fd uintptr) {
-		if err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), level, option, 1)); err == nil {
-			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
-		}
-	})
-	if err == nil {
-		err = failed
-	}
-	return err
+	return errors.Join(setInt(c, level, option, 1), setInt(c, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 }
 
 // Origin finds what a UDP client sent to before the kernel redirected it to one of the listeners.
@@ -336,9 +330,9 @@ func sendHops(network string, c syscall.RawConn, hops int) error {
 func isIPv6(network string) bool { return network[len(network)-1] == '6' }
 
 func setInt(c syscall.RawConn, level, option, value int) error {
-	var failed error
-	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, option, value) })
-	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
+	return listen.Control(c, func(fd int) error {
+		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, level, option, value))
+	})
 }
 
 // hopsOf returns with how many hops the handshake of a client came, or over IPv6 its newest packet; 0: it is not known. The kernel

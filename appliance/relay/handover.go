@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // State hands a Relay over to the next program: descriptors by their numbers, each with its use.
@@ -110,11 +112,7 @@ func (s *State) Descriptors() (all []int) {
 
 // hold keeps a socket open and returns its descriptor.
 func (s *State) hold(c syscall.Conn) (fd int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
+	if err := listen.ControlOf(c, func(n int) error { fd = n; return nil }); err != nil {
 		return 0, err
 	}
 	s.conns = append(s.conns, c)

@@ -491,15 +491,6 @@ func (o *loopback) listenUDP(p Port) (listener, error) {
 	return l, nil
 }
 
-// endTCP pauses or closes the listeners for TCP.
-func (o *loopback) endTCP(end func(*tcpListener)) {
-	for _, l := range o.open {
-		if l, is := l.(*loopbackTCP); is {
-			end(l.tcpListener)
-		}
-	}
-}
-
 // pause has all listeners rest, and hands them over.
 func (o *loopback) pause() {
 	for k, l := range o.open {

@@ -180,7 +180,11 @@ func (r *Relay) drainLast(leave bool) {
 	if leave {
 		end = (*tcpListener).pause
 	}
-	r.loopback.endTCP(end)
+	for _, l := range r.loopback.open {
+		if l, is := l.(*loopbackTCP); is {
+			end(l.tcpListener)
+		}
+	}
 	r.fronts.endTCP(end)
 	ctx, cancel := context.WithTimeout(context.Background(), r.limits.lastDrain)
 	defer cancel()
@@ -330,14 +334,12 @@ func reset(c *net.TCPConn) {
 
 // silence asks the kernel for how long an end has sent nothing; 0 when the connection is closed.
 func silence(c *net.TCPConn) (d time.Duration) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) { // a closed connection has no information
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+	_ = listen.ControlOf(c, func(fd int) error { // a closed connection has no information
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
 			d = time.Duration(info.Last_data_recv) * time.Millisecond
 		}
+		return err
 	})
 	return d
 }

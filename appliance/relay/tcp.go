@@ -67,19 +67,8 @@ func (l *tcpListener) countHops(at netip.AddrPort) {
 
 // keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
 func keepAlive(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) {
-		for _, option := range []struct{ level, name, value int }{
-			{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAliveEvery.Seconds())},
-			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAliveEvery.Seconds())},
-		} {
-			if failed = unix.SetsockoptInt(int(fd), option.level, option.name, option.value); failed != nil {
-				return
-			}
-		}
-	})
-	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
+	every := int(keepAliveEvery.Seconds())
+	return errors.Join(setInt(c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every))
 }
 
 // start begins to serve clients, whose connections last until ctx is done.

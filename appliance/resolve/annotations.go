@@ -233,14 +233,6 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
-// readEndpointConnections reads the limit of open connections of an endpoint.
-func (r *resolver) readEndpointConnections() {
-	r.out.EndpointConnections = r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
-	if r.out.EndpointConnections > 0 && r.relayed.Asked() {
-		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
-	}
-}
-
 // leaveOutFull takes new connections from endpoints that have as many open ones as the Service allows. Those
 // that are open go on.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {

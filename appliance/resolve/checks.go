@@ -93,7 +93,11 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			}
 			for list := range byBackend(endpoints[key]) {
 				r.judged = list[0].backend
-				r.takeOut(list)
+				for i := range list {
+					if e := &list[i]; r.taken[e.addr.Addr()] && e.state > unfit {
+						e.state, e.said, e.out = unfit, unfit, true
+					}
+				}
 				if r.plan != nil && r.plan.Ports[i] != nil {
 					r.ask(i, key, list)
 				}
@@ -112,15 +116,6 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 		r.out.Checked, r.out.Demoted, r.out.Dead = once(r.out.Checked), once(r.out.Demoted), once(r.out.Dead)
 	}
 	r.reportProbes()
-}
-
-// takeOut makes endpoints that an annotation takes out as if their document said so.
-func (r *resolver) takeOut(list []endpoint) {
-	for i := range list {
-		if e := &list[i]; r.taken[e.addr.Addr()] && e.state > unfit {
-			e.state, e.said, e.out = unfit, unfit, true
-		}
-	}
 }
 
 // ask looks up the verdicts on the endpoints of a port.
@@ -254,19 +249,6 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 
 // maxNamed bounds the endpoints that a problem names.
 const maxNamed = 5
-
-// First joins the first so many of names, with the number of the others: "a, b and 3 more".
-func First[T any](names []T, most int) string {
-	texts := make([]string, min(len(names), most))
-	for i := range texts {
-		texts[i] = fmt.Sprint(names[i])
-	}
-	text := strings.Join(texts, ", ")
-	if more := len(names) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
 
 func (r *resolver) reportDown(index int, down []string, checked int) {
 	if len(down) == 0 {

@@ -1,8 +1,10 @@
 package resolve
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
@@ -136,4 +138,26 @@ func (o *Observed) Differs() bool {
 	differs := o.differs
 	o.differs = false
 	return differs
+}
+
+// Texts returns a text for each element of a list.
+func Texts[T any](list []T, text func(T) string) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = text(v)
+	}
+	return out
+}
+
+// First joins the first so many of names, with the number of the others: "a, b and 3 more".
+func First[T any](names []T, most int) string {
+	texts := make([]string, min(len(names), most))
+	for i := range texts {
+		texts[i] = fmt.Sprint(names[i])
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -280,7 +281,10 @@ func (r *resolver) read() (way int) {
 	r.clients = r.readClients()
 	r.idle, r.options = r.idleTimeout(), r.affinityOptions()
 	r.algorithm = r.readBalance()
-	r.readEndpointConnections()
+	r.out.EndpointConnections = r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
+	if r.out.EndpointConnections > 0 && r.relayed.Asked() {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
+	}
 	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(r.algorithm), r.slowStart(r.algorithm)
 	r.limits = r.readLimits()
 	r.ranges = r.readPortRanges(r.algorithm, r.idle > 0)

@@ -90,7 +90,7 @@ func (t *description) step(s *trace.Step) {
 // begin describes the packet, and the Service that it is for.
 func (t *description) begin() {
 	h := t.first
-	t.packet.From, t.packet.To, t.packet.Protocol = addrText(h.From), addrText(h.To), protocolName(h.Protocol)
+	t.packet.From, t.packet.To, t.packet.Protocol = nft.EndpointText(h.From), nft.EndpointText(h.To), protocolName(h.Protocol)
 	what := fmt.Sprintf("%s -> %s/%s", t.packet.From, t.packet.To, t.packet.Protocol)
 	if h.SYN {
 		what += ", SYN"
@@ -302,13 +302,6 @@ func (t *description) end() {
 			t.say(wire.TraceWarn, "", "%s as %s -> %s, and the endpoint has not answered: see whether it listens, and whether its answers come back through this host", left, c.As, c.Endpoint)
 		}
 	}
-}
-
-func addrText(a netip.AddrPort) string {
-	if a.Port() == 0 {
-		return a.Addr().String()
-	}
-	return a.String()
 }
 
 func protocolName(p byte) string {

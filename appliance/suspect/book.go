@@ -101,7 +101,11 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 		return false
 	}
 	if !known && len(b.asked)+len(b.users) >= most {
-		b.prune(now)
+		for at, last := range b.asked {
+			if now.Sub(last) >= again {
+				delete(b.asked, at)
+			}
+		}
 		if len(b.asked)+len(b.users) >= most {
 			return false
 		}
@@ -113,15 +117,6 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	b.tokens--
 	b.asked[endpoint] = now
 	return true
-}
-
-// prune forgets suspicions that are over. The caller holds mu.
-func (b *Book) prune(now time.Time) {
-	for at, last := range b.asked {
-		if now.Sub(last) >= again {
-			delete(b.asked, at)
-		}
-	}
 }
 
 // Undecided returns the endpoints that were asked about last 10 s ago, and forgets that they were.

@@ -64,3 +64,45 @@ func TestOverdue(t *testing.T) {
 		}
 	})
 }
+
+// Repeat calls at once, at the time that was asked for, and on request; never when neither comes.
+func TestRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		wake, start := make(chan struct{}, 1), time.Now()
+		var calls []time.Duration
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Repeat(ctx, wake, func() (next time.Time) {
+				if calls = append(calls, time.Since(start)); len(calls) == 1 {
+					next = start.Add(time.Minute)
+				}
+				return next
+			})
+		}()
+		time.Sleep(time.Hour)
+		Wake(wake)
+		time.Sleep(time.Hour)
+		cancel()
+		<-done
+		if len(calls) != 3 || calls[0] != 0 || calls[1] != time.Minute || calls[2] != time.Hour {
+			t.Errorf("called after %v, want at once, after a minute and after an hour", calls)
+		}
+	})
+}
+
+// Sleep ends early with its context alone.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if !Sleep(ctx, time.Second/2) || time.Since(start) != time.Second/2 {
+			t.Error("half a second is not over, or more than that")
+		}
+		if Sleep(ctx, time.Hour) || time.Since(start) != time.Second {
+			t.Error("the end of the context is not noticed")
+		}
+	})
+}

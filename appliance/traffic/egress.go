@@ -91,13 +91,6 @@ func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	return true
 }
 
-// leaves makes the Egress of a look, and gives it to the one that follows it.
-func (o *Observer) leaves(l *Snapshot, found *index, counted map[netip.Addr]uint64, last *Snapshot) {
-	if l.leave(found, counted, last); o.leave != nil && (l.Egress != nil || last != nil && last.Egress != nil) {
-		o.leave(l.Egress)
-	}
-}
-
 // leave makes the Egress of a look from what was counted; last is the look before, nil: there was none.
 func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snapshot) {
 	x := &found.egress
@@ -188,12 +181,6 @@ func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 // Leave has the connections that left with addresses given to a function after each look, while there are Services that ask for that,
 // and once after that. It is called before the first look, or not at all.
 func (a *Queries) Leave(take func([]wire.EgressTraffic)) { a.observer.leave = take }
-
-// servicesSeries writes the metrics of Services.
-func servicesSeries(out *bufio.Writer, seen *wire.Traffic) {
-	serviceSeries(out, seen)
-	egressSeries(out, seen.Egress)
-}
 
 // egressSeries writes the metrics of Egress.
 func egressSeries(out *bufio.Writer, rows []wire.EgressTraffic) {

@@ -145,7 +145,9 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	if l.Counted {
 		l.compare(last)
 	}
-	o.leaves(l, found, counted.Egress, last)
+	if l.leave(found, counted.Egress, last); o.leave != nil && (l.Egress != nil || last != nil && last.Egress != nil) {
+		o.leave(l.Egress)
+	}
 	if o.settings != nil {
 		l.Bytes = o.settings().Bytes
 	}

@@ -46,7 +46,8 @@ func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	if q.Endpoints {
 		endpointSeries(out, seen)
 	} else {
-		servicesSeries(out, seen)
+		serviceSeries(out, seen)
+		egressSeries(out, seen.Egress)
 	}
 	_ = out.Flush() // a client that hung up is no error
 }

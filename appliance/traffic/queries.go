@@ -182,7 +182,13 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 			row.Endpoints = m.endpoints(l, a.relayed, l.Failures[m.key], l.failing[m.key], down)
 		}
 		if l.Flows {
-			row.FlowTotals = m.flows(l.Bytes)
+			var all flows.Record
+			for _, p := range m.parts {
+				if p.Flows != nil {
+					all.Add(*p.Flows)
+				}
+			}
+			row.FlowTotals = totals(&all, l.Bytes)
 		}
 		if q.History {
 			row.History = samplesOf(a.observer.History(m.key))

@@ -238,7 +238,7 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 			used = sortedOnce(served.Pools[:]...)
 		}
 		for _, at := range used {
-			if _, is := down[endpointText(at)]; !is {
+			if _, is := down[nft.EndpointText(at)]; !is {
 				states.Up++
 				states.All++
 			}
@@ -342,24 +342,13 @@ func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTr
 		}
 	}
 	row := wire.EndpointTraffic{
-		Endpoint: endpointText(at), Leaving: e.Leaving, Relay: slices.Contains(p.Port.Relay, at),
+		Endpoint: nft.EndpointText(at), Leaving: e.Leaving, Relay: slices.Contains(p.Port.Relay, at),
 		ConnectionCounts: l.rates(wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered}, e.New, e.In, e.Out, 0),
 	}
 	if e.Flows != nil {
 		row.FlowTotals = totals(e.Flows, l.Bytes)
 	}
 	return row
-}
-
-// flows are the totals of all that the port ever had.
-func (m *aggregate) flows(bytes bool) wire.FlowTotals {
-	var all flows.Record
-	for _, p := range m.parts {
-		if p.Flows != nil {
-			all.Add(*p.Flows)
-		}
-	}
-	return totals(&all, bytes)
 }
 
 // totals shows a Record, with bytes where the kernel counts them.
@@ -436,12 +425,4 @@ func rate(fresh int, since time.Duration) *float64 {
 		return &noRate
 	}
 	return new(float64(fresh) / since.Seconds())
-}
-
-// endpointText is an endpoint; of a range of ports, the address alone.
-func endpointText(at netip.AddrPort) string {
-	if at.Port() == 0 {
-		return at.Addr().String()
-	}
-	return at.String()
 }

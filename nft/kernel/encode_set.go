@@ -114,21 +114,16 @@ func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 		t.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 	}
 	if s.Counted {
-		t.setCounter()
+		counter := t.Nest(attrSetExpr) // for each element
+		t.Text(unix.NFTA_EXPR_NAME, counterName)
+		t.EndNest(t.Nest(unix.NFTA_EXPR_DATA))
+		t.EndNest(counter)
 	}
 	t.setDescription(f, s)
 	if userdata := typeofData(f, s); userdata != nil {
 		t.Bytes(unix.NFTA_SET_USERDATA, userdata)
 	}
 	t.End()
-}
-
-// setCounter gives each element of the set a counter.
-func (t *transaction) setCounter() {
-	counter := t.Nest(attrSetExpr)
-	t.Text(unix.NFTA_EXPR_NAME, counterName)
-	t.EndNest(t.Nest(unix.NFTA_EXPR_DATA))
-	t.EndNest(counter)
 }
 
 // setDescription encodes the size of a set and, for concatenations with ranges, the lengths of

@@ -108,11 +108,6 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	return next, err
 }
 
-// check tries a batch, without the devices of flowtables that the kernel refuses.
-func (c *Conn) check(b *nft.Batch, generation uint32) error {
-	return c.withoutDevices(func() error { return c.checkOnce(b, generation) })
-}
-
 // withoutDevices repeats what fails because the kernel refuses devices of flowtables, without these.
 func (c *Conn) withoutDevices(try func() error) error {
 	c.without = map[string]bool{}

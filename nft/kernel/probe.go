@@ -219,7 +219,7 @@ func ownedTable(flags uint32) func(*transaction, nft.Family) {
 func (c *Conn) Check(b *nft.Batch, generation uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.check(b, generation)
+	err := c.withoutDevices(func() error { return c.checkOnce(b, generation) })
 	if err != nil && !isAnswer(err) {
 		c.closeSocket()
 	}

@@ -360,25 +360,19 @@ func (f *flow) lookup(name string, fields []nft.Field) (found, bool) {
 
 func (f *flow) element(s *nft.SetContent, key string) (nft.Element, bool) {
 	if s.Interval {
-		return f.rangeWith(s, key)
+		values := nft.SplitKey(s.Key, f.family, key)
+		for ends, data := range s.Elements { // every field lies between those of both ends
+			if e := nft.SplitKey(s.Key, f.family, ends); within(values, e[:len(values)], e[len(values):]) {
+				return nft.Element{Key: ends, Data: data}, true
+			}
+		}
+		return nft.Element{}, false
 	}
 	if data, ok := s.Elements[key]; ok {
 		return nft.Element{Key: key, Data: data}, true
 	}
 	if m, ok := f.recall(setID{f.family, s.Name}, key); ok {
 		return nft.Element{Key: key, Data: m.data}, true
-	}
-	return nft.Element{}, false
-}
-
-// rangeWith finds the interval that contains a key: every field lies between those of
-// both ends.
-func (f *flow) rangeWith(s *nft.SetContent, key string) (nft.Element, bool) {
-	values := nft.SplitKey(s.Key, f.family, key)
-	for ends, data := range s.Elements {
-		if e := nft.SplitKey(s.Key, f.family, ends); within(values, e[:len(values)], e[len(values):]) {
-			return nft.Element{Key: ends, Data: data}, true
-		}
 	}
 	return nft.Element{}, false
 }

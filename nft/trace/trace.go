@@ -253,7 +253,16 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 	}
 	switch {
 	case verdict != nil:
-		s.Verdict = verdictText(verdict)
+		code, chain := int32(0), ""
+		for kind, value := range nfnetlink.Attributes(verdict) {
+			switch kind {
+			case unix.NFTA_VERDICT_CODE:
+				code = int32(number(value))
+			case unix.NFTA_VERDICT_CHAIN:
+				chain = nfnetlink.Text(value)
+			}
+		}
+		s.Verdict = strings.TrimSpace(codeText(code) + " " + chain)
 	case policy != nil:
 		s.Verdict = codeText(int32(number(policy)))
 	}
@@ -266,19 +275,6 @@ func number(b []byte) uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(b)
-}
-
-func verdictText(b []byte) string {
-	code, chain := int32(0), ""
-	for kind, value := range nfnetlink.Attributes(b) {
-		switch kind {
-		case unix.NFTA_VERDICT_CODE:
-			code = int32(number(value))
-		case unix.NFTA_VERDICT_CHAIN:
-			chain = nfnetlink.Text(value)
-		}
-	}
-	return strings.TrimSpace(codeText(code) + " " + chain)
 }
 
 // codeText names a verdict of the kernel.

@@ -171,7 +171,14 @@ func (r *frontReader) read() {
 		r.refuse(r.Key, "there is neither TLS nor HTTP over %s: write %s.NAME for the TCP ports by name, or leave the annotation out", r.port.Protocol, r.Key)
 	}
 	if len(r.Secrets) > 0 {
-		r.readPolicy()
+		key := TLSPolicy
+		if !has(r.a, key) && has(r.a, awsPolicy) {
+			key = awsPolicy
+		}
+		var why string
+		if r.Policy, why = policyOf(r.a[key]); why != "" {
+			r.refuse(key, "%s", why)
+		}
 		r.readClientCA()
 	}
 	r.readALPN()
@@ -229,17 +236,6 @@ func (r *frontReader) secretName(key, text string) string {
 		r.refuse(key, "%q is no name of a Secret: write names of Secrets in the Service's namespace, with commas between them", name)
 	}
 	return name
-}
-
-func (r *frontReader) readPolicy() {
-	key := TLSPolicy
-	if !has(r.a, key) && has(r.a, awsPolicy) {
-		key = awsPolicy
-	}
-	var why string
-	if r.Policy, why = policyOf(r.a[key]); why != "" {
-		r.refuse(key, "%s", why)
-	}
 }
 
 func (r *frontReader) readClientCA() {

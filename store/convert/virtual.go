@@ -88,7 +88,11 @@ func (v *Virtual) Objects() []object.Object {
 	if len(v.LoadBalancerIPs) == 1 {
 		spec.LoadBalancerIP = v.LoadBalancerIPs[0].String()
 	} else if len(v.LoadBalancerIPs) > 1 {
-		svc.Metadata.Annotations[annotationLoadBalancerIPs] = joined(v.LoadBalancerIPs)
+		var texts []string
+		for _, addr := range v.LoadBalancerIPs {
+			texts = append(texts, addr.String())
+		}
+		svc.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(texts, ",")
 	}
 	if v.KeepsClient {
 		spec.ExternalTrafficPolicy = object.PolicyLocal
@@ -116,14 +120,6 @@ func (v *Virtual) Objects() []object.Object {
 }
 
 const annotationLoadBalancerIPs = "svcctl.io/load-balancer-ips"
-
-func joined(addrs []netip.Addr) string {
-	var texts []string
-	for _, addr := range addrs {
-		texts = append(texts, addr.String())
-	}
-	return strings.Join(texts, ",")
-}
 
 // families reports which families the Service has: those of its external IPs, or of its servers
 // where the appliance chooses addresses.

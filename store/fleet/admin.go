@@ -106,7 +106,7 @@ func countObjects(ops []operation) (objects int) {
 	return objects
 }
 
-// flip writes a commit as a bundle, whatever its size, and unfolds it.
+// flip commits operations as a bundle, however small, and applies the bundle.
 func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) error {
 	var err error
 	if next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, nil, ops); err != nil {
@@ -180,8 +180,8 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count gives a head that follows on now and fits the objects that there are, after some operations: all tokens end, as
-// it is lost which were revoked.
+// count returns a head that follows on now, with the number and the digest of the objects in etcd, and the operations that delete
+// all tokens, as it is not known any more which of them were revoked.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)

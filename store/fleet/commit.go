@@ -176,7 +176,7 @@ func (e *committer) commitWithRetry(ctx context.Context, seen, next *head, ops [
 		case err == nil:
 			return e.resolveOutcome()
 		case !isUnknown(err) && !unknown:
-			return e.refused(err)
+			return e.refused("etcd refuses the change", err)
 		}
 		unknown = unknown || isUnknown(err)
 		select {

@@ -55,7 +55,7 @@ const (
 	leaseTTL = 6
 )
 
-// Config configures an Engine. It has more than 15 fields: what an Engine is given, and what Init and Restore are, of which each user sets some.
+// Config configures an Engine, and the functions that act on a fleet without being a box of it.
 type Config struct {
 	// Fleet names the fleet, Box this box in it.
 	Fleet, Box string
@@ -72,29 +72,43 @@ type Config struct {
 	// Readable reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
 	// value is sealed; nil: none.
 	Readable, Secret func(key string) bool
-	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
-	// When Import is nil, they are kept as they are.
+	// Settings has the settings that all boxes must have in common, as JSON.
+	Settings json.RawMessage
+	// Version of the program, for reports.
+	Version string
+	Log     *slog.Logger
+	Words
+	Leaf
+	Conversion
+}
+
+// Words has what messages name: the flag of each field of Settings, without dashes, and the files of TLS.
+type Words struct {
+	Flags map[string]string
+	Files Files
+}
+
+// Leaf configures a leaf, which has no Endpoints.
+type Leaf struct {
+	// Cores are the URLs of the APIs of boxes that follow etcd. CoreTLS has the CA of their certificates, and the certificate of
+	// this box.
+	Cores   []string
+	CoreTLS *tls.Config
+
+	// hurry divides the times after which a leaf goes back to a core box; 0: 1. Tests set it.
+	hurry time.Duration
+}
+
+// Conversion is for Init and Restore: how the content of a data directory becomes that of a fleet.
+type Conversion struct {
+	// Import returns the value of an object of a single box in the fleet, nil: the fleet does not have the object. When Import is
+	// nil, values stay as they are.
 	Import func(key string, value []byte) ([]byte, error)
 	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
 	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
 	Restored func(key string, value, now []byte) ([]byte, error)
 	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
 	First []engine.Pair
-	// Settings has the settings that all boxes must have in common, as JSON.
-	Settings json.RawMessage
-	// Flags has the flag of each field of Settings, without dashes, for messages; and Files the files of TLS, likewise.
-	Flags map[string]string
-	Files Files
-	// Cores are the URLs of the APIs of boxes that follow etcd, for a leaf, which has no Endpoints; CoreTLS has the CA of
-	// their certificates, and the certificate of this box.
-	Cores   []string
-	CoreTLS *tls.Config
-	// Version of the program, for reports.
-	Version string
-	Log     *slog.Logger
-
-	// hurry divides the times after which a leaf goes back to a core box; 0: 1. Tests set it.
-	hurry time.Duration
 }
 
 func (c *Config) pace() time.Duration { return max(1, c.hurry) }
@@ -122,7 +136,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
+// sealing returns the error of storing a Secret in a fleet of a format; nil: it may be stored.
 func (c *Config) sealing(of int) error {
 	if c.Keys.SealsBy() == "" {
 		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
@@ -185,7 +199,7 @@ func isUnknown(err error) bool {
 	return true
 }
 
-// NoAnswer reports whether a call failed since no answer came: the client of etcd has no other reason.
+// NoAnswer reports whether a call failed because no answer came in time, and not by an error of etcd.
 func NoAnswer(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable || codeOf(err) == codes.DeadlineExceeded
 }

@@ -311,7 +311,8 @@ func (c *coreClient) probe(ctx context.Context, core string) bool {
 	return err == nil
 }
 
-// goBack has a core box asked that is preferred, if it is time. The stream of commits goes on there where it stood.
+// goBack switches to a core box that this leaf prefers, if that has answered for long enough. The stream of commits goes on there
+// at the same position.
 func (c *coreClient) goBack(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,7 +332,7 @@ func (c *coreClient) current() (core string, left <-chan struct{}) {
 	return c.cores[c.at], c.left
 }
 
-// leaveCore has the next core box asked, unless that is so already.
+// leaveCore switches to the next core box, unless another one than this is asked already.
 func (c *coreClient) leaveCore(core string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +343,7 @@ func (c *coreClient) leaveCore(core string) {
 	c.moveTo((c.at + 1) % len(c.cores))
 }
 
-// moveTo has another core box asked. c.mu must be held.
+// moveTo switches to another core box. c.mu must be held.
 func (c *coreClient) moveTo(core int) {
 	c.at, c.fresh, c.sent = core, true, nil
 	close(c.left)
@@ -358,8 +359,8 @@ type coreError struct {
 
 func (e *coreError) Error() string { return fmt.Sprintf("core box %s says: %s", e.core, e.Message) }
 
-// ask asks the core boxes until one does not refuse for its own state. The body of the answer is the caller's to close; left is
-// closed when another core box is asked than the one that it is of.
+// ask sends a request to the core boxes in turn, until one does not refuse it for its own state. The caller closes the body of the
+// answer. left is closed when the leaf switches to another core box.
 func (c *coreClient) ask(ctx context.Context, method, path string, query url.Values, body []byte, patience time.Duration) (resp *http.Response, left <-chan struct{}, err error) {
 	var failed []error
 	for range c.cores {
@@ -453,7 +454,7 @@ func (b *endsContext) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// get asks for an answer that is no stream.
+// get sends a request and decodes its answer, which is no stream.
 func (c *coreClient) get(ctx context.Context, method, path string, query url.Values, body []byte, v any) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -180,9 +180,9 @@ type box struct {
 func (c *cluster) config(name string) fleet.Config {
 	return fleet.Config{
 		Fleet: "test", Box: name, Endpoints: c.urls, Dir: filepath.Join(c.t.TempDir(), "data"), Settings: []byte(`{"ranges":"10.96.0.0/16"}`),
-		Log: slog.New(slog.NewTextHandler(testLog{c.t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Readable: store.KnowsKey, Secret: store.IsSecretKey, Restored: func(key string, value, now []byte) ([]byte, error) {
+		Log: slog.New(slog.NewTextHandler(testLog{c.t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Readable: store.KnowsKey, Secret: store.IsSecretKey, Conversion: fleet.Conversion{Restored: func(key string, value, now []byte) ([]byte, error) {
 			return store.ForRestore(key, value, now, "node", noSource)
-		},
+		}},
 	}
 }
 

@@ -329,32 +329,23 @@ func (e *member) op(o *operation) clientv3.Op {
 	return clientv3.OpPut(e.key(o.Key), string(o.Value))
 }
 
-// refused turns etcd's refusal of a commit into the store's error.
-func (e *member) refused(err error) error {
+// refused turns etcd's refusal of a commit, or of a question, into the store's error, whose text begins with what.
+func (e *member) refused(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
 	}
 	if isDenied(err) {
 		return &engine.AwayError{Why: e.denied(err)}
 	}
-	return &engine.AwayError{Why: fmt.Sprintf("etcd refuses the change: %v", err)}
+	return &engine.AwayError{Why: fmt.Sprintf("%s: %v", what, err)}
 }
 
 // errUnreachable returns the error of a commit or a question that had no effect.
 func (e *member) errUnreachable(err error) error {
-	if e.client == nil {
+	if e.client == nil || NoAnswer(err) {
 		return &engine.AwayError{Why: e.origin.silence(err)}
 	}
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fullError{err}
-	}
-	if isDenied(err) {
-		return &engine.AwayError{Why: e.denied(err)}
-	}
-	if NoAnswer(err) {
-		return &engine.AwayError{Why: e.origin.silence(err)}
-	}
-	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
+	return e.refused("etcd does not answer", err)
 }
 
 // denied is the text for a refusal by etcd, with the next step.

@@ -128,7 +128,11 @@ func (x *Index) Remove(removed object.Object) {
 	switch o := removed.(type) {
 	case *object.Service:
 		delete(x.services, key)
-		x.externals.remove(key, o)
+		for _, addr := range ExternalIPs(o) {
+			if delete(x.externals[addr], key); len(x.externals[addr]) == 0 {
+				delete(x.externals, addr)
+			}
+		}
 		for name, value := range o.Spec.Selector {
 			at := label{o.Metadata.Namespace, name, value}
 			if left := x.selectors[at].without(key); left.len() == 0 {
@@ -342,14 +346,6 @@ func (x Externals) Add(key string, svc *object.Service) {
 			x[addr] = map[string]*object.Service{}
 		}
 		x[addr][key] = svc
-	}
-}
-
-func (x Externals) remove(key string, svc *object.Service) {
-	for _, addr := range ExternalIPs(svc) {
-		if delete(x[addr], key); len(x[addr]) == 0 {
-			delete(x, addr)
-		}
 	}
 }
 

@@ -93,10 +93,6 @@ type unitKey struct {
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func keyOf(text []byte, column int) unitKey {
-	return unitKey{[2]uint64{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}, column}
-}
-
 // Decode reads a file. path is for messages and, by its extension, for telling JSON;
 // data is not kept. It always returns a File.
 func Decode(path string, data []byte, limits Limits) *File {
@@ -219,7 +215,7 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 		r.pieces = append(r.pieces, piece{text, line, column, parse, as})
 		return nil
 	}
-	key := keyOf(text, column)
+	key := unitKey{[2]uint64{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}, column}
 	documents, problems, at, known := r.known(key)
 	if !known {
 		docs, err := parse(text, column)

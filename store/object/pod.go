@@ -406,7 +406,7 @@ func validateProbe(p path, probe *Probe) Errors {
 		return nil
 	})
 	handler("httpGet", probe.HTTPGet != nil, func(p path) Errors { return validateHTTPGet(p, probe.HTTPGet) })
-	handler("tcpSocket", probe.TCPSocket != nil, func(p path) Errors { return validateProbePort(p.child("port"), probe.TCPSocket.Port) })
+	handler("tcpSocket", probe.TCPSocket != nil, func(p path) Errors { return checkPort(p.child("port"), probe.TCPSocket.Port) })
 	handler("grpc", probe.GRPC != nil, func(p path) Errors {
 		return invalidFor(p.child("port"), probe.GRPC.Port, portNumberProblems(probe.GRPC.Port))
 	})
@@ -417,7 +417,7 @@ func validateProbe(p path, probe *Probe) Errors {
 }
 
 func validateHTTPGet(p path, get *HTTPGetAction) Errors {
-	errs := validateProbePort(p.child("port"), get.Port)
+	errs := checkPort(p.child("port"), get.Port)
 	errs = append(errs, oneOf(p.child("scheme"), get.Scheme, []string{SchemeHTTP, SchemeHTTPS})...)
 	for i, header := range get.HTTPHeaders {
 		if !headerNameRE.MatchString(header.Name) {
@@ -425,11 +425,4 @@ func validateHTTPGet(p path, get *HTTPGetAction) Errors {
 		}
 	}
 	return errs
-}
-
-func validateProbePort(p path, port IntOrString) Errors {
-	if port.IsString {
-		return invalidFor(p, port.Name, portNameProblems(port.Name))
-	}
-	return invalidFor(p, port.Int, portNumberProblems(port.Int))
 }

@@ -105,17 +105,17 @@ func checkPorts(s *Service) Errors {
 		}
 		errs = append(errs, invalidFor(p.child("port"), port.Port, portNumberProblems(port.Port))...)
 		errs = append(errs, validateProtocol(p.child("protocol"), port.Protocol)...)
-		errs = append(errs, checkTargetPort(p.child("targetPort"), port.TargetPort)...)
+		errs = append(errs, checkPort(p.child("targetPort"), port.TargetPort)...)
 		errs = append(errs, validateAppProtocol(p.child("appProtocol"), port.AppProtocol)...)
 	}
 	return append(errs, checkSamePorts(s.Spec.Ports)...)
 }
 
-func checkTargetPort(p path, target IntOrString) Errors {
-	if target.IsString {
-		return invalidFor(p, target.Name, portNameProblems(target.Name))
+func checkPort(p path, port IntOrString) Errors {
+	if port.IsString {
+		return invalidFor(p, port.Name, portNameProblems(port.Name))
 	}
-	return invalidFor(p, target.Int, portNumberProblems(target.Int))
+	return invalidFor(p, port.Int, portNumberProblems(port.Int))
 }
 
 // protocolPort is the key that no two ports of a Service share. As a value in a text it

@@ -21,7 +21,16 @@ import (
 // ingress of a Service that is no longer a load balancer.
 func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
-		keepClusterIPs(svc, old)
+		spec := &svc.Spec
+		if spec.ClusterIP == "" {
+			spec.ClusterIP = old.Spec.ClusterIP
+		}
+		if len(spec.ClusterIPs) == 0 {
+			spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+		}
+		if len(spec.IPFamilies) == 0 {
+			spec.IPFamilies = slices.Clone(old.Spec.IPFamilies)
+		}
 	}
 	if svc.AllocatesNodePorts() && old.NeedsNodePort() {
 		KeepNodePorts(svc, old)
@@ -43,19 +52,6 @@ func (s *Service) AllocatesNodePorts() bool {
 		return allocate == nil || *allocate
 	}
 	return false
-}
-
-func keepClusterIPs(svc, old *Service) {
-	spec := &svc.Spec
-	if spec.ClusterIP == "" {
-		spec.ClusterIP = old.Spec.ClusterIP
-	}
-	if len(spec.ClusterIPs) == 0 {
-		spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
-	}
-	if len(spec.IPFamilies) == 0 {
-		spec.IPFamilies = slices.Clone(old.Spec.IPFamilies)
-	}
 }
 
 // protocolNumber is a port, or a node port: another protocol is another port.
@@ -102,7 +98,14 @@ func KeepNodePorts(svc, old *Service) {
 func dropUnused(svc, old *Service) {
 	spec, before := &svc.Spec, &old.Spec
 	if !svc.NeedsClusterIP() && old.NeedsClusterIP() {
-		dropClusterFields(spec, before)
+		if spec.ClusterIP == before.ClusterIP && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
+			spec.ClusterIP, spec.ClusterIPs = "", nil
+		}
+		if slices.Equal(spec.IPFamilies, before.IPFamilies) {
+			spec.IPFamilies = nil
+		}
+		dropSame(&spec.IPFamilyPolicy, before.IPFamilyPolicy)
+		dropSame(&spec.InternalTrafficPolicy, before.InternalTrafficPolicy)
 	}
 	if !svc.NeedsNodePort() && old.NeedsNodePort() && addsNoNodePort(svc, old) {
 		for i := range spec.Ports {
@@ -127,18 +130,6 @@ func dropUnused(svc, old *Service) {
 	if spec.Type != TypeLoadBalancer {
 		svc.Status.LoadBalancer = LoadBalancerStatus{}
 	}
-}
-
-// dropClusterFields is for what becomes an ExternalName Service.
-func dropClusterFields(spec, before *ServiceSpec) {
-	if spec.ClusterIP == before.ClusterIP && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
-		spec.ClusterIP, spec.ClusterIPs = "", nil
-	}
-	if slices.Equal(spec.IPFamilies, before.IPFamilies) {
-		spec.IPFamilies = nil
-	}
-	dropSame(&spec.IPFamilyPolicy, before.IPFamilyPolicy)
-	dropSame(&spec.InternalTrafficPolicy, before.InternalTrafficPolicy)
 }
 
 // dropSame makes *field nil if its value is the old one.

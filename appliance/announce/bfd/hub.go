@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // The ports of control packets (RFC 5881, RFC 5883).
@@ -73,7 +75,7 @@ func (h *Hub) open(local netip.Addr) (*listener, error) {
 	}
 	l := &listener{hub: h, local: local, users: 1}
 	for i, port := range ports {
-		conn, err := listen(netip.AddrPortFrom(local, port))
+		conn, err := receiver(netip.AddrPortFrom(local, port))
 		if err == nil {
 			l.conns[i] = conn
 			l.raws[i], err = conn.SyscallConn()
@@ -118,8 +120,8 @@ func (l *listener) shut() {
 	}
 }
 
-// listen opens a socket that receives the TTL of packets.
-func listen(at netip.AddrPort) (*net.UDPConn, error) {
+// receiver opens a socket that receives the TTL of packets.
+func receiver(at netip.AddrPort) (*net.UDPConn, error) {
 	return packetConn(at, func(fd int) error {
 		if at.Addr().Is4() {
 			return os.NewSyscallError("setsockopt IP_RECVTTL", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
@@ -148,13 +150,7 @@ func sender(local netip.Addr) (*net.UDPConn, error) {
 }
 
 func packetConn(at netip.AddrPort, prepare func(fd int) error) (*net.UDPConn, error) {
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = prepare(int(fd)) }); e != nil {
-			return e
-		}
-		return err
-	}}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return listen.Control(c, prepare) }}
 	network := "udp4"
 	if at.Addr().Is6() {
 		network = "udp6"

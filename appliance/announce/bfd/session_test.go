@@ -31,7 +31,7 @@ func TestReadsBeforeItBlames(t *testing.T) {
 			}
 			l := &listener{hub: h, local: local} // without a goroutine that reads
 			for i, port := range []uint16{SingleHopPort, MultiHopPort} {
-				if l.conns[i], err = listen(netip.AddrPortFrom(local, port)); err != nil {
+				if l.conns[i], err = receiver(netip.AddrPortFrom(local, port)); err != nil {
 					t.Fatal(err)
 				}
 				if l.raws[i], err = l.conns[i].SyscallConn(); err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 const (
@@ -33,11 +35,7 @@ func dial(ctx context.Context, p Peer) (link, error) {
 		to = netip.AddrPortFrom(neighbor, Port)
 	}
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = prepare(int(fd), p, to.Addr()) }); e != nil {
-			return e
-		}
-		return err
+		return listen.Control(c, func(fd int) error { return prepare(fd, p, to.Addr()) })
 	}}
 	if p.Source.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.Source, 0))

@@ -91,7 +91,9 @@ func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Sl
 			s.Endpoints, rest = append(s.Endpoints, rest[:n]...), rest[n:]
 		}
 		for n := 0; len(rest) > 0; n++ {
-			name := of.name(g, n)
+			h := fnv.New64a()
+			fmt.Fprintf(h, "%s %s %v %d", of.From, of.Port, g, n)
+			name := of.Service + "-" + hex.EncodeToString(h.Sum(nil)[:4])
 			if names[name] {
 				continue
 			}
@@ -110,13 +112,6 @@ func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Sl
 	}
 	slices.SortFunc(changed, func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
 	return changed
-}
-
-// name is that of the n-th slice of a group: of the Service, and 8 digits of all that distinguishes it.
-func (c Claim) name(g group, n int) string {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s %s %v %d", c.From, c.Port, g, n)
-	return c.Service + "-" + hex.EncodeToString(h.Sum(nil)[:4])
 }
 
 // Equal reports whether two slices are stored alike.

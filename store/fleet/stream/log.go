@@ -154,18 +154,13 @@ func (l *Log) took(m *member, at Position, full bool) {
 	if m.full = full; at.ID != "" {
 		m.has = append(m.has, at)
 	}
-	l.evict()
-	l.signal()
-}
-
-// evict drops the oldest members while there is too much. l.mu must be held.
-func (l *Log) evict() {
 	for l.size > l.limit && len(l.members) > 1 {
 		first := l.members[0]
 		first.gone = true
 		l.size -= len(first.data)
 		l.members = slices.Delete(l.members, 0, 1)
 	}
+	l.signal()
 }
 
 // Begin returns the position that the oldest commit follows on.
