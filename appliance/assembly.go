@@ -332,7 +332,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	follows := []reconcile.Part{
 		a.grants, a.parts.bridged, parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets)), a.parts.checks, a.parts.suspicion,
 		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.discovers, parts.NewEgress(a.traffic.Leave), a.parts.relay, parts.NewHealthPorts(a.log),
-		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.history, a.pools.Problems, a.grants.Unanswered),
+		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.history, a.pools.Problems, a.grants.Unanswered, a.grants.Changes),
 	}
 	if a.parts.flows != nil {
 		follows = append(follows, a.parts.flows)
@@ -360,6 +360,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 		OnReady: func() {
 			go a.notify(ctx, daemon.SdNotifyReady)
 			go a.settle(ctx)
+			go a.traffic.Begin()
 		},
 	}
 	// In a fleet the controllers run in a task of their own, and the loop only notifies them.

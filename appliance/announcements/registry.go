@@ -85,14 +85,14 @@ func (r *Registry) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceCo
 }
 
 // Plan takes the ports that a Service is about to get; none: it goes. Withdrawals are published at once, everything else
-// by Programmed.
-func (r *Registry) Plan(name string, labels map[string]string, ports []nft.ServicePort) {
+// by Programmed. It reports whether others are announced than before, or for other reasons not.
+func (r *Registry) Plan(name string, labels map[string]string, ports []nft.ServicePort) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	wanted := wantedOf(ports, r.inRanges)
 	before := r.services[name]
 	if maps.Equal(before.addrs, wanted) && maps.Equal(before.labels, labels) {
-		return
+		return false
 	}
 	if wanted == nil {
 		delete(r.services, name)
@@ -112,6 +112,7 @@ func (r *Registry) Plan(name string, labels map[string]string, ports []nft.Servi
 		r.addrs[a].services[name] = why
 		r.replan(a)
 	}
+	return true
 }
 
 func (r *Registry) inRanges(a netip.Addr) bool {

@@ -36,8 +36,7 @@ type Announcements struct {
 	events  EventRecorder
 	history *history.Book // of announcements and withdrawals; nil: none is kept
 
-	// unanswered lists addresses that lie in a network of the box and that nothing answers for.
-	unanswered func(most int) (list []wire.Unanswered, more int)
+	inNetworks
 	planned    chan struct{}
 	wasDrained bool // the last that the book was given
 
@@ -50,9 +49,17 @@ type Announcements struct {
 	problems func() []resolve.Problem
 }
 
+// inNetworks is the source of addresses in networks of the box.
+type inNetworks struct {
+	// unanswered lists those that nothing answers for.
+	unanswered func(most int) (list []wire.Unanswered, more int)
+	changes    func() uint64 // another number when unanswered may list others
+	seen       uint64        // the number at the last plan
+}
+
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, past *history.Book, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
-	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, history: past, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
+func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, past *history.Book, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int), changes func() uint64) *Announcements {
+	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, history: past, problems: problems, inNetworks: inNetworks{unanswered: unanswered, changes: changes}, planned: make(chan struct{}, 1)}
 }
 
 // Name implements reconcile.Part.
@@ -61,6 +68,7 @@ func (a *Announcements) Name() string { return "announcements" }
 // Run implements reconcile.Part.
 func (a *Announcements) Run(ctx context.Context) error {
 	var late <-chan time.Time
+	var known []resolve.Problem
 	for {
 		select {
 		case <-ctx.Done():
@@ -91,20 +99,28 @@ func (a *Announcements) Run(ctx context.Context) error {
 		if wait > 0 {
 			late = time.After(wait)
 		}
-		a.Changed()
+		if now := a.found(); !slices.Equal(known, now) {
+			known = now
+			a.Changed()
+		}
 	}
 }
 
 // Planned implements reconcile.Part: an address without a Service is withdrawn before its rules are deleted.
-func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service) {
+func (a *Announcements) Planned(host *reconcile.Host, services []reconcile.Service) {
+	changes := a.changes()
+	changed := host != nil || changes != a.seen
+	a.seen = changes
 	for _, svc := range services {
 		var labels map[string]string
 		if o, _, _ := a.store.InForce().Service(svc.Key); o != nil {
 			labels = o.Metadata.Labels
 		}
-		a.book.Plan(svc.Key, labels, svc.Ports)
+		changed = a.book.Plan(svc.Key, labels, svc.Ports) || changed
 	}
-	task.Wake(a.planned)
+	if changed {
+		task.Wake(a.planned)
+	}
 }
 
 // recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
@@ -144,9 +160,10 @@ func (a *Announcements) isDrained() bool {
 }
 
 // Problems implements reconcile.Part.
-func (a *Announcements) Problems() []resolve.Problem {
-	var list []resolve.Problem
-	list = append(list, a.problems()...)
+func (a *Announcements) Problems() []resolve.Problem { return slices.Concat(a.problems(), a.found()) }
+
+// found are the problems that Run looks for.
+func (a *Announcements) found() (list []resolve.Problem) {
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
 			list = append(list, resolve.Problem{

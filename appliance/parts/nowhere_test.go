@@ -1,9 +1,17 @@
 package parts
 
 import (
+	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announcements"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 )
 
 // An address that has to be announced and is announced nowhere is a problem of its Service, with the cause.
@@ -60,4 +68,48 @@ func TestNowhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A change of endpoints alone has nothing looked for among the announcements, and the loop is woken when the problems differ.
+func Test1150_changes_of_endpoints_do_not_concern_the_announcements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		objects, err := store.Open(engine.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := netip.MustParseAddr("192.0.2.10")
+		var unanswered []wire.Unanswered
+		looks, changes, woken := 0, uint64(0), wakes{}
+		a := NewAnnouncements(announcements.New([]nft.Range{{First: pool, Last: pool}}), objects, "gw", nil, nil, nil,
+			func(int) ([]wire.Unanswered, int) { looks++; return unanswered, 0 }, func() uint64 { return changes })
+		a.Attach(woken.changed)
+		go a.Run(t.Context())
+		step := func(what string, looked bool, times int, host *reconcile.Host, frontend netip.Addr, endpoints ...string) {
+			t.Helper()
+			before, wasWoken := looks, woken.times
+			port := nft.ServicePort{ID: "default/web", Frontends: []nft.Frontend{{Addr: frontend, Port: 80, Kind: nft.LoadBalancerIP}}}
+			for _, e := range endpoints {
+				port.Pools[nft.PoolCluster] = append(port.Pools[nft.PoolCluster], netip.MustParseAddrPort(e))
+			}
+			a.Planned(host, []reconcile.Service{{Key: "default/web", Ports: []nft.ServicePort{port}}})
+			a.Stepped(reconcile.Step{Applied: true})
+			time.Sleep(4 * time.Second) // less than nowherePatience
+			synctest.Wait()
+			if (looks > before) != looked || woken.times-wasWoken != times {
+				t.Errorf("%s: %d looks, the loop is woken %d times", what, looks-before, woken.times-wasWoken)
+			}
+		}
+		near := netip.MustParseAddr("198.51.100.7")
+		step("the host", true, 0, &reconcile.Host{}, near, "10.1.2.11:80")
+		step("another endpoint", false, 0, nil, near, "10.1.2.12:80")
+		changes++
+		unanswered = []wire.Unanswered{{Address: near.String(), Interface: "eth0", Network: "198.51.100.0/24", Services: []string{"default/web"}}}
+		step("another frontend", true, 0, nil, near, "10.1.2.12:80")
+		time.Sleep(nowherePatience)
+		synctest.Wait()
+		if woken.times != 1 || len(a.found()) != 1 {
+			t.Errorf("the loop is woken %d times for %+v", woken.times, a.found())
+		}
+		step("an address of a pool", true, 0, nil, pool, "10.1.2.12:80")
+	})
 }

@@ -395,6 +395,13 @@ func (a *Queries) Remember(dir, box string, log *slog.Logger) {
 	a.observer.rings.load(dir, box, time.Now(), log)
 }
 
+// Begin makes the first look, which the next one has rates from, unless nothing is kept: it is called when all Services are served.
+func (a *Queries) Begin() {
+	if a.observer.rings != nil {
+		_, _ = a.observer.record() // of an error Record has the reason
+	}
+}
+
 // Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all (""). It has
 // no points where nothing is recorded.
 func (a *Queries) Graph(service string, day bool) (g wire.TrafficGraph) {

@@ -131,6 +131,22 @@ func TestRingsAreBounded(t *testing.T) {
 	}
 }
 
+// The first viewer has rates when a start has made a look, a second before.
+func Test1149_the_first_viewer_after_a_start_has_rates(t *testing.T) {
+	table := &table{ports: []Port{web}}
+	q := &Queries{observer: table.observer()}
+	if q.Begin(); table.reads != 0 {
+		t.Errorf("%d looks where none are kept", table.reads)
+	}
+	q.observer.rings = newRings()
+	q.Begin()
+	table.now = table.now.Add(minPause)
+	seen, err := q.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9})
+	if err != nil || seen.Seconds != minPause.Seconds() || table.reads != 2 {
+		t.Errorf("%+v, %v after %d looks; want rates", seen, err, table.reads)
+	}
+}
+
 // Looks are made without viewers, and kept; those of viewers count.
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
