@@ -153,6 +153,10 @@ func (c *change) release(t *transaction) {
 	for _, addr := range before.ingress {
 		if c.remove || !c.keepsIngress(l, addr) {
 			l.releaseIngress(addr, owner)
+		} else if had, _ := l.pools.RequestOf(addr, owner); !had.Equal(c.request) { // others get the ports that it gives up
+			kept := c.request
+			kept.Ports = slices.DeleteFunc(slices.Clone(kept.Ports), func(p alloc.Port) bool { return !slices.Contains(had.Ports, p) })
+			_ = l.holdIngress(addr, kept) // in its turn it loses an address that it cannot share any more
 		}
 	}
 	for _, set := range t.s.pending.sets {

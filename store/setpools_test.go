@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -146,5 +147,27 @@ func Test1125_address_that_an_endpoint_or_the_host_had(t *testing.T) {
 	has("198.51.100.11", "198.51.100.10")
 	if problems := b.problems(); problems != "" {
 		t.Error(problems)
+	}
+}
+
+// A Service that waits for an address, and is older than the one that has it, gets the address in the commit in which the other one
+// gives the port up, also when that one was given the address without asking for it.
+func Test1104_older_Service_gets_a_port_that_becomes_free(t *testing.T) {
+	b := newBox(t)
+	b.apply("a.yaml", "older {type: LoadBalancer}")
+	const younger = "younger {type: LoadBalancer, KEY k, ports: [{port: %d}]}"
+	b.apply("b.yaml", fmt.Sprintf(younger, 80))
+	at := b.ingress("younger")
+	b.apply("a.yaml", "older {type: LoadBalancer, KEY k, loadBalancerIP: "+at+"}")
+	if got := b.ingress("older"); got != "" {
+		t.Fatalf("both have port 80 at %s", got)
+	}
+	b.apply("b.yaml", fmt.Sprintf(younger, 81))
+	if b.ingress("older") != at || b.ingress("younger") != at {
+		t.Errorf("of %s the older has %q, the younger %q: %s", at, b.ingress("older"), b.ingress("younger"), b.problems())
+	}
+	b.restart()
+	if n := b.sync().Changes; n > 0 {
+		t.Errorf("%d changes at a restart", n)
 	}
 }
