@@ -197,14 +197,8 @@ site: ## the documentation as a static site with search, in dist/site
 reproduce-%: deps ## show a bug of docs/bugs.md before its fix, and that it is gone: make reproduce-14, reproduce-all (root or sudo)
 	$(SUDO) .ci/reproduce $*
 
-# Without a bound each input that reaches new code is made smaller for a minute, in which nothing else is tried.
-fuzz: ## every fuzz target for FUZZTIME (30s)
-	@for package in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
-			echo "$$package $$target"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$package; \
-		done; \
-	done
+fuzz: ## every fuzz target for FUZZTIME (30s) with one worker: make fuzz TARGET=FuzzDecode; KEEP=1: keep the inputs that reach new code in testdata
+	@KEEP=$(KEEP) .ci/fuzz $(FUZZTIME) $(TARGET)
 
 demo: build ## the appliance at work between namespaces, in half a minute (root or sudo)
 	@.ci/deps nft ip
