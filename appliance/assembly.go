@@ -403,6 +403,7 @@ func (a *assembly) settle(ctx context.Context) {
 	}
 	a.store.Pack()
 	freeMemory()
+	beginCollecting()
 	collectAt(steadyGC())
 }
 

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,5 +78,24 @@ func TestMonitorEnds(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStartCollectsLater begins a start, whose first collection of garbage sets GOGC and ends the limit.
+func TestStartCollectsLater(t *testing.T) {
+	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
+		t.Skip("the environment sets GOGC or GOMEMLIMIT")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	collectLater()
+	if limit := debug.SetMemoryLimit(-1); limit != startRoom {
+		t.Errorf("the limit of the start is %d", limit)
+	}
+	for debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		runtime.GC()
+	}
+	beginCollecting() // after it, if it is under way
+	if percent := debug.SetGCPercent(steadyGC()); percent != startGC {
+		t.Errorf("GOGC is %d after the first collection", percent)
 	}
 }

@@ -103,12 +103,13 @@ func TestEarlyReadingIsGiven(t *testing.T) {
 	r.write("web.yaml", web("a", "10.96.1.1", "10.1.0.1"))
 	r.step()
 	reads := &countedReads{Kernel: r.opts.Kernel}
+	given := make(chan reading, 1)
+	given <- reading{generation: 4711}
 	opts := r.opts
-	opts.Kernel = reads
-	opts.Early = ReadEarly(reads)
+	opts.Kernel, opts.Early = reads, given
 	l := New(opts)
-	if _, err := l.applier.read(); err != nil || reads.n.Load() != 1 {
-		t.Errorf("read %d times: %v", reads.n.Load(), err)
+	if _, err := l.applier.read(); err != nil || l.applier.generation != 4711 || reads.n.Load() != 0 {
+		t.Errorf("read %d times, generation %d: %v", reads.n.Load(), l.applier.generation, err)
 	}
 }
 
