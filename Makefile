@@ -52,7 +52,7 @@ export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 # What a test may not share, as namespaces and ports, is its own.
 SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
 	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/simulate ./nft
-# Those that need processors are last, one at a time.
+# Those that need processors are last, one at a time. The conformance tests run beside them: they wait for others' programs.
 ALONE = /appliance/(soak|bench)$$
 ALONE_OF_E2E = ^Test(K19|069|145|338|370)_
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
@@ -63,9 +63,12 @@ test: deps lint build ## everything, with real packets in network namespaces (ro
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	@code=0; \
 	$(TESTED) -p 8 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
+	mkdir -p bin; { $(CONFORMANCE); } >bin/conformance.log 2>&1 & conformance=$$!; \
+	trap 'kill 0' INT; \
 	$(TESTED) -p 1 $(EXEC) -- $$($(PACKAGES) | grep -E '$(ALONE)') || code=1; \
 	$(TESTED) -run '$(ALONE_OF_E2E)' $(EXEC) -- ./appliance/e2e || code=1; \
-	$(CONFORMANCE) || code=1; \
+	wait $$conformance || code=1; \
+	cat bin/conformance.log; \
 	exit $$code
 
 # Modules of their own: what the clients need is none of the product's dependencies.

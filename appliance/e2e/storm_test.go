@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,8 +40,12 @@ func (b *box) stormed(t *testing.T, services, version int) {
 		return nil
 	})
 	backends := b.GW1.Nft("list", "map", "ip", "svcctl", "backends")
+	have := map[string]bool{}
+	for _, found := range regexp.MustCompile(` : (\S+) \. 80\b`).FindAllStringSubmatch(backends, -1) {
+		have[found[1]] = true
+	}
 	for i := range services {
-		if want := fmt.Sprintf(" : %s . 80", stormEndpoint(i, version)); !strings.Contains(backends, want) {
+		if !have[stormEndpoint(i, version)] {
 			t.Fatalf("Service %d of %d has not the endpoint of version %d:\n%.2000s", i, services, version, backends)
 		}
 	}

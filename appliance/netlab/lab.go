@@ -27,10 +27,12 @@ func Parallel(n int) {
 }
 
 // Eventually calls check until it returns nil. It fails the test with the last error when that takes longer than within.
+// Between two calls it pauses three times as long as the first of them took, as most start a program, and 200 ms at most.
 func Eventually(t testing.TB, within time.Duration, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return
@@ -38,7 +40,7 @@ func Eventually(t testing.TB, within time.Duration, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %v", within, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(max(10*time.Millisecond, min(3*time.Since(began), 200*time.Millisecond)))
 	}
 }
 
