@@ -20,12 +20,13 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// planted is a bug of testdata/planted. A file has what is wrong, then "file PATH", "seeds N", and "fleet" if fleets are to find it,
-// and the sections old, which stands once in the file, and new. All bugs are compiled into one program, and PLANTED names the one
+// planted is a bug of testdata/planted. A file has what is wrong, then "file PATH", "seeds N", "fleet" if fleets are to find it, and
+// "nights" if nights are, which others do without, and the sections old, which stands once in the file, and new. All bugs are compiled into one program, and PLANTED names the one
 // that it has: the word planted in new is true for it, and false for others; a section without that word takes the place of old for
 // it. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
 type planted struct {
 	name, file, missed, fleet string
+	nights                    bool
 	seeds                     int
 	before, after             string
 	found                     uint64 // the seed
@@ -46,6 +47,8 @@ func readPlanted(path string) (p planted, err error) {
 			_, err = fmt.Sscan(rest, &p.seeds)
 		case "fleet":
 			p.fleet = "1"
+		case "nights":
+			p.nights = true
 		case "missed":
 			p.missed = rest
 		}
@@ -204,6 +207,9 @@ func (p *planted) find(t *testing.T, program string) {
 func (p *planted) run(program, bug string, env ...string) (string, error) {
 	cmd := exec.Command(program, "-test.v", "-test.timeout=0", "-test.run=^TestSmoke$")
 	cmd.Env = append(append(os.Environ(), "FLEET="+p.fleet, "PLANTED="+bug, "GOMAXPROCS=1"), env...)
+	if !p.nights {
+		cmd.Env = append(cmd.Env, "NIGHTS=0")
+	}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -145,11 +145,16 @@ func (s *Stats) text(seeds int) string {
 		seeds, s.Simulated.Round(time.Minute), s.Nights, s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Contested, s.Gateways, s.Left, s.Flowtables, s.Acknowledged, s.Open, s.Cuts)
 }
 
+// scriptOf is the script of a seed, with NIGHTS=0 up to its first night.
 func scriptOf(seed uint64, fleet bool) Script {
 	if fleet {
 		return GenerateFleet(seed)
 	}
-	return Generate(seed)
+	s := Generate(seed)
+	if i := slices.IndexFunc(s.Events, func(e Event) bool { return e.Verb == doNight }); i >= 0 && os.Getenv("NIGHTS") == "0" {
+		s.Events = s.Events[:i]
+	}
+	return s
 }
 
 // begin returns the script up to one of its rests.
