@@ -134,20 +134,9 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
 }
 
 // wait answers /svcctl/v1/wait with the Status once the condition holds.
-func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
-	q, ok := parameters(w, r, wire.Wait)
-	if !ok {
-		return
-	}
-	// The server's deadlines are made for answers at once. The read deadline would
-	// end the request's context.
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Now().Add(q.Timeout + s.limits.write))
-
+func (s *Server) wait(r *http.Request, q wire.WaitQuery) (none wire.Status, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), q.Timeout)
 	defer cancel()
-	var err error
 	if q.For == "ready" {
 		err = s.untilReady(ctx)
 	} else {
@@ -155,17 +144,14 @@ func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err == nil:
-		writeJSON(w, http.StatusOK, s.backend.Status())
+		return s.backend.Status(), nil
 	case r.Context().Err() != nil:
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
-			fmt.Sprintf("not %s: %v", q.For, context.Cause(r.Context())))
+		return none, fmt.Errorf("not %s: %v", q.For, context.Cause(r.Context()))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		fail(w, http.StatusGatewayTimeout, wire.ReasonTimeout,
+		return none, wire.NewFailure(http.StatusGatewayTimeout, wire.ReasonTimeout,
 			fmt.Sprintf("not %s after %s%s", q.For, q.Timeout.Round(time.Millisecond), s.why(err)))
-	default:
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
-			fmt.Sprintf("not %s: %v", q.For, err))
 	}
+	return none, fmt.Errorf("not %s: %v", q.For, err)
 }
 
 // why is the reason that the appliance is behind, for the end of a message; err is
@@ -284,12 +270,13 @@ func (s *Server) announcerReport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var report wire.AnnouncerReport
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReport)).Decode(&report); err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "the report is not read: "+err.Error())
-		return
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReport)).Decode(&report)
+	if err != nil {
+		err = wire.BadRequest("the report is not read: %v", err)
+	} else {
+		s.cfg.Announcements.Report(report)
 	}
-	s.cfg.Announcements.Report(report)
-	writeJSON(w, http.StatusOK, wire.None{})
+	Reply(w, r, wire.None{}, err)
 }
 
 // mayAnnounce reports whether the user of a request may be the announcer: over the socket, an admin

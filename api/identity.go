@@ -207,65 +207,54 @@ const noTLS = "the API is not served over TLS: start `svcctl serve` with --liste
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for
 // clients on the unix socket: a token that leaked must not be good for another one.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
-	if _, local := peerFrom(r.Context()); !local {
-		spare(w, r)
-		fail(w, http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl admin token` on the appliance's box")
-		return
-	}
-	if s.cfg.TLS == nil {
-		spare(w, r)
-		fail(w, http.StatusNotFound, wire.ReasonNotFound, noTLS)
-		return
-	}
-	switch r.Method {
-	case http.MethodPost:
-		s.issue(w, r)
-	case http.MethodDelete:
+	_, local := peerFrom(r.Context())
+	switch {
+	case !local:
+		Reply(w, r, nil, wire.NewFailure(http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl admin token` on the appliance's box"))
+	case s.cfg.TLS == nil:
+		Reply(w, r, nil, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, noTLS))
+	case r.Method == http.MethodPost:
+		token, err := s.issue(w, r)
+		Reply(w, r, token, err)
+	case r.Method == http.MethodDelete:
 		needs(auth.Admin, http.HandlerFunc(s.revoke)).ServeHTTP(w, r)
 	default:
-		spare(w, r)
 		w.Header().Set("Allow", "POST, DELETE")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST, or DELETE to revoke", r.Method, r.URL.Path))
+		Reply(w, r, nil, wire.NewFailure(http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+			fmt.Sprintf("%s is not allowed on %s: use POST, or DELETE to revoke", r.Method, r.URL.Path)))
 	}
 }
 
-func (s *Server) issue(w http.ResponseWriter, r *http.Request) {
+func (s *Server) issue(w http.ResponseWriter, r *http.Request) (t wire.Token, err error) {
 	var ask wire.TokenRequest
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTokenRequest))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&ask); err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("read what token is asked for: %v", err))
-		return
+		return t, wire.BadRequest("read what token is asked for: %v", err)
 	}
 	by := auth.From(r.Context())
 	role := by.Role
 	if ask.Role != "" {
-		var err error
-		if role, err = auth.ParseRole(ask.Role); err != nil {
-			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
-			return
-		}
+		role, err = auth.ParseRole(ask.Role)
 	}
-	user, err := auth.Delegate(by, role, ask.Name)
+	var user auth.User
 	if err == nil {
-		var text string
-		var expires time.Time
-		if text, expires, err = s.cfg.TLS.Tokens.Issue(user, cmp.Or(time.Duration(ask.Duration), auth.DefaultTokenLife)); err == nil {
-			s.log.Debug("token", "for", user.Name, "role", user.Role.String(), "expires", expires)
-			writeJSON(w, http.StatusOK, wire.Token{Token: text, User: user.Name, Role: user.Role.String(), Expires: expires})
-			return
-		}
+		user, err = auth.Delegate(by, role, ask.Name)
+	}
+	if err == nil {
+		t.Token, t.Expires, err = s.cfg.TLS.Tokens.Issue(user, cmp.Or(time.Duration(ask.Duration), auth.DefaultTokenLife))
 	}
 	switch {
 	case errors.Is(err, auth.ErrRole):
-		fail(w, http.StatusForbidden, wire.ReasonForbidden, err.Error())
-		return
+		return t, wire.NewFailure(http.StatusForbidden, wire.ReasonForbidden, err.Error())
 	case errors.Is(err, auth.ErrEnded):
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
-		return
+		return t, err // the box stops
+	case err != nil:
+		return t, wire.BadRequest("%v", err)
 	}
-	fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+	t.User, t.Role = user.Name, user.Role.String()
+	s.log.Debug("token", "for", t.User, "role", t.Role, "expires", t.Expires)
+	return t, nil
 }
 
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {

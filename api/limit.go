@@ -249,8 +249,8 @@ func (s *Server) streaming(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		until := time.Now().Add(s.limits.objects)
-		if isEndless(r) {
-			until = time.Time{} // the read deadline would end the request's context
+		if isEndless(r) || r.ContentLength == 0 {
+			until = time.Time{} // the read deadline would end the request's context in the middle of a long answer
 		}
 		_ = rc.SetReadDeadline(until)
 		_ = rc.SetWriteDeadline(time.Time{})

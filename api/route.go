@@ -29,14 +29,10 @@ type Endpoint struct {
 
 // Answer returns the endpoint that serves a route by a function of its parameters. An error that is no *wire.Failure is answered 503.
 func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, q Query) (A, error)) Endpoint {
-	return handle(at.Operation, func(w http.ResponseWriter, r *http.Request) {
+	return Handle(at.Operation, func(w http.ResponseWriter, r *http.Request) {
 		if q, ok := parameters(w, r, at); ok {
 			a, err := answer(r, q)
-			if err != nil {
-				failWith(w, err)
-				return
-			}
-			writeJSON(w, http.StatusOK, a)
+			Reply(w, r, a, err)
 		}
 	})
 }
@@ -44,66 +40,58 @@ func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, 
 // Stream returns the endpoint that serves a route by values, one a line. A watch or a trace sends each as it comes. An error
 // before the first value is answered as one of Answer; after it the answer is cut, so that a client does not take it for whole.
 func Stream[Query, Value any](at wire.Route[Query, Value], answer func(r *http.Request, q Query, each func(Value) error) error) Endpoint {
-	serve := func(s *Server, w http.ResponseWriter, r *http.Request) {
-		q, ok := parameters(w, r, at)
-		if !ok {
-			return
-		}
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		lines, flush, begun := json.NewEncoder(w), func() error { return nil }, false
-		if isEndless(r) {
-			flush = http.NewResponseController(w).Flush
-		}
-		begin := func() {
-			if !begun {
-				begun = true
-				w.Header().Set("Content-Type", "application/jsonl")
-				w.Header().Set("Cache-Control", "no-store")
-			}
-		}
-		err := answer(r.WithContext(ctx), q, func(v Value) error {
-			begin()
-			err := lines.Encode(v)
-			if err == nil {
-				err = flush()
-			}
-			if err != nil { // the client hung up, or does not read
-				cancel()
-			}
-			return err
-		})
-		switch {
-		case err == nil:
-			begin()
-		case !begun:
-			failWith(w, err)
-		default:
-			s.log.Warn("an answer ended early", "path", r.URL.Path, "err", err)
-			panic(http.ErrAbortHandler)
-		}
-	}
 	return Endpoint{at.Operation, func(s *Server) http.Handler {
-		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(s, w, r) }))
+		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			q, ok := parameters(w, r, at)
+			if !ok {
+				return
+			}
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			lines, flush, begun := json.NewEncoder(w), func() error { return nil }, false
+			if isEndless(r) {
+				flush = http.NewResponseController(w).Flush
+			}
+			begin := func() {
+				if !begun {
+					begun = true
+					w.Header().Set("Content-Type", "application/jsonl")
+					w.Header().Set("Cache-Control", "no-store")
+				}
+			}
+			err := answer(r.WithContext(ctx), q, func(v Value) error {
+				begin()
+				err := lines.Encode(v)
+				if err == nil {
+					err = flush()
+				}
+				if err != nil { // the client hung up, or does not read
+					cancel()
+				}
+				return err
+			})
+			switch {
+			case err == nil:
+				begin()
+			case !begun:
+				failWith(w, err)
+			default:
+				s.log.Warn("an answer ended early", "path", r.URL.Path, "err", err)
+				panic(http.ErrAbortHandler)
+			}
+		}))
 	}}
 }
 
 // Handle returns the endpoint that serves an operation by a handler, which may take its time for the body and the answer.
 func Handle(at wire.Operation, h http.HandlerFunc) Endpoint {
-	if at.Method == http.MethodGet {
-		serve := h
-		h = func(w http.ResponseWriter, r *http.Request) {
-			if bodiless(w, r) {
-				serve(w, r)
+	return Endpoint{at, func(s *Server) http.Handler {
+		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if at.Method != http.MethodGet || bodiless(w, r) {
+				h(w, r)
 			}
-		}
-	}
-	return Endpoint{at, func(s *Server) http.Handler { return s.streaming(h) }}
-}
-
-// handle returns the endpoint that serves an operation by a handler that answers at once.
-func handle(at wire.Operation, h http.HandlerFunc) Endpoint {
-	return Endpoint{at, func(*Server) http.Handler { return h }}
+		}))
+	}}
 }
 
 // parameters reads the parameters of a request without a body; when it returns false it has answered.

@@ -202,7 +202,7 @@ func (s *Server) Handler() http.Handler {
 		reader("/", http.HandlerFunc(s.refuse))
 		return s.observe(mux, s.identify(s.admit(mux)))
 	}
-	for _, e := range slices.Concat([]Endpoint{handle(wire.Wait.Operation, s.wait), Answer(wire.Release, s.release), Answer(wire.GetEndpoint, s.endpoint)}, s.cfg.Endpoints) {
+	for _, e := range slices.Concat([]Endpoint{Answer(wire.Wait, s.wait), Answer(wire.Release, s.release), Answer(wire.GetEndpoint, s.endpoint)}, s.cfg.Endpoints) {
 		s.register(mux, e)
 	}
 	if s.cfg.Commits != nil {
@@ -214,7 +214,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Announcements != nil {
 		s.register(mux, Handle(wire.GetAnnouncements.Operation, s.announcements))
-		s.register(mux, handle(wire.ReportAnnouncements.Operation, s.announcerReport))
+		s.register(mux, Handle(wire.ReportAnnouncements.Operation, s.announcerReport))
 	}
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))
 	reader(profilePath, profiles())

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,46 +127,33 @@ func (c *Client) Export(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer resp.Close()
-	end := &lastLine{w: w}
-	if _, err := io.Copy(end, resp); err != nil {
-		if end.failed != nil {
-			return end.failed
-		}
+	end := &tail{w: w}
+	if _, err := io.Copy(end, resp); end.failed != nil {
+		return end.failed
+	} else if err != nil {
 		return c.broken(wire.Export.Path, err)
 	}
-	if !bytes.HasPrefix(end.last, []byte(`{"sha256":`)) {
+	last := bytes.TrimSuffix(end.last, []byte{'\n'})
+	if !bytes.HasPrefix(last[bytes.LastIndexByte(last, '\n')+1:], []byte(`{"sha256":`)) {
 		return fmt.Errorf("the export is cut short: %w", c.broken(wire.Export.Path, errors.New("its last line is missing")))
 	}
 	return nil
 }
 
-// lastLine hands bytes on, and keeps the beginning of the last line.
-type lastLine struct {
+// tail hands bytes on to w, and keeps the last ones: more than the line with the checksum.
+type tail struct {
 	w      io.Writer
 	failed error // of w
 	last   []byte
-	ended  bool // the next byte begins a line
 }
 
 // Write implements io.Writer.
-func (l *lastLine) Write(p []byte) (int, error) {
-	const enough = 16
-	for rest := p; len(rest) > 0; {
-		if l.ended {
-			l.last, l.ended = l.last[:0], false
-		}
-		line := rest
-		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
-			line, l.ended = rest[:i+1], true
-		}
-		if len(l.last) < enough {
-			l.last = append(l.last, line[:min(len(line), enough-len(l.last))]...)
-		}
-		rest = rest[len(line):]
-	}
-	n, err := l.w.Write(p)
-	l.failed = err
-	return n, err
+func (t *tail) Write(p []byte) (n int, err error) {
+	const enough = 512
+	t.last = append(t.last, p[max(0, len(p)-enough):]...)
+	t.last = slices.Delete(t.last, 0, max(0, len(t.last)-enough))
+	n, t.failed = t.w.Write(p)
+	return n, t.failed
 }
 
 // WatchAnnouncements calls f for each event, as the announcer, until f returns an error, ctx is done or
@@ -176,12 +164,16 @@ func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.Announcemen
 
 // ReportAnnouncements sends the announcer's report to the appliance.
 func (c *Client) ReportAnnouncements(ctx context.Context, r wire.AnnouncerReport) error {
-	body, err := json.Marshal(r)
+	return c.post(ctx, wire.ReportAnnouncements.Path, r, new(wire.None))
+}
+
+// post sends v in JSON and decodes the answer into answer.
+func (c *Client) post(ctx context.Context, path string, v, answer any) error {
+	body, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return fmt.Errorf("encode the request of %s: %w", path, err)
 	}
-	var nothing wire.None
-	return c.ask(ctx, request{method: http.MethodPost, path: wire.ReportAnnouncements.Path, form: "application/json", body: body, patience: callTimeout}, &nothing)
+	return c.ask(ctx, request{method: http.MethodPost, path: path, form: "application/json", body: body, patience: callTimeout}, answer)
 }
 
 // Stream makes a request of a route that answers by values, and calls f with each as it comes. It ends with the answer, when ctx
@@ -215,17 +207,8 @@ func stream[Value any](ctx context.Context, c *Client, r request, f func(Value) 
 const tokenPath = "/svcctl/v1/token"
 
 // Token asks for a bearer token. It is given over the socket only.
-func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (*wire.Token, error) {
-	body, err := json.Marshal(ask)
-	if err != nil {
-		return nil, fmt.Errorf("ask for a token: %w", err)
-	}
-	r := request{method: http.MethodPost, path: tokenPath, form: "application/json", body: body, patience: callTimeout}
-	var t wire.Token
-	if err := c.ask(ctx, r, &t); err != nil {
-		return nil, err
-	}
-	return &t, nil
+func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (t wire.Token, err error) {
+	return t, c.post(ctx, tokenPath, ask, &t)
 }
 
 // RevokeTokens makes all tokens invalid that were given so far.

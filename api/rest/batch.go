@@ -83,6 +83,9 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	return b.end(nil)
 }
 
+// patience bounds the time between two pieces of a batch.
+const patience = 30 * time.Second
+
 // patientReader reads a body whose sender may take its time for the whole of it, but not for
 // each piece.
 type patientReader struct {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"svcctl.io/svcctl/api/kube/table"
@@ -124,8 +123,6 @@ const (
 	// (defaultGzipThresholdBytes of the API server of Kubernetes). It also bounds the bytes of an
 	// answer that are held in memory.
 	gzipFrom = 128 << 10
-	// patience bounds the time in which a client takes one write.
-	patience = 30 * time.Second
 )
 
 var (
@@ -139,33 +136,22 @@ var (
 
 // answer is the body of an answer of any length, of which it holds a part in memory:
 // short ones are sent with their length, long ones in chunks, and compressed if the client
-// wants that. A client that is too slow to take it is given up.
+// wants that. The server bounds each write: a client that is too slow is disconnected.
 type answer struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	code    int
-	zip     bool // as soon as it is long
-	buffer  *[gzipFrom]byte
-	used    int
-	begun   bool
-	zipper  *gzip.Writer
-	err     error
+	w      http.ResponseWriter
+	code   int
+	zip    bool // as soon as it is long
+	buffer *[gzipFrom]byte
+	used   int
+	begun  bool
+	zipper *gzip.Writer
+	err    error
 }
 
 // newAnswer begins an answer, whose headers but those of its length are set already. It has
 // to be closed.
 func newAnswer(w http.ResponseWriter, r *http.Request, code int) *answer {
-	a := &answer{
-		w: w, control: http.NewResponseController(w), code: code,
-		zip:    asksFor(r.Header.Values("Accept-Encoding"), "gzip"),
-		buffer: buffers.Get().(*[gzipFrom]byte),
-	}
-	if r.ContentLength == 0 {
-		// The time for reading the request would end its context in the middle of a long answer. It
-		// stays for requests whose body is not read yet.
-		_ = a.control.SetReadDeadline(time.Time{})
-	}
-	return a
+	return &answer{w: w, code: code, zip: asksFor(r.Header.Values("Accept-Encoding"), "gzip"), buffer: buffers.Get().(*[gzipFrom]byte)}
 }
 
 // Write implements io.Writer.
@@ -199,7 +185,6 @@ func (a *answer) begin() {
 
 // flush writes the buffer.
 func (a *answer) flush() {
-	_ = a.control.SetWriteDeadline(time.Now().Add(patience))
 	if a.zipper != nil {
 		_, a.err = a.zipper.Write(a.buffer[:a.used])
 	} else {

@@ -178,25 +178,15 @@ func (s *Server) objects(w http.ResponseWriter, r *request, parts []string) erro
 
 // verb answers a request for objects by its verb.
 func (s *Server) verb(w http.ResponseWriter, r *request) error {
-	switch {
-	case !r.kind.Stored():
+	if !r.kind.Stored() {
 		return s.review(w, r)
-	case r.verb == "get":
-		return s.get(w, r)
-	case r.verb == "list":
-		return s.list(w, r)
-	case r.verb == "watch":
-		return s.watch(w, r)
-	case r.verb == "create":
-		return s.create(w, r)
-	case r.verb == "update":
-		return s.update(w, r)
-	case r.verb == "patch":
-		return s.patch(w, r)
-	case r.verb == "delete":
-		return s.delete(w, r)
 	}
-	return s.deleteCollection(w, r)
+	return verbs[r.verb](s, w, r)
+}
+
+var verbs = map[string]func(*Server, http.ResponseWriter, *request) error{
+	"get": (*Server).get, "list": (*Server).list, "watch": (*Server).watch, "create": (*Server).create, "update": (*Server).update,
+	"patch": (*Server).patch, "delete": (*Server).delete, "deletecollection": (*Server).deleteCollection,
 }
 
 // read takes the path of objects apart, and reports whether it is one of those old ones that

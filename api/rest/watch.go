@@ -254,8 +254,8 @@ const (
 	keptBuffer = 8 << 10
 )
 
-// stream is the body of a watch: one JSON document a line. A client that does not read
-// in time is disconnected, so that nothing piles up here.
+// stream is the body of a watch: one JSON document a line. The server bounds each write, so a client that does not read is
+// disconnected and nothing piles up here.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -269,14 +269,10 @@ func newStream(w http.ResponseWriter) *stream {
 
 // begin sends the headers.
 func (s *stream) begin() {
-	// The server's deadlines are made for answers at once.
-	_ = s.control.SetReadDeadline(time.Time{})
 	s.w.Header().Set("Content-Type", typeJSON)
 	s.w.Header().Set("Cache-Control", "no-cache, private")
 	s.w.WriteHeader(http.StatusOK)
-	_ = s.control.SetWriteDeadline(time.Now().Add(patience))
 	s.err = s.control.Flush()
-	_ = s.control.SetWriteDeadline(time.Time{})
 }
 
 // event writes an event about a document that is not encoded yet.
@@ -304,17 +300,14 @@ func (s *stream) frame(kind string, document []byte) error {
 	return s.flush()
 }
 
-// flush sends what was written. Afterwards the client may take its time until there is more:
-// over HTTP/2 a deadline would end the stream even while there is nothing to write.
+// flush sends the buffer.
 func (s *stream) flush() error {
 	if s.err != nil || len(s.buffer) == 0 {
 		return s.err
 	}
-	_ = s.control.SetWriteDeadline(time.Now().Add(patience))
 	if _, s.err = s.w.Write(s.buffer); s.err == nil {
 		s.err = s.control.Flush()
 	}
-	_ = s.control.SetWriteDeadline(time.Time{})
 	if s.buffer = s.buffer[:0]; cap(s.buffer) > keptBuffer {
 		s.buffer = nil // most watches are quiet most of the time
 	}

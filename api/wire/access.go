@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// The reasons of a Failure that are about the user.
-const ()
-
 // TokenRequest is the body of POST /svcctl/v1/token.
 type TokenRequest struct {
 	Role     string   `json:"role,omitempty"`     // admin, endpoints or reader; empty: the role of the requesting user

@@ -98,7 +98,7 @@ func TestToken(t *testing.T) {
 	for args, want := range map[string]string{
 		"--duration x":               `--duration "x": want a duration`,
 		"--duration 1ms":             `--duration "1ms": want a duration`,
-		"--role god":                 `--role "god": want admin or endpoints or reader`,
+		"--role god":                 `--role "god": want one of admin, endpoints, reader`,
 		"--revoke-all --role reader": "--revoke-all gives no token, and --role is about one",
 	} {
 		if code := b.run(append([]string{"admin", "token", "--socket", socket}, strings.Fields(args)...)...); code != cli.ExitUsage || !strings.Contains(b.err.String(), want) {

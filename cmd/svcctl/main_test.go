@@ -242,6 +242,15 @@ func TestUsage(t *testing.T) {
 		{"version -o table", "-o \"table\": want one of text, json, yaml"},
 		{"wait --for applied", "--for \"applied\": want synced or ready; an object has more, see `svcctl wait --help`"},
 		{"wait --timeout 30", "--timeout \"30\": want a duration as 500ms, 30s or 2m, at most 1h"},
+		{"announce --vrid 256", "--vrid \"256\": want a number from 1 to 255"},
+		{"announce --vrid 1 --priority 1", "--priority \"1\": want a number from 2 to 254"},
+		{"announce --vrid 1 --interval 15ms", "--interval \"15ms\": want a duration as 100ms, from 10ms to 40.95s in steps of 10ms"},
+		{"announce --asn 64512 --peer 64513@192.0.2.1 --graceful-restart 1500ms", "--graceful-restart \"1500ms\": want a duration as 120s, from 1s to 4095s in whole seconds"},
+		{"announce drain --timeout 0s", "--timeout \"0s\": want a duration as 60s"},
+		{"admin kubeconfig --embed-token 1ms", "--embed-token \"1ms\": want a duration as 168h, at least 1s"},
+		{"dashboard --port 65536", "--port \"65536\": want a number from 0 to 65535"},
+		{"trace 10.96.0.10:80 --count 1001", "--count \"1001\": want a number from 1 to 1000"},
+		{"trace 10.96.0.10:80 --for 61s", "--for \"61s\": want a duration as 30s, from 1s to 60s"},
 		{"wait --timeout 2h", "--timeout \"2h\": want a duration as 500ms, 30s or 2m, at most 1h"},
 		{"completion", "completion for which shell? Give one of bash, zsh, fish"},
 		{"completion csh", "there is no completion for \"csh\": give one of bash, zsh, fish"},
@@ -473,7 +482,7 @@ func TestPlan(t *testing.T) {
 func TestPlanAgainstWhat(t *testing.T) {
 	b := newBench()
 	for line, want := range map[string]string{
-		"plan -f x --against kernel":                                       `--against "kernel": want nothing or running`,
+		"plan -f x --against kernel":                                       `--against "kernel": want one of nothing, running`,
 		"plan -f x --against running --load-balancer-pool 198.51.100.0/28": "--load-balancer-pool: the running appliance has settings of its own",
 		"plan -f x -o json":                                                "--output: that is for a plan --against running",
 		"plan -f x --in-place-of /etc/svcctl/manifests":                    "--in-place-of: that is for a plan --against running",

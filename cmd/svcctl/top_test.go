@@ -17,7 +17,7 @@ import (
 func TestTopUsage(t *testing.T) {
 	b := newBench()
 	for line, says := range map[string]string{
-		"top --by beauty": "want open, rate, unanswered, refused, name",
+		"top --by beauty": "want one of open, rate, unanswered, refused, name",
 		"top --limit 0":   "want a number from 1 to 10000",
 		"top --filter " + strings.Repeat("x", 513): "512 is the most",
 		"top --clients":                  "name it, as in `svcctl top svc/web --clients`",

@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -31,7 +30,7 @@ func kubeconfigVerb() *cli.Verb {
 				Usage: "certificate that the appliance's is checked with, PEM, for a certificate given with --tls-cert"},
 			{Name: "name", Arg: "NAME", Def: "svcctl", Group: groupKubeconfig, Usage: "name of the context, the cluster and the user"},
 			roleOption(groupKubeconfig, "role of the tokens"),
-			{Name: "embed-token", Arg: "DURATION", Def: "none", Group: groupKubeconfig,
+			{Name: "embed-token", Arg: "DURATION", Def: "none", Bounds: &cli.Bounds{Least: time.Second, Most: math.MaxInt64, As: "168h, at least 1s"}, Group: groupKubeconfig,
 				Usage: "include a token that is valid for this time, at most 720h"},
 		}, settings.SocketOptions()...),
 		Run: runKubeconfig,
@@ -82,14 +81,7 @@ type kubeContext struct {
 
 // runKubeconfig prints a kubeconfig.
 func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	life, err := embeddedLife(v)
-	if err != nil {
-		return err
-	}
-	role, err := role(v)
-	if err != nil {
-		return err
-	}
+	role := v.Option("role").Given()
 	socket, err := settings.Socket(env, v)
 	if err != nil {
 		return err
@@ -116,8 +108,8 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 		Clusters: []kubeCluster{{Name: name}}, Users: []kubeUser{{Name: name}}, Contexts: []kubeContext{{Name: name}}}
 	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = server, ca
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	if user := &k.Users[0].User; life > 0 {
-		token, err := c.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})
+	if user := &k.Users[0].User; v.Option("embed-token").IsSet() {
+		token, err := c.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(v.Option("embed-token").Duration()), Name: "kubeconfig"})
 		if err != nil {
 			return err
 		}
@@ -126,19 +118,6 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 		return err
 	}
 	return env.PrintYAML(k)
-}
-
-// embeddedLife returns the lifetime of the token in the kubeconfig; 0: without a token.
-func embeddedLife(v *cli.Verb) (time.Duration, error) {
-	o := v.Option("embed-token")
-	if !o.IsSet() {
-		return 0, nil
-	}
-	life, err := time.ParseDuration(o.Text())
-	if err != nil || life < time.Second {
-		return 0, cli.Usagef("--embed-token %q: want a duration as 168h, at least 1s", o.Text())
-	}
-	return life, nil
 }
 
 // tokenPlugin has kubectl run this program for its tokens, wherever it is started.
@@ -164,7 +143,7 @@ func tokenVerb() *cli.Verb {
 		Name: "admin token",
 		Options: append([]*cli.Option{
 			roleOption(groupToken, "role: admin may do everything, reader may get, list and watch all but Secrets, endpoints is for discover"),
-			{Name: "duration", Arg: "DURATION", Def: "1h", Group: groupToken, Usage: "how long it is valid, as 30m or 12h; at most 720h"},
+			{Name: "duration", Arg: "DURATION", Def: "1h", Bounds: &cli.Bounds{Least: time.Second, Most: math.MaxInt64, As: "30m or 12h, at least 1s"}, Group: groupToken, Usage: "how long it is valid, as 30m or 12h; at most 720h"},
 			{Name: "name", Arg: "NAME", Def: "none", Group: groupToken, Usage: "its purpose, which `svcctl journal` shows after your own name"},
 			{Name: "revoke-all", Group: groupToken, Usage: "revoke all tokens issued so far, and issue none"},
 		}, settings.SocketOptions()...),
@@ -174,10 +153,6 @@ func tokenVerb() *cli.Verb {
 
 // runToken prints a token, or revokes all.
 func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	ask, err := tokenRequest(v)
-	if err != nil {
-		return err
-	}
 	socket, err := settings.Socket(env, v)
 	if err != nil {
 		return err
@@ -198,7 +173,8 @@ func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 		}
 		return env.Print("all tokens are revoked\n")
 	}
-	token, err := appliance.Token(ctx, ask)
+	token, err := appliance.Token(ctx, wire.TokenRequest{ // the appliance checks the name and the longest lifetime
+		Role: v.Option("role").Given(), Duration: wire.Duration(v.Option("duration").Duration()), Name: v.Option("name").Given()})
 	if err != nil {
 		return err
 	}
@@ -215,37 +191,7 @@ func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 
 // roleOption is --role.
 func roleOption(group, usage string) *cli.Option {
-	return &cli.Option{Name: "role", Arg: "admin|endpoints|reader", Def: "your own", Words: []string{"admin", "endpoints", "reader"}, Group: group, Usage: usage}
-}
-
-// role is the role that the flag names, "" for one's own.
-func role(v *cli.Verb) (string, error) {
-	o := v.Option("role")
-	if !o.IsSet() {
-		return "", nil
-	}
-	if !slices.Contains(o.Words, o.Text()) {
-		return "", cli.Usagef("--role %q: want %s", o.Text(), strings.Join(o.Words, " or "))
-	}
-	return o.Text(), nil
-}
-
-// tokenRequest returns the request that the flags ask for. The appliance validates the name and the
-// longest lifetime.
-func tokenRequest(v *cli.Verb) (wire.TokenRequest, error) {
-	text := v.Option("duration").Text()
-	life, err := time.ParseDuration(text)
-	if err != nil || life < time.Second {
-		return wire.TokenRequest{}, cli.Usagef("--duration %q: want a duration as 30m or 12h, at least 1s", text)
-	}
-	ask := wire.TokenRequest{Duration: wire.Duration(life)}
-	if ask.Role, err = role(v); err != nil {
-		return wire.TokenRequest{}, err
-	}
-	if o := v.Option("name"); o.IsSet() {
-		ask.Name = o.Text()
-	}
-	return ask, nil
+	return &cli.Option{Name: "role", Arg: "admin|endpoints|reader", Def: "your own", Words: []string{"admin", "endpoints", "reader"}, Strict: true, Group: group, Usage: usage}
 }
 
 // execInfoEnv is the variable in which kubectl passes an ExecCredential to its credential plugins.
@@ -275,7 +221,7 @@ type credentialStatus struct {
 }
 
 // execCredential is the token as a client wants it that asked with info.
-func execCredential(info string, token *wire.Token) (string, error) {
+func execCredential(info string, token wire.Token) (string, error) {
 	var asked credentialDocument
 	if err := json.Unmarshal([]byte(info), &asked); err != nil {
 		return "", fmt.Errorf("read %s: %w: unset it to get the token itself", execInfoEnv, err)

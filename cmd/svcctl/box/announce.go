@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -35,11 +36,12 @@ func AnnounceVerb() *cli.Verb {
 		Options: slices.Concat([]*cli.Option{
 			{Name: "l2", Arg: "INTERFACE|auto", Def: announce.Auto + " without --peer", Repeats: true, Group: cli.GroupHow,
 				Usage: "interface to announce on, waited for if it is not there; auto: every one with an address in its network; repeatable"},
-			{Name: "vrid", Arg: "NUMBER", Group: groupElection,
+			{Name: "vrid", Arg: "NUMBER", Number: [2]int{1, 255}, Group: groupElection,
 				Usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
-			{Name: "priority", Arg: "NUMBER", Def: "100", Group: groupElection, Usage: "of this box, 2 to 254: the highest wins"},
+			{Name: "priority", Arg: "NUMBER", Def: "100", Number: [2]int{2, 254}, Group: groupElection, Usage: "of this box, 2 to 254: the highest wins"},
 			{Name: "interval", Arg: "DURATION", Def: "100ms", Group: groupElection,
-				Usage: "between advertisements, 10ms to 40s; a box counts as dead after three intervals"},
+				Bounds: &cli.Bounds{Least: 10 * time.Millisecond, Most: vrrp.MaxInterval, Step: 10 * time.Millisecond, As: "100ms, from 10ms to 40.95s in steps of 10ms"},
+				Usage:  "between advertisements, 10ms to 40s; a box counts as dead after three intervals"},
 			{Name: "preempt", Group: groupElection, Usage: "take over from a healthy box of lower priority"},
 			{Name: "gateway", Arg: "ADDRESS", Repeats: true, Group: groupElection,
 				Usage: "the active box answers for this address too, the servers' router; repeatable"},
@@ -114,19 +116,6 @@ func electionOf(v *cli.Verb, a *announce.Config) error {
 	if a.Follow.IsValid() {
 		return cli.Usagef("--follow leaves the election to another program, and --vrid holds one: leave one of them out")
 	}
-	vrid, err := strconv.ParseUint(v.Option("vrid").Text(), 10, 8)
-	if err != nil || vrid == 0 {
-		return cli.Usagef("--vrid %q is no number from 1 to 255", v.Option("vrid").Text())
-	}
-	priority, err := strconv.ParseUint(v.Option("priority").Text(), 10, 8)
-	if err != nil || priority < 2 || priority > 254 {
-		return cli.Usagef("--priority %q is no number from 2 to 254", v.Option("priority").Text())
-	}
-	const step = 10 * time.Millisecond
-	interval, err := time.ParseDuration(v.Option("interval").Text())
-	if err != nil || interval < step || interval > vrrp.MaxInterval || interval%step != 0 {
-		return cli.Usagef("--interval %q is no duration from 10ms to 40.95s in steps of 10ms", v.Option("interval").Text())
-	}
 	for _, text := range v.Option("gateway").Texts {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" || addr.Is4In6() || !addr.IsGlobalUnicast() {
@@ -136,7 +125,8 @@ func electionOf(v *cli.Verb, a *announce.Config) error {
 			a.Gateways = append(a.Gateways, addr)
 		}
 	}
-	a.Election = &vrrp.Config{VRID: uint8(vrid), Priority: uint8(priority), Interval: interval, Preempt: v.Option("preempt").On()}
+	a.Election = &vrrp.Config{VRID: uint8(v.Option("vrid").Int()), Priority: uint8(v.Option("priority").Int()),
+		Interval: v.Option("interval").Duration(), Preempt: v.Option("preempt").On()}
 	return nil
 }
 
@@ -264,13 +254,14 @@ func bgpOptions() []*cli.Option {
 		{Name: "peer-password-file", Arg: cli.ArgFile, Group: groupBGP, Usage: "file with the password of TCP MD5 signatures (RFC 2385), for all peers"},
 		{Name: "bfd", Arg: "INTERVAL[xMULTIPLIER]", Group: groupBGP,
 			Usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer is down after so many silent intervals, 3 by default"},
-		{Name: "bfd-minimum-ttl", Arg: "NUMBER", Def: "1", Group: groupBGP,
+		{Name: "bfd-minimum-ttl", Arg: "NUMBER", Def: "1", Number: [2]int{1, 255}, Group: groupBGP,
 			Usage: "with --multihop: drop BFD packets with a lower TTL, 1 to 255; BIRD sends with 64, FRR with 255"},
 		{Name: "community", Arg: "COMMUNITY", Repeats: true, Group: groupBGP,
 			Usage: "community of every route, as 64512:100, 64512:1:2 (large), no-export or no-advertise; repeatable"},
-		{Name: "local-pref", Arg: "NUMBER", Group: groupBGP, Usage: "preference of every route to peers of our own AS (default: 100)"},
+		{Name: "local-pref", Arg: "NUMBER", Number: [2]int{1, math.MaxUint32}, Group: groupBGP, Usage: "preference of every route to peers of our own AS (default: 100)"},
 		{Name: "graceful-restart", Arg: "DURATION", Group: groupBGP,
-			Usage: "time for which peers keep the routes when this process dies, 1s to 4095s (RFC 4724)"},
+			Bounds: &cli.Bounds{Least: time.Second, Most: 4095 * time.Second, Step: time.Second, As: "120s, from 1s to 4095s in whole seconds"},
+			Usage:  "time for which peers keep the routes when this process dies, 1s to 4095s (RFC 4724)"},
 		{Name: "ttl-security", Group: groupBGP, Usage: "accept only packets of peers one hop away (RFC 5082); they must send with a TTL of 255"},
 		{Name: "multihop", Group: groupBGP, Usage: "peers may be several hops away"},
 	}
@@ -291,17 +282,12 @@ func bgpOf(v *cli.Verb) (*announce.BGP, error) {
 		return nil, cli.Usagef("--asn %q: %w; --peer needs it", v.Option("asn").Text(), err)
 	}
 	all := bgp.Peer{LocalAS: asn, IPv4: true, IPv6: true, MultiHop: v.Option("multihop").On()}
+	all.Timers.Restart = v.Option("graceful-restart").Duration()
 	if v.Option("ttl-security").On() {
 		if all.MultiHop {
 			return nil, cli.Usagef("--ttl-security is about peers one hop away, and --multihop about others: leave one of them out")
 		}
 		all.TTLSecurity = 1
-	}
-	if o := v.Option("graceful-restart"); o.IsSet() {
-		all.Timers.Restart, err = time.ParseDuration(o.Text())
-		if err != nil || all.Timers.Restart < time.Second || all.Timers.Restart > 4095*time.Second || all.Timers.Restart%time.Second != 0 {
-			return nil, cli.Usagef("--graceful-restart %q is no duration from 1s to 4095s in whole seconds", o.Text())
-		}
 	}
 	if o := v.Option("peer-password-file"); o.IsSet() {
 		if all.Password, err = passwordOf(o.Text()); err != nil {
@@ -324,15 +310,11 @@ func bgpOf(v *cli.Verb) (*announce.BGP, error) {
 		names[p.Name] = true
 		b.Peers = append(b.Peers, p)
 	}
-	ttl, err := strconv.ParseUint(v.Option("bfd-minimum-ttl").Text(), 10, 8)
-	if err != nil || ttl == 0 {
-		return nil, cli.Usagef("--bfd-minimum-ttl %q is no number from 1 to 255", v.Option("bfd-minimum-ttl").Text())
-	}
 	if v.Option("bfd-minimum-ttl").IsSet() && !(v.Option("bfd").IsSet() && all.MultiHop) {
 		return nil, cli.Usagef("--bfd-minimum-ttl is about BFD with peers several hops away: give it --bfd and --multihop; others have to send with 255")
 	}
 	if o := v.Option("bfd"); o.IsSet() {
-		b.BFDMinTTL = int(ttl)
+		b.BFDMinTTL = v.Option("bfd-minimum-ttl").Int()
 		if b.BFD, err = bfdOf(o.Text()); err != nil {
 			return nil, cli.Usagef("--bfd %q: %w", o.Text(), err)
 		}
@@ -468,13 +450,9 @@ func attributesOf(v *cli.Verb, b *announce.BGP) error {
 	if !o.IsSet() {
 		return nil
 	}
-	n, err := strconv.ParseUint(o.Text(), 10, 32)
-	if err != nil || n == 0 {
-		return cli.Usagef("--local-pref %q is no number from 1 to 4294967295", o.Text())
-	}
 	for _, p := range b.Peers {
 		if p.Dynamic == bgp.Internal || p.RemoteAS == p.LocalAS {
-			b.Attributes.LocalPref = uint32(n)
+			b.Attributes.LocalPref = uint32(o.Int())
 			return nil
 		}
 	}

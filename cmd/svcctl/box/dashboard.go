@@ -6,13 +6,13 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +31,7 @@ func DashboardVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "dashboard",
 		Options: append([]*cli.Option{
-			{Name: "port", Arg: "N", Def: "0", Group: cli.GroupHow, Usage: "port of 127.0.0.1; 0 for one that is free"},
+			{Name: "port", Arg: "N", Def: "0", Number: [2]int{0, math.MaxUint16}, Group: cli.GroupHow, Usage: "port of 127.0.0.1; 0 for one that is free"},
 			{Name: "no-browser", Group: cli.GroupHow, Usage: "print the address and open no browser"},
 		}, settings.ConnectOptions()...),
 		Run: runDashboard,
@@ -40,15 +40,11 @@ func DashboardVerb() *cli.Verb {
 
 // runDashboard serves the door until it is interrupted.
 func runDashboard(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	port, err := strconv.ParseUint(v.Option("port").Text(), 10, 16)
-	if err != nil {
-		return cli.Usagef("--port %q: want a number from 0 to 65535", v.Option("port").Text())
-	}
 	c := env.Client(v)
 	if _, err := c.Status(ctx); err != nil {
 		return err
 	}
-	number := strconv.FormatUint(port, 10)
+	number := v.Option("port").Text()
 	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", number))
 	if errors.Is(err, syscall.EADDRNOTAVAIL) { // a box without IPv4
 		ln, err = net.Listen("tcp", net.JoinHostPort("::1", number))

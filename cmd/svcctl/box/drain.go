@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -24,7 +25,7 @@ func drainVerb() *cli.Verb {
 		Name: "announce drain",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "wait", Group: cli.GroupHow, Usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
-			{Name: "timeout", Arg: "DURATION", Def: "60s", Group: cli.GroupHow, Usage: "how long --wait waits at most"},
+			{Name: "timeout", Arg: "DURATION", Def: "60s", Bounds: &cli.Bounds{Least: 1, Most: math.MaxInt64, As: "60s"}, Group: cli.GroupHow, Usage: "how long --wait waits at most"},
 			cli.YesOption(),
 		}, settings.ConnectOptions()),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
@@ -48,10 +49,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 	wait, patience := false, time.Duration(0)
 	if drain {
 		wait = v.Option("wait").On()
-		var err error
-		if patience, err = time.ParseDuration(v.Option("timeout").Text()); err != nil || patience <= 0 {
-			return cli.Usagef("--timeout %q is no duration, as 60s", v.Option("timeout").Text())
-		}
+		patience = v.Option("timeout").Duration()
 		if v.Option("timeout").IsSet() && !wait {
 			return cli.Usagef("--timeout is about --wait: give both")
 		}

@@ -178,11 +178,9 @@ func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait pa
 		return nil, wait, err
 	}
 	if a.c = env.Client(v); !a.options.DryRun {
-		a.trial, err = newTrying(env, v, a.c)
+		a.trial = newTrying(env, v, a.c)
 	}
-	if err == nil {
-		a.rollout, err = newRolling(env, v, a.c)
-	}
+	a.rollout, err = newRolling(env, v, a.c)
 	switch {
 	case a.rollout == nil:
 	case wait.timeout > 0:

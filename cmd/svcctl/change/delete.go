@@ -32,7 +32,7 @@ func DeleteVerb() *cli.Verb {
 			dryRunOption("list what would be removed, and remove nothing"),
 			confirmOption(),
 			{Name: "wait", Def: "true", Group: cli.GroupHow, Usage: "return when the objects are gone: those with finalizers go later"},
-			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: cli.GroupHow, Usage: "how long to wait for each"},
+			{Name: "timeout", Arg: "DURATION", Def: "30s", Bounds: cli.Wait, Group: cli.GroupHow, Usage: "how long to wait for each"},
 		}, rolloutOptions(), []*cli.Option{resource.FormOption(cli.FormText, cli.FormText, cli.FormName)}, settings.ConnectOptions()),
 		Run: runDelete,
 	}
@@ -58,7 +58,7 @@ type victim struct {
 
 // runDelete removes objects.
 func runDelete(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	d := &deleting{env: env, v: v}
+	d := &deleting{env: env, v: v, timeout: v.Option("timeout").Duration()}
 	var err error
 	if d.dryRun, err = dryRun(v); err != nil {
 		return err
@@ -68,9 +68,6 @@ func runDelete(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 		return err
 	}
 	d.name = f.Name == cli.FormName
-	if d.timeout, err = cli.Duration("timeout", v.Option("timeout").Text()); err != nil {
-		return err
-	}
 	victims, files, err := d.victims(ctx, args)
 	if err != nil {
 		return err
@@ -258,10 +255,7 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if len(victims) == 0 || d.dryRun {
 		return d.remove(ctx, victims)
 	}
-	trial, err := newTrying(d.env, d.v, d.c)
-	if err != nil {
-		return err
-	}
+	trial := newTrying(d.env, d.v, d.c)
 	if err := errors.Join(trial.begin(ctx), rollout.begin(ctx)); err != nil {
 		return err
 	}

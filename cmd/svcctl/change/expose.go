@@ -28,7 +28,7 @@ func ExposeVerb() *cli.Verb {
 		Options: append([]*cli.Option{
 			{Name: "port", Arg: "PORT[:TARGET][/PROTOCOL]", Group: groupService, Repeats: true,
 				Usage: "port of clients, port of the servers if it is another one, and tcp (the default), udp or sctp, as 80:8080 or 53/udp; repeatable"},
-			{Name: "type", Arg: "TYPE", Def: object.TypeClusterIP, Words: []string{object.TypeClusterIP, object.TypeNodePort, object.TypeLoadBalancer}, Group: groupService,
+			{Name: "type", Arg: "TYPE", Def: object.TypeClusterIP, Words: []string{object.TypeClusterIP, object.TypeNodePort, object.TypeLoadBalancer}, Strict: true, Group: groupService,
 				Usage: "ClusterIP: an address that svcctl allocates; NodePort: a port of this box too; LoadBalancer: an address of a pool too, which can be announced to the network"},
 			{Name: "load-balancer-ip", Arg: "ADDRESS", Group: groupService, Repeats: true,
 				Usage: "this address of the pool, with --type LoadBalancer; one for each family"},
@@ -88,9 +88,6 @@ func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error)
 		return nil, cli.Usagef("%s has no server: give one with --to, or a provider of them with --from", args[0])
 	case v.Option("to").IsSet() && v.Option("from").IsSet():
 		return nil, cli.Usagef("--to lists the servers, and --from has them followed: leave one of them out")
-	}
-	if o := v.Option("type"); !slices.Contains(o.Words, o.Text()) {
-		return nil, cli.Usagef("--type %q: want one of %s", o.Text(), strings.Join(o.Words, ", "))
 	}
 	virtual := &convert.Virtual{Name: args[0], Type: v.Option("type").Text(), Annotations: map[string]string{}}
 	if namespace := settings.Namespace(env, v); namespace != v.Option("namespace").Def {

@@ -29,7 +29,7 @@ const (
 func runningOptions() []*cli.Option {
 	const group = "Against the running box"
 	o := []*cli.Option{
-		{Name: "against", Arg: againstNothing + "|" + againstRunning, Def: againstNothing, Words: []string{againstNothing, againstRunning}, Group: group,
+		{Name: "against", Arg: againstNothing + "|" + againstRunning, Def: againstNothing, Words: []string{againstNothing, againstRunning}, Strict: true, Group: group,
 			Usage: "base of the plan: nothing, or the kernel's state of the running appliance"},
 		{Name: "in-place-of", Arg: cli.ArgDir, Group: group, Usage: "as if this watched directory had exactly the files of -f; without it, as if they were applied"},
 		{Name: "field-manager", Arg: "NAME", Def: manager, Group: group, Usage: "as if applied by this manager"},
@@ -51,11 +51,7 @@ func runningOptions() []*cli.Option {
 
 // planAgainst returns the base of a plan, and refuses the flags that mean nothing for it.
 func planAgainst(v *cli.Verb) (running bool, err error) {
-	against := v.Option("against")
-	if !slices.Contains(against.Words, against.Text()) {
-		return false, cli.Usagef("--against %q: want %s or %s", against.Text(), againstNothing, againstRunning)
-	}
-	running = against.Text() == againstRunning
+	running = v.Option("against").Text() == againstRunning
 	var stray []string
 	for _, o := range v.Options {
 		if !o.IsSet() {
@@ -63,7 +59,7 @@ func planAgainst(v *cli.Verb) (running bool, err error) {
 		}
 		about := slices.ContainsFunc(runningOptions(), func(r *cli.Option) bool { return r.Name == o.Name })
 		switch {
-		case o == against || o.Name == "filename" || o.Name == "config":
+		case o.Name == "against" || o.Name == "filename" || o.Name == "config":
 		case about != running:
 			stray = append(stray, "--"+o.Name)
 		}

@@ -52,10 +52,7 @@ func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	}
 	c := env.Client(v)
 	bare := revision == 0 && !v.Option("last").IsSet() && !v.Option("confirm").IsSet() && !v.Option("yes").On()
-	trial, err := newTrying(env, v, c)
-	if err != nil {
-		return err
-	}
+	trial := newTrying(env, v, c)
 	b, err := client.Call(ctx, c, wire.Rollback, wire.RollbackQuery{Revision: revision, Last: last, DryRun: "All"})
 	if err != nil {
 		return err
@@ -260,28 +257,12 @@ func releaseConsequence(s *wire.Status) string {
 	return strings.Join(parts, "; ")
 }
 
-// The longest that a trial may last, and the shortest.
-const (
-	longestTrial  = 24 * time.Hour
-	shortestTrial = time.Second
-)
-
-// trialDuration reads how long a trial lasts.
-func trialDuration(name, text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil || d < shortestTrial || d > longestTrial {
-		return 0, cli.Usagef("%s %q: want a duration as 90s or 5m, at most 24h", name, text)
-	}
-	return d, nil
-}
+// trialBounds are the limits of a trial's length.
+var trialBounds = &cli.Bounds{Least: time.Second, Most: 24 * time.Hour, As: "90s or 5m, at most 24h"}
 
 // startTrial begins a trial of files.
 func startTrial(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
-	after, err := trialDuration("--start", v.Option("start").Text())
-	if err != nil {
-		return err
-	}
-	t, err := client.Call(ctx, c, wire.BeginTrial, wire.TrialQuery{For: after, Files: true})
+	t, err := client.Call(ctx, c, wire.BeginTrial, wire.TrialQuery{For: v.Option("start").Duration(), Files: true})
 	if err != nil {
 		return err
 	}
@@ -313,7 +294,7 @@ func showTrial(ctx context.Context, env *cli.Env, c *client.Client) error {
 
 // confirmOption is --confirm.
 func confirmOption() *cli.Option {
-	return &cli.Option{Name: "confirm", Arg: "DURATION", Group: cli.GroupHow, Usage: "undo the change after this time without `svcctl confirm`"}
+	return &cli.Option{Name: "confirm", Arg: "DURATION", Bounds: trialBounds, Group: cli.GroupHow, Usage: "undo the change after this time without `svcctl confirm`"}
 }
 
 // trying is the trial that a verb's changes belong to; nil: they stay.
@@ -325,16 +306,11 @@ type trying struct {
 }
 
 // newTrying reads --confirm.
-func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) (*trying, error) {
-	o := v.Option("confirm")
-	if !o.IsSet() {
-		return nil, nil
+func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) *trying {
+	if !v.Option("confirm").IsSet() {
+		return nil
 	}
-	after, err := trialDuration("--confirm", o.Text())
-	if err != nil {
-		return nil, err
-	}
-	return &trying{env: env, c: c, after: after}, nil
+	return &trying{env: env, c: c, after: v.Option("confirm").Duration()}
 }
 
 // begin begins the trial before the first change.
@@ -368,7 +344,7 @@ func ConfirmVerb() *cli.Verb {
 		Name: "confirm",
 		Options: append([]*cli.Option{
 			{Name: "back", Group: cli.GroupHow, Usage: "undo the change now"},
-			{Name: "start", Arg: "DURATION", Group: cli.GroupHow, Usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
+			{Name: "start", Arg: "DURATION", Bounds: trialBounds, Group: cli.GroupHow, Usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
 			{Name: "state", Group: cli.GroupHow, Usage: "show the trial, or the files that are held since one was undone"},
 			{Name: "removals", Group: cli.GroupHow, Usage: "confirm the removal of what is held since it vanished"},
 			cli.YesOption(),

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"strings"
 	"time"
 
@@ -27,9 +27,9 @@ const (
 func rolloutOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "rollout", Arg: "STEPS", Group: cli.GroupHow, Usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
-		{Name: "bake", Arg: "DURATION", Def: defaultBake, Group: cli.GroupHow, Usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
-		{Name: "within", Arg: "DURATION", Def: defaultWithin, Group: cli.GroupHow, Usage: "with --rollout: in what time the boxes of a step have to program it"},
-		{Name: "on-failure", Arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, Def: wire.OnFailureStop, Words: []string{wire.OnFailureStop, wire.OnFailureUndo}, Group: cli.GroupHow,
+		{Name: "bake", Arg: "DURATION", Def: defaultBake, Bounds: &cli.Bounds{Most: math.MaxInt64, As: "90s or 5m"}, Group: cli.GroupHow, Usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
+		{Name: "within", Arg: "DURATION", Def: defaultWithin, Bounds: &cli.Bounds{Least: time.Second, Most: math.MaxInt64, As: "90s or 5m, at least 1s"}, Group: cli.GroupHow, Usage: "with --rollout: in what time the boxes of a step have to program it"},
+		{Name: "on-failure", Arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, Def: wire.OnFailureStop, Words: []string{wire.OnFailureStop, wire.OnFailureUndo}, Strict: true, Group: cli.GroupHow,
 			Usage: "with --rollout: where it would stop by itself, stop, and wait for `svcctl fleet rollout resume` or `undo`; or undo it at once"},
 	}
 }
@@ -56,18 +56,9 @@ func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err er
 	if v.Option("confirm").IsSet() {
 		return nil, cli.Usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl fleet rollout undo`")
 	}
-	r = &rolling{env: env, c: c, steps: o.Text(), onFailure: v.Option("on-failure").Text()}
-	if words := v.Option("on-failure").Words; !slices.Contains(words, r.onFailure) {
-		return nil, cli.Usagef("--on-failure %q: want %s", r.onFailure, strings.Join(words, " or "))
-	}
+	r = &rolling{env: env, c: c, steps: o.Text(), bake: v.Option("bake").Duration(), within: v.Option("within").Duration(), onFailure: v.Option("on-failure").Text()}
 	if _, err := rollout.ParseSteps(r.steps); err != nil {
 		return nil, cli.Usagef("--rollout: %v", err)
-	}
-	if r.bake, err = time.ParseDuration(v.Option("bake").Text()); err != nil || r.bake < 0 {
-		return nil, cli.Usagef("--bake %q: want a duration as 90s or 5m", v.Option("bake").Text())
-	}
-	if r.within, err = time.ParseDuration(v.Option("within").Text()); err != nil || r.within < time.Second {
-		return nil, cli.Usagef("--within %q: want a duration as 90s or 5m, at least 1s", v.Option("within").Text())
 	}
 	return r, nil
 }
@@ -157,7 +148,7 @@ func patienceOf(v *cli.Verb) (w patience, err error) {
 		}
 		text = rest
 	}
-	w.timeout, err = cli.Duration("wait", text)
+	w.timeout, err = cli.Wait.Read("wait", text)
 	return w, err
 }
 

@@ -22,7 +22,7 @@ func TestRolling(t *testing.T) {
 		"rollout=gw1 within=1ms":              "--within",
 		"rollout=gw1 bake=1h within=tomorrow": "--within",
 		"on-failure=undo":                     "give --rollout, too",
-		"rollout=gw1 on-failure=revert":       `--on-failure "revert": want stop or undo`,
+		"rollout=gw1 on-failure=revert":       `--on-failure "revert": want one of stop, undo`,
 		"rollout=gw1 on-failure=undo":         "gw1 2m0s 1m0s undo",
 	} {
 		for _, v := range []*cli.Verb{ApplyVerb(), DeleteVerb()} {
@@ -30,7 +30,11 @@ func TestRolling(t *testing.T) {
 				name, value, _ := strings.Cut(given, "=")
 				v.Option(name).Texts = []string{value}
 			}
-			r, err := newRolling(&cli.Env{}, v, nil)
+			err := v.Check()
+			var r *rolling
+			if err == nil {
+				r, err = newRolling(&cli.Env{}, v, nil)
+			}
 			got := "none"
 			switch {
 			case err != nil:

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,14 +103,14 @@ func (v *Verb) Has(name string) bool {
 	return slices.ContainsFunc(v.Options, func(o *Option) bool { return o.Name == name })
 }
 
-// Check refuses a flag that takes one value and was given several times, and one that takes a word and has another.
+// Check refuses flags with one value that were given several times, and values that their options do not allow.
 func (v *Verb) Check() error {
 	var problems []error
 	for _, o := range v.Options {
 		switch {
-		case o.Strict && len(o.Texts) < 2 && !slices.Contains(o.Words, o.Text()):
-			problems = append(problems, fmt.Errorf("-%s %q: want one of %s", o.Letter, o.Text(), strings.Join(o.Words, ", ")))
-		case o.Repeats || len(o.Texts) < 2:
+		case len(o.Texts) == 1:
+			problems = append(problems, Flatten(o.check())...)
+		case o.Repeats || len(o.Texts) == 0:
 		case o.Arg == "" || o.Optional && !slices.ContainsFunc(o.Texts, func(text string) bool { return text != "true" }):
 			problems = append(problems, fmt.Errorf("--%s is given %d times: give it once", o.Name, len(o.Texts)))
 		default:
@@ -269,11 +270,44 @@ type Option struct {
 	Words  []string // the values it takes, when they are few
 	// Strict is set when it takes no others.
 	Strict bool
-	// optional is set when it may stand without its value, as a switch.
+	Number [2]int  // the least and the greatest value of a number
+	Bounds *Bounds // of a duration
+	// Optional is set when it may stand without its value, as a switch.
 	Optional bool
-	// repeats is set when it may be given several times.
+	// Repeats is set when it may be given several times.
 	Repeats bool
-	Texts   []string // what it was given, in order
+	Texts   []string // the values that were given, in order
+}
+
+// check refuses a value that is outside the option's words or bounds.
+func (o *Option) check() error {
+	text := o.Text()
+	switch n, err := strconv.Atoi(text); {
+	case o.Strict && !slices.Contains(o.Words, text):
+		flag := "--" + o.Name
+		if o.Name == "output" {
+			flag = "-o"
+		}
+		return fmt.Errorf("%s %q: want one of %s", flag, text, strings.Join(o.Words, ", "))
+	case o.Number[1] > 0 && (err != nil || n < o.Number[0] || n > o.Number[1]):
+		return fmt.Errorf("--%s %q: want a number from %d to %d", o.Name, text, o.Number[0], o.Number[1])
+	case o.Bounds != nil:
+		_, err = o.Bounds.Read(o.Name, text)
+		return err
+	}
+	return nil
+}
+
+// Int returns the value of an option with a Number that Check has accepted.
+func (o *Option) Int() int {
+	n, _ := strconv.Atoi(o.Text())
+	return n
+}
+
+// Duration returns the value of an option with Bounds that Check has accepted.
+func (o *Option) Duration() time.Duration {
+	d, _ := time.ParseDuration(o.Text())
+	return d
 }
 
 // What an option's value is, for completion.
@@ -294,6 +328,14 @@ func (o *Option) Text() string {
 	return o.Texts[len(o.Texts)-1]
 }
 
+// Given is the value given last, without the default.
+func (o *Option) Given() string {
+	if !o.IsSet() {
+		return ""
+	}
+	return o.Text()
+}
+
 // On reports whether a switch was given, and not as --switch=false.
 func (o *Option) On() bool { return o.IsSet() && o.Text() == "true" }
 
@@ -311,14 +353,20 @@ func OutputOption(words ...string) *Option {
 	return &Option{Name: "output", Letter: "o", Arg: strings.Join(words, "|"), Def: words[0], Words: words, Strict: true, Group: GroupOutput, Usage: "form of the output"}
 }
 
-// maxTimeout is the appliance's limit of a wait.
-const maxTimeout = time.Hour
+// Bounds are the limits of a duration, in steps of Step if that is not 0. As describes them in errors, with examples.
+type Bounds struct {
+	Least, Most, Step time.Duration
+	As                string
+}
 
-// Duration reads the value of an option. The error is a usageError.
-func Duration(name, text string) (time.Duration, error) {
+// Wait are the bounds of a wait: the appliance waits for an hour at most.
+var Wait = &Bounds{Least: 1, Most: time.Hour, As: "500ms, 30s or 2m, at most 1h"}
+
+// Read reads a duration, the value of an option. The error is a UsageError.
+func (b *Bounds) Read(name, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 || d > maxTimeout {
-		return 0, Usagef("--%s %q: want a duration as 500ms, 30s or 2m, at most 1h", name, text)
+	if err != nil || d < b.Least || d > b.Most || d%max(b.Step, 1) != 0 {
+		return 0, Usagef("--%s %q: want a duration as %s", name, text, b.As)
 	}
 	return d, nil
 }

@@ -28,7 +28,7 @@ func TopVerb() *cli.Verb {
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "Services of all namespaces"},
 			{Name: "filter", Arg: "TEXT", Group: cli.GroupWhich, Usage: "ports with this in NAMESPACE/NAME:PORT; with * a pattern for the whole name, as 'shop/*'"},
 			{Name: "limit", Letter: "l", Arg: "N", Def: "100, or 1000 connections", Group: cli.GroupWhich, Usage: "how many ports, and how many clients, at most 10000; with --connections at most 100000"},
-			{Name: "by", Arg: strings.Join(sorts, "|"), Def: "state on a terminal, else open", Words: sorts, Group: cli.GroupOutput, Usage: "what to sort by"},
+			{Name: "by", Arg: strings.Join(sorts, "|"), Def: "state on a terminal, else open", Words: sorts, Strict: true, Group: cli.GroupOutput, Usage: "what to sort by"},
 			{Name: "endpoints", Group: cli.GroupOutput, Usage: "show the endpoints of each port"},
 			{Name: "clients", Group: cli.GroupOutput, Usage: "show the clients of the named Service, the busiest first"},
 			{Name: "once", Group: cli.GroupOutput, Usage: "print one table"},
@@ -62,12 +62,7 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	if live {
 		o.By = "state"
 	}
-	if by := v.Option("by"); by.IsSet() {
-		o.By = by.Text()
-	}
-	if sorts := wire.TrafficSorts(); !slices.Contains(sorts, o.By) {
-		return cli.Usagef("--by %q: want %s", o.By, strings.Join(sorts, ", "))
-	}
+	o.By = cmp.Or(v.Option("by").Given(), o.By)
 	if len(o.Filter) > wire.MaxTrafficFilter {
 		return cli.Usagef("--filter: it is %d bytes long, %d is the most", len(o.Filter), wire.MaxTrafficFilter)
 	}

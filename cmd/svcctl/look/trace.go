@@ -24,8 +24,8 @@ func TraceVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "trace",
 		Options: append([]*cli.Option{
-			{Name: "count", Letter: "c", Arg: "N", Def: "5", Group: cli.GroupWhich, Usage: "how many packets, at most 1000"},
-			{Name: "for", Arg: "DURATION", Def: "30s", Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
+			{Name: "count", Letter: "c", Arg: "N", Def: "5", Number: [2]int{1, 1000}, Group: cli.GroupWhich, Usage: "how many packets, at most 1000"},
+			{Name: "for", Arg: "DURATION", Def: "30s", Bounds: &cli.Bounds{Least: time.Second, Most: time.Minute, As: "30s, from 1s to 60s"}, Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
 			{Name: "established", Group: cli.GroupWhich, Usage: "packets of connections that are tracked already"},
 			{Name: "predict", Group: cli.GroupWhich, Usage: "compute the path of a packet, and follow none"},
 			{Name: "steps", Group: cli.GroupOutput, Usage: "list every decision of the kernel too"},
@@ -116,16 +116,7 @@ func traceQuery(v *cli.Verb, args []string) (query wire.TraceQuery, err error) {
 		}
 		query.To, query.Port, query.Protocol = q.Address, q.Port, q.Protocol
 	}
-	count := v.Option("count").Text()
-	if query.Count, err = strconv.Atoi(count); err != nil || query.Count < 1 || query.Count > 1000 {
-		return query, cli.Usagef("--count %q: want a number from 1 to 1000", count)
-	}
-	wait := v.Option("for").Text()
-	d, err := time.ParseDuration(wait)
-	if err != nil || d < time.Second || d > time.Minute {
-		return query, cli.Usagef("--for %q: want a time from 1s to 60s", wait)
-	}
-	query.Seconds = int(d / time.Second)
+	query.Count, query.Seconds = v.Option("count").Int(), int(v.Option("for").Duration()/time.Second)
 	query.Established, query.Predict = v.Option("established").On(), v.Option("predict").On()
 	switch {
 	case !query.Predict:
@@ -191,8 +182,8 @@ func JournalVerb() *cli.Verb {
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "of all namespaces, as without -n"},
-			{Name: "since", Arg: "DURATION", Group: cli.GroupWhich, Usage: "of this time only, as 90m or 24h"},
-			{Name: "limit", Arg: "N", Def: "100", Group: cli.GroupWhich, Usage: "how many lines, at most 10000"},
+			{Name: "since", Arg: "DURATION", Bounds: &cli.Bounds{Least: time.Second, Most: longest, As: "90m or 24h, at most 87600h"}, Group: cli.GroupWhich, Usage: "of this time only, as 90m or 24h"},
+			{Name: "limit", Arg: "N", Def: "100", Number: [2]int{1, 10_000}, Group: cli.GroupWhich, Usage: "how many lines, at most 10000"},
 			{Name: "events", Group: cli.GroupWhich, Usage: "include the Events of the appliance about problems"},
 			cli.OutputOption(cli.FormTable, cli.FormJSON),
 		}, settings.ConnectOptions()),
@@ -205,16 +196,7 @@ const longest = 87_600 * time.Hour
 
 // runJournal prints the journal.
 func runJournal(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-	limit, err := wire.ParseBounded(v.Option("limit").Text(), 0, 10_000)
-	if err != nil {
-		return cli.Usagef("--limit %w", err)
-	}
-	q := wire.JournalQuery{Limit: limit, Events: v.Option("events").On()}
-	if since := v.Option("since"); since.IsSet() {
-		if q.Since, err = time.ParseDuration(since.Text()); err != nil || q.Since < time.Second || q.Since > longest {
-			return cli.Usagef("--since %q: want a duration as 90m or 24h, at most 87600h", since.Text())
-		}
-	}
+	q := wire.JournalQuery{Since: v.Option("since").Duration(), Limit: v.Option("limit").Int(), Events: v.Option("events").On()}
 	q.Namespace, _ = settings.Given(env, v.Option("namespace"))
 	switch {
 	case len(args) > 1:
@@ -232,7 +214,7 @@ func runJournal(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 		q.Namespace = ""
 	}
 	appliance := env.Client(v)
-	h, err := client.Call(ctx, appliance, wire.GetHistory, wire.HistoryQuery{Since: cmp.Or(q.Since, longest), Limit: limit, Namespace: q.Namespace, Name: q.Name})
+	h, err := client.Call(ctx, appliance, wire.GetHistory, wire.HistoryQuery{Since: cmp.Or(q.Since, longest), Limit: q.Limit, Namespace: q.Namespace, Name: q.Name})
 	if err != nil {
 		return err
 	}
@@ -245,7 +227,7 @@ func runJournal(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 	if begin := env.Now().Add(-q.Since); q.Since > 0 && h.From.After(begin) {
 		fmt.Fprintf(env.Err, "the history begins at %s\n", output.Stamp(h.From))
 	}
-	lines := resource.Journal(changes, h.Entries, limit)
+	lines := resource.Journal(changes, h.Entries, q.Limit)
 	if v.Option("output").Text() == cli.FormTable {
 		return env.Print(resource.JournalTable(lines))
 	}

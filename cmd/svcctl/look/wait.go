@@ -24,7 +24,7 @@ func WaitVerb() *cli.Verb {
 		Name: "wait",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "for", Arg: "CONDITION", Def: words[0], Words: words, Group: "What to wait for", Usage: "condition to wait for"},
-			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: "What to wait for", Usage: "how long to wait, as 500ms, 30s or 2m; at most 1h"},
+			{Name: "timeout", Arg: "DURATION", Def: "30s", Bounds: cli.Wait, Group: "What to wait for", Usage: "how long to wait, as 500ms, 30s or 2m; at most 1h"},
 		}, resource.FilesOptions("the objects of files"), resource.WhichOptions(), settings.ConnectOptions()),
 		Run: runWait,
 	}
@@ -48,12 +48,12 @@ func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	if cond != client.Synced && cond != client.Ready {
 		problems = append(problems, fmt.Errorf("--for %q: want synced or ready; an object has more, see `svcctl wait --help`", cond))
 	}
-	timeout, err := cli.Duration("timeout", v.Option("timeout").Text())
-	if problems = append(problems, cli.Flatten(err)...); len(problems) > 0 {
+	if len(problems) > 0 {
 		return &cli.UsageError{Problems: problems}
 	}
+	timeout := v.Option("timeout").Duration()
 	end := env.Waiting(func() string { return fmt.Sprintf("waiting until %s is %s", c.Place(), cond) }, timeout)
-	_, err = c.Wait(ctx, cond, timeout)
+	_, err := c.Wait(ctx, cond, timeout)
 	end()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("not %s: %w", cond, err)
@@ -152,10 +152,6 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	if err != nil {
 		return err
 	}
-	timeout, err := cli.Duration("timeout", v.Option("timeout").Text())
-	if err != nil {
-		return err
-	}
 	what, err := resource.Selected(env, v, args)
 	if err != nil {
 		return err
@@ -169,6 +165,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 			return errors.New("no object is selected: there is nothing to wait for")
 		}
 	}
+	timeout := v.Option("timeout").Duration()
 	deadline := time.Now().Add(timeout)
 	var late []error
 	for i, t := range what {
