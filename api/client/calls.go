@@ -265,10 +265,8 @@ func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 		if f.Details != nil && f.Details.RetryAfterSeconds > 0 {
 			gap = time.Duration(f.Details.RetryAfterSeconds) * time.Second
 		}
-		select {
-		case <-ctx.Done():
+		if Pause(ctx, min(gap, maxRetryGap)) != nil {
 			return nil, err
-		case <-time.After(min(gap, maxRetryGap)):
 		}
 	}
 }

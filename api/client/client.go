@@ -162,11 +162,19 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 		if f, refused := errors.AsType[*wire.Failure](err); !NotRunning(err) && !(refused && f.Details != nil && f.Details.RetryAfterSeconds > 0) || time.Until(deadline) < dialPause {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if Pause(ctx, dialPause) != nil {
 			return nil, err
-		case <-time.After(dialPause):
 		}
+	}
+}
+
+// Pause waits for a time, or until ctx ends, which is the error.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -288,19 +287,11 @@ func (d *diagnosis) noEndpoints() {
 			"no EndpointSlice names endpoints of it, and it has no selector to find some: clients are refused")
 	case len(d.Pods) == 0:
 		d.add(Bad, fmt.Sprintf("label a Pod so, or change the selector: `svcctl get pods -n %s --show-labels`", d.Namespace),
-			"no Pod has the labels %s: it has no endpoints, and clients are refused", pairs(selector))
+			"no Pod has the labels %s: it has no endpoints, and clients are refused", object.Pairs(selector))
 	default:
 		d.add(Bad, fmt.Sprintf("see whether they have IPs: `svcctl get pods -n %s -o wide`", d.Namespace),
-			"%s the labels %s, and no EndpointSlice has them: clients are refused", number(len(d.Pods), "Pod has", "Pods have"), pairs(selector))
+			"%s the labels %s, and no EndpointSlice has them: clients are refused", number(len(d.Pods), "Pod has", "Pods have"), object.Pairs(selector))
 	}
-}
-
-func pairs(m map[string]string) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, key+"="+m[key])
-	}
-	return strings.Join(all, ",")
 }
 
 // isLocal reports whether an endpoint is on this box.

@@ -3,8 +3,10 @@ package object
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -339,6 +341,15 @@ func (o *Service) clusterIPs() []string {
 		return []string{o.Spec.ClusterIP}
 	}
 	return o.Spec.ClusterIPs
+}
+
+// Pairs returns a map as "key=value,key=value", in the order of the keys.
+func Pairs[V any](m map[string]V) string {
+	all := make([]string, 0, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, fmt.Sprintf("%s=%v", key, m[key]))
+	}
+	return strings.Join(all, ",")
 }
 
 // Deref returns the value that p points to, or the zero value.

@@ -19,76 +19,61 @@ func isScalar(value any) bool {
 
 // identity returns the key of an item of a merged list: the item itself, or the value of
 // its merge key.
-func identity(item any, mergeKey string) (any, error) {
+func identity(item any, mergeKey string) any {
 	o, isObject := item.(map[string]any)
 	switch {
 	case mergeKey == "" && isScalar(item):
-		return item, nil
+		return item
 	case mergeKey == "" && isObject:
-		return nil, malformed("expected a scalar, but received a map")
+		refuse("expected a scalar, but received a map")
 	case !isObject && isScalar(item):
-		return nil, malformed("expected a map, but received a scalar")
+		refuse("expected a map, but received a scalar")
 	case !isObject:
-		return nil, &refusal{ErrNotApplicable, "lists of lists are not supported"}
+		panic(&refusal{ErrNotApplicable, "lists of lists are not supported"})
 	}
 	id, ok := o[mergeKey]
 	if !ok {
-		return nil, malformed("map: %v does not contain declared merge key: %s", o, mergeKey)
+		refuse("map: %v does not contain declared merge key: %s", o, mergeKey)
 	}
 	if !isScalar(id) {
-		return nil, malformed("the merge key %s of map: %v is no scalar", mergeKey, o)
+		refuse("the merge key %s of map: %v is no scalar", mergeKey, o)
 	}
-	return id, nil
+	return id
 }
 
 // places returns the indexes of the items of a list by identity, the first one of
 // duplicates.
-func places(list []any, mergeKey string) (map[any]int, error) {
+func places(list []any, mergeKey string) map[any]int {
 	at := make(map[any]int, len(list))
 	for i, item := range list {
-		id, err := identity(item, mergeKey)
-		if err != nil {
-			return nil, err
-		}
+		id := identity(item, mergeKey)
 		if _, twice := at[id]; !twice {
 			at[id] = i
 		}
 	}
-	return at, nil
+	return at
 }
 
 // mergeList merges the items of a patch into a list and orders the result.
-func mergeList(live, patch []any, t *schema.Type) ([]any, error) {
+func mergeList(live, patch []any, t *schema.Type) []any {
 	if len(live) == 0 && len(patch) == 0 {
-		return live, nil
+		return live
 	}
-	left, plain, swapped, err := followDirectives(live, patch, t.MergeKey)
-	if err != nil {
-		return nil, err
-	}
+	left, plain, swapped := followDirectives(live, patch, t.MergeKey)
 	if swapped {
-		_, err = places(plain, t.MergeKey)
-		return plain, err
+		places(plain, t.MergeKey) // each has the key
+		return plain
 	}
-	merged, err := mergeItems(left, plain, t)
-	if err != nil {
-		return nil, err
-	}
+	merged := mergeItems(left, plain, t)
 	return order(merged, plain, left, t.MergeKey)
 }
 
 // mergeItems merges the items of a list and of a patch without directives by identity.
-func mergeItems(live, patch []any, t *schema.Type) ([]any, error) {
+func mergeItems(live, patch []any, t *schema.Type) []any {
 	merged := slices.Clone(live)
-	at, err := places(merged, t.MergeKey)
-	if err != nil {
-		return nil, err
-	}
+	at := places(merged, t.MergeKey)
 	for _, item := range patch {
-		id, err := identity(item, t.MergeKey)
-		if err != nil {
-			return nil, err
-		}
+		id := identity(item, t.MergeKey)
 		i, known := at[id]
 		if !known {
 			at[id] = len(merged)
@@ -96,20 +81,16 @@ func mergeItems(live, patch []any, t *schema.Type) ([]any, error) {
 			merged = append(merged, added)
 			continue
 		}
-		before, isObject := merged[i].(map[string]any)
-		if !isObject {
-			continue
-		}
-		if merged[i], err = mergeObject(before, item.(map[string]any), t.Elem); err != nil {
-			return nil, err
+		if before, isObject := merged[i].(map[string]any); isObject {
+			merged[i] = mergeObject(before, item.(map[string]any), t.Elem)
 		}
 	}
-	return merged, nil
+	return merged
 }
 
 // followDirectives removes the items with a directive from a patch, and the items that
 // they delete from the list.
-func followDirectives(live, patch []any, mergeKey string) (left, plain []any, swapped bool, err error) {
+func followDirectives(live, patch []any, mergeKey string) (left, plain []any, swapped bool) {
 	left, plain = []any{}, []any{}
 	gone := map[any]bool{}
 	for _, item := range patch {
@@ -118,53 +99,45 @@ func followDirectives(live, patch []any, mergeKey string) (left, plain []any, sw
 		case !ok:
 			plain = append(plain, item)
 		case what == directiveDelete:
-			id, err := identity(item, mergeKey)
-			if err != nil {
-				return nil, nil, false, err
-			}
+			id := identity(item, mergeKey)
 			gone[id] = true
 		case what == directiveSwap:
 			swapped = true
 		case what == directiveMerge:
-			return nil, nil, false, malformed("merging lists cannot yet be specified in the patch")
+			refuse("merging lists cannot yet be specified in the patch")
 		default:
-			return nil, nil, false, malformed("unknown patch type: %v in map: %v", what, o)
+			refuse("unknown patch type: %v in map: %v", what, o)
 		}
 	}
 	for _, item := range live {
-		id, err := identity(item, mergeKey)
-		if err != nil {
-			return nil, nil, false, err
-		}
+		id := identity(item, mergeKey)
 		if !gone[id] {
 			left = append(left, item)
 		}
 	}
-	return left, plain, swapped, nil
+	return left, plain, swapped
 }
 
 // mergeOrdered merges a list field for which the patch sets the element order.
-func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) error {
+func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) {
 	wanted, ok := patch[setOrder+name].([]any)
 	if !ok {
-		return malformed("invalid patch format of setElementOrder list")
+		refuse("invalid patch format of setElementOrder list")
 	}
 	before, isThere := live[name]
 	change, isPatched := patch[name]
 	if !isThere && !isPatched || isPatched && change == nil {
-		return nil
+		return
 	}
 	beforeList, ok1 := before.([]any)
 	changeList, ok2 := change.([]any)
 	if isThere && !ok1 || isPatched && !ok2 {
-		return malformed("expected a slice for %s", name)
+		refuse("expected a slice for %s", name)
 	}
 	if t == nil || t.Form != schema.List {
-		return malformed("unable to find a list for the json field %q", name)
+		refuse("unable to find a list for the json field %q", name)
 	}
-	if err := checkOrder(changeList, wanted, t.MergeKey); err != nil {
-		return err
-	}
+	checkOrder(changeList, wanted, t.MergeKey)
 	merged := beforeList
 	switch {
 	case isPatched && !isThere:
@@ -173,77 +146,49 @@ func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) error
 	case isPatched && !t.Merge:
 		merged = changeList
 	case isPatched:
-		left, plain, swapped, err := followDirectives(beforeList, changeList, t.MergeKey)
-		if err != nil {
-			return err
-		}
+		left, plain, swapped := followDirectives(beforeList, changeList, t.MergeKey)
 		if merged = plain; !swapped {
-			if merged, err = mergeItems(left, plain, t); err != nil {
-				return err
-			}
+			merged = mergeItems(left, plain, t)
 		}
 	}
-	ordered, err := order(merged, wanted, beforeList, t.MergeKey)
-	if err != nil {
-		return err
-	}
-	live[name] = ordered
+	live[name] = order(merged, wanted, beforeList, t.MergeKey)
 	delete(patch, name)
-	return nil
 }
 
-// checkOrder returns an error if the items of a patch are missing from its element order
+// checkOrder refuses a patch if its items of a patch are missing from its element order
 // or contradict it.
-func checkOrder(patch, wanted []any, mergeKey string) error {
+func checkOrder(patch, wanted []any, mergeKey string) {
 	if len(patch) == 0 || len(wanted) == 0 {
-		return nil
+		return
 	}
 	next := 0
 	for _, item := range patch {
 		if o, ok := item.(map[string]any); ok && o[directive] != nil {
 			continue
 		}
-		id, err := identity(item, mergeKey)
-		if err != nil {
-			return err
-		}
+		id := identity(item, mergeKey)
 		found := false
 		for ; next < len(wanted) && !found; next++ {
-			other, err := identity(wanted[next], mergeKey)
-			if err != nil {
-				return err
-			}
-			found = id == other
+			found = id == identity(wanted[next], mergeKey)
 		}
 		if !found {
-			return malformed("The order in patch list:\n%v\n doesn't match %s list:\n%v\n", patch, strings.TrimSuffix(setOrder, "/"), wanted)
+			refuse("The order in patch list:\n%v\n doesn't match %s list:\n%v\n", patch, strings.TrimSuffix(setOrder, "/"), wanted)
 		}
 	}
-	return nil
 }
 
 // order sorts a merged list: items in wanted in that order, others in their old order.
 // Each of the others goes before the first item after its predecessors that it preceded
 // before.
-func order(merged, wanted, before []any, mergeKey string) ([]any, error) {
-	rank, err := places(wanted, mergeKey)
-	if err != nil {
-		return nil, err
-	}
-	old, err := places(before, mergeKey)
-	if err != nil {
-		return nil, err
-	}
+func order(merged, wanted, before []any, mergeKey string) []any {
+	rank, old := places(wanted, mergeKey), places(before, mergeKey)
 	type entry struct {
 		item any
 		id   any
 	}
 	var named, others []entry
 	for _, item := range merged {
-		id, err := identity(item, mergeKey)
-		if err != nil {
-			return nil, err
-		}
+		id := identity(item, mergeKey)
 		if _, ok := rank[id]; ok {
 			named = append(named, entry{item, id})
 			continue
@@ -266,5 +211,5 @@ func order(merged, wanted, before []any, mergeKey string) ([]any, error) {
 	for _, e := range slices.Concat(named, others) {
 		ordered = append(ordered, e.item)
 	}
-	return ordered, nil
+	return ordered
 }

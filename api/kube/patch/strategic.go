@@ -25,60 +25,62 @@ const (
 //
 // In a merged list without an element order, the items of the patch come first, then the
 // others. Items that existed before keep their order.
-func Strategic(live, patch map[string]any, t *schema.Type) (map[string]any, error) {
+func Strategic(live, patch map[string]any, t *schema.Type) (merged map[string]any, err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case *refusal:
+			merged, err = nil, cause
+		default:
+			panic(cause)
+		}
+	}()
 	o, _ := schema.Clone(live).(map[string]any)
 	p, _ := schema.Clone(patch).(map[string]any)
-	return mergeObject(o, p, t)
+	return mergeObject(o, p, t), nil
 }
+
+// refuse ends Strategic with an error: a patch is applied as a whole or not at all.
+func refuse(format string, args ...any) { panic(malformed(format, args...)) }
 
 // mergeObject merges a patch into an object; it may modify both. The type is nil if it is
 // unknown.
-func mergeObject(live, patch map[string]any, t *schema.Type) (map[string]any, error) {
+func mergeObject(live, patch map[string]any, t *schema.Type) map[string]any {
 	if what, ok := patch[directive]; ok {
 		switch what {
 		case directiveSwap:
 			delete(patch, directive)
-			return patch, nil
+			return patch
 		case directiveDelete:
-			return map[string]any{}, nil
+			return map[string]any{}
 		}
-		return nil, malformed("unknown patch type: %v in map: %v", what, patch)
+		refuse("unknown patch type: %v in map: %v", what, patch)
 	}
 	if live == nil {
 		live = map[string]any{}
 	}
-	if err := retain(live, patch); err != nil {
-		return nil, err
-	}
+	retain(live, patch)
 	keys := slices.Sorted(maps.Keys(patch))
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, setOrder); ok {
-			if err := mergeOrdered(live, patch, name, childOf(t, name)); err != nil {
-				return nil, err
-			}
+			mergeOrdered(live, patch, name, childOf(t, name))
 		}
 	}
 	for _, key := range keys {
 		switch value, ok := patch[key]; {
 		case !ok: // it went with the order of its list
 		case isDirective(key):
-			if err := checkDirective(key); err != nil {
-				return nil, err
-			}
+			checkDirective(key)
 		default:
-			if err := mergeField(live, key, value, childOf(t, key)); err != nil {
-				return nil, err
-			}
+			mergeField(live, key, value, childOf(t, key))
 		}
 	}
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, deleteFrom); ok {
-			if err := deleteItems(live, name, patch[key]); err != nil {
-				return nil, err
-			}
+			deleteItems(live, name, patch[key])
 		}
 	}
-	return live, nil
+	return live
 }
 
 func childOf(t *schema.Type, name string) *schema.Type {
@@ -94,28 +96,27 @@ func isDirective(key string) bool {
 		strings.HasPrefix(key, strings.TrimSuffix(setOrder, "/")) || strings.HasPrefix(key, strings.TrimSuffix(deleteFrom, "/"))
 }
 
-// checkDirective returns an error for a list directive without the name of a list.
-func checkDirective(key string) error {
+// checkDirective refuses a list directive without the name of a list.
+func checkDirective(key string) {
 	switch key {
 	case strings.TrimSuffix(setOrder, "/"):
-		return malformed("invalid patch format of setElementOrder list")
+		refuse("invalid patch format of setElementOrder list")
 	case strings.TrimSuffix(deleteFrom, "/"):
-		return malformed("invalid patch format of primitive list")
+		refuse("invalid patch format of primitive list")
 	}
-	return nil
 }
 
 // retain follows $retainKeys: it deletes all other fields. The patch may set only fields
 // that it names.
-func retain(live, patch map[string]any) error {
+func retain(live, patch map[string]any) {
 	value, ok := patch[retainKeys]
 	if !ok {
-		return nil
+		return
 	}
 	delete(patch, retainKeys)
 	list, ok := value.([]any)
 	if !ok {
-		return malformed("invalid patch format of retainKeys")
+		refuse("invalid patch format of retainKeys")
 	}
 	keep := map[string]bool{}
 	for _, name := range list {
@@ -125,56 +126,36 @@ func retain(live, patch map[string]any) error {
 	}
 	for key, value := range patch {
 		if value != nil && !isDirective(key) && !keep[key] {
-			return malformed("invalid patch format of retainKeys")
+			refuse("invalid patch format of retainKeys")
 		}
 	}
 	maps.DeleteFunc(live, func(key string, _ any) bool { return !keep[key] })
-	return nil
 }
 
 // mergeField merges the patch's value of a field.
-func mergeField(live map[string]any, key string, value any, t *schema.Type) error {
+func mergeField(live map[string]any, key string, value any, t *schema.Type) {
 	if value == nil {
 		delete(live, key)
-		return nil
+		return
 	}
-	var merged any
-	var err error
-	switch value := value.(type) {
-	case map[string]any:
-		before, ok := live[key].(map[string]any)
-		if !ok {
-			return setField(live, key, value)
+	object, isObject := value.(map[string]any)
+	list, isList := value.([]any)
+	beforeObject, wasObject := live[key].(map[string]any)
+	beforeList, wasList := live[key].([]any)
+	switch {
+	case isObject && wasObject:
+		live[key] = mergeObject(beforeObject, object, t)
+	case isList && wasList && t != nil && t.Merge:
+		live[key] = mergeList(beforeList, list, t)
+	case isList && wasList:
+		live[key] = value
+	default: // it has no value of the same form to merge with
+		if plain, keep := strip(value); keep {
+			live[key] = plain
+		} else {
+			delete(live, key)
 		}
-		merged, err = mergeObject(before, value, t)
-	case []any:
-		before, ok := live[key].([]any)
-		if !ok {
-			return setField(live, key, value)
-		}
-		if t == nil || !t.Merge {
-			live[key] = value
-			return nil
-		}
-		merged, err = mergeList(before, value, t)
-	default:
-		merged = value
 	}
-	if err != nil {
-		return err
-	}
-	live[key] = merged
-	return nil
-}
-
-// setField sets a field that has no value of the same form to merge with.
-func setField(live map[string]any, key string, value any) error {
-	if plain, keep := strip(value); keep {
-		live[key] = plain
-	} else {
-		delete(live, key)
-	}
-	return nil
 }
 
 // strip removes directives and nulls from a value that becomes part of the object, and
@@ -204,14 +185,14 @@ func strip(value any) (plain any, keep bool) {
 }
 
 // deleteItems removes values from a list of scalars.
-func deleteItems(live map[string]any, name string, values any) error {
+func deleteItems(live map[string]any, name string, values any) {
 	out, ok := values.([]any)
 	if !ok {
-		return malformed("invalid patch format of primitive list")
+		refuse("invalid patch format of primitive list")
 	}
 	before, ok := live[name].([]any)
 	if !ok {
-		return nil
+		return
 	}
 	gone := map[any]bool{}
 	for _, value := range out {
@@ -220,5 +201,4 @@ func deleteItems(live map[string]any, name string, values any) error {
 		}
 	}
 	live[name] = slices.DeleteFunc(before, func(item any) bool { return isScalar(item) && gone[item] })
-	return nil
 }

@@ -3,7 +3,7 @@ package table
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,7 +124,7 @@ func serviceCells(o *object.Service, age string) []any {
 	}
 	return []any{
 		o.Metadata.Name, o.Spec.Type, clusterIP, externalIP(o), allText(ports), age,
-		labelsText(o.Spec.Selector),
+		cmp.Or(object.Pairs(o.Spec.Selector), none),
 	}
 }
 
@@ -147,14 +147,6 @@ func externalIP(o *object.Service) string {
 	return unknown
 }
 
-func labelsText(labels map[string]string) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		all = append(all, key+"="+labels[key])
-	}
-	return allText(all)
-}
-
 func endpointsText(o *object.Endpoints) string {
 	var all []string
 	count := 0
@@ -174,10 +166,7 @@ func endpointsText(o *object.Endpoints) string {
 				port = strconv.Itoa(int(*p.Port))
 			}
 			add(s.Addresses, func(ip string) string {
-				if strings.Contains(ip, ":") {
-					ip = "[" + ip + "]"
-				}
-				return ip + ":" + port
+				return net.JoinHostPort(ip, port)
 			})
 		}
 	}

@@ -7,13 +7,11 @@ import (
 	"math"
 	"net/netip"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -83,13 +81,7 @@ func runAnnounce(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) err
 		return err
 	}
 	log := openLog(env, &cfg.Log)
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, "neighbors get no answer, and routers no route, until it is started again", func(code int) {
-		env.Log.Flush(LastWords)
-		os.Exit(code)
-	})
+	ctx, stop := untilSignal(ctx, env, log, "neighbors get no answer, and routers no route, until it is started again")
 	defer stop()
 	return env.Announce(ctx, a, log)
 }

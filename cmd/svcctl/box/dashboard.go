@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -195,13 +194,7 @@ func runDiscover(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) err
 		d.Providers = append(d.Providers, p)
 	}
 	log := openLog(env, &cfg.Log)
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, "endpoints stay as they are until it is started again", func(code int) {
-		env.Log.Flush(LastWords)
-		os.Exit(code)
-	})
+	ctx, stop := untilSignal(ctx, env, log, "endpoints stay as they are until it is started again")
 	defer stop()
 	return env.Discover(ctx, d, log)
 }

@@ -105,10 +105,8 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 		if err != nil || !seen.Counted || seen.Seconds > 0 && seen.Seconds <= longest.Seconds() {
 			return seen, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(lookPause):
+		if err := client.Pause(ctx, lookPause); err != nil {
+			return nil, err
 		}
 	}
 }

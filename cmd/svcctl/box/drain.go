@@ -170,10 +170,8 @@ func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int
 			return open, nil
 		}
 		before = now
-		select {
-		case <-ctx.Done():
+		if client.Pause(ctx, silence) != nil {
 			return 0, fmt.Errorf("not silent after the time of --timeout: %s", why)
-		case <-time.After(silence):
 		}
 	}
 }

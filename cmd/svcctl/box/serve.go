@@ -43,13 +43,7 @@ func runServe(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 	if len(cfg.Manifests) == 0 {
 		log.Warn("no directory of manifests is given: only objects of API clients are served; see --manifests")
 	}
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
-	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, "what is programmed stays in force", func(code int) {
-		env.Log.Flush(LastWords)
-		os.Exit(code)
-	})
+	ctx, stop := untilSignal(ctx, env, log, "what is programmed stays in force", syscall.SIGUSR2)
 	defer stop()
 	return env.Serve(ctx, cfg, log)
 }
@@ -93,6 +87,20 @@ func (l libraryLog) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	return l.Writer.Write(line)
+}
+
+// untilSignal is stopOnSignal with the signals of this process.
+func untilSignal(ctx context.Context, env *cli.Env, log *slog.Logger, last string, more ...os.Signal) (context.Context, func()) {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, append(more, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)...)
+	ctx, stop := stopOnSignal(ctx, signals, log, last, func(code int) {
+		env.Log.Flush(LastWords)
+		os.Exit(code)
+	})
+	return ctx, func() {
+		stop()
+		signal.Stop(signals)
+	}
 }
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits

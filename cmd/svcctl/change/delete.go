@@ -1,7 +1,6 @@
 package change
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -219,16 +218,10 @@ func (d *deleting) ask(victims []victim) (bool, error) {
 	for _, one := range victims {
 		fmt.Fprintf(d.env.Err, "  %s%s\n", one, in(one.Namespace))
 	}
-	fmt.Fprint(d.env.Err, "Do you want to continue? [y/N] ")
-	answer, err := bufio.NewReader(d.env.In).ReadString('\n')
-	if err != nil && answer == "" {
-		return false, fmt.Errorf("read the answer: %w", err)
+	if !d.env.Confirm("Do you want to continue?") {
+		return false, errors.New("nothing was deleted")
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true, nil
-	}
-	return false, errors.New("nothing was deleted")
+	return true, nil
 }
 
 // in returns " from NAMESPACE namespace", kubectl's wording.

@@ -219,13 +219,8 @@ func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error
 	defer cancel()
 	for {
 		status, err := c.Status(ctx)
-		if err != nil || status.PendingRemovals == 0 {
+		if err != nil || status.PendingRemovals == 0 || client.Pause(ctx, 200*time.Millisecond) != nil {
 			return status, err
-		}
-		select {
-		case <-ctx.Done():
-			return status, nil
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

@@ -190,10 +190,8 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the change is made at revision %d, and after %s it is not in the kernel of %s", revision, w.timeout, strings.Join(missing, ", "))
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(fleetPoll):
+		if err := client.Pause(ctx, fleetPoll); err != nil {
+			return err
 		}
 	}
 }

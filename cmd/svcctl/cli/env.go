@@ -125,14 +125,14 @@ func (env *Env) Consent(v *Verb, consequence string) error {
 		return nil
 	case !env.StdinTTY:
 		return Usagef("%s: %s; repeat it with --yes", v.Name, consequence)
-	case !env.confirm(strings.ToUpper(consequence[:1]) + consequence[1:] + ". Go on?"):
+	case !env.Confirm(strings.ToUpper(consequence[:1]) + consequence[1:] + ". Go on?"):
 		return errDeclined
 	}
 	return nil
 }
 
-// confirm asks a question on stderr; the answer is no unless it is yes.
-func (env *Env) confirm(question string) bool {
+// Confirm asks a question on stderr; the answer is no unless it is yes.
+func (env *Env) Confirm(question string) bool {
 	fmt.Fprintf(env.Err, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(env.In).ReadString('\n') // what came before the end counts
 	switch strings.ToLower(strings.TrimSpace(answer)) {

@@ -3,7 +3,7 @@ package describe
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +41,7 @@ func (p *Page) Service(f Facts) {
 	}
 	p.pairs("Labels", svc.Metadata.Labels)
 	p.pairs("Annotations", svc.Metadata.Annotations)
-	p.line("Selector", "%s", Pairs(svc.Spec.Selector))
+	p.line("Selector", "%s", cmp.Or(object.Pairs(svc.Spec.Selector), "<none>"))
 	p.line("Type", "%s", svc.Spec.Type)
 	serviceAddresses(p, svc)
 	for _, port := range svc.Spec.Ports {
@@ -183,15 +183,6 @@ func servicePolicies(p *Page, svc *object.Service) {
 // commas joins words, of which there may be none.
 func commas(words []string) string { return cmp.Or(strings.Join(words, ","), "<none>") }
 
-// Pairs returns labels in one line.
-func Pairs(pairs map[string]string) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(pairs)) {
-		all = append(all, key+"="+pairs[key])
-	}
-	return commas(all)
-}
-
 // shownEndpoints bounds the endpoints in the line of a port.
 const shownEndpoints = 5
 
@@ -216,7 +207,7 @@ func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.Ser
 			}
 			for _, e := range s.Endpoints {
 				if Ready(&e) && len(e.Addresses) > 0 {
-					all = append(all, joinHostPort(e.Addresses[0], *port.Port))
+					all = append(all, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*port.Port))))
 				}
 			}
 		}
@@ -227,13 +218,6 @@ func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.Ser
 		return fmt.Sprintf("%s + %d more", strings.Join(all[:shownEndpoints], ","), len(all)-shownEndpoints)
 	}
 	return commas(all)
-}
-
-func joinHostPort(address string, port int32) string {
-	if strings.Contains(address, ":") {
-		address = "[" + address + "]"
-	}
-	return address + ":" + strconv.Itoa(int(port))
 }
 
 // shownInSlice bounds the endpoints of a slice that are listed.

@@ -373,10 +373,8 @@ func rolloutStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 			return err
 		}
 		if wait && r.Pending && r.Phase != wire.RolloutStopped {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(rolloutPoll):
+			if err := client.Pause(ctx, rolloutPoll); err != nil {
+				return err
 			}
 			continue
 		}

@@ -15,7 +15,6 @@ import (
 	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
-	"svcctl.io/svcctl/cmd/svcctl/describe"
 	"svcctl.io/svcctl/cmd/svcctl/explain"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
@@ -229,7 +228,7 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 			}
 		}
 		if selector := f.Service.Spec.Selector; len(selector) > 0 {
-			if f.Pods, err = resource.List[object.Pod](ctx, c, "pods", f.Namespace, url.Values{"labelSelector": {describe.Pairs(selector)}}); err != nil {
+			if f.Pods, err = resource.List[object.Pod](ctx, c, "pods", f.Namespace, url.Values{"labelSelector": {object.Pairs(selector)}}); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package look
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/object"
 )
 
 func GetVerb() *cli.Verb {
@@ -408,12 +410,5 @@ func (s *sheet) row(row client.Row) []string {
 
 // labelsText is labels in one line.
 func labelsText(labels map[string]any) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		all = append(all, fmt.Sprintf("%s=%v", key, labels[key]))
-	}
-	if all == nil {
-		return "<none>"
-	}
-	return output.Printable(strings.Join(all, ","))
+	return output.Printable(cmp.Or(object.Pairs(labels), "<none>"))
 }

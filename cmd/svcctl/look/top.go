@@ -116,13 +116,8 @@ func topJSON(ctx context.Context, env *cli.Env, t *top.Top, once bool) error {
 				return err
 			}
 		}
-		if once {
+		if once || client.Pause(ctx, top.Every) != nil {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(top.Every):
 		}
 	}
 }

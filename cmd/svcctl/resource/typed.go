@@ -296,10 +296,8 @@ func Settle(ctx context.Context, c *client.Client, services []string, timeout ti
 		if err != nil || !undecided || time.Now().After(deadline) {
 			return s, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(settleEvery):
+		if err := client.Pause(ctx, settleEvery); err != nil {
+			return nil, err
 		}
 	}
 }

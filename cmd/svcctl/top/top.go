@@ -47,13 +47,9 @@ func (t *Top) Second(ctx context.Context) error {
 		if err := t.Look(ctx); err != nil {
 			return err
 		}
-		if t.seen.Seconds > 0 && (t.seen.Clients == nil || t.seen.Clients.Counted) {
+		// Looks of the appliance are a second apart at the least.
+		if t.seen.Seconds > 0 && (t.seen.Clients == nil || t.seen.Clients.Counted) || client.Pause(ctx, Every*11/20) != nil {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(Every * 11 / 20): // looks of the appliance are a second apart at the least
 		}
 	}
 }
