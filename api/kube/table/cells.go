@@ -3,7 +3,6 @@ package table
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,7 +165,10 @@ func endpointsText(o *object.Endpoints) string {
 				port = strconv.Itoa(int(*p.Port))
 			}
 			add(s.Addresses, func(ip string) string {
-				return net.JoinHostPort(ip, port)
+				if strings.Contains(ip, ":") {
+					ip = "[" + ip + "]"
+				}
+				return ip + ":" + port
 			})
 		}
 	}
