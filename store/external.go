@@ -342,7 +342,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 	}
 	if use := t.otherUse(c.service(), a.addr, c.request); use != "" {
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
-		c.outcome[len(c.outcome)-1].blocked = a.addr
+		c.outcome[len(c.outcome)-1].asked, c.outcome[len(c.outcome)-1].use = a.addr, use
 		return
 	}
 	err := l.takeIngress(a.addr, c.request)
@@ -353,6 +353,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.ingress = append(c.ingress, a.addr)
 	case errors.As(err, &held), errors.As(err, &other):
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %v; the Service waits for it", a.addr, err))
+		c.outcome[len(c.outcome)-1].asked = a.addr
 	case c.request.Internal:
 		c.wait(a.field, fmt.Sprintf("%s lies in no internal load balancer pool (%s), and %s asks for an internal load balancer: name another address, or add a pool with --load-balancer-internal-pool",
 			a.addr, orNone(l.pools.Internal()), annotation.InternalOf(c.service()).Key))

@@ -284,12 +284,7 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 		return false, fmt.Errorf("set the pools: %w", err)
 	}
 	s.cfg.Pools = pools
-	err = s.decide(func() error {
-		t := s.begin()
-		t.examine(s.concerned(before, pools)...)
-		_, err := t.run()
-		return err
-	})
+	err = s.decide(s.examined(func() []object.Ref { return s.concerned(before, pools) }))
 	if err != nil {
 		s.cfg.Pools = before // so that the next call gives the addresses
 		return true, fmt.Errorf("give addresses of new pools: %w", err)
@@ -305,20 +300,25 @@ func (s *Store) GiveFreed() error {
 	if end(); len(free) == 0 {
 		return nil
 	}
-	return s.change(func() error {
-		t := s.begin()
-		t.examine(s.freed()...)
-		_, err := t.run()
-		return err
-	})
+	return s.change(s.examined(s.freed))
 }
 
-// freed are the Services that wait for an address which nothing else has any more. The state of the writer must be held.
+// examined is a call for the writer that decides again on some objects.
+func (s *Store) examined(refs func() []object.Ref) func() error {
+	return func() error {
+		t := s.begin()
+		t.examine(refs()...)
+		_, err := t.run()
+		return err
+	}
+}
+
+// freed are the Services that wait for an address which nothing else has any more, or something else than before. The state of the writer must be held.
 func (s *Store) freed() (refs []object.Ref) {
 	t := &transaction{s: s, host: s.hostNow()}
 	for ref := range s.outcomes.waiting {
 		for _, n := range s.outcomes.notes[ref] {
-			if r := s.table.get(ref); r != nil && n.blocked.IsValid() && t.otherUse(r.Object.(*object.Service), n.blocked, requestOf(r.Object.(*object.Service))) == "" {
+			if r := s.table.get(ref); r != nil && n.asked.IsValid() && t.otherUse(r.Object.(*object.Service), n.asked, requestOf(r.Object.(*object.Service))) != n.use {
 				refs = append(refs, ref)
 			}
 		}

@@ -88,7 +88,8 @@ type note struct {
 	reason  string
 	message string
 	warning bool
-	blocked netip.Addr // a load balancer IP that something else has than a load balancer; the zero Addr: none
+	asked   netip.Addr // a load balancer IP that is waited for; the zero Addr: none
+	use     string     // of it, by something else than a load balancer; "": none
 }
 
 // fieldInFile is the field of a document that a field of the object comes from.
