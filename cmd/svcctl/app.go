@@ -9,6 +9,8 @@ import (
 	"io"
 	"strings"
 
+	urfave "github.com/urfave/cli/v2"
+
 	"svcctl.io/svcctl/cmd/svcctl/box"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
@@ -20,15 +22,7 @@ import (
 // the exit code.
 func run(ctx context.Context, env *cli.Env, args []string) int {
 	root := root()
-	v, rest, err := cli.Parse(root, append(settings.ConnectOptions(), settings.NamespaceOption()), args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		err = env.Print(v.Help())
-	case err == nil && v == root:
-		err = bare(env, root, rest)
-	case err == nil:
-		err = act(ctx, env, v, rest)
-	}
+	err := app(env, root).RunContext(ctx, append([]string{cli.RootName}, cli.NormalizeArgs(root, append(settings.ConnectOptions(), settings.NamespaceOption()), args)...))
 	out := env.Err
 	if env.Log != nil { // after serve: a reader of its log that is slow must not keep it from ending
 		out = env.Log
@@ -38,6 +32,40 @@ func run(ctx context.Context, env *cli.Env, args []string) int {
 	}
 	env.Log.Flush(box.LastWords)
 	return cli.ExitCode(err)
+}
+
+// app is the command line of the verbs, with our own help and errors.
+func app(env *cli.Env, root *cli.Verb) *urfave.App {
+	return &urfave.App{
+		Name:            cli.RootName,
+		Flags:           flags(root),
+		Commands:        commandsOf(env, root),
+		HideHelp:        true, // flag.ErrHelp comes to usage, which shows ours
+		HideVersion:     true,
+		Writer:          env.Out,
+		ErrWriter:       env.Err,
+		ExitErrHandler:  func(*urfave.Context, error) {}, // main prints and exits
+		OnUsageError:    usage(env, root),
+		Action:          func(c *urfave.Context) error { return bare(env, root, c.Args().Slice()) },
+		CommandNotFound: func(*urfave.Context, string) {},
+	}
+}
+
+// commandsOf returns the verbs below v as package urfave/cli takes them.
+func commandsOf(env *cli.Env, v *cli.Verb) (commands []*urfave.Command) {
+	for _, v := range v.Verbs {
+		commands = append(commands, &urfave.Command{
+			Name:         v.Word(),
+			Usage:        v.Summary,
+			Category:     v.Group,
+			Flags:        flags(v),
+			Subcommands:  commandsOf(env, v),
+			HideHelp:     true,
+			OnUsageError: usage(env, v),
+			Action:       func(c *urfave.Context) error { return act(c.Context, env, v, c.Args().Slice()) },
+		})
+	}
+	return commands
 }
 
 // act runs the verb, unless its command line has an error that all verbs share.
@@ -68,6 +96,25 @@ func unknown(v *cli.Verb, args []string) error {
 		return cli.Usagef("%s does what? Give one of %s", v.Name, strings.Join(names, ", "))
 	}
 	return cli.Usagef("%s has no word %q: %s", v.Name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
+}
+
+// usage shows the help of a verb when it is asked for, and else names the wrong flag.
+func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
+	return func(_ *urfave.Context, err error, _ bool) error {
+		if errors.Is(err, flag.ErrHelp) {
+			return env.Print(v.Help())
+		}
+		who, more := v.Name, fmt.Sprintf("run `%s --help`", v.Line())
+		text := err.Error()
+		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+			name = strings.TrimLeft(name, "-")
+			return cli.Usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, v.FlagNames(), more))
+		}
+		if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+			return cli.Usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
+		}
+		return cli.Usagef("%s: %s: %s", who, text, more)
+	}
 }
 
 // bare answers `svcctl` without a verb, or with one that does not exist.
@@ -114,6 +161,18 @@ func answers(section int) map[string]string {
 			for word := range strings.FieldsSeq(list) {
 				all[word] = answer
 			}
+		}
+	}
+	return all
+}
+
+// flags are the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two
+// names it refuses the second one.
+func flags(v *cli.Verb) (all []urfave.Flag) {
+	for _, o := range v.Options {
+		all = append(all, &urfave.GenericFlag{Name: o.Name, Value: o})
+		if o.Letter != "" {
+			all = append(all, &urfave.GenericFlag{Name: o.Letter, Value: o})
 		}
 	}
 	return all

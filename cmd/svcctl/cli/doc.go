@@ -1,5 +1,5 @@
 // Package cli is the frame of the verbs of svcctl: a Verb with its flags (Option), arguments and help, the Env that it
-// runs in (streams, environment, clock, client), exit codes, the parser of command lines (Parse), questions
+// runs in (streams, environment, clock, client), exit codes, the order of arguments (NormalizeArgs), questions
 // and progress.
 //
 // A verb is a value of Verb whose Run is func(ctx, env, verb, args). Run prints to env.Out, and its error

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
 	"strconv"
@@ -339,8 +338,17 @@ func (o *Option) Given() string {
 // On reports whether a switch was given, and not as --switch=false.
 func (o *Option) On() bool { return o.IsSet() && o.Text() == "true" }
 
-// takesNext reports whether the word after the flag is its value.
-func (o *Option) takesNext() bool { return o.Arg != "" && !o.Optional }
+// Set implements flag.Value.
+func (o *Option) Set(text string) error {
+	o.Texts = append(o.Texts, text)
+	return nil
+}
+
+// String implements flag.Value.
+func (o *Option) String() string { return strings.Join(o.Texts, ",") }
+
+// IsBoolFlag reports to package flag whether the flag needs no value.
+func (o *Option) IsBoolFlag() bool { return o.Arg == "" || o.Optional }
 
 const (
 	GroupWhich  = "Which objects"
@@ -371,53 +379,38 @@ func (b *Bounds) Read(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// Parse reads a command line: it returns the verb that args name, whose options have their values then, and its arguments. Flags may
-// stand anywhere, before the verb, between its words and between arguments, and letters may stand together or at their value, as
-// in -Aw and -nshop, as kubectl has it. Flags before the verb are those of common. The error is flag.ErrHelp for --help, else a
-// usageError.
-func Parse(root *Verb, common []*Option, args []string) (v *Verb, rest []string, err error) {
+// NormalizeArgs puts a command line into the order that package flag reads: the words of the verb, its
+// flags as --name=value, then its arguments. So flags may stand anywhere, before the verb, between its words
+// and between arguments, and letters may stand together or at their value, as in -Aw and
+// -nshop, as kubectl has it. Flags before the verb are those of common. Unknown words and flags stay as they are.
+func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
 	v, flags, args := (&Verb{Options: common}).Descend(root, args)
 	if v == root {
-		flags = nil // which verb they are of is not known
+		return args
 	}
-	for {
-		for _, f := range flags {
-			if err := v.take(f); err != nil {
-				return v, nil, err
-			}
-		}
-		flags = nil
-		switch {
-		case len(args) == 0:
-			return v, rest, nil
-		case args[0] == "--":
-			return v, append(rest, args[1:]...), nil
-		case len(args[0]) > 1 && args[0][0] == '-':
+	out := append(strings.Fields(v.Name), flags...)
+	if v.Command {
+		return append(out, args...)
+	}
+	var rest []string
+	for len(args) > 0 {
+		switch arg := args[0]; {
+		case arg == "--":
+			rest = append(rest, args[1:]...)
+			args = nil
+		case len(arg) > 1 && arg[0] == '-':
+			var flags []string
 			flags, args = v.Flags(args)
-		case v.Command || v == root:
-			return v, args, nil
+			out = append(out, flags...)
 		default:
-			rest, args = append(rest, args[0]), args[1:]
+			rest = append(rest, arg)
+			args = args[1:]
 		}
 	}
-}
-
-// take gives an option the value of a flag, as Flags returns it.
-func (v *Verb) take(flagText string) error {
-	name, value, given := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(flagText, "-"), "-"), "=")
-	i, help := slices.IndexFunc(v.Options, func(o *Option) bool { return o.Name == name }), fmt.Sprintf("run `%s --help`", v.Line())
-	switch {
-	case i < 0 && (name == "help" || name == "h"):
-		return flag.ErrHelp
-	case i < 0:
-		return Usagef("%s has no flag --%s: %s", v.Name, name, output.DidYouMean("--", name, v.FlagNames(), help))
-	case !given && v.Options[i].takesNext():
-		return Usagef("%s: --%s needs a value: %s", v.Name, name, help)
-	case !given:
-		value = "true"
+	if len(rest) > 0 {
+		out = append(append(out, "--"), rest...)
 	}
-	v.Options[i].Texts = append(v.Options[i].Texts, value)
-	return nil
+	return out
 }
 
 // Descend returns the verb below v that args name, the flags before and between its words, which are those of common,
@@ -453,7 +446,7 @@ func (v *Verb) Flags(args []string) (flags, rest []string) {
 	for letters != "" {
 		o := v.lettered(letters[:1])
 		if o == nil {
-			// A long name with one dash, or an unknown one.
+			// A long name with one dash, or an unknown one: package flag refuses it.
 			found, rest := v.flag(letters, "-"+letters, rest)
 			return append(flags, found...), rest
 		}
@@ -478,7 +471,7 @@ func (v *Verb) flag(long, as string, rest []string) (flags, left []string) {
 	if !v.Has(name) || given {
 		return []string{as}, rest
 	}
-	if !v.Option(name).takesNext() || len(rest) == 0 {
+	if o := v.Option(name); o.Arg == "" || o.Optional || len(rest) == 0 {
 		return []string{as}, rest
 	}
 	return []string{"--" + name + "=" + rest[0]}, rest[1:]

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"flag"
-	"slices"
 	"strings"
 	"testing"
 
@@ -10,62 +8,43 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-func TestParseCommandLine(t *testing.T) {
+func TestNormalizeArgs(t *testing.T) {
+	root := root()
 	for line, want := range map[string]string{
 		"get svc web -o yaml":                  "get --output=yaml -- svc web",
 		"get -o=yaml svc":                      "get --output=yaml -- svc",
-		"get svc -oyaml -nshop -Aw":            "get --all-namespaces --namespace=shop --output=yaml --watch -- svc",
+		"get svc -oyaml -nshop -Aw":            "get --output=yaml --namespace=shop --all-namespaces --watch -- svc",
 		"get svc --output yaml":                "get --output=yaml -- svc",
 		"-n shop get svc":                      "get --namespace=shop -- svc",
-		"--socket /s -n shop status":           "status has no flag --namespace: run `svcctl status --help`",
-		"--socket /s -n shop get svc":          "get --namespace=shop --socket=/s -- svc",
+		"--socket /s -n shop status":           "status --socket=/s --namespace=shop",
 		"-nshop --server=gw:6443 get svc":      "get --namespace=shop --server=gw:6443 -- svc",
 		"get svc -l app=web -- -odd":           "get --selector=app=web -- svc -odd",
-		"apply -f - --dry-run -f x":            "apply --dry-run --filename=- --filename=x",
-		"apply --wait=5s -f x":                 "apply --filename=x --wait=5s",
+		"apply -f - --dry-run -f x":            "apply --filename=- --dry-run --filename=x",
+		"apply --wait=5s -f x":                 "apply --wait=5s --filename=x",
 		"delete svc web --wait=false":          "delete --wait=false -- svc web",
-		"admin env -n shop -- ls -l":           "admin env --namespace=shop -- ls -l", // the command's flags are its own
-		"admin env ls -l":                      "admin env -- ls -l",
-		"admin env ls --help":                  "admin env -- ls --help",
-		"serve -x":                             "serve has no flag --x: run `svcctl serve --help`",
-		"serve ---zone":                        "serve has no flag ---zone: did you mean --zone?",
-		"serve --zone":                         "serve: --zone needs a value: run `svcctl serve --help`",
-		"get --frob svc":                       "get has no flag --frob: run `svcctl get --help`",
-		"get -h":                               flag.ErrHelp.Error(),
-		"get svc --help --frob":                flag.ErrHelp.Error(),
-		"--version":                            "svcctl --version",
-		"frob -n x":                            "svcctl -- frob -n x",
-		"-n x frob":                            "svcctl -- frob",
+		"admin env -n shop -- ls -l":           "admin env -n shop -- ls -l", // the command's flags are its own
+		"admin env ls -l":                      "admin env ls -l",
+		"serve -x":                             "serve -x",
+		"serve --zone":                         "serve --zone",
+		"get --frob svc":                       "get --frob -- svc",
+		"get -h":                               "get -h",
+		"--version":                            "--version",
+		"frob -n x":                            "frob -n x",
+		"-n x frob":                            "frob",
 		"announce drain --wait":                "announce drain --wait",
 		"announce --socket /s drain -y":        "announce drain --socket=/s --yes",
 		"--socket /s announce drain":           "announce drain --socket=/s",
 		"announce --peer 1@192.0.2.1":          "announce --peer=1@192.0.2.1",
 		"announce --vrid drain":                "announce --vrid=drain", // the value of a flag is no word
-		"fleet --etcd x rollout --wait status": "fleet rollout status has no flag --etcd: run `svcctl fleet rollout status --help`",
-		"fleet rollout --wait status":          "fleet rollout status --wait",
+		"fleet --etcd x rollout --wait status": "fleet rollout status --etcd=x --wait",
 		"fleet rollout status -o json":         "fleet rollout status --output=json",
 		"fleet source take lb --box b":         "fleet source take --box=b -- lb",
 		"admin --socket /s env -- ls -l":       "admin env --socket=/s -- ls -l",
 		"admin alloc check --repair":           "admin alloc check --repair",
-		"":                                     "svcctl",
+		"":                                     "",
 	} {
-		v, rest, err := cli.Parse(root(), append(settings.ConnectOptions(), settings.NamespaceOption()), strings.Fields(line))
-		got := []string{v.Name}
-		options := slices.Clone(v.Options)
-		slices.SortFunc(options, func(a, b *cli.Option) int { return strings.Compare(a.Name, b.Name) })
-		for _, o := range options {
-			for _, text := range o.Texts {
-				got = append(got, strings.TrimSuffix("--"+o.Name+"="+text, "=true"))
-			}
-		}
-		if len(rest) > 0 {
-			got = append(append(got, "--"), rest...)
-		}
-		if err != nil {
-			got = []string{err.Error()}
-		}
-		if text := strings.Join(got, " "); text != want {
-			t.Errorf("%q\ngot  %q\nwant %q", line, text, want)
+		if got := strings.Join(cli.NormalizeArgs(root, append(settings.ConnectOptions(), settings.NamespaceOption()), strings.Fields(line)), " "); got != want {
+			t.Errorf("%q\ngot  %q\nwant %q", line, got, want)
 		}
 	}
 }
@@ -84,7 +63,7 @@ func TestConnect(t *testing.T) {
 		{[]string{"status", "--server", "127.0.0.1:1", "--token", "t"}, nil, cli.ExitUnreachable, "is `svcctl serve --listen` running there?"},
 		{[]string{"status", "--server", "gw:1", "--token-file", "/none/t"}, nil, cli.ExitUsage, "--token-file: open /none/t: no such file"},
 		{[]string{"status", "--server", "gw:1", "--ca", "/none/ca"}, nil, cli.ExitUsage, "--ca: open /none/ca: no such file"},
-		{[]string{"status", "--server", "gw:1", "--ca", "parse_test.go"}, nil, cli.ExitUsage, "the CA has no certificate in PEM"},
+		{[]string{"status", "--server", "gw:1", "--ca", "normalize_test.go"}, nil, cli.ExitUsage, "the CA has no certificate in PEM"},
 	} {
 		b := newBench()
 		if tt.env != nil {
