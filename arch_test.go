@@ -177,7 +177,7 @@ var edges = map[string][]string{
 		"api/client", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/rollout", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/report", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"cmd/svcctl/look": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/kind", "store/object",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/object",
 	},
 	"cmd/svcctl/box": {
 		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
