@@ -72,7 +72,7 @@ type Reader struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
-	snapshot *watch.Snapshot // the newest
+	snapshot *watch.Snapshot // the newest; empty before the first one, and without directories
 	again    bool            // it is to be stored once more
 	after    []func()
 	states   []State
@@ -95,7 +95,7 @@ type judgement struct {
 
 // New makes a Reader.
 func New(cfg Config) *Reader {
-	return &Reader{cfg: cfg, wake: make(chan struct{}, 1), seen: &watch.Snapshot{}}
+	return &Reader{cfg: cfg, wake: make(chan struct{}, 1), snapshot: &watch.Snapshot{}}
 }
 
 // Sync sets the newest snapshot, which is stored again even if it is the one before. It does not wait and never fails: Problems
