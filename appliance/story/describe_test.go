@@ -82,7 +82,7 @@ func TestTellerSplitsPackets(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		},
-		find: func(*trace.Header) *conntrack.Connection {
+		find: func(*trace.Step) *conntrack.Connection {
 			c := conntrack.Connection{Protocol: nft.TCP, Answered: true}
 			c.Client, c.To, c.Endpoint = netip.MustParseAddrPort("203.0.113.7:4000"), netip.MustParseAddrPort("10.96.0.10:80"), netip.MustParseAddrPort("10.1.2.11:8080")
 			c.As = c.Client
@@ -151,7 +151,7 @@ func TestTellerHearsAllAtTheEnd(t *testing.T) {
 				}
 				return nil
 			},
-			find: func(*trace.Header) *conntrack.Connection { return nil },
+			find: func(*trace.Step) *conntrack.Connection { return nil },
 		}
 		var stories []wire.TracedPacket
 		if err := teller.Trace(context.Background(), wire.TraceQuery{Count: 2, Seconds: 60}, func(p wire.TracedPacket) { stories = append(stories, p) }); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,7 @@ type Tracer struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
 	// follow and find ask the kernel; tests replace them.
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
-	find   func(h *trace.Header) *conntrack.Connection
+	find   func(first *trace.Step) *conntrack.Connection
 	way    func(to netip.Addr) (Way, error)
 	busy   atomic.Bool // while packets are followed
 }
@@ -50,11 +51,13 @@ func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 	}
 }
 
-// find is the tracked connection that a packet belongs to: as its client sent it, as it is
-// translated already, or an answer to it.
-func find(h *trace.Header) (found *conntrack.Connection) {
+// find returns the tracked connection of a packet by its step with a header: that of its ID, and before Linux 6.18, which has none
+// there, one of its addresses as the client sent them, as they are translated already, or of an answer.
+func find(first *trace.Step) (found *conntrack.Connection) {
+	h, id := first.Header, first.Connection
 	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
-		if byte(c.Protocol) == h.Protocol && (c.Client == h.From && (c.To == h.To || c.Endpoint == h.To) || c.Endpoint == h.From && c.As == h.To) {
+		is := c.Client == h.From && (c.To == h.To || c.Endpoint == h.To) || c.Endpoint == h.From && c.As == h.To
+		if byte(c.Protocol) == h.Protocol && (id != 0 && id == c.ID || id == 0 && is) {
 			found = new(*c)
 		}
 	})
@@ -186,11 +189,8 @@ func (ps *packets) take() []trace.Step {
 func (t *Tracer) story(steps []trace.Step) wire.TracedPacket {
 	facts := &Facts{Interface: interfaceName}
 	facts.Served, facts.Box = t.served()
-	for i := range steps {
-		if h := steps[i].Header; h != nil {
-			facts.Connection = t.find(h)
-			break
-		}
+	if i := slices.IndexFunc(steps, func(s trace.Step) bool { return s.Header != nil }); i >= 0 {
+		facts.Connection = t.find(&steps[i])
 	}
 	return Describe(steps, facts)
 }
