@@ -102,8 +102,8 @@ func TestLookThatIsOvertaken(t *testing.T) {
 	})
 }
 
-// Where inotify reports every change, a look is due every five minutes; a directory that is not watched, or that another one
-// has taken the place of, is looked at at once.
+// Where inotify reports every change, a look is due every five minutes; one within 10 s while a file cannot be read, a directory is not
+// watched, or another one has taken its place.
 func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
 	dir := put(t, t.TempDir(), map[string]string{"a.yaml": services("a"), "sub/b.yaml": services("b")})
 	w, err := New(Config{LastGood: NewMemory(), Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
@@ -137,6 +137,14 @@ func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
 	}
 	if !looked(lookRarely) || looked(defaultRescan) {
 		t.Errorf("no look after %v, or one soon after it", lookRarely)
+	}
+	w.contents.bad["f"] = &file{seen: fileState{kind: unusable}} // as when there are no file descriptors left
+	if !looked(defaultRescan) || !looked(defaultRescan) {
+		t.Error("no look while a file cannot be read")
+	}
+	delete(w.contents.bad, "f")
+	if looked(defaultRescan) {
+		t.Error("a look when it can be read")
 	}
 	must(t, w.tree.notify.Remove(filepath.Join(dir, "sub")))
 	if !looked(defaultRescan) || !s.isLocal(slices.Sorted(slices.Values(w.tree.notify.WatchList()))) {

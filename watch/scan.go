@@ -373,8 +373,11 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 		return true // it takes longer than this; others would only slow it down
 	}
 	live := slices.Sorted(slices.Values(w.tree.notify.WatchList()))
-	unsure := func(s *source) bool { return !s.isLocal(live) }
-	if _, of := w.tree.notify.(inotify); of && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, unsure) {
+	_, rarely := w.tree.notify.(inotify)
+	for _, f := range w.contents.bad { // what keeps a file from being read may end without an event
+		rarely = rarely && f.seen.kind != unusable
+	}
+	if rarely && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
 		w.gitSources(now)
 		return true
 	}
