@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -84,10 +85,7 @@ func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) erro
 }
 
 func tableOf(f nft.Family, flags nftables.TableFlags) *nftables.Table {
-	family := nftables.TableFamilyIPv4
-	if f == nft.IPv6 {
-		family = nftables.TableFamilyIPv6
-	}
+	family := map[nft.Family]nftables.TableFamily{nft.IPv4: nftables.TableFamilyIPv4, nft.IPv6: nftables.TableFamilyIPv6}[f]
 	return &nftables.Table{Family: family, Name: TableName, Flags: flags}
 }
 
@@ -100,10 +98,8 @@ func remove(conn *nftables.Conn, filters []Filter) {
 }
 
 func familiesOf(filters []Filter) (families []nft.Family) {
-	seen := map[nft.Family]bool{}
 	for _, f := range filters {
-		if !seen[f.Family] {
-			seen[f.Family] = true
+		if !slices.Contains(families, f.Family) {
 			families = append(families, f.Family)
 		}
 	}
