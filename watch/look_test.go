@@ -138,14 +138,27 @@ func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
 	if !looked(lookRarely) || looked(defaultRescan) {
 		t.Errorf("no look after %v, or one soon after it", lookRarely)
 	}
-	w.contents.bad["f"] = &file{seen: fileState{kind: unusable}} // as when there are no file descriptors left
-	if !looked(defaultRescan) || !looked(defaultRescan) {
+	f := w.settling.files[filepath.Join(dir, "a.yaml")]
+	read := f.seen
+	f.seen = fileState{kind: unusable, version: read.version} // as when there are no file descriptors left
+	if !looked(defaultRescan) {
 		t.Error("no look while a file cannot be read")
 	}
-	delete(w.contents.bad, "f")
-	if looked(defaultRescan) {
+	if f.seen = read; looked(defaultRescan) {
 		t.Error("a look when it can be read")
 	}
+	must(t, os.Link(filepath.Join(dir, "a.yaml"), filepath.Join(dir, ".a")))
+	must(t, os.Symlink(".a", filepath.Join(dir, "link.yaml")))
+	for _, name := range []string{"a.yaml", "link.yaml"} { // what is written to .a sends no event of them
+		info, err := os.Stat(filepath.Join(dir, name))
+		must(t, err)
+		if f.seen = fileStateOf(info, name != "a.yaml"); !looked(defaultRescan) {
+			t.Errorf("no look at %s, which has another name", name)
+		}
+	}
+	f.seen = read
+	must(t, os.Remove(filepath.Join(dir, "link.yaml")))
+	must(t, os.Remove(filepath.Join(dir, ".a")))
 	must(t, w.tree.notify.Remove(filepath.Join(dir, "sub")))
 	if !looked(defaultRescan) || !s.isLocal(slices.Sorted(slices.Values(w.tree.notify.WatchList()))) {
 		t.Error("a directory that is not watched is not looked at")

@@ -374,8 +374,8 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	}
 	live := slices.Sorted(slices.Values(w.tree.notify.WatchList()))
 	_, rarely := w.tree.notify.(inotify)
-	for _, f := range w.contents.bad { // what keeps a file from being read may end without an event
-		rarely = rarely && f.seen.kind != unusable
+	for _, f := range w.settling.files { // what keeps a file from being read may end without an event, and a write to another name has none here
+		rarely = rarely && f.seen.kind != unusable && !f.seen.shared
 	}
 	if rarely && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
 		w.gitSources(now)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -14,6 +15,7 @@ import (
 // sealedMemory gives the files that it has back sealed.
 type sealedMemory struct {
 	*Memory
+	mu     *sync.Mutex // files are opened side by side
 	opened map[string]int
 }
 
@@ -27,7 +29,12 @@ func (m sealedMemory) Load() (contents map[string][]byte, sealed map[string]*man
 		for _, d := range f.Documents {
 			names = append(names, object.RefOf(d.Object))
 		}
-		sealed[path] = manifest.Sealed(path, f.Hash, names, copyFunc(func(path string) *manifest.File { m.opened[path]++; return f }))
+		sealed[path] = manifest.Sealed(path, f.Hash, names, copyFunc(func(path string) *manifest.File {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.opened[path]++
+			return f
+		}))
 	}
 	return nil, sealed, nil
 }
@@ -45,7 +52,7 @@ func TestSealedFiles(t *testing.T) {
 	must(t, os.WriteFile(dir+"/broken.yaml", []byte("{"), 0o644))
 	must(t, os.WriteFile(dir+"/more.yaml", []byte(services("e", "f")), 0o644))
 	must(t, os.Remove(dir+"/gone.yaml"))
-	sealed := sealedMemory{memory, map[string]int{}}
+	sealed := sealedMemory{memory, new(sync.Mutex), map[string]int{}}
 	bubble(t, nil, func(h *harness) {
 		h.dir = dir
 		s := h.next()

@@ -161,8 +161,9 @@ const (
 type fileState struct {
 	kind    stateKind
 	version version // of a regular file
-	linked  bool    // the path is a symbolic link
-	why     string  // not usable
+	// linked: the path is a symbolic link. shared: it is, or the file has other names, a write to which sends no event of the path.
+	linked, shared bool
+	why            string // not usable
 }
 
 func (s fileState) same(other fileState) bool {

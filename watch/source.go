@@ -144,7 +144,8 @@ func fileStateOf(info fs.FileInfo, linked bool) fileState {
 	if !info.Mode().IsRegular() {
 		return fileState{kind: unusable, linked: linked, why: "not a file but " + typeName(info.Mode()) + "; skipped"}
 	}
-	return fileState{kind: regular, version: versionOf(info), linked: linked}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return fileState{kind: regular, version: versionOf(info), linked: linked, shared: linked || ok && st.Nlink > 1}
 }
 
 func typeName(mode fs.FileMode) string {

@@ -107,7 +107,7 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(s
 			_, portName := nft.SplitID(p.ID)
 			port := Port{
 				Service: key, Name: portName,
-				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), of: now, position: i,
+				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), of: now, id: p.ID,
 			}
 			if p.Relayed() {
 				port.Relay = endpointsOf(p)

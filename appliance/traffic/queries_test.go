@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,34 @@ func endpointsIn(t *testing.T, a *Queries) (rows []wire.EndpointTraffic) {
 		t.Fatalf("%+v, %v; want one port", seen, err)
 	}
 	return seen.Ports[0].Endpoints
+}
+
+// Between two looks a port has its own endpoints, also when the Service has lost the ports before it.
+func TestEndpointsAfterAPortIsRemoved(t *testing.T) {
+	port := func(name, frontend, endpoint string) nft.ServicePort {
+		fe := at(frontend)
+		return nft.ServicePort{ID: "shop/web/" + name, Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: fe.Addr(), Port: fe.Port()}}, Pools: [2][]netip.AddrPort{nft.PoolCluster: {at(endpoint)}}}
+	}
+	http, https := port("http", "10.96.0.10:80", "10.1.2.11:8080"), port("https", "10.96.0.10:443", "10.1.2.11:8443")
+	served := map[string][]nft.ServicePort{"shop/web": {http, https}}
+	a := tells(served, &table{})
+	if _, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9}); err != nil {
+		t.Fatal(err)
+	}
+	served["shop/web"] = []nft.ServicePort{https}
+	seen, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9, Endpoints: true})
+	if err != nil || len(seen.Ports) != 2 {
+		t.Fatalf("%+v, %v; want two ports", seen, err)
+	}
+	for _, p := range seen.Ports {
+		var got []string
+		for _, e := range p.Endpoints {
+			got = append(got, e.Endpoint)
+		}
+		if want := map[string][]string{"https": {"10.1.2.11:8443"}}[p.Port]; !slices.Equal(got, want) {
+			t.Errorf("port %s has the endpoints %q, want %q", p.Port, got, want)
+		}
+	}
 }
 
 // Endpoints of a range are addresses, in their order.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,8 +152,14 @@ func Test1149_the_first_viewer_after_a_start_has_rates(t *testing.T) {
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		ports := []Port{{Service: "a/web", Protocol: nft.TCP}}
-		q := &Queries{observer: New(func(func(*conntrack.Connection)) (int, error) { n++; return 0, nil }, func() []Port { return ports }, nil)}
+		var gone atomic.Bool
+		ports := func() []Port {
+			if gone.Load() {
+				return nil
+			}
+			return []Port{{Service: "a/web", Protocol: nft.TCP}}
+		}
+		q := &Queries{observer: New(func(func(*conntrack.Connection)) (int, error) { n++; return 0, nil }, ports, nil)}
 		dir := t.TempDir()
 		log := slog.New(slog.DiscardHandler)
 		q.Remember(dir, "gw1", log)
@@ -167,7 +174,7 @@ func TestRecord(t *testing.T) {
 		if g := q.Graph("", false); !g.Points[len(g.Points)-2].Known {
 			t.Errorf("nothing is recorded: %+v", g)
 		}
-		ports = nil
+		gone.Store(true)
 		before := n
 		time.Sleep(10 * time.Minute)
 		if n != before {

@@ -27,16 +27,19 @@ type Port struct {
 
 	key    string      // Key, where it is known
 	egress *nft.Egress // what its endpoints leave as; nil: not as the Service
-	// of returns the ports of a Service as they are now, of which this is the one at position; nil: they are not known.
-	of       func(service string) []nft.ServicePort
-	position int
+	// of returns the ports of a Service as they are now, of which this is the one of the ID; nil: they are not known.
+	of func(service string) []nft.ServicePort
+	id string
 }
 
 // served is what the kernel serves of the port now; nil where that is not known, or there is no such port any more.
 func (p *Port) served() *nft.ServicePort {
 	if p.of != nil {
-		if list := p.of(p.Service); p.position < len(list) && list[p.position].Family == p.Family {
-			return &list[p.position]
+		list := p.of(p.Service)
+		for i := range list {
+			if list[i].ID == p.id && list[i].Family == p.Family {
+				return &list[i]
+			}
 		}
 	}
 	return nil
