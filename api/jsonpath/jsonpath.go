@@ -293,6 +293,9 @@ func (p *parser) expressions(depth int) (parts []part) {
 	return parts
 }
 
+// escapes turns the text of either form of quotes into that of a string of Go: kubectl escapes dots, too.
+var escapes = strings.NewReplacer(`\\`, `\\`, `\"`, `\"`, `"`, `\"`, `\'`, `'`, `\.`, `.`)
+
 // quoted parses a quoted string with the escapes of Go and JSON.
 func (p *parser) quoted() string {
 	quote := p.text[p.at]
@@ -301,11 +304,7 @@ func (p *parser) quoted() string {
 		case '\\':
 			i++
 		case quote:
-			raw := p.text[p.at+1 : i]
-			if quote == '\'' { // in double quotes a ' needs no escape, a " does
-				raw = strings.ReplaceAll(strings.ReplaceAll(raw, `\'`, `'`), `"`, `\"`)
-			}
-			text, err := strconv.Unquote(`"` + raw + `"`)
+			text, err := strconv.Unquote(`"` + escapes.Replace(p.text[p.at+1:i]) + `"`)
 			if err != nil {
 				p.fail("%s is no text in quotes", p.text[p.at:i+1])
 				return ""
@@ -390,7 +389,17 @@ func (p *parser) bracket(depth int) step {
 func (p *parser) subscript() step {
 	switch {
 	case p.next(`"'`):
-		return field(p.quoted())
+		name := p.quoted()
+		whole, names := field(name), path{}
+		for part := range strings.SplitSeq(name, ".") {
+			names = append(names, field(part))
+		}
+		return func(root, v any) []any {
+			if found := whole(root, v); found != nil {
+				return found
+			}
+			return names.find(root, v) // kubectl's ['metadata.name']
+		}
 	case p.skip("*"):
 		return children
 	}
@@ -406,13 +415,9 @@ func (p *parser) subscript() step {
 		part = strings.TrimSpace(part)
 		n, err := strconv.Atoi(part)
 		switch {
-		case i == len(numbers):
-			p.fail("[%s] is no index: want a number or first:last:step", text)
-			return nil
-		case part == "" && len(parts) > 1:
-		case err != nil:
+		case i >= len(numbers) || err != nil && (part != "" || len(parts) == 1):
 			p.fail("[%s] is no index: want a number, first:last:step, *, or a name in quotes", text)
-		default:
+		case part != "":
 			numbers[i] = &n
 		}
 	}
@@ -435,7 +440,7 @@ func (p *parser) subscript() step {
 		if len(parts) == 1 {
 			last = first + 1
 		}
-		for i := max(first, 0); i < min(last, len(list)); i += at(numbers[2], 1) {
+		for i := max(first, 0); i < min(last, len(list)); i += min(at(numbers[2], 1), len(list)) {
 			all = append(all, list[i])
 		}
 		return all

@@ -86,6 +86,19 @@ func Test623_get_boxes_as_kubectl_has_it(t *testing.T) {
 			t.Errorf("svcctl %s: exit %d, want %d:\n%s%s", test.args, code, test.code, out, said)
 		}
 	}
+	// A column that only some boxes have values for is in the rows of all.
+	gw4 := gw1
+	gw4.Name, gw4.Core = "gw4", "gw1"
+	f.Boxes = []wire.FleetBox{gw1, gw4}
+	for args, want := range map[string]string{
+		"get boxes gw4 gw1 -o wide": `^NAME.* SINCE +FOLLOWS +ACCEPTED +WHY\ngw4 .* UTC +gw1 +7 +-\ngw1 .* UTC +etcd +7 +-\n$`,
+		"get boxes gw1 gw4":         `^NAME.* SINCE +FOLLOWS\ngw1 .* UTC +etcd\ngw4 .* UTC +gw1\n$`,
+	} {
+		b.out.Reset()
+		if code := b.run(strings.Fields(args)...); code != 0 || !regexp.MustCompile(want).MatchString(b.out.String()) {
+			t.Errorf("svcctl %s: exit %d:\n%s", args, code, b.out.String())
+		}
+	}
 	f.Boxes = []wire.FleetBox{gw1}
 	if b.out.Reset(); b.run("get", "boxes") != 0 {
 		t.Errorf("with all boxes OK: %s", b.out.String())

@@ -39,7 +39,7 @@ func AnnounceVerb() *cli.Verb {
 			{Name: "priority", Arg: "NUMBER", Def: "100", Number: [2]int{2, 254}, Group: groupElection, Usage: "of this box, 2 to 254: the highest wins"},
 			{Name: "interval", Arg: "DURATION", Def: "100ms", Group: groupElection,
 				Bounds: &cli.Bounds{Least: 10 * time.Millisecond, Most: vrrp.MaxInterval, Step: 10 * time.Millisecond, As: "100ms, from 10ms to 40.95s in steps of 10ms"},
-				Usage:  "between advertisements, 10ms to 40s; a box counts as dead after three intervals"},
+				Usage:  "between advertisements, 10ms to 40.95s; a box counts as dead after three intervals"},
 			{Name: "preempt", Group: groupElection, Usage: "take over from a healthy box of lower priority"},
 			{Name: "gateway", Arg: "ADDRESS", Repeats: true, Group: groupElection,
 				Usage: "the active box answers for this address too, the servers' router; repeatable"},

@@ -25,7 +25,7 @@ func drainVerb() *cli.Verb {
 		Name: "announce drain",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "wait", Group: cli.GroupHow, Usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
-			{Name: "timeout", Arg: "DURATION", Def: "60s", Bounds: &cli.Bounds{Least: 1, Most: math.MaxInt64, As: "60s"}, Group: cli.GroupHow, Usage: "how long --wait waits at most"},
+			{Name: "timeout", Arg: "DURATION", Def: "60s", Bounds: &cli.Bounds{Least: 1, Most: math.MaxInt64, As: "60s, more than 0"}, Group: cli.GroupHow, Usage: "how long --wait waits at most"},
 			cli.YesOption(),
 		}, settings.ConnectOptions()),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {

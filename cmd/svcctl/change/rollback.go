@@ -253,7 +253,7 @@ func releaseConsequence(s *wire.Status) string {
 }
 
 // trialBounds are the limits of a trial's length.
-var trialBounds = &cli.Bounds{Least: time.Second, Most: 24 * time.Hour, As: "90s or 5m, at most 24h"}
+var trialBounds = &cli.Bounds{Least: time.Second, Most: 24 * time.Hour, As: "90s or 5m, from 1s to 24h"}
 
 // startTrial begins a trial of files.
 func startTrial(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {

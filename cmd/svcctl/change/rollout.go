@@ -27,7 +27,7 @@ const (
 func rolloutOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "rollout", Arg: "STEPS", Group: cli.GroupHow, Usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
-		{Name: "bake", Arg: "DURATION", Def: defaultBake, Bounds: &cli.Bounds{Most: math.MaxInt64, As: "90s or 5m"}, Group: cli.GroupHow, Usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
+		{Name: "bake", Arg: "DURATION", Def: defaultBake, Bounds: &cli.Bounds{Most: math.MaxInt64, As: "90s or 5m, at least 0s"}, Group: cli.GroupHow, Usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
 		{Name: "within", Arg: "DURATION", Def: defaultWithin, Bounds: &cli.Bounds{Least: time.Second, Most: math.MaxInt64, As: "90s or 5m, at least 1s"}, Group: cli.GroupHow, Usage: "with --rollout: in what time the boxes of a step have to program it"},
 		{Name: "on-failure", Arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, Def: wire.OnFailureStop, Words: []string{wire.OnFailureStop, wire.OnFailureUndo}, Strict: true, Group: cli.GroupHow,
 			Usage: "with --rollout: where it would stop by itself, stop, and wait for `svcctl fleet rollout resume` or `undo`; or undo it at once"},

@@ -246,7 +246,10 @@ func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, 
 		return g.c.Table(ctx, t.Path(), g.tableQuery(t))
 	}
 	boxes, err := g.boxesOf(ctx, t)
-	return resource.BoxTable(boxes), err
+	if err != nil {
+		return nil, err
+	}
+	return resource.BoxTable(boxes, g.fleet.Boxes), nil
 }
 
 // compare is the order of --sort-by: what has no value comes first.
@@ -396,19 +399,11 @@ func (s *sheet) row(row client.Row) []string {
 	}
 	labels, _ := resource.Field(row.Object, "metadata", "labels").(map[string]any)
 	for _, label := range s.g.labels {
-		value := ""
-		if v, there := labels[label]; there {
-			value = output.CellText(v)
-		}
-		line = append(line, value)
+		value, _ := labels[label].(string)
+		line = append(line, output.CellText(value))
 	}
 	if s.g.v.Option("show-labels").On() {
-		line = append(line, labelsText(labels))
+		line = append(line, output.Printable(cmp.Or(object.Pairs(labels), "<none>")))
 	}
 	return line
-}
-
-// labelsText is labels in one line.
-func labelsText(labels map[string]any) string {
-	return output.Printable(cmp.Or(object.Pairs(labels), "<none>"))
 }

@@ -25,7 +25,7 @@ func TraceVerb() *cli.Verb {
 		Name: "trace",
 		Options: append([]*cli.Option{
 			{Name: "count", Letter: "c", Arg: "N", Def: "5", Number: [2]int{1, 1000}, Group: cli.GroupWhich, Usage: "how many packets, at most 1000"},
-			{Name: "for", Arg: "DURATION", Def: "30s", Bounds: &cli.Bounds{Least: time.Second, Most: time.Minute, As: "30s, from 1s to 60s"}, Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
+			{Name: "for", Arg: "DURATION", Def: "30s", Bounds: &cli.Bounds{Least: time.Second, Most: time.Minute, Step: time.Second, As: "30s, from 1s to 60s in whole seconds"}, Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
 			{Name: "established", Group: cli.GroupWhich, Usage: "packets of connections that are tracked already"},
 			{Name: "predict", Group: cli.GroupWhich, Usage: "compute the path of a packet, and follow none"},
 			{Name: "steps", Group: cli.GroupOutput, Usage: "list every decision of the kernel too"},
@@ -182,7 +182,7 @@ func JournalVerb() *cli.Verb {
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "of all namespaces, as without -n"},
-			{Name: "since", Arg: "DURATION", Bounds: &cli.Bounds{Least: time.Second, Most: longest, As: "90m or 24h, at most 87600h"}, Group: cli.GroupWhich, Usage: "of this time only, as 90m or 24h"},
+			{Name: "since", Arg: "DURATION", Bounds: &cli.Bounds{Least: time.Second, Most: longest, As: "90m or 24h, from 1s to 87600h"}, Group: cli.GroupWhich, Usage: "of this time only, as 90m or 24h"},
 			{Name: "limit", Arg: "N", Def: "100", Number: [2]int{1, 10_000}, Group: cli.GroupWhich, Usage: "how many lines, at most 10000"},
 			{Name: "events", Group: cli.GroupWhich, Usage: "include the Events of the appliance about problems"},
 			cli.OutputOption(cli.FormTable, cli.FormJSON),

@@ -34,8 +34,8 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxTable has a row for each box. A column that no box has a value for is left out.
-func BoxTable(boxes []wire.FleetBox) *client.Table {
+// BoxTable has a row for each box. A column that no box of the fleet has a value for is left out.
+func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	t := &client.Table{}
 	for _, name := range []string{"Name", "Zone", "Version", "State", "Revision", "Problems", "Since"} {
 		t.Columns = append(t.Columns, client.Column{Name: name})
@@ -53,10 +53,10 @@ func BoxTable(boxes []wire.FleetBox) *client.Table {
 			t.Rows[i].Cells = append(t.Rows[i].Cells, of(&boxes[i]))
 		}
 	}
-	if slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" }) {
+	if slices.ContainsFunc(fleet, func(b wire.FleetBox) bool { return b.Core != "" }) {
 		add("Follows", 0, func(b *wire.FleetBox) any { return cmp.Or(b.Core, "etcd") })
 	}
-	if slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Rollout != "" }) {
+	if slices.ContainsFunc(fleet, func(b wire.FleetBox) bool { return b.Rollout != "" }) {
 		add("Rollout", 0, func(b *wire.FleetBox) any { return cmp.Or(b.Rollout, "-") })
 	}
 	add("Accepted", 1, func(b *wire.FleetBox) any { return b.Accepted })
@@ -69,7 +69,7 @@ func BoxText(boxes []wire.FleetBox) string {
 	if len(boxes) == 0 {
 		return "No box has joined yet.\n"
 	}
-	t := BoxTable(boxes)
+	t := BoxTable(boxes, boxes)
 	rows := make([][]string, 1+len(t.Rows))
 	for i, c := range t.Columns {
 		if c.Priority > 0 {
