@@ -65,7 +65,7 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 // wayTo looks up a route of this host, for predictions.
 func wayTo(to netip.Addr) (story.Way, error) {
 	way, err := node.WayTo(to)
-	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From}, err
+	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From, Unforwarded: checkup.Unforwarded(procPath, to.Is4())}, err
 }
 
 // maxRoutes bounds the routes that are looked up for one answer.

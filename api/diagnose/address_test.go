@@ -105,3 +105,39 @@ func TestNobodyAtTheBox(t *testing.T) {
 		t.Error("that nobody answers is not bad")
 	}
 }
+
+// An address is judged by its own family: what fails at the addresses of the other one is a note.
+func Test1046_an_address_is_judged_by_its_family(t *testing.T) {
+	const noReady, allOther, down = "port http over IPv6: none of its 1 endpoint takes new connections: not ready, taken out, or of weight 0",
+		"all 2 endpoints are IPv4, so every client of its IPv6 addresses is refused: name IPv6 endpoints", "port http: its only endpoint is down, so traffic still goes to it; fix a server, or the check"
+	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::10")
+	for _, tt := range []struct{ field, message, cause string }{
+		{"spec.ports[0]", noReady, ""}, {"spec.ipFamilies", allOther, ""}, {"spec.ports[0]", down, "[fd00::1:11]:8080 (connection refused)"},
+	} {
+		f := facts(nil)
+		f.Service.Spec.ClusterIPs, f.Service.Spec.IPFamilies = []string{four.String(), six.String()}, []string{object.IPv4, object.IPv6}
+		f.Service.Status.Conditions = []object.Condition{
+			{Type: wire.ConditionReady, Status: "False", Reason: "Any", Message: tt.message}, {Type: wire.ConditionProgrammed, Status: "True"},
+		}
+		f.Status.Problems = []wire.Problem{{Object: "Service default/web", Field: tt.field, Reason: "Any", Message: tt.message, Cause: tt.cause, Severity: wire.SeverityError}}
+		ask := func(addr netip.Addr, port uint16, worst diagnose.Level, want string) {
+			t.Helper()
+			f.Question = diagnose.Question{Address: addr, Port: port}
+			if findings := diagnose.Service(f); diagnose.Worst(findings) != worst || !strings.Contains(text(findings), want) {
+				t.Errorf("%s: %s, port %d: want %q, got\n%s", tt.message, addr, port, want, text(findings))
+			}
+		}
+		for _, port := range []uint16{80, 0} {
+			ask(four, port, diagnose.Good, "+ it answers there\n")
+			ask(four, port, diagnose.Good, "1 problem with other ports or addresses of it")
+			ask(six, port, diagnose.Bad, "- it does not answer: "+tt.message)
+			ask(netip.Addr{}, port, diagnose.Bad, "- it does not answer: "+tt.message)
+		}
+		if tt.cause != "" { // a relay would connect clients of IPv4 to that endpoint
+			f.Service.Metadata.Annotations = map[string]string{"svcctl.io/proxy-mode": "userspace"}
+			ask(four, 80, diagnose.Bad, "- it does not answer: "+tt.message)
+		}
+		f.Slices = nil // IPv4 fails, too
+		ask(four, 80, diagnose.Bad, "")
+	}
+}

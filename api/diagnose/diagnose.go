@@ -88,8 +88,8 @@ func Service(f Facts) []Finding {
 	verdict := d.verdict()
 	d.checks()
 	if verdict == nil {
-		if q := d.Question; q.Port != 0 && d.otherPortsFail() && Worst(d.findings) != Bad {
-			return slices.Insert(d.findings, 0, Finding{Text: fmt.Sprintf("port %d%s answers", q.Port, slashed(q.Protocol))})
+		if d.othersFail() && Worst(d.findings) != Bad {
+			return slices.Insert(d.findings, 0, Finding{Text: "it answers there"})
 		}
 		return d.findings
 	}
@@ -121,7 +121,7 @@ func (d *diagnosis) verdict() *Finding {
 	switch {
 	case ready == nil || programmed == nil || d.State != nil && d.State.Rollout != nil && !d.State.Rollout.New:
 		return nil
-	case d.Status.Ready && d.otherPortsFail(): // the port that is asked for may answer
+	case d.Status.Ready && d.othersFail(): // the port and address that are asked for may answer
 		return nil
 	case !d.Status.Ready:
 		return &Finding{Level: Bad, Text: "whether it answers is not known: the appliance is not ready: " + d.Status.Reason, Next: "wait: `svcctl wait --for ready`"}
@@ -135,17 +135,24 @@ func (d *diagnosis) verdict() *Finding {
 	return &Finding{Level: Good, Text: "it answers: " + ready.Message}
 }
 
-// otherPortsFail reports whether the Service is not Ready for a port other than that of the Question.
-func (d *diagnosis) otherPortsFail() bool {
+// othersFail reports whether the Service is not Ready for a port or family other than that of the Question.
+func (d *diagnosis) othersFail() bool {
 	ready := d.condition(wire.ConditionReady)
 	return ready != nil && ready.Status == "False" && slices.ContainsFunc(d.problems(), func(p wire.Problem) bool {
 		return p.Reason == ready.Reason && p.Message == ready.Message && d.elsewhere(&p)
 	})
 }
 
-// elsewhere reports whether a problem is about other ports than that of the Question.
+// elsewhere reports whether a problem is about other ports than that of the Question, or about the family that its address is not of.
 func (d *diagnosis) elsewhere(p *wire.Problem) bool {
-	ports := d.ports()
+	ports, other := d.ports(), object.IPv6
+	if d.Question.Address.Is6() {
+		other = object.IPv4
+	}
+	if d.Question.Address.IsValid() && len(ports) > 0 && (strings.Contains(p.Message, " over "+other+": ") || strings.Contains(p.Message, " of its "+other+" addresses") ||
+		p.Cause != "" && strings.HasPrefix(p.Cause, "[") == (other == object.IPv6) && !slices.ContainsFunc(ports, d.isRelayed)) { // a relay uses endpoints of either
+		return true
+	}
 	return d.Question.Port != 0 && len(ports) > 0 && !slices.ContainsFunc(ports, func(port object.ServicePort) bool { return d.concerns(p.Field, &port) })
 }
 
@@ -334,7 +341,7 @@ func (d *diagnosis) accepted() {
 		d.good("nothing in it was refused")
 	}
 	if len(others) > 0 {
-		d.add(Note, "", "%s with other ports of it: `svcctl explain svc/%s -n %s` covers all", count(len(others), "problem"), d.Name, d.Namespace)
+		d.add(Note, "", "%s with other ports or addresses of it: `svcctl explain svc/%s -n %s` covers all", count(len(others), "problem"), d.Name, d.Namespace)
 		d.details(others...)
 	}
 }

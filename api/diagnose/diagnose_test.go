@@ -578,7 +578,7 @@ func Test1040_a_port_is_judged_by_itself(t *testing.T) {
 		worst diagnose.Level
 		text  string
 	}{
-		{80, diagnose.Good, "+ port 80 answers\n"}, {80, diagnose.Good, "1 problem with other ports of it"},
+		{80, diagnose.Good, "+ it answers there\n"}, {80, diagnose.Good, "1 problem with other ports or addresses of it"},
 		{81, diagnose.Bad, "- it does not answer: " + message}, {0, diagnose.Bad, "- it does not answer: " + message},
 	} {
 		f.Question = diagnose.Question{Address: netip.MustParseAddr("10.96.0.10"), Port: tt.port}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -80,7 +81,7 @@ func (d *diagnosis) endpoints() {
 		case len(others) > 0:
 			d.add(Bad, "name it in the EndpointSlice as in the Service", "%s is called %q, and no EndpointSlice has a port of that name and protocol: they have %s", name, port.Name, strings.Join(others, ", "))
 		default:
-			d.add(Bad, d.makeReady()+useOtherFamily(&port), "%s has no endpoints of the family of its addresses: clients are refused", name)
+			d.own(Bad, d.makeReady()+useOtherFamily(&port), "%s has no endpoints of the family of its addresses: clients are refused", name)
 		}
 	}
 }
@@ -172,10 +173,7 @@ func (d *diagnosis) tallyOf(port object.ServicePort, wants func(addressType stri
 			continue
 		}
 		for _, p := range s.Ports {
-			protocol := object.ProtocolTCP
-			if p.Protocol != nil {
-				protocol = *p.Protocol
-			}
+			protocol := cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP)
 			if object.Deref(p.Name) != port.Name || protocol != port.Protocol {
 				others = append(others, fmt.Sprintf("%q/%s", object.Deref(p.Name), protocol))
 				continue
@@ -208,24 +206,18 @@ func (d *diagnosis) wantsFamily(addressType string) bool {
 
 // count counts one endpoint.
 func (d *diagnosis) count(t *tally, s *object.EndpointSlice, e *object.Endpoint) {
-	is := func(b *bool, absent bool) bool {
-		if b == nil {
-			return absent
-		}
-		return *b
-	}
 	c := e.Conditions
-	used := true
+	used, terminating := true, object.Deref(c.Terminating)
 	state := ""
 	switch {
-	case is(c.Ready, true):
+	case c.Ready == nil || *c.Ready:
 		t.ready++
 		t.usable = append(t.usable, e.Addresses[0])
-	case is(c.Serving, true) && is(c.Terminating, false):
+	case (c.Serving == nil || *c.Serving) && terminating:
 		t.draining++
 		t.drains = append(t.drains, e.Addresses[0])
 		state = "is terminating and still serves"
-	case is(c.Terminating, false):
+	case terminating:
 		used, state = false, "is terminating"
 		t.unfit++
 	default:

@@ -124,11 +124,8 @@ func ReadQuery(values url.Values, q any) error {
 		if name == "" {
 			continue
 		}
-		text := values.Get(name)
-		given := text
-		if text == "" {
-			text = field.Tag.Get("default")
-		}
+		given := values.Get(name)
+		text := cmp.Or(given, field.Tag.Get("default"))
 		if !readParameter(v.Field(i), field.Tag, text) {
 			return fmt.Errorf("%s=%q: want %s", name, given, wanted(field))
 		}

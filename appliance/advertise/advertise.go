@@ -393,9 +393,7 @@ func (p *planner) addSecret(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	if ref.Name == "" {
 		return true
 	}
-	if ref.Namespace == "" {
-		ref.Namespace = o.Metadata.Namespace
-	}
+	ref.Namespace = cmp.Or(ref.Namespace, o.Metadata.Namespace)
 	for _, secret := range p.objects.Secrets {
 		if secret.Metadata.Namespace == ref.Namespace && secret.Metadata.Name == ref.Name && len(secret.Data["password"]) > 0 {
 			c.Password = string(secret.Data["password"])

@@ -46,10 +46,7 @@ func Fault(check, message, advice string) Finding { return Finding{check, Error,
 
 // String returns the finding on one line.
 func (f Finding) String() string {
-	if f.Advice == "" {
-		return f.Message
-	}
-	return f.Message + ": " + f.Advice
+	return strings.TrimSuffix(f.Message+": "+f.Advice, ": ")
 }
 
 // conntrackAlarm is the fill level of the conntrack table, in percent, above which
@@ -59,6 +56,15 @@ const conntrackAlarm = 80
 // Examine checks facts and returns a finding for every check, good or bad.
 func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
+}
+
+// Unforwarded returns why the host of a proc file system forwards no packet of a family; "": it does.
+func Unforwarded(proc string, is4 bool) string {
+	r := reader{proc: proc}
+	if r.forwards(is4) || len(r.errs) > 0 {
+		return ""
+	}
+	return (&Facts{Has4: is4, Has6: !is4, Packaged: Packaged()}).forwarding().String()
 }
 
 func (f *Facts) forwarding() Finding {
@@ -280,11 +286,7 @@ type Conntrack struct {
 // an error is about what should be there and cannot be read.
 func Read(proc string) (Facts, error) {
 	r := reader{proc: proc}
-	f := Facts{
-		Forward4: r.number("sys/net/ipv4/ip_forward") != 0,
-		Forward6: r.number("sys/net/ipv6/conf/all/forwarding") != 0,
-		Has6:     r.hasGlobal6(),
-	}
+	f := Facts{Forward4: r.forwards(true), Forward6: r.forwards(false), Has6: r.hasGlobal6()}
 	f.Has4 = f.Forward4 || r.hasAddress4()
 	f.LegacyNAT, f.LegacyHidden = r.legacyNAT()
 	conf := "sys/net/ipv4/conf"
@@ -341,6 +343,10 @@ func (r *reader) number(path string) uint64 {
 		r.note(fmt.Errorf("%s: %w", path, err))
 	}
 	return n
+}
+
+func (r *reader) forwards(is4 bool) bool {
+	return r.number(map[bool]string{true: "sys/net/ipv4/ip_forward", false: "sys/net/ipv6/conf/all/forwarding"}[is4]) != 0
 }
 
 // legacyNAT reports whether the old iptables has a NAT table, or that this is hidden.

@@ -132,3 +132,38 @@ func Test342_prediction_is_what_happens(t *testing.T) {
 		t.Errorf("a prediction made a table: %s", text)
 	}
 }
+
+// A box that does not forward serves only itself, by endpoints anywhere, and others by its own endpoints.
+func Test1047_prediction_on_a_box_that_does_not_forward(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		return []string{
+			f.service("away", "clusterIP: "+f.vip(41), "ports: [{name: p80, port: 80}]"), f.slice("away", "p80: 80", b.R1),
+			f.service("here", "clusterIP: "+f.vip(42), "ports: [{name: p80, port: 80}]"), f.slice("here", "p80: 80", b.GW1),
+		}
+	})
+	b.svcctl.Start()
+	for _, setting := range []struct {
+		name string
+		f    family
+	}{{"net.ipv4.ip_forward", ipv4}, {"net.ipv6.conf.all.forwarding", ipv6}} {
+		off := "bad does not leave this host: " + setting.name + " is 0, so the box serves only itself over " + setting.f.String()
+		client, away, here := setting.f.of(b.IN).String(), setting.f.at(setting.f.vip(41), 80), setting.f.at(setting.f.vip(42), 80)
+		check := func(forwards bool, args ...string) {
+			t.Helper()
+			text := b.verbs(t).predicted(args...)
+			if strings.Contains(text, off) == forwards || strings.Contains(text, "good goes to endpoint") != forwards {
+				t.Errorf("%s, %q:\n%s", setting.name, args, text)
+			}
+		}
+		check(true, client, away.String())
+		b.GW1.Sysctl(setting.name, "0")
+		check(false, client, away.String())
+		check(true, client, here.String())
+		check(true, away.String())
+		if _, err := b.IN.Ask("tcp", away); err == nil {
+			t.Errorf("%s is 0, and %s answers", setting.name, away)
+		}
+		b.GW1.Sysctl(setting.name, "1")
+	}
+}

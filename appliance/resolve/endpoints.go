@@ -202,16 +202,10 @@ func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (ne
 // stateOf reads conditions: absent ready and serving mean true, absent terminating
 // means false (discovery/v1 EndpointConditions).
 func stateOf(c object.EndpointConditions) state {
-	is := func(b *bool, absent bool) bool {
-		if b == nil {
-			return absent
-		}
-		return *b
-	}
 	switch {
-	case is(c.Ready, true):
+	case c.Ready == nil || *c.Ready:
 		return ready
-	case is(c.Serving, true) && is(c.Terminating, false):
+	case (c.Serving == nil || *c.Serving) && object.Deref(c.Terminating):
 		return draining
 	}
 	return unfit

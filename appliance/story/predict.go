@@ -18,6 +18,8 @@ type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
 	From      netip.Addr // the address of this host that is used on that way
+	// Unforwarded is why this host forwards no packet of the family, with the next step; "": it does.
+	Unforwarded string
 }
 
 // predictedPort is the source port of a packet for which none was given.
@@ -75,7 +77,17 @@ func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	if len(outcomes) > 0 {
 		story.chains(outcomes[0].Trace())
 	}
-	story.outcomes(p, outcomes)
+	story.outcomes(p, slices.DeleteFunc(outcomes, func(r sim.Result) bool {
+		if r.Kind != sim.Delivered || p.Iif == 0 || !r.DNATed && !r.SNATed {
+			return false
+		}
+		way, _ := t.way(r.Dst.Addr())
+		if way.Local || way.Unforwarded == "" {
+			return false
+		}
+		story.say(wire.TraceBad, "", "does not leave this host: %s", way.Unforwarded)
+		return true
+	}))
 	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client with session affinity goes to its endpoint")
 	return story.packet
 }

@@ -47,10 +47,7 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.Secret:
 		return []any{name, o.Type, len(o.Data), age}
 	case *object.Lease:
-		holder := ""
-		if o.Spec.HolderIdentity != nil {
-			holder = *o.Spec.HolderIdentity
-		}
+		holder := object.Deref(o.Spec.HolderIdentity)
 		return []any{name, holder, age}
 	case *object.IPAddressPool:
 		return []any{name, strconv.FormatBool(o.Spec.AutoAssign == nil || *o.Spec.AutoAssign), strconv.FormatBool(o.Spec.AvoidBuggyIPs), allText(o.Spec.Addresses), age}
