@@ -323,6 +323,8 @@ func TestExitCodes(t *testing.T) {
 		{"status", &fake{status: troubled}, cli.ExitNo, "svcctl: 1 error: part of the configuration is not active\n"},
 		{"status -o json", &fake{status: behind}, cli.ExitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
 		{"status", nil, cli.ExitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\nsvcctl: the kernel has none of its rules: no Service is reachable through this box\n"},
+		{"fleet boxes", &fake{status: well}, cli.ExitNo, "svcctl: this box belongs to no fleet: it was started without --fleet\n"},
+		{"fleet accept", &fake{status: well}, cli.ExitNo, "svcctl: this box belongs to no fleet: it was started without --fleet\n"},
 		{"wait", &fake{status: well}, cli.ExitDone, ""},
 		{"wait --for ready", &fake{status: well}, cli.ExitDone, ""},
 		{"wait --timeout 50ms", &fake{status: well, behind: errors.New("the disk is full")}, cli.ExitNo, "svcctl: not synced after 50ms: the disk is full\n"},

@@ -241,7 +241,7 @@ func fleetAccept(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) err
 	c := env.Client(v)
 	f, err := client.Call(ctx, c, wire.AcceptFleet, wire.None{})
 	if err != nil {
-		return err
+		return resource.OfFleet(err)
 	}
 	return env.Print(fmt.Sprintf("All boxes of fleet %s take what etcd has, at revision %d.\n", f.Name, f.Revision))
 }
