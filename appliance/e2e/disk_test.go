@@ -109,7 +109,7 @@ func Test670_full_disk(t *testing.T) {
 				}
 				continue
 			}
-			reply, err := b.IN.Ask("tcp", f.at(f.vip(vip), 80))
+			reply, err := b.IN.Ask("tcp", f.at(f.vip(vip), 80), patiently)
 			if err != nil || reply.Server != want || reply.Client.Addr() != f.of(b.IN) {
 				t.Errorf("%s: %s: answered by %q, which sees %s, %v; want %s", when, f.vip(vip), reply.Server, reply.Client, err, want)
 			}
@@ -147,7 +147,8 @@ func Test670_full_disk(t *testing.T) {
 	}
 	synced := func(when string) {
 		t.Helper()
-		if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
+		// What a full disk refused for long is tried again every 30 s.
+		if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", (3 * syncTimeout).String()); code != 0 {
 			t.Fatalf("%s: svcctl wait: exit code %d: %s", when, code, errOut)
 		}
 	}

@@ -161,7 +161,7 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	}
 	shows("give some endpoints another address", "status")
 	total := regexp.MustCompile(`svcctl_egress_connections_total{namespace="default",service="` + f.name("mail") + `"} (5[2-9]|[6-9]\d|[1-9]\d\d)\d{3}`)
-	eventually(t, syncTimeout, func() error {
+	eventually(t, 3*syncTimeout, func() error {
 		use(b.L1, 52_000)
 		page, err := b.GW1.Get(netip.MustParseAddrPort(metricsAddr), "/metrics/services")
 		if err != nil || !strings.Contains(page.Body, `svcctl_egress_port_use_ratio{address="`+f.lb(4)+`"} 0.8`) || !total.MatchString(page.Body) {
@@ -170,7 +170,7 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 		return nil
 	})
 	came := b.EXT.Capture("eth0")
-	eventually(t, syncTimeout, func() error {
+	eventually(t, 3*syncTimeout, func() error {
 		use(b.L1, 52_000)
 		use(b.R1, 60_000)
 		if insertFailed(b.GW1) == failed {

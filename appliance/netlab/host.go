@@ -234,6 +234,9 @@ func (h *Host) HoldNft(ruleset string) (release func()) {
 func (h *Host) Conntrack(args ...string) string {
 	h.t.Helper()
 	out, stderr, err := h.Run("conntrack", args...)
+	for err != nil && strings.Contains(stderr, "such conntrack doesn't exist") { // one ended between the listing and its deletion
+		out, stderr, err = h.Run("conntrack", args...)
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && strings.Contains(stderr, "0 flow entries") {
 		return out
