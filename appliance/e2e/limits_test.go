@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -74,8 +75,13 @@ func Test392_open_connections_of_a_client(t *testing.T) {
 		if err := open[2].Echo("still here", patiently); err != nil {
 			t.Errorf("a connection that was let in: %v", err)
 		}
-		text := b.verbs(t).does(0, "explain", "svc/"+f.name("web"))
-		contains(t, text, "limited to 3 open connections of a client (")
+		v := b.verbs(t)
+		eventually(t, syncTimeout, func() error { // the first counts are those of the start
+			if text := v.does(0, "explain", "svc/"+f.name("web")); !strings.Contains(text, "limited to 3 open connections of a client (") {
+				return errors.New(text)
+			}
+			return nil
+		})
 		// What the kernel lists loads again, with the clients that it knows.
 		family := f.pick("ip", "ip6")
 		if _, errOut, err := b.GW1.Run("sh", "-c", "list=$(nft list table "+family+" svcctl) && printf '%s\\n' \"$list\" | unshare -n sh -c 'for i in ext0 alt0 int0 int1 int2; do ip link add $i type veth; done; nft -f -'"); err != nil {
