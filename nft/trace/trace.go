@@ -224,13 +224,11 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 		case unix.NFTA_TRACE_CHAIN:
 			s.Chain = nfnetlink.Text(value)
 		case unix.NFTA_TRACE_RULE_HANDLE:
-			if len(value) == 8 {
-				s.Rule = binary.BigEndian.Uint64(value)
-			}
+			s.Rule = nfnetlink.Number(value)
 		case unix.NFTA_TRACE_TYPE:
-			s.Kind = Kind(number(value))
+			s.Kind = Kind(nfnetlink.Number(value))
 		case unix.NFTA_TRACE_ID:
-			s.Packet = number(value)
+			s.Packet = uint32(nfnetlink.Number(value))
 		case unix.NFTA_TRACE_VERDICT:
 			verdict = value
 		case unix.NFTA_TRACE_POLICY:
@@ -240,11 +238,11 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 		case unix.NFTA_TRACE_TRANSPORT_HEADER:
 			transport = value
 		case unix.NFTA_TRACE_IIF:
-			s.In = int(number(value))
+			s.In = int(nfnetlink.Number(value))
 		case unix.NFTA_TRACE_OIF:
-			s.Out = int(number(value))
+			s.Out = int(nfnetlink.Number(value))
 		case traceConnectionID:
-			s.Connection = number(value)
+			s.Connection = uint32(nfnetlink.Number(value))
 		}
 	}
 	switch {
@@ -253,24 +251,17 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 		for kind, value := range nfnetlink.Attributes(verdict) {
 			switch kind {
 			case unix.NFTA_VERDICT_CODE:
-				code = int32(number(value))
+				code = int32(nfnetlink.Number(value))
 			case unix.NFTA_VERDICT_CHAIN:
 				chain = nfnetlink.Text(value)
 			}
 		}
 		s.Verdict = strings.TrimSpace(codeText(code) + " " + chain)
 	case policy != nil:
-		s.Verdict = codeText(int32(number(policy)))
+		s.Verdict = codeText(int32(nfnetlink.Number(policy)))
 	}
 	s.Header = headerOf(network, transport)
 	return s, s.Table != "" && s.Packet != 0
-}
-
-func number(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }
 
 // codeText names a verdict of the kernel.

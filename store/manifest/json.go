@@ -24,13 +24,13 @@ func (r *reading) readJSON(data []byte) *refusal {
 			return err
 		}
 		if list == nil {
-			if err := r.add(s.text[start:s.at], line, column, r.parseJSON, implied{}); err != nil {
+			if err := r.add(s.text[start:s.at], line, column, true, implied{}); err != nil {
 				return err
 			}
 			continue
 		}
 		for _, it := range list.items {
-			if err := r.add(it.text, it.line, it.column, r.parseJSON, list.as); err != nil {
+			if err := r.add(it.text, it.line, it.column, true, list.as); err != nil {
 				return err
 			}
 		}
@@ -100,11 +100,6 @@ func (s *jsonScanner) items() ([]jsonRange, *refusal) {
 		return err
 	})
 	return items, err
-}
-
-// parseJSON is the parser of JSON values.
-func (r *reading) parseJSON(text []byte, column int) ([]parsed, *refusal) {
-	return parseJSON(text, column, r.limits)
 }
 
 // parseJSON reads one JSON value.

@@ -201,24 +201,28 @@ type parsed struct {
 	flaws []flaw
 }
 
-// A parser takes a unit's text apart. The column is that of the text's first byte.
-// What it gives is good until it is called again.
-type parser func(text []byte, column int) ([]parsed, *refusal)
+// parse takes a unit's text apart. The column is that of the text's first byte. The result is good until the next call.
+func (r *reading) parse(text []byte, column int, isJSON bool) ([]parsed, *refusal) {
+	if isJSON {
+		return parseJSON(text, column, r.limits)
+	}
+	return r.parseYAML(text)
+}
 
 // add appends the documents of a unit that starts at line and column, decoding it
 // unless that was done before.
-func (r *reading) add(text []byte, line, column int, parse parser, as implied) *refusal {
+func (r *reading) add(text []byte, line, column int, isJSON bool, as implied) *refusal {
 	if len(text) > maxDocumentBytes {
 		return refuse(line, column, ReasonLimit, "a document of %d bytes, more than the limit of %d; split it", len(text), maxDocumentBytes)
 	}
 	if r.apart {
-		r.pieces = append(r.pieces, piece{text, line, column, parse, as})
+		r.pieces = append(r.pieces, piece{text, line, column, isJSON, as})
 		return nil
 	}
 	key := unitKey{[2]uint64{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}, column}
 	documents, problems, at, known := r.known(key)
 	if !known {
-		docs, err := parse(text, column)
+		docs, err := r.parse(text, column, isJSON)
 		if err != nil {
 			err.line += line - 1
 			return err

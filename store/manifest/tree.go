@@ -37,7 +37,7 @@ func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {
 		return refused(err)
 	}
 	for _, p := range r.pieces {
-		docs, err := p.parse(p.text, p.column)
+		docs, err := r.parse(p.text, p.column, p.isJSON)
 		if err != nil {
 			err.line += p.line - 1
 			return refused(err)
@@ -56,7 +56,7 @@ func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {
 type piece struct {
 	text         []byte
 	line, column int
-	parse        parser
+	isJSON       bool
 	as           implied
 }
 
@@ -300,7 +300,7 @@ func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	}
 	var docs []parsed
 	if err == nil {
-		docs, err = (&reading{limits: limits, workspace: new(workspace)}).parseYAML(text, 1)
+		docs, err = (&reading{limits: limits, workspace: new(workspace)}).parseYAML(text)
 	}
 	var values []Value
 	for i := 0; i < len(docs) && err == nil; i++ {

@@ -19,7 +19,7 @@ import (
 func (r *reading) readYAML(data []byte) *refusal {
 	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
 		// A directive (%YAML 1.2) stands before the line that it belongs to.
-		return r.add(data, 1, 1, r.parseYAML, implied{})
+		return r.add(data, 1, 1, false, implied{})
 	}
 	if err := countDocuments(data, r.limits); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (r *reading) readYAML(data []byte) *refusal {
 		end := nextMarker(data)
 		text := data[:end]
 		if len(bytes.TrimSpace(text)) > 0 {
-			if err := r.add(text, line, 1, r.parseYAML, implied{}); err != nil {
+			if err := r.add(text, line, 1, false, implied{}); err != nil {
 				return err
 			}
 		}
@@ -38,8 +38,8 @@ func (r *reading) readYAML(data []byte) *refusal {
 	return nil
 }
 
-// parseYAML is the parser of YAML documents.
-func (r *reading) parseYAML(text []byte, _ int) (docs []parsed, err *refusal) {
+// parseYAML reads YAML documents.
+func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
 	if err := countStructure(text, r.limits); err != nil {
 		return nil, err
 	}
