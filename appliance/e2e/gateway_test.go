@@ -46,17 +46,24 @@ func grantFor(family) []string {
 		"  from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: default}, {group: gateway.networking.k8s.io, kind: UDPRoute, namespace: default}]\n  to: [{group: \"\", kind: Service}]\n"}
 }
 
+// startCanary starts a box with a Gateway that shares its connections between blue, on two hosts, and green of another namespace, on one,
+// by their weights. It returns the grant that lets green be one.
+func startCanary(t *testing.T, blue, green int) (b *box, grant string) {
+	t.Helper()
+	b, grant = newBox(t, nil), grantFor(family{})[0]
+	b.write("gateway.yaml", b.gateway(blue, green))
+	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
+	b.write("green.yaml", b.backend("green", "shop", b.R1))
+	b.svcctl.Manifests.Write("grant.yaml", grant)
+	b.svcctl.Start()
+	return b, grant
+}
+
 // Test963: connections are shared 9 to 1 between two Services of different sizes, over TCP and UDP, IPv4 and IPv6. A new
 // weight, a grant that goes and a backend that is emptied act in their shares alone, and an open connection of the other
 // backend stays.
 func Test963_a_canary_of_two_Services(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("gateway.yaml", b.gateway(9, 1))
-	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
-	b.write("green.yaml", b.backend("green", "shop", b.R1))
-	grant := grantFor(family{})[0]
-	b.svcctl.Manifests.Write("grant.yaml", grant)
-	b.svcctl.Start()
+	b, grant := startCanary(t, 9, 1)
 	open := map[string]*netlab.Conn{}
 	b.each(t, func(t *testing.T, b *box, f family) {
 		for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
@@ -414,13 +421,7 @@ func Test1044_shares_by_clients(t *testing.T) {
 // Test1098: a ReferenceGrant comes and goes a hundred times while connections are open: those of the other backend stay, on the
 // wire and in the connection table, and each time new ones are shared as the grant has it.
 func Test1098_a_grant_that_flaps(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("gateway.yaml", b.gateway(1, 1))
-	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
-	b.write("green.yaml", b.backend("green", "shop", b.R1))
-	grant := grantFor(family{})[0]
-	b.svcctl.Manifests.Write("grant.yaml", grant)
-	b.svcctl.Start()
+	b, grant := startCanary(t, 1, 1)
 	var open []*netlab.Conn
 	for _, f := range families {
 		for len(open) < 12 || f == ipv6 && len(open) < 24 {
