@@ -146,7 +146,7 @@ sim-cover: ## what the simulation alone reaches of the product, and what it neve
 	.ci/cover $(SEEDS)
 
 planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME; REPLAY=30: have so many of the failing scripts run again, and shrunk
-	BUG=$(BUG) REPLAY=$(REPLAY) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
+	FIND=1 BUG=$(BUG) REPLAY=$(REPLAY) go test -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
 
 CONSUL ?= v1.12.9
 discover-servers: bin/servers/consul ## svcctl discover with a real Consul, built in five minutes, and the Nomad that SVCCTL_NOMAD names: make discover-servers CONSUL=v1.12.9

@@ -1,11 +1,11 @@
-//go:build planted
-
 package simulate
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,9 +72,9 @@ func (p *planted) in(text string) (string, error) {
 	return strings.Replace(text, p.before, after, 1), nil
 }
 
-// TestPlanted plants each bug in the product and runs seeds until one fails, at most as many as its file bounds: make planted. With
-// REPLAY it has the scripts of so many bugs, those that the earliest seeds find, run again and shrunk.
-func TestPlanted(t *testing.T) {
+// readAllPlanted returns the bugs, and the texts with which the product is built that has them.
+func readAllPlanted(t *testing.T) (bugs []planted, texts map[string]string) {
+	t.Helper()
 	paths, err := filepath.Glob("testdata/planted/*.txt")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no bugs: %v", err)
@@ -83,8 +83,7 @@ func TestPlanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var bugs []planted
-	texts := map[string]string{}
+	texts = map[string]string{}
 	for _, path := range paths {
 		p, err := readPlanted(path)
 		if err != nil {
@@ -100,10 +99,29 @@ func TestPlanted(t *testing.T) {
 			which := filepath.Join(filepath.Dir(file), "planted_bug.go")
 			texts[which] = fmt.Sprintf("package %s\n\nimport \"os\"\n\nvar plantedBug = os.Getenv(\"PLANTED\")\n", filepath.Base(filepath.Dir(file)))
 		}
-		if texts[file], err = p.in(texts[file]); err != nil {
-			t.Fatal(err)
+		text, err := p.in(texts[file])
+		if err != nil {
+			t.Error(err)
+			continue
 		}
+		texts[file] = text
 		bugs = append(bugs, p)
+	}
+	return bugs, texts
+}
+
+// TestPlanted plants all bugs without building or running them, so that one whose old text a change of the product took away fails at
+// once. With FIND it runs seeds with each until one fails, at most as many as its file bounds: make planted. With REPLAY it has the
+// scripts of so many bugs, those that the earliest seeds find, run again and shrunk.
+func TestPlanted(t *testing.T) {
+	bugs, texts := readAllPlanted(t)
+	for file, text := range texts {
+		if _, err := parser.ParseFile(token.NewFileSet(), file, text, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if t.Failed() || os.Getenv("FIND") == "" {
+		return
 	}
 	dir := t.TempDir()
 	replace := map[string]string{}
