@@ -35,8 +35,8 @@ var waitUnless = map[string]*regexp.Regexp{
 
 // limited are files that may call what is unlimited, with the reason.
 var limited = map[string]string{
-	"appliance/node/queries.go": "it sets the limit of the handles",
-	"appliance/node/watch.go":   "a stop closes the subscription",
+	"appliance/node/facts.go": "it sets the limit of the handles",
+	"appliance/node/watch.go": "a stop closes the subscription",
 }
 
 // forTests are packages that tests and examples use alone.

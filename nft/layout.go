@@ -342,7 +342,7 @@ const (
 	chainStray   = "stray"
 )
 
-// Names of adopted connections, in adopt.go.
+// Names of adopted connections, in rule.go.
 const (
 	setAdopted = "adopted" // endpoint : frontend
 	chainAdopt = "adopt"

@@ -219,7 +219,7 @@ type Frontend struct {
 	InsideOnly bool
 	// Sets, when not nil, are named sets of clients that may connect, or may not.
 	Sets *SourceSets
-	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see adopt.go. The
+	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see rule.go. The
 	// frontend is one address and port, and of a port whose Balance is a hash.
 	Adopt bool
 }

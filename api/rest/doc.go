@@ -21,7 +21,7 @@
 //
 // Invariants: a refused request has changed nothing; the fields that a file declares are changed by that file only,
 // force or not; the store's objects are never changed, nor copied to be read; an answer holds a
-// bounded part of itself in memory, however long it is (respond.go, listing.go); a watch sends
+// bounded part of itself in memory, however long it is (respond.go, list.go); a watch sends
 // every change once and in order, or ends with 410 Expired; it pulls changes from the store's
 // history, so that a slow client loses its watch and delays no other; each version of an object
 // is encoded once for all watches (negotiate.go); a watch ends with the context of its

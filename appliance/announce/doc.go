@@ -5,8 +5,7 @@
 // serve changes anything on the wire. The file does not survive a boot, and neither do the rules.
 //
 //   - announcer.go: the goroutine that decides
-//   - elect.go: the election by VRRP on all links, and the addresses that boxes list to each other
-//   - heartbeat.go: its adverts on one link
+//   - elect.go: the election by VRRP on all links, its adverts on each, and the addresses that boxes list to each other
 //   - segments.go: selects links, and places addresses on interfaces, with the states of addresses on each
 //   - peers.go: the BGP peers, and the session with one of them, with BFD
 //   - routes.go: the routes to all addresses, by advertisements, and the damping of routes that flap

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -201,4 +203,346 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 		c.log.Debug("stale connections", "frontends", len(looked), "forgotten", total.forgotten, "reset", total.reset, "seen", total.seen, "dur", took)
 	}
 	return next
+}
+
+// rescanDelay is the delay after which a frontend is looked at once more. A packet that was under
+// way while the ruleset changed may have been sent by the old one, and its connection be entered
+// after the first look; with a sender that never pauses it would stay for ever.
+const rescanDelay = time.Second
+
+// scanSlack bounds the additional delay of a second look, which joins it with those of other
+// changes: each wakes the process up.
+const scanSlack = 500 * time.Millisecond
+
+// schedule computes which connections to look for, and when. The caller gives the time.
+type schedule struct {
+	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
+	nodePorts map[netip.Addr]bool
+	resetters map[nft.Family]netip.Addr
+	items     map[Frontend]*item
+	ranges    Ranges       // those of items
+	most      int          // items since the map was made
+	outage    *outageCheck // nil: the rules were not away
+
+	departing
+}
+
+func newSchedule() *schedule { return &schedule{items: map[Frontend]*item{}} }
+
+// item is a frontend that is looked at.
+type item struct {
+	flows Flows
+	since time.Time   // when its endpoints changed last
+	looks []time.Time // still to come, in order
+	// open are the endpoints that are gone and had connections when they were looked
+	// at, and since when they are gone.
+	open map[netip.AddrPort]time.Time
+}
+
+// revoked stands in item.open for the clients that may not connect any more, whatever their
+// endpoints: connections of TCP that the Service drains.
+var revoked netip.AddrPort
+
+// add adds the work of a change. It replaces pending work for the same frontends, so that an endpoint that is back loses no
+// connection.
+func (a *schedule) add(w Work, now time.Time) {
+	a.place(w.NodePorts, w.Local)
+	a.depart(w.Departed, now)
+	if len(w.Restored) > 0 {
+		a.outage = &outageCheck{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(rescanDelay)}}
+	}
+	for _, flows := range w.Flows {
+		it := a.items[flows.Frontend]
+		if it == nil {
+			if !flows.Look {
+				continue
+			}
+			it = &item{open: map[netip.AddrPort]time.Time{}}
+			a.items[flows.Frontend] = it
+			a.ranges.Add(flows.Frontend)
+			a.most = max(a.most, len(a.items))
+		}
+		if !it.flows.Sources.equal(flows.Sources) {
+			delete(it.open, revoked) // others are shut out now: their time begins
+		}
+		it.flows = flows
+		if flows.Look {
+			it.since, it.looks = now, []time.Time{now, now.Add(rescanDelay)}
+		}
+		for endpoint := range it.open {
+			if !flows.Drain.On || contains(flows.Keep, endpoint) {
+				delete(it.open, endpoint)
+			}
+		}
+		a.tidy(it)
+	}
+}
+
+// place sets the addresses of the box, which change rarely.
+func (a *schedule) place(nodePorts, local []netip.Addr) {
+	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
+		return
+	}
+	a.addresses = [2][]netip.Addr{nodePorts, local}
+	a.nodePorts, a.resetters = addressSet(nodePorts), resettersOf(local)
+}
+
+// tidy drops a frontend that nothing is left to do for.
+func (a *schedule) tidy(it *item) {
+	if len(it.looks) == 0 && len(it.open) == 0 {
+		delete(a.items, it.flows.Frontend)
+		a.ranges.Drop(it.flows.Frontend)
+	}
+}
+
+// next returns the earliest and the latest time of the next scan of the item.
+func (it *item) next() (from, latest time.Time) {
+	if len(it.looks) > 0 {
+		from, latest = it.looks[0], it.looks[0]
+		if from.After(it.since) {
+			latest = from.Add(scanSlack)
+		}
+	}
+	for _, since := range it.open {
+		deadline := since.Add(it.flows.Drain.Timeout)
+		if from.IsZero() || deadline.Before(from) {
+			from = deadline
+		}
+		if latest.IsZero() || deadline.Before(latest) {
+			latest = deadline
+		}
+	}
+	return from, latest
+}
+
+// expect takes the work that a change under commit will leave. Its connections may be there
+// before add is called: an endpoint that serves before or after the change keeps them, and
+// so does a client that may connect before or after it.
+func (a *schedule) expect(w Work) {
+	for _, flows := range w.Flows {
+		if it := a.items[flows.Frontend]; it != nil {
+			it.flows.Keep = union([][]netip.AddrPort{it.flows.Keep, flows.Keep})
+			it.flows.Sources = it.flows.Sources.mergeSources(flows.Sources)
+		}
+	}
+}
+
+// due returns the frontends whose scan is due, and the latest time for the next of the others
+// (zero: none). The scan after an outage of the rules has a time of its own.
+func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
+	next = a.nextLook(now)
+	for _, it := range a.items {
+		switch from, latest := it.next(); {
+		case !from.After(now):
+			due = append(due, it)
+		case next.IsZero() || latest.Before(next):
+			next = latest
+		}
+	}
+	return due, next
+}
+
+// verdict is the action on an entry.
+type verdict uint8
+
+const (
+	leave  verdict = iota
+	forget         // delete it: the next packet begins a new connection, if it can
+	reset          // make it a dead end: the next packet of either side is answered by a reset
+)
+
+// judge returns the verdict about an entry at a time. It also notes the endpoints whose connections are
+// drained.
+func (a *schedule) judge(e *entry, now time.Time) verdict {
+	if v, judged := a.judgeDeparture(e, now); judged {
+		return v
+	}
+	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
+	if !known || it.flows.isOtherPort(e) {
+		return leave
+	}
+	flows, endpoint := &it.flows, e.replyFrom
+	if flows.Frontend.Last != 0 {
+		endpoint = netip.AddrPortFrom(endpoint.Addr(), 0) // at whichever port
+	}
+	admitted := flows.Sources.admit(e.from.Addr())
+	switch {
+	case admitted && contains(flows.Keep, endpoint):
+		return leave
+	case e.replyFrom == e.to: // it was never translated
+		if flows.Gone || e.protocol == nft.TCP {
+			return leave
+		}
+		return forget
+	case e.isDeadEnd(), e.isEnding():
+		return leave
+	case !admitted && e.protocol != nft.TCP:
+		return forget
+	case contains(flows.Ended, endpoint):
+		if e.protocol == nft.TCP && e.isEstablished() {
+			return reset
+		}
+		return forget
+	case !flows.Drain.On:
+		if e.protocol == nft.TCP {
+			return leave
+		}
+		return forget
+	}
+	if !admitted {
+		endpoint = revoked
+	}
+	since, known := it.open[endpoint]
+	if !known {
+		since = it.since
+		it.open[endpoint] = since
+	}
+	switch {
+	case since.Add(flows.Drain.Timeout).After(now):
+		return leave
+	case e.isEstablished():
+		return reset
+	}
+	return forget
+}
+
+// queries returns the queries for the frontends that are due, and for the scan after an outage
+// of the rules if that is due.
+func (a *schedule) queries(due []*item, now time.Time) []query {
+	queries := append(a.dueQueries(now), queriesFor(due)...)
+	if a.outage.due(now) {
+		queries = append(queries, a.outage.queries()...)
+	}
+	return queries
+}
+
+// done notes that every entry of these frontends was judged at a time.
+func (a *schedule) done(looked []*item, at time.Time) {
+	a.departed(at)
+	for _, it := range looked {
+		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
+		for endpoint, since := range it.open {
+			if !since.Add(it.flows.Drain.Timeout).After(at) {
+				delete(it.open, endpoint)
+			}
+		}
+		if a.items[it.flows.Frontend] == it {
+			a.tidy(it)
+		}
+	}
+	if len(a.items) < a.most/8 { // a map keeps its room, and each scan walks all of it
+		items := make(map[Frontend]*item, len(a.items))
+		maps.Copy(items, a.items)
+		a.items, a.most = items, len(items)
+	}
+}
+
+// draining counts the endpoints that are gone and may have connections.
+func (a *schedule) draining() (n int) {
+	for _, it := range a.items {
+		n += len(it.open)
+	}
+	return n
+}
+
+// expirySet has the TCP frontends whose Services set a time, the idle timeout for Idle and the time without an answer for Retry.
+type expirySet struct {
+	times     map[Frontend]time.Duration
+	services  map[string][]Frontend
+	nodePorts map[netip.Addr]bool
+	ranges    Ranges // those of times
+}
+
+func newExpirySet() expirySet {
+	return expirySet{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
+}
+
+// any reports whether there is a frontend.
+func (t *expirySet) any() bool { return len(t.times) > 0 }
+
+// drop takes the frontends of a Service away. What changes together is dropped before any of it is
+// added: a frontend may go from one Service to another.
+func (t *expirySet) drop(service string) {
+	for _, fe := range t.services[service] {
+		delete(t.times, fe)
+		t.ranges.Drop(fe)
+	}
+	delete(t.services, service)
+}
+
+// add adds the frontends of a port of a Service, unless it asks for no time.
+func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration) {
+	if after == 0 || p.Protocol != nft.TCP {
+		return
+	}
+	for _, fe := range FrontendsOf(p) {
+		t.times[fe] = after
+		t.ranges.Add(fe)
+		t.services[service] = append(t.services[service], fe)
+	}
+}
+
+// of is the time of the frontend that an entry's client had sent to; 0: it has none.
+func (t *expirySet) of(e *entry) time.Duration {
+	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
+	return after
+}
+
+// outageCheck finds connections that began while the rules were missing, as after a flush of the
+// ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection
+// keep leaving untranslated. Deleting its entry makes the next one a first packet.
+//
+// Only unanswered entries are concerned. An answer without translation came from a program of the
+// box that listens there, or from a destination that the rules leave alone.
+type outageCheck struct {
+	frontends map[Frontend]struct{} // all that are served
+	ranges    Ranges                // those of them
+	looks     []time.Time           // still to come, in order
+}
+
+// next returns the time of the next look; zero: none is due.
+func (w *outageCheck) next() time.Time {
+	if w == nil || len(w.looks) == 0 {
+		return time.Time{}
+	}
+	return w.looks[0]
+}
+
+// due reports whether it is time to look.
+func (w *outageCheck) due(now time.Time) bool {
+	next := w.next()
+	return !next.IsZero() && !next.After(now)
+}
+
+// queries returns dumps of unanswered entries, one for each served family and protocol.
+func (w *outageCheck) queries() (queries []query) {
+	for fe := range w.frontends {
+		q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
+		if !slices.Contains(queries, q) {
+			queries = append(queries, q)
+		}
+	}
+	return queries
+}
+
+// concerns reports whether an entry is of a connection that was begun while the rules were
+// away. nodePorts are the addresses on which node ports answer.
+func (w *outageCheck) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
+	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
+		return false
+	}
+	_, served := atFrontend(w.frontends, e, nodePorts, w.ranges)
+	return served
+}
+
+// done records that every entry was judged at a time. It returns nil when no scan is left.
+func (w *outageCheck) done(at time.Time) *outageCheck {
+	if w == nil {
+		return nil
+	}
+	w.looks = slices.DeleteFunc(w.looks, func(t time.Time) bool { return !t.After(at) })
+	if len(w.looks) == 0 {
+		return nil
+	}
+	return w
 }

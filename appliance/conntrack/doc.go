@@ -15,7 +15,7 @@
 //     connection speaks next is answered by a reset.
 //   - Of clients that source ranges shut out: UDP and SCTP at once, TCP when it is drained.
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
-//     were not answered. What their client sends once more is translated (see schedule.go).
+//     were not answered. What their client sends once more is translated (see cleaner.go).
 //
 // Idle resets the endpoints of connections that the kernel forgot for their silence. Retry forgets
 // connections that an endpoint does not answer, so that the client's next SYN gets another one.

@@ -1,6 +1,8 @@
 package endpoints
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -255,3 +257,325 @@ func (b *Batch) sort() {
 }
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
+
+// labelZone is the label that Kubernetes gives a Pod when it is put on a node with that
+// label (since 1.35), and by which an operator names the place of a server.
+const labelZone = "topology.kubernetes.io/zone"
+
+// group holds the properties that all endpoints of a slice share.
+type group struct {
+	family string
+	ports  string // textOfPorts
+	// weight and priority are the annotations of those names, "" where there are none.
+	weight, priority string
+}
+
+// shareOf are the weight and priority that an object's annotations give to its endpoints.
+func (g group) shareOf(meta *object.ObjectMeta) group {
+	g.weight, g.priority = meta.Annotations[object.AnnotationWeight], meta.Annotations[object.AnnotationPriority]
+	return g
+}
+
+// placed is an endpoint with the group it belongs to.
+type placed struct {
+	group    group
+	ports    []object.EndpointPort
+	endpoint object.Endpoint
+}
+
+// textOfPorts returns a key that is equal for equal sets of ports. They have to be sorted by
+// name.
+func textOfPorts(ports []object.EndpointPort) string {
+	var b strings.Builder
+	for i := range ports {
+		p := &ports[i]
+		fmt.Fprintf(&b, "%s/%s/%d", object.Deref(p.Name), object.Deref(p.Protocol), object.Deref(p.Port))
+		if p.AppProtocol != nil {
+			b.WriteString("/" + *p.AppProtocol)
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+func sortPorts(ports []object.EndpointPort) {
+	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(object.Deref(a.Name), object.Deref(b.Name)) })
+}
+
+// portsOf are the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
+func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort, lacking []string) {
+	ports = make([]object.EndpointPort, 0, len(svc.Spec.Ports))
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		number, found := pod.TargetPort(p)
+		if !found {
+			lacking = append(lacking, p.TargetPort.Name+"/"+p.Protocol)
+			continue
+		}
+		ports = append(ports, object.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &number, AppProtocol: p.AppProtocol})
+	}
+	sortPorts(ports)
+	return ports, lacking
+}
+
+// endpointOf is a Pod as an endpoint of a Service, but for its address.
+func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.Pod) object.Endpoint {
+	serving, terminating := pod.Ready(), pod.Terminating()
+	ready := svc.Spec.PublishNotReadyAddresses || serving && !terminating
+	meta := &pod.Metadata
+	endpoint := object.Endpoint{
+		Conditions: object.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating},
+		TargetRef:  &object.ObjectReference{Kind: object.KindPod, Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID},
+	}
+	if pod.Spec.Hostname != "" && pod.Spec.Subdomain == svc.Metadata.Name {
+		endpoint.Hostname = &pod.Spec.Hostname
+	}
+	if pod.Spec.NodeName != "" {
+		endpoint.NodeName = &pod.Spec.NodeName
+	}
+	zone := meta.Labels[labelZone]
+	if zone == "" && pod.Spec.NodeName != "" {
+		var known bool
+		if zone, known = objs.ZoneOf(pod.Spec.NodeName); !known && pod.Spec.NodeName == c.facts.NodeName {
+			zone = c.facts.Zone
+		}
+	}
+	if zone != "" {
+		endpoint.Zone = &zone
+	}
+	if ready {
+		endpoint.Hints = hintsOf(object.Deref(svc.Spec.TrafficDistribution), &endpoint)
+	}
+	return endpoint
+}
+
+// hintsOf are the clients that an endpoint is for: those of its own zone, and with
+// PreferSameNode those of its own node first.
+func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHints {
+	var hints object.EndpointHints
+	switch distribution {
+	case object.PreferSameNode:
+		if endpoint.NodeName != nil {
+			hints.ForNodes = []object.ForNode{{Name: *endpoint.NodeName}}
+		}
+	case object.PreferSameZone, object.PreferClose:
+	default:
+		return nil
+	}
+	if endpoint.Zone != nil {
+		hints.ForZones = []object.ForZone{{Name: *endpoint.Zone}}
+	}
+	if len(hints.ForNodes)+len(hints.ForZones) == 0 {
+		return nil
+	}
+	return &hints
+}
+
+// placesOf returns, for each family, the group of slices and the endpoint of a Pod for a Service;
+// the Service's ports that the Pod lacks; and the problem by which an address of it is left out.
+func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
+	var ports []object.EndpointPort
+	ports, lacking = portsOf(svc, pod)
+	text := textOfPorts(ports)
+	endpoint := c.endpointOf(objs, svc, pod)
+	for i, family := range families {
+		if !slices.Contains(svc.Spec.IPFamilies, family) {
+			continue
+		}
+		addr := pod.Addr(family)
+		if !addr.IsValid() {
+			continue
+		}
+		if why := c.refusal(addr); why != "" {
+			problem = &Problem{
+				Object: object.RefOf(pod), Field: "status.podIP", Reason: "BadEndpointAddress",
+				Message: fmt.Sprintf("endpoint %s is left out: %s", addr, why), Warning: true,
+			}
+			continue
+		}
+		place := &placed{group: group{family: family, ports: text}.shareOf(&pod.Metadata), ports: ports, endpoint: endpoint}
+		place.endpoint.Addresses = []string{addr.String()}
+		places[i] = place
+	}
+	return places, lacking, problem
+}
+
+// isEndpoint reports whether a Pod is one of a Service's endpoints, ready or not.
+func isEndpoint(svc *object.Service, pod *object.Pod) bool {
+	return pod != nil && !pod.Terminal() && object.HasLabels(pod.Metadata.Labels, svc.Spec.Selector)
+}
+
+// noteService notes the problem of a Service as a whole.
+func (c *Controller) noteService(s *service) {
+	var nobody, unused, lacking *Problem
+	if s.managedBy == managedBySelector {
+		ref := object.RefOf(s.object)
+		if len(s.layout.places) == 0 && !s.others {
+			nobody = &Problem{Object: ref, Field: "spec.selector", Reason: "NoEndpoints",
+				Message: "no Pod with an address matches the selector, and no EndpointSlice names endpoints: the Service has none"}
+			if n := len(s.strangers); n > 0 {
+				nobody.Message = fmt.Sprintf("no Pod that the selector matches has an address of its family, %s; %d of them have one of the other family: set spec.ipFamilyPolicy to PreferDualStack",
+					s.object.Spec.IPFamilies[0], n)
+			}
+		}
+		if s.foreign != nil {
+			unused = &Problem{Object: object.RefOf(s.foreign), Reason: "ServiceHasSelector", Warning: true,
+				Message: "Endpoints are only used for a Service without a selector; remove spec.selector, or name the endpoints in an EndpointSlice"}
+		}
+		if len(s.lacking) > 0 {
+			first := slices.Min(slices.Collect(maps.Keys(s.lacking)))
+			lacking = &Problem{Object: ref, Field: "spec.ports", Reason: "NoSuchPort", Warning: true,
+				Message: fmt.Sprintf("%d of its Pods have no container port for a targetPort, and get no connections to it; the first is %s, which lacks %s",
+					len(s.lacking), first, strings.Join(s.lacking[first], ", "))}
+		}
+	}
+	c.note("nobody/"+s.key, nobody)
+	c.note("unused/"+s.key, unused)
+	c.note("lacking/"+s.key, lacking)
+	if s.managedBy != managedByMirror {
+		c.note("mirror/"+s.key, nil)
+	}
+}
+
+// addressIndex finds the holders of an address, by key.
+type addressIndex struct {
+	byAddr map[netip.Addr][]string // nearly always one
+	byKey  map[string][]netip.Addr
+	shared map[netip.Addr]struct{} // those that more than one has
+}
+
+// set replaces the addresses of one, and gives those that came or went.
+func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr) {
+	if x.byAddr == nil {
+		x.byAddr, x.byKey, x.shared = map[netip.Addr][]string{}, map[string][]netip.Addr{}, map[netip.Addr]struct{}{}
+	}
+	before := x.byKey[key]
+	for _, addr := range before {
+		if !slices.Contains(addrs, addr) {
+			x.byAddr[addr] = slices.DeleteFunc(x.byAddr[addr], func(other string) bool { return other == key })
+			changed = append(changed, addr)
+		}
+	}
+	for _, addr := range addrs {
+		if slices.Contains(before, addr) {
+			continue
+		}
+		x.byAddr[addr] = append(x.byAddr[addr], key)
+		changed = append(changed, addr)
+	}
+	for _, addr := range changed {
+		delete(x.shared, addr)
+		switch n := len(x.byAddr[addr]); {
+		case n == 0:
+			delete(x.byAddr, addr)
+		case n > 1:
+			x.shared[addr] = struct{}{}
+		}
+	}
+	if len(addrs) == 0 {
+		delete(x.byKey, key)
+	} else {
+		x.byKey[key] = addrs
+	}
+	return changed
+}
+
+// keys returns the keys of the holders of an address, sorted.
+func (x *addressIndex) keys(addr netip.Addr) []string {
+	return slices.Sorted(slices.Values(x.byAddr[addr]))
+}
+
+// owners returns the keys of all that have an address.
+func (x *addressIndex) owners() []string { return slices.Collect(maps.Keys(x.byKey)) }
+
+// annotationHostAddress lets a Service have an address of the host itself; see package
+// resolve.
+const annotationHostAddress = "svcctl.io/allow-host-address"
+
+// vipsOf are the addresses that clients find a Service at. Those of a host are where
+// Pods may be, too.
+func vipsOf(svc *object.Service) []netip.Addr {
+	if svc == nil || svc.Spec.Type == object.TypeExternalName || svc.Headless() {
+		return nil
+	}
+	texts := svc.Spec.ClusterIPs
+	if svc.Metadata.Annotations[annotationHostAddress] != "true" {
+		texts = slices.Concat(texts, svc.Spec.ExternalIPs)
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			texts = append(texts, ingress.IP)
+		}
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil && !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// families in the order in which they are counted here.
+var families = [2]string{object.IPv4, object.IPv6}
+
+func addressesOf(p *object.Pod) []netip.Addr {
+	var addrs []netip.Addr
+	for _, family := range families {
+		if addr := p.Addr(family); addr.IsValid() {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// refusal returns why an address cannot be an endpoint, "" when it can: packets to it would loop on
+// the box, or reach many hosts.
+func (c *Controller) refusal(addr netip.Addr) string {
+	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
+		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"
+	}
+	for _, prefix := range c.facts.ServiceRanges {
+		if prefix.Contains(addr) {
+			return fmt.Sprintf("it lies in the service range %s, and a cluster IP cannot be an endpoint", prefix)
+		}
+	}
+	if owners := c.vips.keys(addr); len(owners) > 0 {
+		return fmt.Sprintf("it is an address of Service %s, and connections would come back to the box", owners[0])
+	}
+	return ""
+}
+
+// shared are the problems of addresses that several Pods have: one for each address, of
+// the Pod that comes second. Pods in the network of their host share its address rightly.
+func (c *Controller) shared() []Problem {
+	var all []Problem
+	for addr := range c.hosts.shared {
+		var keys []string
+		for _, key := range c.hosts.keys(addr) {
+			if pod := c.pods[key].object; pod != nil && !pod.Spec.HostNetwork && !pod.Terminal() && !pod.Terminating() {
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) < 2 {
+			continue
+		}
+		namespace, name := cutKey(keys[1])
+		message := fmt.Sprintf("Pod %s has the address %s too: correct one of them, or set spec.hostNetwork where they share a host", keys[0], addr)
+		if more := len(keys) - 2; more > 0 {
+			message = fmt.Sprintf("Pod %s and %d more have the address %s too: correct them, or set spec.hostNetwork where they share a host", keys[0], more, addr)
+		}
+		all = append(all, Problem{
+			Object: object.Ref{Kind: object.KindPod, Namespace: namespace, Name: name},
+			Field:  "status.podIP", Reason: "SharedAddress", Message: message, Warning: true,
+		})
+	}
+	return all
+}
+
+// clone returns an index of its own.
+func (x *addressIndex) clone() addressIndex {
+	c := addressIndex{maps.Clone(x.byAddr), maps.Clone(x.byKey), maps.Clone(x.shared)}
+	for addr, keys := range c.byAddr {
+		c.byAddr[addr] = slices.Clone(keys)
+	}
+	return c
+}

@@ -3,15 +3,23 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"go.etcd.io/bbolt"
 )
 
 // Engine stores the pairs of a Store: in a file on this machine, in memory, or in a database that
@@ -318,3 +326,194 @@ func (e *AwayError) Error() string {
 // ErrUnsettled means that the outcome of a commit is unknown. If it took place, Follow returns it
 // later.
 var ErrUnsettled = errors.New("no answer came in time, and the change may have been made or not: look before you try again")
+
+// sealedKey is the key of metaBucket whose value marks all values of the file as encrypted, and names the key: it
+// is sealedText, encrypted.
+var (
+	sealedKey  = []byte("sealed")
+	sealedText = []byte("svcctl")
+)
+
+// sealedSuffix ends the name of the encrypted file until it is complete.
+const sealedSuffix = ".sealed"
+
+// keyBytes is the length of a Key: AES-256.
+const keyBytes = 32
+
+// Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to its key. Names of objects are in keys,
+// and stay readable.
+type Key struct {
+	aead cipher.AEAD
+	id   string
+}
+
+// ID names the key without revealing it: eight hexadecimal digits of a hash.
+func (k *Key) ID() string { return k.id }
+
+// NewKey makes a Key of 32 secret bytes.
+func NewKey(secret []byte) (*Key, error) {
+	if len(secret) != keyBytes {
+		return nil, fmt.Errorf("it has %d bytes, and needs %d", len(secret), keyBytes)
+	}
+	block, err := aes.NewCipher(secret)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	id := sha256.Sum256(append([]byte("svcctl key id\x00"), secret...))
+	return &Key{aead, hex.EncodeToString(id[:4])}, err
+}
+
+// ReadKey reads a Key from a file that its owner alone can read: 32 bytes in base64 (RFC 4648), as `openssl rand -base64 32`
+// prints them.
+func ReadKey(path string) (*Key, error) {
+	keys, err := readKeys(path)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("it has %d keys, and needs one", len(keys))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("key of the data file %s: %w", path, err)
+	}
+	return keys[0], nil
+}
+
+// readKeys reads the Keys in a file, one a line.
+func readKeys(path string) (keys []*Key, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	// systemd gives credentials to a user by an access list, which shows as the group's.
+	if mode := info.Mode().Perm(); mode&0o037 != 0 {
+		return nil, fmt.Errorf("others may read or change it (mode %04o): run `chmod 600 %s`, and make another one if it is no secret any more", mode, path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(strings.TrimSpace(string(text)) + "\n") {
+		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			return nil, errors.New("it is not base64: make one with `openssl rand -base64 32`")
+		}
+		key, err := NewKey(secret)
+		if err != nil {
+			return nil, fmt.Errorf("%w: make one with `openssl rand -base64 32`", err)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// seal encrypts the value of a key.
+func (k *Key) seal(key string, value []byte) []byte {
+	return k.aead.Seal(nil, nil, value, []byte(key))
+}
+
+// unseal returns the value that seal encrypted.
+func (k *Key) unseal(key string, sealed []byte) ([]byte, error) {
+	value, err := k.aead.Open(nil, nil, sealed, []byte(key))
+	if err != nil {
+		return nil, fmt.Errorf("entry %q cannot be decrypted", key)
+	}
+	return value, nil
+}
+
+// unlock finds out whether the file is encrypted, and encrypts one that is not if there is a key.
+func (f *File) unlock() error {
+	var check []byte
+	err := f.db.View(func(tx *bbolt.Tx) error {
+		check = append(check, tx.Bucket(metaBucket).Get(sealedKey)...)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(check) == 0 && (f.key == nil || f.broken != nil):
+		return nil
+	case len(check) == 0:
+		return f.sealAll()
+	case f.key == nil:
+		return fmt.Errorf("%s is encrypted: give the key of it with --data-key-file; if it is lost, move the file away and "+
+			"restore an export, or start again from the manifests; nothing was changed", f.path)
+	}
+	if text, err := f.key.unseal(string(sealedKey), check); err != nil || string(text) != string(sealedText) {
+		return fmt.Errorf("%s was encrypted by another key than that of --data-key-file; nothing was changed", f.path)
+	}
+	f.sealed = true
+	return nil
+}
+
+// sealAll rewrites the file with all values encrypted. After a crash the file is the old or the new one.
+func (f *File) sealAll() error {
+	fresh := f.path + sealedSuffix
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	err := f.sealTo(fresh)
+	if err == nil {
+		err = f.db.Close()
+	}
+	if err == nil {
+		err = os.Rename(fresh, f.path)
+	}
+	if err != nil {
+		_ = os.Remove(fresh)
+		return fmt.Errorf("encrypt %s: %w; it is as it was", f.path, err)
+	}
+	if err := syncDirectory(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	f.sealed = true
+	f.db, err = openBolt(f.path, false)
+	return err
+}
+
+// sealTo makes an encrypted copy.
+func (f *File) sealTo(path string) error {
+	to, err := openBolt(path, false)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	err = to.Update(func(tx *bbolt.Tx) error {
+		pairs, err := tx.CreateBucket(pairsBucket)
+		if err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		var digest sum
+		err = f.db.View(func(from *bbolt.Tx) error {
+			if err := verify(from); err != nil {
+				return err
+			}
+			return from.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
+				value := f.key.seal(string(key), entry[EntryHeader:])
+				sealed := make([]byte, EntryHeader+len(value))
+				encodeEntry(sealed, Pair{Key: string(key), Revision: entryRevision(entry), Value: value})
+				digest.toggleEntry(sealed)
+				return pairs.Put(key, sealed)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if err := meta.Put(digestKey, digest[:]); err != nil {
+			return err
+		}
+		if err := meta.Put(sealedKey, f.key.seal(string(sealedKey), sealedText)); err != nil {
+			return err
+		}
+		return meta.Put(versionKey, []byte(strconv.Itoa(sealedVersion)))
+	})
+	if err != nil {
+		return err
+	}
+	if err := to.Sync(); err != nil {
+		return err
+	}
+	return to.View(verify)
+}
