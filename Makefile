@@ -49,26 +49,26 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 
 # Most tests wait most of the time, so eight packages run at once: those that compute and those that wait for a minute begin first.
-# What a test may not share, as namespaces and ports, is its own.
+# What a test may not share, as namespaces and ports, is its own. Beside them are the conformance tests, which wait for others'
+# programs, and the end-to-end tests that wait for longest, which begin with the first: nothing waits for them in the end.
 SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
-	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/simulate ./nft
-# Those that need processors are last, one at a time. The conformance tests run beside them: they wait for others' programs.
-ALONE = /appliance/(soak|bench)$$
-ALONE_OF_E2E = ^Test(K19|069|145|338|370)_
+	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/soak ./appliance/simulate ./nft
+LONG = ^Test(069|100|136|336|338|362|370|430|617|740|803|858|951|979|1034|1050|1097|1099|Constant|K19|Storm)_
+# Those with a thousand new connections a second are last, with nothing beside them.
+ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[a-z]+UnderLoad|K01_healingTime)$$
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report ./.ci/release
 	cd .ci/package/site && go test ./...
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
-	@code=0; \
-	$(TESTED) -p 8 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
-	mkdir -p bin; { $(CONFORMANCE); } >bin/conformance.log 2>&1 & conformance=$$!; \
-	trap 'kill 0' INT; \
-	$(TESTED) -p 1 $(EXEC) -- $$($(PACKAGES) | grep -E '$(ALONE)') || code=1; \
-	$(TESTED) -run '$(ALONE_OF_E2E)' $(EXEC) -- ./appliance/e2e || code=1; \
-	wait $$conformance || code=1; \
-	cat bin/conformance.log; \
+	@code=0; mkdir -p bin; trap 'kill 0' INT; \
+	$(TESTED) -run '$(LONG)' $(EXEC) -- ./appliance/e2e >bin/long.log 2>&1 & long=$$!; \
+	{ $(CONFORMANCE); } >bin/conformance.log 2>&1 & conformance=$$!; \
+	$(TESTED) -p 8 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES)) || code=1; \
+	wait $$long || code=1; wait $$conformance || code=1; \
+	cat bin/long.log bin/conformance.log; \
+	$(TESTED) -run '$(ALONE)' $(EXEC) -- ./appliance/soak || code=1; \
 	exit $$code
 
 # Modules of their own: what the clients need is none of the product's dependencies.

@@ -273,6 +273,33 @@ func TestDocsNameEveryFlag(t *testing.T) {
 	}
 }
 
+// TestLanesLoseNothing: what a lane of make test leaves out runs in another one, which has the tests of one package.
+func TestLanesLoseNothing(t *testing.T) {
+	makefile := readText(t, "Makefile")
+	_, all := allSources(t)
+	for lane, pkg := range map[string]string{"LONG": "appliance/e2e", "ALONE": "appliance/soak"} {
+		found := regexp.MustCompile(`(?m)^` + lane + ` = (.*)$`).FindStringSubmatch(makefile)
+		if found == nil || !strings.Contains(makefile, "$(TESTED) -run '$("+lane+")' $(EXEC) -- ./"+pkg+" ") {
+			t.Fatalf("the Makefile has no lane of %s for ./%s", lane, pkg)
+		}
+		names, in := regexp.MustCompile(strings.ReplaceAll(found[1], "$$", "$")), 0
+		for _, s := range all {
+			for _, decl := range s.file.Decls {
+				switch f, is := decl.(*ast.FuncDecl); {
+				case !is || !s.test || !names.MatchString(f.Name.Name):
+				case s.pkg == pkg:
+					in++
+				default:
+					t.Errorf("%s: no lane of make test runs %s: %s leaves it out", s.path, f.Name.Name, lane)
+				}
+			}
+		}
+		if in == 0 {
+			t.Errorf("%s names no test of %s", lane, pkg)
+		}
+	}
+}
+
 func flagNames(expression *regexp.Regexp, text []byte) []string {
 	var names []string
 	for _, match := range expression.FindAllSubmatch(text, -1) {

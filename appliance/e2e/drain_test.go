@@ -14,13 +14,13 @@ import (
 )
 
 // drainTime is how long connections are drained here.
-const drainTime = 20 * time.Second // what is done meanwhile takes a busy machine seconds
+const drainTime = 45 * time.Second // what is done meanwhile takes a busy machine seconds
 
 // annotations of a Service that ask for drainTime, in both forms.
 const (
-	ourDrain = "{svcctl.io/drain-timeout: 20s}"
+	ourDrain = "{svcctl.io/drain-timeout: 45s}"
 	elbDrain = "{service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled: 'true', " +
-		"service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout: '20'}"
+		"service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout: '45'}"
 )
 
 // drainable is a Service of the tests of draining. Its endpoints echo on port 80, answer

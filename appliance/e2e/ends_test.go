@@ -121,6 +121,10 @@ func add(a, b map[string]totals) map[string]totals {
 func Test338_totals_of_endpoints(t *testing.T) {
 	b := newBox(t, flags{"traffic": {"flows"}})
 	b.GW1.Sysctl("net.netfilter.nf_conntrack_acct", "1")
+	// What is in the table stays until the test deletes it.
+	for _, state := range []string{"tcp_timeout_close", "tcp_timeout_time_wait", "udp_timeout", "udp_timeout_stream"} {
+		b.GW1.Sysctl("net.netfilter.nf_conntrack_"+state, "600")
+	}
 	serve := func(hosts ...*netlab.Host) func(f family) []string {
 		return func(f family) []string {
 			return []string{

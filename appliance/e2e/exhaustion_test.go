@@ -38,6 +38,7 @@ func insertFailed(h *netlab.Host) (n int) {
 // that found no port is shown; and when ports are free again, new ones are served.
 func TestK19_source_ports_run_out(t *testing.T) {
 	b := newBox(t, metered)
+	b.GW1.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_syn_sent", "600") // to the end of the test
 	b.write("web.yaml", policyDocuments(l1(b)))
 	b.write("other.yaml", func(f family) []string {
 		return []string{f.service("other", "clusterIP: "+f.vip(42), "ports: [{name: p80, port: 80}]"), f.slice("other", "p80: 80", b.L2)}

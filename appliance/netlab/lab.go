@@ -27,20 +27,20 @@ func Parallel(n int) {
 }
 
 // Eventually calls check until it returns nil. It fails the test with the last error when that takes longer than within.
-// Between two calls it pauses three times as long as the first of them took, as most start a program, and 200 ms at most.
+// It pauses between two calls, as most of them start a program: for a fifth of the time so far, 10 ms at least and 500 ms at most.
 func Eventually(t testing.TB, within time.Duration, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(within)
+	began := time.Now()
 	for {
-		began := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		waited := time.Since(began)
+		if waited > within {
 			t.Fatalf("not within %s: %v", within, err)
 		}
-		time.Sleep(max(10*time.Millisecond, min(3*time.Since(began), 200*time.Millisecond)))
+		time.Sleep(max(10*time.Millisecond, min(waited/5, 500*time.Millisecond)))
 	}
 }
 
