@@ -25,25 +25,17 @@ import (
 // Newcomers are clients that no affinity map had when they came. Only they pay for an element in
 // the map of the unanswered: clients that are remembered look into one small set instead.
 
-func (p *compiledPort) affinityMap(pool Pool) Set {
-	return Set{
-		Name:    "affinity" + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
-		Key:     []Type{TypeAddr},
-		Data:    dataEndpoint,
-		Timeout: affinityLife,
-		Dynamic: true,
-		Size:    affinitySize,
-	}
-}
+func (p *compiledPort) affinityMap(pool Pool) Set { return p.clientMap("affinity", pool, affinityLife) }
 
 func (p *compiledPort) unansweredMap(pool Pool) Set {
+	return p.clientMap("unanswered", pool, newcomerLife)
+}
+
+// clientMap is a map of clients to endpoints.
+func (p *compiledPort) clientMap(name string, pool Pool, life time.Duration) Set {
 	return Set{
-		Name:    "unanswered" + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
-		Key:     []Type{TypeAddr},
-		Data:    dataEndpoint,
-		Timeout: newcomerLife,
-		Dynamic: true,
-		Size:    affinitySize,
+		Name: name + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
+		Key:  []Type{TypeAddr}, Data: dataEndpoint, Timeout: life, Dynamic: true, Size: affinitySize,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
+	"svcctl.io/svcctl/store/record"
 )
 
 // box is a store over a memory engine, with files to write to.
@@ -205,7 +206,7 @@ func checkInvariants(t testing.TB, s *Store) {
 	holders := map[string]string{}
 	revisions := map[string]bool{}
 	for ref, r := range s.table.records {
-		version := Whole(r.Object).GetMeta().ResourceVersion
+		version := record.Whole(r.Object).GetMeta().ResourceVersion
 		if revisions[version] {
 			t.Errorf("%s shares revision %s with another object", ref, version)
 		}

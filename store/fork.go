@@ -138,7 +138,7 @@ type Owned struct {
 	Owner  Owner
 }
 
-// Everything returns all objects as they are now, which may be packed (see Whole): two that are the same pointer are the same version.
+// Everything returns all objects as they are now, which may be packed (see Selected): two that are the same pointer are the same version.
 func (s *Store) Everything() map[object.Ref]Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

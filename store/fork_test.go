@@ -89,7 +89,7 @@ func versionsOf(s *Store) string {
 	var b strings.Builder
 	refs := slices.SortedFunc(maps.Keys(all), record.CompareRefs)
 	for _, ref := range refs {
-		fmt.Fprintf(&b, "%s %v %s\n", ref, all[ref].Owner, textOf(Whole(all[ref].Object)))
+		fmt.Fprintf(&b, "%s %v %s\n", ref, all[ref].Owner, textOf(record.Whole(all[ref].Object)))
 	}
 	return b.String()
 }

@@ -30,7 +30,7 @@ func Test1118_EndpointSlices_are_packed(t *testing.T) {
 	b.apply("all.yaml", docs.String())
 	before := map[object.Ref]string{}
 	for ref, o := range b.s.Everything() {
-		before[ref] = jsonOf(Whole(o.Object))
+		before[ref] = jsonOf(record.Whole(o.Object))
 	}
 	whole, packed := make([]object.Object, 0, many), make([]*record.Record, 0, many)
 	took := func(make func()) int {

@@ -34,7 +34,7 @@ var story = []map[string]string{
 func objects(s *Store) string {
 	var lines []string
 	for ref, r := range s.table.records {
-		copied := object.DeepCopy(Whole(r.Object))
+		copied := object.DeepCopy(record.Whole(r.Object))
 		copied.GetMeta().ResourceVersion, copied.GetMeta().UID, copied.GetMeta().CreationTimestamp = "", "", nil
 		copied.GetMeta().Generation = 0
 		text, _ := json.Marshal(copied)

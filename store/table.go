@@ -236,5 +236,8 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 	return whole, revision, err
 }
 
-// Whole returns the object of a list (ListPacked) with all that it has.
-func Whole(o object.Object) object.Object { return record.Whole(o) }
+// Selected returns the object of a list (ListPacked) with all that it has. Of packed ones it may leave out (nil) those that do not have this
+// name, or this text in their JSON ("": any).
+func Selected(o object.Object, name, text string) object.Object {
+	return record.Selected(o, name, text)
+}

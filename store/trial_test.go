@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
+	"svcctl.io/svcctl/store/record"
 )
 
 var trialNow = deadline.Reading{Wall: time.Unix(1_700_000_000, 0), Boot: "boot", Up: time.Minute}
@@ -81,7 +82,7 @@ func (b *box) reread() {
 func (b *box) world() string {
 	var lines []string
 	for ref, r := range b.s.table.records {
-		o := object.DeepCopy(Whole(r.Object))
+		o := object.DeepCopy(record.Whole(r.Object))
 		o.GetMeta().ResourceVersion, o.GetMeta().Generation = "", 0
 		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.Owner, r.Withheld, r.Created, jsonOf(o)))
 	}

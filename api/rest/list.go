@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -137,7 +138,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	selected := int64(0)
 	p := page{}
 	for i, object := range objects {
-		if !o.selects(store.Whole(object)) {
+		if !o.selects(store.Selected(object, o.name, o.text)) {
 			continue
 		}
 		if selected == o.limit {
@@ -154,7 +155,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
 		for _, object := range objects {
-			if object = store.Whole(object); o.selects(object) && !yield(show(object)) {
+			if object = store.Selected(object, o.name, o.text); o.selects(object) && !yield(show(object)) {
 				return
 			}
 		}
@@ -350,6 +351,7 @@ type selection struct {
 	labels selector.Labels
 	fields selector.Fields
 	name   string // "": any
+	text   string // in the JSON of all of them; "": unknown
 }
 
 // selectionOf reads the selectors of a request. A name in the path of a watch is as a
@@ -364,7 +366,7 @@ func selectionOf(r *request) (selection, error) {
 	if err != nil {
 		return selection{}, badRequest("unable to parse %q as a field selector: %v", text, err)
 	}
-	s := selection{labels, fields, r.name}
+	s := selection{labels, fields, r.name, cmp.Or(fields.Text(), labels.Text())}
 	if r.name == "" {
 		s.name, _ = fields.Exact(fieldName)
 		return s, nil

@@ -288,3 +288,50 @@ func Test1116_conditions_of_what_is_selected(t *testing.T) {
 		}
 	}
 }
+
+// Of packed EndpointSlices a list decodes those that may be selected: by the Service, a label that others do not have, the address of an endpoint.
+func Test1112_lists_decode_what_they_select(t *testing.T) {
+	const many = 1200 // more than stay whole after a start
+	w := newWorld(t)
+	for i := range many {
+		label := ""
+		if i == 77 {
+			label = `"svcctl.io/gateway":"edge",`
+		}
+		w.put(fmt.Sprintf(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"s%04d-x","labels":{%s"kubernetes.io/service-name":"s%04d"}},`+
+			`"addressType":"IPv4","ports":[{"port":80}],"endpoints":[{"addresses":["10.1.%d.%d"]}]}`, i, label, i/2, i>>8, i&255))
+	}
+	of := map[string]string{
+		"labelSelector=kubernetes.io/service-name%3Ds0007":                         "s0014-x s0015-x",
+		"labelSelector=kubernetes.io/service-name+in+(s0007,s0009)":                "s0014-x s0015-x s0018-x s0019-x",
+		"labelSelector=kubernetes.io/service-name+in+(s0007)":                      "s0014-x s0015-x",
+		"labelSelector=kubernetes.io/service-name%3Ds0007&limit=1":                 "s0014-x",
+		"labelSelector=svcctl.io/gateway":                                          "s0077-x",
+		"labelSelector=svcctl.io/gateway,kubernetes.io/service-name%3Ds0007":       "",
+		"labelSelector=svcctl.io/gateway%3Dother":                                  "",
+		"labelSelector=kubernetes.io/service-name%3Ds0007,!svcctl.io/gateway":      "s0014-x s0015-x",
+		"fieldSelector=svcctl.io/address%3D10.1.0.9":                               "s0009-x",
+		"fieldSelector=svcctl.io/address%3Dfd00::9":                                "",
+		"fieldSelector=metadata.name%3Ds0012-x":                                    "s0012-x",
+		"fieldSelector=metadata.name%3Ds0012-x&labelSelector=svcctl.io/gateway":    "",
+		"labelSelector=svcctl.io/gateway&fieldSelector=metadata.name!%3Ds0012-x":   "s0077-x",
+		"labelSelector=kubernetes.io/service-name+notin+(s0007),svcctl.io/gateway": "s0077-x",
+	}
+	list := func(query string) string {
+		return names(w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?" + query))
+	}
+	for range 2 {
+		for query, want := range of {
+			if got := list(query); got != want {
+				t.Errorf("%s: %q, want %q", query, got, want)
+			}
+		}
+		w.store.Pack()
+	}
+	all := testing.AllocsPerRun(1, func() { list("labelSelector=!other") })
+	for _, query := range []string{"labelSelector=kubernetes.io/service-name%3Ds0007", "labelSelector=svcctl.io/gateway", "fieldSelector=svcctl.io/address%3D10.1.0.9"} {
+		if n := testing.AllocsPerRun(1, func() { list(query) }); n > all/10 {
+			t.Errorf("%s allocates %.0f times, a list of all %.0f", query, n, all)
+		}
+	}
+}

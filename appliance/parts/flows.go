@@ -172,48 +172,52 @@ func (f *Flows) watchLog(ctx context.Context) {
 
 // listen reads conntrack events until ctx is done.
 func (f *Flows) listen(ctx context.Context) error {
+	var lost, pruned uint64
+	var prunedAt time.Time
+	return readEnds(ctx, conntrack.Listen, drainInterval, func(events *conntrack.Events) error {
+		// Connections that began before listening may end without a message.
+		if !f.book.Resumed() {
+			if _, err := eachConnection(f.book.Before); err != nil {
+				return err
+			}
+			f.book.Listening()
+		}
+		f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
+		f.mu.Lock()
+		f.events, f.err = events, events.Begins(f.book.Logs())
+		f.mu.Unlock()
+		f.Changed()
+		return nil
+	}, func(*conntrack.Events) error {
+		err := f.readEvents()
+		if lost = f.book.Lost(); err == nil && lost > pruned && time.Since(prunedAt) > pruneInterval {
+			f.prune()
+			pruned, prunedAt = lost, time.Now()
+		}
+		return err
+	})
+}
+
+// readEnds listens until ctx is done: begin is called first, and read while there are events, each interval.
+func readEnds(ctx context.Context, listen func(netns int) (*conntrack.Events, error), interval time.Duration, begin, read func(*conntrack.Events) error) error {
 	if !conntrack.ReadSettings().Events {
-		return errors.New("the kernel sends no events of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")
+		return errors.New("net.netfilter.nf_conntrack_events is 0: set it to 2")
 	}
-	events, err := conntrack.Listen(0)
+	events, err := listen(0)
 	if err != nil {
 		return err
 	}
 	defer events.Close()
-	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
-	defer stop()
-	// Connections that began before listening may end without a message.
-	if !f.book.Resumed() {
-		if _, err := eachConnection(f.book.Before); err != nil {
-			return err
-		}
-		f.book.Listening()
-	}
-	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
-	f.mu.Lock()
-	f.events, f.err = events, events.Begins(f.book.Logs())
-	f.mu.Unlock()
-	f.Changed()
-	var lost, pruned uint64
-	var prunedAt time.Time
-	for {
-		if err := events.Wait(); err != nil {
-			if errors.Is(err, os.ErrClosed) {
-				return nil
-			}
-			return err
-		}
-		if err := f.readEvents(); err != nil {
-			return err
-		}
-		if lost = f.book.Lost(); lost > pruned && time.Since(prunedAt) > pruneInterval {
-			f.prune()
-			pruned, prunedAt = lost, time.Now()
-		}
-		if !task.Sleep(ctx, drainInterval) {
-			return nil
+	defer context.AfterFunc(ctx, func() { _ = events.Close() })()
+	for err = begin(events); err == nil && ctx.Err() == nil; task.Sleep(ctx, interval) {
+		if err = events.Wait(); err == nil {
+			err = read(events)
 		}
 	}
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // Update adds the events that the kernel has sent by now to the totals.

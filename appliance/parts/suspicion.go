@@ -4,7 +4,6 @@ package parts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -146,36 +145,18 @@ func (s *Suspicion) fail(err error) {
 
 // listen reads refused connections until ctx is done, or nothing asks for them.
 func (s *Suspicion) listen(ctx context.Context) error {
-	if !conntrack.ReadSettings().Events {
-		return errors.New("net.netfilter.nf_conntrack_events is 0: set it to 2")
-	}
-	events, err := conntrack.ListenFailed(0)
-	if err != nil {
-		return err
-	}
-	defer events.Close()
-	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
-	defer stop()
-	s.mu.Lock()
-	s.reading.events, s.reading.err = events, nil
-	s.mu.Unlock()
-	if !s.wanted() {
+	return readEnds(ctx, conntrack.ListenFailed, hearInterval, func(events *conntrack.Events) error {
+		s.mu.Lock()
+		s.reading.events, s.reading.err = events, nil
+		s.mu.Unlock()
+		if !s.wanted() {
+			return os.ErrClosed
+		}
 		return nil
-	}
-	for {
-		if err := events.Wait(); err != nil {
-			if errors.Is(err, os.ErrClosed) {
-				return nil
-			}
-			return err
-		}
-		if _, err := events.Read(time.Now(), s.recordEnd); err != nil {
-			return err
-		}
-		if !task.Sleep(ctx, hearInterval) {
-			return nil
-		}
-	}
+	}, func(events *conntrack.Events) error {
+		_, err := events.Read(time.Now(), s.recordEnd)
+		return err
+	})
 }
 
 // recordEnd takes the end of a connection that was not answered.

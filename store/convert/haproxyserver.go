@@ -219,26 +219,18 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 			value = words[i]
 		}
 		switch word {
-		case "check":
-			s.isChecked = true
-		case "no-check":
-			s.isChecked = false
+		case "check", "no-check":
+			s.isChecked = word == "check"
 		case "backup":
 			s.Priority = 1
-		case "disabled":
-			s.disabled = true
-		case "enabled":
-			s.disabled = false
-		case "ssl":
-			s.tls = true
-		case "check-ssl":
-			s.checkTLS = true
 		case "no-backup":
 			s.Priority = 0
-		case "no-ssl":
-			s.tls = false
-		case "no-check-ssl":
-			s.checkTLS = false
+		case "disabled", "enabled":
+			s.disabled = word == "disabled"
+		case "ssl", "no-ssl":
+			s.tls = word == "ssl"
+		case "check-ssl", "no-check-ssl":
+			s.checkTLS = word == "check-ssl"
 		case "no-send-proxy", "no-send-proxy-v2", "no-send-proxy-v2-ssl", "no-send-proxy-v2-ssl-cn":
 			s.proxy = ""
 		case "send-proxy":

@@ -297,8 +297,9 @@ func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 // Packed is an EndpointSlice in a short form: objects of this kind are most of the memory of a box, and a plan needs those of the
 // Services alone that change. Its metadata has the name and the namespace alone.
 type Packed struct {
-	ref  object.Ref
-	form []byte // of its JSON, see shorten
+	ref     object.Ref
+	service string // that its label names
+	form    []byte // of its JSON, see shorten
 }
 
 // GetTypeMeta implements object.Object.
@@ -315,11 +316,15 @@ func (r *Record) Packed(ref object.Ref) *Record {
 	defer encodings.Put(buffer)
 	buffer.Reset()
 	buffer.Write(common)
-	if _, is := r.Object.(*object.EndpointSlice); !is || json.NewEncoder(buffer).Encode(r.Object) != nil {
+	slice, is := r.Object.(*object.EndpointSlice)
+	if !is || json.NewEncoder(buffer).Encode(slice) != nil {
 		return r
 	}
-	c := *r
-	c.Object = &Packed{ref, shorten(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")))}
+	c, service := *r, strings.Clone(slice.Metadata.Labels[object.LabelServiceName])
+	if strings.HasPrefix(ref.Name, service) {
+		service = ref.Name[:len(service)] // takes no memory
+	}
+	c.Object = &Packed{ref, service, shorten(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")))}
 	return &c
 }
 
@@ -334,18 +339,31 @@ func (r *Record) Whole() *Record {
 }
 
 // Whole returns an object as it was before it was packed.
-func Whole(o object.Object) object.Object {
+func Whole(o object.Object) object.Object { return Selected(o, "", "") }
+
+// labelOfService begins a text that names the Service of an EndpointSlice: no form is looked into for that.
+const labelOfService = `"` + object.LabelServiceName + `":"`
+
+// Selected is Whole for an object of this name with this text in its JSON ("": any), and nil for a packed one without.
+func Selected(o object.Object, name, text string) object.Object {
 	p, is := o.(*Packed)
 	if !is {
 		return o
 	}
+	service, is := strings.CutPrefix(text, labelOfService)
+	if name != "" && name != p.ref.Name || is && service != p.service+`"` {
+		return nil
+	}
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
-	text := lengthen(p.form, buffer)
+	all := lengthen(p.form, buffer)
+	if !bytes.Contains(all, []byte(text)) {
+		return nil
+	}
 	slice := new(object.EndpointSlice)
-	if !reread.Into(text, slice) {
+	if !reread.Into(all, slice) {
 		*slice = object.EndpointSlice{}
-		_ = json.Unmarshal(text, slice) // encoding/json has written it
+		_ = json.Unmarshal(all, slice) // encoding/json has written it
 	}
 	return slice
 }

@@ -44,6 +44,19 @@ func (l Labels) Matches(labels map[string]string) bool {
 	return !slices.ContainsFunc(l.requirements, func(r requirement) bool { return !r.matches(labels) })
 }
 
+// Text returns a text that the JSON of every selected object has, `"KEY":"VALUE"` or `"KEY":`; "": none is known.
+func (l Labels) Text() string {
+	for _, r := range l.requirements {
+		switch key := `"` + r.key + `":`; r.operator {
+		case opEqual, opSame:
+			return key + `"` + r.values[0] + `"`
+		case opExists, opIn:
+			return key
+		}
+	}
+	return ""
+}
+
 func (r requirement) matches(labels map[string]string) bool {
 	value, there := labels[r.key]
 	switch r.operator {
@@ -263,6 +276,14 @@ func (f Fields) Exact(field string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// Text is that of Labels: IPv4 addresses are written in one way alone.
+func (f Fields) Text() string {
+	if text, _ := f.Exact(FieldAddress); strings.Contains(text, ".") && !strings.Contains(text, ":") {
+		return `"` + text + `"`
+	}
+	return ""
 }
 
 // Matches reports whether the selector selects an object of its kind.
