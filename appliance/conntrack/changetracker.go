@@ -25,6 +25,7 @@ type ChangeTracker struct {
 	work             map[Frontend]Flows
 	leaving
 	restored   bool // rules were away since the last Take
+	begun      map[Frontend]struct{}
 	exactPorts exactPorts
 }
 
@@ -33,7 +34,7 @@ const adopted = ""
 
 // NewChangeTracker starts with no Services.
 func NewChangeTracker() *ChangeTracker {
-	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}}
+	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}, begun: map[Frontend]struct{}{}}
 }
 
 // Adopt takes the frontends of the ruleset that is in the kernel at the start. It is called before the first Update. The ruleset
@@ -94,6 +95,9 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 
 // changed notes a frontend's new state. known is set when it was there before.
 func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
+	if !known && !l.adopting && flows.Frontend.Protocol == nft.TCP {
+		l.begun[flows.Frontend] = struct{}{}
+	}
 	switch {
 	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && slices.Equal(before.Ended, flows.Ended) && before.Sources.equal(flows.Sources):
 		return
@@ -194,17 +198,15 @@ func (l *ChangeTracker) Take() Work {
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {
-		all := make(map[Frontend]struct{}, len(l.services))
 		for _, ports := range l.services {
 			for i := range ports {
 				for _, fe := range ports[i].Frontends {
-					all[fe] = struct{}{}
+					l.begun[fe] = struct{}{}
 				}
 			}
 		}
-		work.Restored = all
 	}
-	l.restored = false
+	work.Begun, l.begun, l.restored = l.begun, map[Frontend]struct{}{}, false
 	return work
 }
 

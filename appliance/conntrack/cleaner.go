@@ -87,7 +87,7 @@ func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())
 	c.mu.Unlock()
-	if len(w.Flows)+len(w.Restored)+len(w.Departed) == 0 {
+	if len(w.Flows)+len(w.Begun)+len(w.Departed) == 0 {
 		return
 	}
 	task.Wake(c.wake)
@@ -220,14 +220,16 @@ type schedule struct {
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
-	ranges    Ranges       // those of items
-	most      int          // items since the map was made
-	outage    *outageCheck // nil: the rules were not away
+	ranges    Ranges // those of items
+	most      int    // items since the map was made
+	begun     begun
 
 	departing
 }
 
-func newSchedule() *schedule { return &schedule{items: map[Frontend]*item{}} }
+func newSchedule() *schedule {
+	return &schedule{items: map[Frontend]*item{}, begun: begun{frontends: map[Frontend]time.Time{}}}
+}
 
 // item is a frontend that is looked at.
 type item struct {
@@ -248,9 +250,7 @@ var revoked netip.AddrPort
 func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	a.depart(w.Departed, now)
-	if len(w.Restored) > 0 {
-		a.outage = &outageCheck{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(rescanDelay)}}
-	}
+	a.begun.add(w.Begun, now)
 	for _, flows := range w.Flows {
 		it := a.items[flows.Frontend]
 		if it == nil {
@@ -328,7 +328,7 @@ func (a *schedule) expect(w Work) {
 }
 
 // due returns the frontends whose scan is due, and the latest time for the next of the others
-// (zero: none). The scan after an outage of the rules has a time of its own.
+// (zero: none). The scan for connections that were begun before has a time of its own.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.nextLook(now)
 	for _, it := range a.items {
@@ -406,12 +406,11 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 	return forget
 }
 
-// queries returns the queries for the frontends that are due, and for the scan after an outage
-// of the rules if that is due.
+// queries returns the queries for the frontends that are due, and for connections that were begun before if those are due.
 func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := append(a.dueQueries(now), queriesFor(due)...)
-	if a.outage.due(now) {
-		queries = append(queries, a.outage.queries()...)
+	if !a.begun.next.IsZero() && !a.begun.next.After(now) {
+		queries = append(queries, a.begun.queries()...)
 	}
 	return queries
 }
@@ -488,34 +487,28 @@ func (t *expirySet) of(e *entry) time.Duration {
 	return after
 }
 
-// outageCheck finds connections that began while the rules were missing, as after a flush of the
-// ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection
-// keep leaving untranslated. Deleting its entry makes the next one a first packet.
+// begun finds connections that were begun before rules led them to a Service: it is new, or the rules were missing, as after a flush of
+// the ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection keep leaving untranslated.
+// Deleting its entry makes the next one a first packet.
 //
-// Only unanswered entries are concerned. An answer without translation came from a program of the
-// box that listens there, or from a destination that the rules leave alone.
-type outageCheck struct {
-	frontends map[Frontend]struct{} // all that are served
-	ranges    Ranges                // those of them
-	looks     []time.Time           // still to come, in order
+// Only unanswered entries are concerned. An answer without translation came from a program of the box that listens there, or from a
+// destination that the rules leave alone.
+type begun struct {
+	frontends map[Frontend]time.Time // with the last look for each
+	ranges    Ranges                 // those of them
+	next      time.Time              // of the next look; zero: there is none
 }
 
-// next returns the time of the next look; zero: none is due.
-func (w *outageCheck) next() time.Time {
-	if w == nil || len(w.looks) == 0 {
-		return time.Time{}
+func (w *begun) add(frontends map[Frontend]struct{}, now time.Time) {
+	for fe := range frontends {
+		w.frontends[fe] = now.Add(rescanDelay)
+		w.ranges.Add(fe)
+		w.next = now
 	}
-	return w.looks[0]
 }
 
-// due reports whether it is time to look.
-func (w *outageCheck) due(now time.Time) bool {
-	next := w.next()
-	return !next.IsZero() && !next.After(now)
-}
-
-// queries returns dumps of unanswered entries, one for each served family and protocol.
-func (w *outageCheck) queries() (queries []query) {
+// queries returns dumps of unanswered entries, one for each family and protocol of the frontends.
+func (w *begun) queries() (queries []query) {
 	for fe := range w.frontends {
 		q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
 		if !slices.Contains(queries, q) {
@@ -525,24 +518,31 @@ func (w *outageCheck) queries() (queries []query) {
 	return queries
 }
 
-// concerns reports whether an entry is of a connection that was begun while the rules were
-// away. nodePorts are the addresses on which node ports answer.
-func (w *outageCheck) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
-	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
+// concerns reports whether an entry is of a connection that was begun before. nodePorts are the addresses on which node ports answer.
+func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
+	if len(w.frontends) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
 	}
 	_, served := atFrontend(w.frontends, e, nodePorts, w.ranges)
 	return served
 }
 
-// done records that every entry was judged at a time. It returns nil when no scan is left.
-func (w *outageCheck) done(at time.Time) *outageCheck {
-	if w == nil {
-		return nil
+// done records that every entry was judged at a time.
+func (w *begun) done(at time.Time) {
+	if w.next.After(at) { // others came meanwhile
+		return
 	}
-	w.looks = slices.DeleteFunc(w.looks, func(t time.Time) bool { return !t.After(at) })
-	if len(w.looks) == 0 {
-		return nil
+	w.next = time.Time{}
+	for fe, last := range w.frontends {
+		switch {
+		case !last.After(at):
+			delete(w.frontends, fe)
+			w.ranges.Drop(fe)
+		case w.next.IsZero() || last.Before(w.next):
+			w.next = last
+		}
 	}
-	return w
+	if w.next.IsZero() {
+		w.frontends = map[Frontend]time.Time{} // one that was emptied keeps its room
+	}
 }

@@ -132,7 +132,7 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 
 // nextLook is the latest time for the next look for an outage or a departure that is not due (zero: none).
 func (a *schedule) nextLook(now time.Time) (next time.Time) {
-	next = a.outage.next()
+	next = a.begun.next
 	for _, d := range a.departures {
 		if at := d.looks[0]; at.After(now) && (next.IsZero() || at.Before(next)) {
 			next = at
@@ -156,10 +156,10 @@ func (a *departing) dueQueries(now time.Time) (queries []query) {
 	return queries
 }
 
-// judgeDeparture returns the verdict about an entry that began while the rules were away, or whose source has another address now; it
+// judgeDeparture returns the verdict about an entry that was begun before rules led it to a Service, or whose source has another address now; it
 // reports whether it is one.
 func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bool) {
-	if a.outage.concerns(e, a.nodePorts) {
+	if a.begun.concerns(e, a.nodePorts) {
 		return forget, true
 	}
 	if len(a.departures) == 0 || e.to != e.replyFrom {
@@ -216,7 +216,7 @@ func (e *entry) describeLeft(c *Connection) {
 
 // departed notes that every entry of the outage and of the departures that were due was judged at a time.
 func (a *schedule) departed(at time.Time) {
-	a.outage = a.outage.done(at)
+	a.begun.done(at)
 	for of, d := range a.departures {
 		d.looks = slices.DeleteFunc(d.looks, func(t time.Time) bool { return !t.After(at) })
 		if len(d.looks) == 0 {

@@ -12,9 +12,9 @@ import (
 
 // restored is Work after the rules of these frontends were away.
 func restored(frontends ...Frontend) Work {
-	w := Work{NodePorts: []netip.Addr{host}, Restored: map[Frontend]struct{}{}}
+	w := Work{NodePorts: []netip.Addr{host}, Begun: map[Frontend]struct{}{}}
 	for _, fe := range frontends {
-		w.Restored[fe] = struct{}{}
+		w.Begun[fe] = struct{}{}
 	}
 	return w
 }
@@ -112,18 +112,66 @@ func TestChangeTrackerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
 	})
 	l.Update(nil, services{"c": port(Drain{}, to(l1), udp(vip, 53))})
 	l.Update(nil, services{"c": nil})
-	if w := l.Take(); w.Restored != nil {
-		t.Errorf("nothing was away, and there is %v", w.Restored)
+	if w := l.Take(); len(w.Begun) > 0 {
+		t.Errorf("nothing was away, and there is %v", w.Begun)
 	}
 	l.Restored()
-	got := l.Take().Restored
+	got := l.Take().Begun
 	for _, fe := range []Frontend{tcp(vip, 80), tcp(nodePort, 30080), udp(vip6, 53)} {
 		if _, has := got[fe]; !has {
 			t.Errorf("%v is not among %v", fe, got)
 		}
 	}
-	if len(got) != 3 || l.Take().Restored != nil {
+	if len(got) != 3 || len(l.Take().Begun) > 0 {
 		t.Errorf("got %v, or more than once", got)
+	}
+}
+
+// A frontend of TCP that is new is looked at for connections that were begun before it; one that only changes is not.
+func TestNewFrontendsOfTCP(t *testing.T) {
+	l := NewChangeTracker()
+	l.Update(&nft.Box{}, services{"a": port(Drain{}, to(l1), tcp(vip, 80))})
+	if w := l.Take(); len(w.Begun) != 0 {
+		t.Errorf("at the start: %v", w.Begun)
+	}
+	l.Update(nil, services{"a": port(Drain{}, to(r1), tcp(vip, 80)), "b": port(Drain{}, to(l1), tcp(vip2, 443)), "c": port(Drain{}, to(l1), udp(vip2, 53))})
+	if w := l.Take(); len(w.Begun) != 1 || w.Begun[tcp(vip2, 443)] != struct{}{} {
+		t.Errorf("got %v, want %v", w.Begun, tcp(vip2, 443))
+	}
+	l.Update(nil, services{"b": port(Drain{}, to(r1), tcp(vip2, 443))})
+	if w := l.Take(); len(w.Begun) != 0 {
+		t.Errorf("a change of its endpoints: %v", w.Begun)
+	}
+}
+
+// TestBegunOneAfterTheOther: each frontend has its second look, also if others come before that, and none is kept after it.
+func TestBegunOneAfterTheOther(t *testing.T) {
+	start := time.Now()
+	at := func(after time.Duration) time.Time { return start.Add(after) }
+	a := newSchedule()
+	first, second := inState(plain(tcp(vip, 80)), tcpSynSent), inState(plain(tcp(vip2, 443)), tcpSynSent)
+	a.add(restored(tcp(vip, 80)), at(0))
+	a.done(nil, at(0))
+	a.add(restored(tcp(vip2, 443)), at(rescanDelay/2))
+	for _, after := range []time.Duration{rescanDelay / 2, rescanDelay, rescanDelay * 3 / 2} {
+		_, next := a.due(at(after - 1))
+		if !next.Equal(at(after)) {
+			t.Errorf("the look after %v is after %v", after, next.Sub(start))
+		}
+		want := verdict(forget)
+		if after > rescanDelay {
+			want = leave
+		}
+		if got := a.judge(&first, next); got != want {
+			t.Errorf("after %v the first has verdict %d, want %d", after, got, want)
+		}
+		if got := a.judge(&second, next); got != forget {
+			t.Errorf("after %v the second has verdict %d", after, got)
+		}
+		a.done(nil, next)
+	}
+	if _, next := a.due(at(time.Hour)); !next.IsZero() || a.judge(&second, at(time.Hour)) != leave {
+		t.Errorf("a look is left, at %v", next)
 	}
 }
 

@@ -114,5 +114,38 @@ func (b *box) dialWhileAway(t *testing.T) <-chan error {
 	return done
 }
 
+// Test1161_connections_that_began_before_their_Service: clients connect to an external IP that no Service has yet, and get no answer. When
+// the Service comes, the next SYN arrives, although the kernel decided about the connection by the first one.
+func Test1161_connections_that_began_before_their_Service(t *testing.T) {
+	b := newBox(t, nil)
+	b.svcctl.Start()
+	vip := func(f family) string { return f.external(99) }
+	answers := make(chan error, len(families))
+	for _, f := range families {
+		b.GW1.Route(f.host(vip(f)), f.of(b.R2).String()) // where what is sent to it gets lost
+		go func() {
+			_, err := b.EXT.Ask("tcp", f.at(vip(f), 80), patiently)
+			answers <- err
+		}()
+	}
+	eventually(t, syncTimeout, func() error {
+		for _, f := range families {
+			list := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", "tcp", "-d", vip(f), "--state", "SYN_SENT")
+			if !strings.Contains(list, "[UNREPLIED]") {
+				return fmt.Errorf("no connection to %s is begun: %s", vip(f), list)
+			}
+		}
+		return nil
+	})
+	b.write("late.yaml", func(f family) []string {
+		return []string{f.service("late", "externalIPs: ["+vip(f)+"]", "ports: [{name: p80, port: 80}]"), f.slice("late", "p80: 80", b.L1)}
+	})
+	for range families {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // host is an address as a prefix.
 func (f family) host(addr string) string { return addr + f.pick("/32", "/128") }
