@@ -240,7 +240,7 @@ func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	}
 	list := annotation.Remarks(o)
 	svc, is := o.(*object.Service)
-	if !is || len(meta.Annotations) == 0 {
+	if !is || annotation.AreInert(meta.Annotations) {
 		return list
 	}
 	r := &resolver{Input: Input{Service: svc}, facts: &Facts{ConnectionLog: rules.ConnectionLog}, ref: object.RefOf(svc), vips: addresses{}}

@@ -72,9 +72,6 @@ type NamedService struct {
 // is about an annotation that has no effect.
 func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
 	fronts = make([]Front, len(svc.Spec.Ports))
-	if len(svc.Metadata.Annotations) == 0 {
-		return fronts, nil
-	}
 	var ended, encrypted, http bool
 	for i := range fronts {
 		r := frontReader{svc: svc, a: svc.Metadata.Annotations, port: &svc.Spec.Ports[i]}

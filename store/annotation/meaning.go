@@ -231,7 +231,7 @@ func Remarks(o object.Object) (list []Remark) {
 // Values are about the values of a Service's annotations that nothing else of this package reads.
 func Values(svc *object.Service) (bad []Bad) {
 	a := svc.Metadata.Annotations
-	if len(a) == 0 {
+	if AreInert(a) {
 		return nil // mostly
 	}
 	if svc.Spec.Type == object.TypeLoadBalancer {

@@ -102,7 +102,7 @@ func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, w
 // RelayOf reads the annotations of a Service about relaying.
 func RelayOf(svc *object.Service) (r Relay) {
 	a := svc.Metadata.Annotations
-	if len(a) == 0 {
+	if AreInert(a) {
 		return r
 	}
 	switch mode, given := a[ProxyMode]; {

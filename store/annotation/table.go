@@ -219,6 +219,16 @@ func found(values map[string]string, labels bool) (keys []string) {
 	return keys
 }
 
+// AreInert reports whether no annotation of a Service has an effect here, as mostly: they have no row, or are kept alone.
+func AreInert(a map[string]string) bool {
+	for key := range a {
+		if r := Find(key); r != nil && r.Effect != Kept {
+			return false
+		}
+	}
+	return true
+}
+
 // asksNothing reports whether a value asks for nothing that does not happen anyway.
 func (r *Row) asksNothing(value string) bool {
 	switch r.Key {

@@ -307,3 +307,29 @@ func TestNotes(t *testing.T) {
 		t.Errorf("one that asks for nothing: %v", got)
 	}
 }
+
+// TestInertAnnotations has every row, alone and beside what `kubectl apply` writes: only those that are kept have no effect.
+func TestInertAnnotations(t *testing.T) {
+	applied := "kubectl.kubernetes.io/last-applied-configuration"
+	for i := range table {
+		key := strings.TrimSuffix(table[i].Key, "*")
+		if table[i].isPattern() {
+			key += "some"
+		}
+		inert := Find(key).Effect == Kept
+		if got := AreInert(map[string]string{key: "x"}); got != inert {
+			t.Errorf("%s alone: inert %t", key, got)
+		}
+		if got := AreInert(map[string]string{applied: "{}", key: "x"}); got != inert {
+			t.Errorf("%s: inert %t", key, got)
+		}
+	}
+	for key, inert := range map[string]bool{applied: true, "example.com/note": true, "note": true, TLSSecret + ".https": false, ProxyMode: false, awsCert: false} {
+		if got := AreInert(map[string]string{key: "x"}); got != inert {
+			t.Errorf("%s: inert %t", key, got)
+		}
+	}
+	if !AreInert(nil) {
+		t.Error("no annotations have an effect")
+	}
+}
