@@ -24,8 +24,7 @@ type ChangeTracker struct {
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
 	leaving
-	restored   bool // rules were away since the last Take
-	begun      map[Frontend]struct{}
+	begun      map[Frontend]struct{} // where connections may have begun before rules led there
 	exactPorts exactPorts
 }
 
@@ -183,8 +182,19 @@ func without(list, other []netip.Addr) []netip.Addr {
 }
 
 // Restored records that the rules were missing, as after a foreign flush, and that the change of the next Take restores them:
-// connections that began meanwhile were not translated.
-func (l *ChangeTracker) Restored() { l.restored = true }
+// connections that began meanwhile were not translated, and sources left with addresses of their own.
+func (l *ChangeTracker) Restored() {
+	for of, p := range leavers(l.services) {
+		l.look(of, p, Drain{})
+	}
+	for _, ports := range l.services {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				l.begun[fe] = struct{}{}
+			}
+		}
+	}
+}
 
 // Pending returns the Work of the next Take without taking it, for (*Cleaner).Expect.
 func (l *ChangeTracker) Pending() Work {
@@ -193,20 +203,10 @@ func (l *ChangeTracker) Pending() Work {
 
 // Take returns the Work of all changes since the last call. It is called once they are in the kernel.
 func (l *ChangeTracker) Take() Work {
-	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.takeLeft()}
-	work.Flows = l.flows()
+	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left, Begun: l.begun, Flows: l.flows()}
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
-	if l.restored {
-		for _, ports := range l.services {
-			for i := range ports {
-				for _, fe := range ports[i].Frontends {
-					l.begun[fe] = struct{}{}
-				}
-			}
-		}
-	}
-	work.Begun, l.begun, l.restored = l.begun, map[Frontend]struct{}{}, false
+	l.begun, l.left = map[Frontend]struct{}{}, map[leaver]Departed{}
 	return work
 }
 

@@ -87,10 +87,9 @@ func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())
 	c.mu.Unlock()
-	if len(w.Flows)+len(w.Begun)+len(w.Departed) == 0 {
-		return
+	if len(w.Flows)+len(w.Begun)+len(w.Departed) > 0 {
+		task.Wake(c.wake)
 	}
-	task.Wake(c.wake)
 }
 
 // Expect prepares for a change that is about to be committed; Reconcile follows when it was.
@@ -410,7 +409,12 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := append(a.dueQueries(now), queriesFor(due)...)
 	if !a.begun.next.IsZero() && !a.begun.next.After(now) {
-		queries = append(queries, a.begun.queries()...)
+		for fe := range a.begun.frontends { // one dump of unanswered entries for each family and protocol
+			q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
+			if !slices.Contains(queries, q) {
+				queries = append(queries, q)
+			}
+		}
 	}
 	return queries
 }
@@ -507,17 +511,6 @@ func (w *begun) add(frontends map[Frontend]struct{}, now time.Time) {
 	}
 }
 
-// queries returns dumps of unanswered entries, one for each family and protocol of the frontends.
-func (w *begun) queries() (queries []query) {
-	for fe := range w.frontends {
-		q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
-		if !slices.Contains(queries, q) {
-			queries = append(queries, q)
-		}
-	}
-	return queries
-}
-
 // concerns reports whether an entry is of a connection that was begun before. nodePorts are the addresses on which node ports answer.
 func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if len(w.frontends) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
@@ -534,11 +527,10 @@ func (w *begun) done(at time.Time) {
 	}
 	w.next = time.Time{}
 	for fe, last := range w.frontends {
-		switch {
-		case !last.After(at):
+		if !last.After(at) {
 			delete(w.frontends, fe)
 			w.ranges.Drop(fe)
-		case w.next.IsZero() || last.Before(w.next):
+		} else if w.next.IsZero() || last.Before(w.next) {
 			w.next = last
 		}
 	}

@@ -235,9 +235,9 @@ func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 	for i, p := range ports {
 		for _, fe := range FrontendsOf(p) {
 			a.ports[fe] = i
+			a.ranges.Add(fe)
 		}
 	}
-	a.ranges = rangesOf(a.ports)
 	return a
 }
 

@@ -70,18 +70,6 @@ func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
 	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
 }
 
-// takeLeft gives what was noted since the last call; after rules were away, the entries of all sources are looked at.
-func (l *ChangeTracker) takeLeft() map[leaver]Departed {
-	if l.restored {
-		for of, p := range leavers(l.services) {
-			l.look(of, p, Drain{})
-		}
-	}
-	left := l.left
-	l.left = map[leaver]Departed{}
-	return left
-}
-
 // Departed is about a source that does not leave with an address any more, or does again.
 type Departed struct {
 	Drain Drain

@@ -66,14 +66,6 @@ func (r Ranges) Drop(fe Frontend) {
 	r[fe.Addr] = left
 }
 
-// rangesOf are the ranges among the keys of a map.
-func rangesOf[V any](of map[Frontend]V) (ranges Ranges) {
-	for fe := range of {
-		ranges.Add(fe)
-	}
-	return ranges
-}
-
 // At looks up the frontend of a client's destination, a single port at an address. ranges are those of the map, and
 // nodePorts the addresses on which node ports answer: exact ports go first, then ranges.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
