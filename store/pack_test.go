@@ -118,3 +118,32 @@ func TestStartPacksNothing(t *testing.T) {
 		t.Errorf("the Service has %d slices, the fourth one of them %v", len(list), list[3])
 	}
 }
+
+// Test1113_others_slices_stay_packed: a controller gets its own EndpointSlices of a Service without a selector, and all of one with a selector.
+func Test1113_others_slices_stay_packed(t *testing.T) {
+	b := newBox(t)
+	slice := "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: NAME-x, labels: {kubernetes.io/service-name: NAME}}\naddressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.0.0.1]}]\n"
+	docs := ""
+	for name, selector := range map[string]string{"plain": "", "choosing": "selector: {app: a}, "} {
+		docs += "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {" + selector + "ports: [{port: 80}]}\n" + strings.ReplaceAll(slice, "NAME", name)
+	}
+	b.apply("all.yaml", docs)
+	own := &object.EndpointSlice{
+		TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: object.IPv4,
+		Metadata: object.ObjectMeta{Namespace: "default", Name: "plain-own", Labels: map[string]string{object.LabelServiceName: "plain"}},
+	}
+	if _, err := b.s.Generate("endpoints", []object.Object{own}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.s.Pack()
+	for key, want := range map[string]string{"default/plain": "[plain-own]", "default/choosing": "[choosing-x]", "default/none": "[]"} {
+		svc, list, _ := b.s.ServiceBy(key, "endpoints")
+		var names []string
+		for _, o := range list {
+			names = append(names, o.Metadata.Name)
+		}
+		if got := fmt.Sprint(names); got != want || (svc == nil) != (key == "default/none") {
+			t.Errorf("%s: %v with %s, want %s", key, svc, got, want)
+		}
+	}
+}

@@ -50,6 +50,17 @@ func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	return s.table.service(key)
 }
 
+// ServiceBy is Service with the EndpointSlices of a controller alone, unless the Service has a selector: others stay packed.
+func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	svc, list, endpoints := s.table.index.Service(key)
+	if svc == nil || len(svc.Spec.Selector) == 0 {
+		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[object.RefOf(o)].Owner.Controller != controller })
+	}
+	return svc, wholeSlices(list), endpoints
+}
+
 // Services are the "namespace/name" of all Services that may be programmed, as of the
 // moment of the call, with the Services; sorted.
 func (s *Store) Services() iter.Seq2[string, *object.Service] {

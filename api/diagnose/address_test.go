@@ -141,3 +141,26 @@ func Test1046_an_address_is_judged_by_its_family(t *testing.T) {
 		ask(four, 80, diagnose.Bad, "")
 	}
 }
+
+// The first line answers the question: of a port that the Service does not have, and of an address beside one whose port another Service has.
+func Test1119_the_first_line_answers_the_question(t *testing.T) {
+	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::10")
+	f := facts(nil)
+	f.Service.Spec.ClusterIPs, f.Service.Spec.IPFamilies = []string{four.String(), six.String()}, []string{object.IPv4, object.IPv6}
+	ask := func(addr netip.Addr, port uint16, want string) {
+		t.Helper()
+		f.Question = diagnose.Question{Address: addr, Port: port}
+		if got := text(diagnose.Service(f)); !strings.HasPrefix(got, want) {
+			t.Errorf("%s port %d: want %q, got\n%s", addr, port, want, got)
+		}
+	}
+	f.Service.Status.Conditions = []object.Condition{{Type: wire.ConditionReady, Status: "True", Message: "every port"}, {Type: wire.ConditionProgrammed, Status: "True"}}
+	ask(four, 80, "+ it answers: every port\n")
+	ask(four, 81, "- it does not serve port 81: it has 80/TCP (node port 30080)\n")
+	const message = "fd00::10 port 80/TCP is not served for this Service: Service default/first, which asked for it first, has it"
+	f.Service.Status.Conditions[0] = object.Condition{Type: wire.ConditionReady, Status: "False", Reason: "PortConflict", Message: message}
+	f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "PortConflict", Message: message, Severity: wire.SeverityError}}
+	ask(four, 80, "+ it answers there\n")
+	ask(six, 80, "- it does not answer: "+message)
+	ask(netip.Addr{}, 80, "- it does not answer: "+message)
+}

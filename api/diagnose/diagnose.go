@@ -87,6 +87,10 @@ func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	verdict := d.verdict()
 	d.checks()
+	if i := slices.IndexFunc(d.findings, func(f Finding) bool { return f.Level == Bad && f.own }); i >= 0 && (verdict == nil || verdict.Level == Good) {
+		verdict = new(d.findings[i]) // what was asked about does not answer
+		d.findings = slices.Delete(d.findings, i, i+1)
+	}
 	if verdict == nil {
 		if d.othersFail() && Worst(d.findings) != Bad {
 			return slices.Insert(d.findings, 0, Finding{Text: "it answers there"})
@@ -151,6 +155,10 @@ func (d *diagnosis) elsewhere(p *wire.Problem) bool {
 	}
 	if d.Question.Address.IsValid() && len(ports) > 0 && (strings.Contains(p.Message, " over "+other+": ") || strings.Contains(p.Message, " of its "+other+" addresses") ||
 		p.Cause != "" && strings.HasPrefix(p.Cause, "[") == (other == object.IPv6) && !slices.ContainsFunc(ports, d.isRelayed)) { // a relay uses endpoints of either
+		return true
+	}
+	addr, _, _ := strings.Cut(p.Message, " port ") // of a frontend that another Service has
+	if at, err := netip.ParseAddr(addr); err == nil && p.Reason == "PortConflict" && d.Question.Address.IsValid() && at != d.Question.Address {
 		return true
 	}
 	return d.Question.Port != 0 && len(ports) > 0 && !slices.ContainsFunc(ports, func(port object.ServicePort) bool { return d.concerns(p.Field, &port) })

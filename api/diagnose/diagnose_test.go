@@ -402,12 +402,12 @@ func Test814_explain_takes_the_verdict(t *testing.T) {
 		"another port": {[]func(*diagnose.Facts){conditions("True", "True", "m"), func(f *diagnose.Facts) {
 			f.Question = diagnose.Question{Port: 81, Address: netip.MustParseAddr("10.96.0.10")}
 		}},
-			diagnose.Bad, "+ it answers: m", ""},
+			diagnose.Bad, "- it does not serve port 81: it has 80/TCP (node port 30080)", ""},
 		"probed in vain": {[]func(*diagnose.Facts){conditions("True", "True", "m"), func(f *diagnose.Facts) {
 			f.State = state("10.96.0.10:80", ":30080")
 			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
 			f.Probed = []wire.Probed{{Port: "http", Protocol: "TCP", Endpoint: "10.1.2.11:8080", Why: "refused"}}
-		}}, diagnose.Bad, "+ it answers: m", ""},
+		}}, diagnose.Bad, "- port 80/TCP: none of its endpoints accepted a connection of this box just now (1)", ""},
 	} {
 		findings := diagnose.Service(facts(func(f *diagnose.Facts) {
 			for _, change := range c.changes {

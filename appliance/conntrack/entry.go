@@ -184,14 +184,7 @@ func decodePorts(b []byte) (protocol nft.Protocol, from, to uint16) {
 	return protocol, from, to
 }
 
-func decodeBytes(b []byte) (bytes uint64) {
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == ctaCountersBytes {
-			bytes = nfnetlink.Number(value)
-		}
-	}
-	return bytes
-}
+func decodeBytes(b []byte) uint64 { return nfnetlink.Number(nfnetlink.Attribute(b, ctaCountersBytes)) }
 
 func decodeTimes(b []byte) (began, ended uint64) {
 	for kind, value := range nfnetlink.Attributes(b) {
@@ -205,18 +198,8 @@ func decodeTimes(b []byte) (began, ended uint64) {
 	return began, ended
 }
 
-func decodeTCPState(b []byte) (state tcpState) {
-	for kind, info := range nfnetlink.Attributes(b) {
-		if kind != ctaProtoInfoTCP {
-			continue
-		}
-		for kind, value := range nfnetlink.Attributes(info) {
-			if kind == ctaTCPState && len(value) == 1 {
-				state = tcpState(value[0])
-			}
-		}
-	}
-	return state
+func decodeTCPState(b []byte) tcpState {
+	return tcpState(nfnetlink.Number(nfnetlink.Attribute(nfnetlink.Attribute(b, ctaProtoInfoTCP), ctaTCPState)))
 }
 
 // delete writes the message that deletes the entry, and no other that took its place.

@@ -49,10 +49,8 @@ func (s *socket) count() (entries uint32, err error) {
 		case m.Kind == unix.NLMSG_ERROR && m.Errno() != 0:
 			return 0, m.Errno()
 		case m.Kind == messageStats:
-			for kind, value := range m.Attributes() {
-				if kind == ctaStatsEntries && len(value) == 4 {
-					return binary.BigEndian.Uint32(value), nil
-				}
+			if entries := m.Attribute(ctaStatsEntries); len(entries) == 4 {
+				return binary.BigEndian.Uint32(entries), nil
 			}
 		}
 	}

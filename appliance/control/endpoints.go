@@ -116,6 +116,11 @@ func (c *Endpoints) Problems() []resolve.Problem {
 // stored is the store as the endpoints controller reads it.
 type stored struct{ *store.Store }
 
+// Service implements endpoints.Objects: slices of others matter where there is a selector.
+func (s stored) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	return s.ServiceBy(key, EndpointsOwner)
+}
+
 // ZoneOf implements endpoints.Objects.
 func (s stored) ZoneOf(node string) (zone string, known bool) {
 	if !s.IsShared() {

@@ -489,7 +489,9 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 		}
 	}
 	for o := range s.generated {
-		delete(c.of, o.Key())
+		if delete(c.of, o.Key()); o.Key() != p.Service {
+			delete(c.shown, o.Key())
+		}
 	}
 	delete(c.waiting, ref)
 	delete(c.stuck, ref)

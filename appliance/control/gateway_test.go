@@ -428,6 +428,11 @@ func Test1122_reason_for_which_a_Gateway_waits(t *testing.T) {
 			t.Errorf("%+v: %d changes at a restart: %s", step, n, reason())
 		}
 	}
+	r.files("")
+	r.settle()
+	if c := r.c.gateways; len(c.shown)+len(c.trouble) > 0 {
+		t.Errorf("nothing is left of deleted Gateways but %v, %v", c.shown, c.trouble)
+	}
 }
 
 // Two Gateways have one address. A port that one of them asks for is the other one's: it keeps what it had, until the other one

@@ -133,11 +133,7 @@ func (c *Conn) closeSocket() {
 // It is never 0.
 func readGeneration(s *socket) (generation uint32, err error) {
 	err = s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m message) {
-		for kind, value := range m.Attributes() {
-			if kind == unix.NFTA_GEN_ID {
-				generation = uint32(nfnetlink.Number(value))
-			}
-		}
+		generation = uint32(nfnetlink.Number(m.Attribute(unix.NFTA_GEN_ID)))
 	})
 	if err == nil && generation == 0 {
 		err = nfnetlink.ErrNoMessage

@@ -160,36 +160,21 @@ func dumpCounters(s *socket, f nft.Family, each func(name string, packets uint64
 }
 
 // packetsOf is the number of packets in the data of a counter.
-func packetsOf(b []byte) (packets uint64) {
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == unix.NFTA_COUNTER_PACKETS {
-			packets = nfnetlink.Number(value)
-		}
-	}
-	return packets
+func packetsOf(b []byte) uint64 {
+	return nfnetlink.Number(nfnetlink.Attribute(b, unix.NFTA_COUNTER_PACKETS))
 }
 
 // expressionName is the name of an expression.
-func expressionName(b []byte) (name string) {
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == unix.NFTA_EXPR_NAME {
-			name = nfnetlink.Text(value)
-		}
-	}
-	return name
+func expressionName(b []byte) string {
+	return nfnetlink.Text(nfnetlink.Attribute(b, unix.NFTA_EXPR_NAME))
 }
 
 // expressionPackets returns the packets of a counter expression.
-func expressionPackets(b []byte) (packets uint64) {
+func expressionPackets(b []byte) uint64 {
 	if expressionName(b) != counterName {
 		return 0
 	}
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == unix.NFTA_EXPR_DATA {
-			packets = packetsOf(value)
-		}
-	}
-	return packets
+	return packetsOf(nfnetlink.Attribute(b, unix.NFTA_EXPR_DATA))
 }
 
 // countsBefore prepares for a batch that takes counts away. echo is set when the kernel is to echo the
@@ -232,12 +217,7 @@ func echoed(m *message, counts []nft.Count) []nft.Count {
 	if m.Family() == unix.NFPROTO_IPV6 {
 		f = nft.IPv6
 	}
-	var name string
-	for kind, value := range m.Attributes() {
-		if kind == unix.NFTA_SET_ELEM_LIST_SET {
-			name = nfnetlink.Text(value)
-		}
-	}
+	name := nfnetlink.Text(m.Attribute(unix.NFTA_SET_ELEM_LIST_SET))
 	for _, set := range nft.CountedSets() {
 		if set.Name == name {
 			d := decoderOf(&set, f)

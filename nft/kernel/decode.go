@@ -63,11 +63,7 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 		case attrSetCount:
 			count = int(nfnetlink.Number(value))
 		case unix.NFTA_SET_DESC:
-			for kind, value := range nfnetlink.Attributes(value) {
-				if kind == unix.NFTA_SET_DESC_SIZE {
-					set.Size = uint32(nfnetlink.Number(value))
-				}
-			}
+			set.Size = uint32(nfnetlink.Number(nfnetlink.Attribute(value, unix.NFTA_SET_DESC_SIZE)))
 		}
 	}
 	set.Interval = flags&unix.NFT_SET_INTERVAL != 0
@@ -203,13 +199,8 @@ func (d *elementDecoder) elements(m *message, each func(element)) {
 }
 
 // elementPackets returns what the counter of an element has counted.
-func elementPackets(b []byte) (packets uint64) {
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == unix.NFTA_SET_ELEM_EXPR {
-			packets = expressionPackets(value)
-		}
-	}
-	return packets
+func elementPackets(b []byte) uint64 {
+	return expressionPackets(nfnetlink.Attribute(b, unix.NFTA_SET_ELEM_EXPR))
 }
 
 func (d *elementDecoder) decode(b []byte) element {
@@ -249,12 +240,7 @@ func (d *elementDecoder) decode(b []byte) element {
 }
 
 func dataValue(b []byte) string {
-	for kind, value := range nfnetlink.Attributes(b) {
-		if kind == unix.NFTA_DATA_VALUE {
-			return string(value)
-		}
-	}
-	return ""
+	return string(nfnetlink.Attribute(b, unix.NFTA_DATA_VALUE))
 }
 
 // dataOf is a map element's data; "" for a verdict that we do not have.

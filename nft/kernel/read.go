@@ -156,11 +156,7 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 		func(w *writer) { w.Text(unix.NFTA_TABLE_NAME, name) },
 		func(m message) {
 			exists = true
-			for kind, value := range m.Attributes() {
-				if kind == unix.NFTA_TABLE_FLAGS {
-					flags = uint32(nfnetlink.Number(value))
-				}
-			}
+			flags = uint32(nfnetlink.Number(m.Attribute(unix.NFTA_TABLE_FLAGS)))
 		})
 	if isErrno(err, unix.ENOENT) {
 		err = nil

@@ -223,12 +223,7 @@ func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 }
 
 func isIntervalEnd(element []byte) bool {
-	for kind, value := range nfnetlink.Attributes(element) {
-		if kind == unix.NFTA_SET_ELEM_FLAGS {
-			return nfnetlink.Number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
-		}
-	}
-	return false
+	return nfnetlink.Number(nfnetlink.Attribute(element, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
 
 // opText is an operation, or one element of it, as nft commands on one line.

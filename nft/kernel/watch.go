@@ -211,12 +211,7 @@ func isOurs(m *message) bool {
 	if f := m.Family(); f != unix.NFPROTO_IPV4 && f != unix.NFPROTO_IPV6 {
 		return false
 	}
-	for kind, value := range m.Attributes() {
-		if kind == unix.NFTA_TABLE_NAME {
-			return nfnetlink.Text(value) == nft.TableName
-		}
-	}
-	return false
+	return nfnetlink.Text(m.Attribute(unix.NFTA_TABLE_NAME)) == nft.TableName
 }
 
 // BaseChain is a base chain of any table, ours or foreign.

@@ -72,6 +72,21 @@ func (m *Message) Attributes() iter.Seq2[uint16, []byte] {
 	return Attributes(m.Body[min(GenHeaderLen, len(m.Body)):])
 }
 
+// Attribute returns the first attribute of a kind in b; nil: there is none.
+func Attribute(b []byte, kind uint16) []byte {
+	for k, value := range Attributes(b) {
+		if k == kind {
+			return value
+		}
+	}
+	return nil
+}
+
+// Attribute is that of a message.
+func (m *Message) Attribute(kind uint16) []byte {
+	return Attribute(m.Body[min(GenHeaderLen, len(m.Body)):], kind)
+}
+
 // Family returns the family in the nfgenmsg header (NFPROTO_*).
 func (m *Message) Family() uint8 {
 	if len(m.Body) == 0 {
