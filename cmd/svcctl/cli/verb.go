@@ -66,24 +66,22 @@ type Example [2]string // what it is good for, and the command line
 // Describe sets the texts of the verb and of those below it: each is under "## NAME: ARGS", with a summary, paragraphs, "Examples:" and
 // "Exit codes:". What About has already follows them.
 func (v *Verb) Describe(texts string) {
-	for _, sub := range v.Verbs {
-		sub.Describe(texts)
-	}
 	for section := range strings.SplitSeq(texts, "\n## ") {
 		head, text, _ := strings.Cut(section, "\n")
 		name, args, _ := strings.Cut(head, ": ")
-		if name != v.Name {
+		of, _ := v.Find(strings.Fields(name))
+		if of.Name != name {
 			continue
 		}
-		v.Args = args
-		v.Summary, text, _ = strings.Cut(text, "\n")
-		text, v.Exits, _ = strings.Cut(text, "\nExit codes:\n")
+		of.Args = args
+		of.Summary, text, _ = strings.Cut(text, "\n")
+		text, of.Exits, _ = strings.Cut(text, "\nExit codes:\n")
 		text, examples, _ := strings.Cut(text, "\nExamples:\n")
 		for _, one := range strings.Split("\n"+examples, "\n  # ")[1:] {
 			purpose, line, _ := strings.Cut(one, "\n")
-			v.Examples = append(v.Examples, Example{purpose, strings.TrimSpace(line)})
+			of.Examples = append(of.Examples, Example{purpose, strings.TrimSpace(line)})
 		}
-		v.About, v.Exits = text+"\n"+v.About, strings.TrimRight(v.Exits, "\n")
+		of.About, of.Exits = text+"\n"+of.About, strings.TrimRight(of.Exits, "\n")
 	}
 }
 
