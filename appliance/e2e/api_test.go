@@ -150,7 +150,7 @@ func TestAPI(t *testing.T) {
 	c.do("POST", slicesPath, fmt.Sprintf(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"made-1",
 		"labels":{"kubernetes.io/service-name":"made"}},"addressType":"IPv4","ports":[{"name":"p80","port":80}],
 		"endpoints":[{"addresses":[%q]}]}`, ipv4.of(b.R1)), 201)
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "20s"); code != 0 {
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "1m"); code != 0 {
 		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
 	}
 	b.reaches(t, b.IN, "tcp", ipv4.at(made.Spec.ClusterIP, 80), plain, ipv4.on(80, b.R1)...)
@@ -198,7 +198,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("the watch ended with %q, %v", rest, err)
 	}
 	b.svcctl.Start()
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "20s"); code != 0 {
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "1m"); code != 0 {
 		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
 	}
 	if again := b.status().Revision.Accepted; again != accepted {

@@ -128,8 +128,8 @@ func (b *box) change(do func()) {
 		return nil
 	})
 	// What was accepted may have been an Event; what is in the files by now is waited for here.
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
-		b.t.Fatalf("svcctl wait: exit code %d: %s", code, errOut)
+	if _, err := b.svcctl.Get("/svcctl/v1/wait?for=synced&timeout=" + syncTimeout.String()); err != nil {
+		b.t.Fatal(err)
 	}
 }
 
@@ -139,7 +139,7 @@ func (b *box) rewrite(name string, documents func(f family) []string) {
 	b.change(func() { b.write(name, documents) })
 }
 
-// status has the fields of `svcctl status -o json` that the tests read.
+// status has the fields of the API's status that the tests read.
 type status struct {
 	Ready    bool
 	Synced   bool
@@ -159,10 +159,13 @@ func (p problem) String() string {
 
 func (b *box) status() status {
 	b.t.Helper()
-	out, errOut, code := b.svcctl.Svcctl("status", "-o", "json")
 	var s status
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		b.t.Fatalf("svcctl status -o json: exit code %d, %v\nstdout: %s\nstderr: %s", code, err, out, errOut)
+	body, err := b.svcctl.Get("/svcctl/v1/status")
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil {
+		b.t.Fatal(err)
 	}
 	return s
 }

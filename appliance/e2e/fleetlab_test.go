@@ -230,9 +230,9 @@ func (f *fleet) keepAsking(name string) (end func()) {
 func (f *fleet) state(n int, want string) {
 	f.t.Helper()
 	eventually(f.t, time.Minute, func() error {
-		out, _, _ := f.boxes[n].Svcctl("status", "-o", "json")
-		if !strings.Contains(strings.ReplaceAll(out, " ", ""), `"state":"`+want+`"`) {
-			return fmt.Errorf("box %d is not %s: %s", n+1, want, out)
+		body, err := f.boxes[n].Get("/svcctl/v1/status")
+		if !strings.Contains(string(body), `"state":"`+want+`"`) {
+			return fmt.Errorf("box %d is not %s: %v: %s", n+1, want, err, body)
 		}
 		return nil
 	})

@@ -133,6 +133,7 @@ func (f *fleet) waits(n int, texts ...string) {
 	for _, verb := range [][]string{
 		{"get", "svc"}, {"get", "boxes"}, {"describe", "svc/web"}, {"explain", "svc/web"}, {"explain", "172.30.0.1:80"}, {"health"}, {"top", "--once"}, {"top", "--connections", "svc/web"},
 		{"admin", "alloc"}, {"journal"}, {"admin", "env"}, {"announce", "status"}, {"fleet", "source", "list"}, {"fleet", "rollout", "status"}, {"fleet", "accept"}, {"confirm", "--removals", "--yes"}, {"delete", "svc", "web"},
+		// real time: wait does not end well
 		{"announce", "drain"}, {"admin", "export", "-"}, {"wait", "--timeout", "1s"}, {"trace", "172.30.0.1:80", "--predict"}, {"confirm"}, {"rollback"}, {"admin", "kubeconfig"}, {"admin", "token"},
 	} {
 		if out, errOut, code := f.boxes[n].Svcctl(verb[0], verb[1:]...); code != 1 || !strings.Contains(errOut, "the state in fleet pop1 is Waiting: ") {

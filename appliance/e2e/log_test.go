@@ -31,12 +31,9 @@ func (b *box) logToPipe(t *testing.T) *os.File {
 func (b *box) launched(t *testing.T) {
 	t.Helper()
 	b.svcctl.Launch()
-	eventually(t, syncTimeout, func() error {
-		if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "5s"); code != 0 {
-			return fmt.Errorf("svcctl wait: exit code %d: %s", code, errOut)
-		}
-		return nil
-	})
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 { // it waits for a process that begins, too
+		t.Fatalf("svcctl wait: exit code %d: %s", code, errOut)
+	}
 }
 
 // changes asserts that a change of a file and one by a client get to the kernel.

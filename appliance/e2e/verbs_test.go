@@ -88,7 +88,7 @@ func Test146_apply_is_what_the_dry_run_said(t *testing.T) {
 		return []string{f.service("web", "type: NodePort", "ports: [{name: p80, port: 80}]"), f.slice("web", "p80: 80", b.R1)}
 	})
 	v.says(1, []string{"-  - " + b.L1.Addr4().String(), "+  - " + b.R1.Addr4().String()}, "diff", "-f", path)
-	v.does(0, "apply", "-f", path, "--wait=20s")
+	v.does(0, "apply", "-f", path, "--wait=1m")
 	for _, f := range families {
 		b.reaches(t, b.IN, "tcp", f.at(vips[f], 80), plain, f.on(80, b.R1)...)
 	}

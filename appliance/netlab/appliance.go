@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -283,6 +286,24 @@ func (a *Appliance) Svcctl(verb string, args ...string) (stdout, stderr string, 
 		a.t.Fatalf("run %v: %v", cmd.Args, err)
 	}
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// Get is the answer of the API to a GET, over the socket: for what tests ask again and again, as each start of a program costs.
+func (a *Appliance) Get(path string) ([]byte, error) {
+	a.t.Helper()
+	client := http.Client{Timeout: readyTimeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", a.Socket)
+	}}}
+	answer, err := client.Get("http://svcctl" + path)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", path, answer.Status, body)
+	}
+	return body, err
 }
 
 // applianceLog keeps what svcctl writes, over all its starts.

@@ -167,7 +167,7 @@ func (b *bench) state(t *testing.T) state {
 // converged asserts that everything that was written is in force, without an error.
 func (b *bench) converged(t *testing.T) {
 	t.Helper()
-	if _, stderr, code := b.svcctl.Svcctl("wait", "--for", "synced", "--timeout", "20s"); code != 0 {
+	if _, stderr, code := b.svcctl.Svcctl("wait", "--for", "synced", "--timeout", "1m"); code != 0 {
 		t.Fatalf("svcctl wait --for synced: exit code %d: %s", code, stderr)
 	}
 	for _, p := range b.state(t).Problems {

@@ -339,7 +339,7 @@ func TestWaitSeesChanges(t *testing.T) {
 	done := make(chan int)
 	other := newBench()
 	other.env = b.env
-	go func() { done <- other.run("wait", "svc/web", "--for", "ready", "--timeout", "30s") }()
+	go func() { done <- other.run("wait", "svc/web", "--for", "ready", "--timeout", "1m") }()
 	if code := b.run("apply", "-f", "web.yaml", "--force-conflicts"); code != cli.ExitNo { // the cluster IP cannot change
 		t.Fatal(b.err.String())
 	}

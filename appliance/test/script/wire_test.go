@@ -145,10 +145,8 @@ func (w *wire) Start() {
 
 // Sync implements script.Box.
 func (w *wire) Sync() error {
-	if _, stderr, code := w.svcctl.Svcctl("wait", "--timeout", "25s"); code != 0 {
-		return fmt.Errorf("svcctl wait: exit code %d: %s", code, stderr)
-	}
-	return nil
+	_, err := w.svcctl.Get("/svcctl/v1/wait?for=synced&timeout=1m")
+	return err
 }
 
 // Again implements script.Box.
