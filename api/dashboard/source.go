@@ -119,6 +119,7 @@ type Service struct {
 	State    wire.ServiceState
 	Clients  wire.ServiceClients // at most MostClients
 	Ports    []wire.PortTraffic
+	Routes   []string // of a Gateway, see wire.Traffic
 	Problems []wire.Problem
 	// File and Line are where it is declared; "" for a Service of the API.
 	File string

@@ -40,6 +40,8 @@ type Traffic struct {
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
 	// Egress has the connections that endpoints began themselves and that left with an address of their Service.
 	Egress []EgressTraffic `json:"egress,omitempty"`
+	// Routes are the listeners, routes and backends behind the ports of the one Service that was asked for, if it is of a Gateway.
+	Routes []string `json:"routes,omitempty"`
 	// More counts the ports that were left out for the limit.
 	More int `json:"more,omitempty"`
 	// Clients has the clients of the one Service that was asked for, if they were asked for.

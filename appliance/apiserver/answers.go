@@ -17,6 +17,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
@@ -83,7 +84,7 @@ func (a *answers) endpoints() []api.Endpoint {
 	if a.views.Traffic != nil {
 		list = append(list, api.Answer(wire.GetTraffic, func(_ *http.Request, q wire.TrafficQuery) (wire.Traffic, error) {
 			answer, err := pointed(a.views.Traffic.Traffic(q))
-			answer.Node = a.cfg.NodeName
+			answer.Node, answer.Routes = a.cfg.NodeName, a.routes(q.Namespace, q.Service)
 			return answer, err
 		}), api.Answer(wire.GetConnections, a.connections), api.Answer(wire.Kill, a.kill))
 	}
@@ -210,6 +211,27 @@ func pointed[T any](p *T, err error) (t T, _ error) {
 		return t, err
 	}
 	return *p, nil
+}
+
+// routes are the lines of diagnose.Paths about a Service.
+func (a *answers) routes(namespace, name string) []string {
+	svc, _, _ := a.objects.Service(namespace + "/" + name)
+	return strings.FieldsFunc(diagnose.Paths(a.led(svc), "Service/"+namespace+"/"+name, ""), func(r rune) bool { return r == '\n' })
+}
+
+// led are the EndpointSlices of all Services that are generated of the Gateway that a Service is generated of; nil: of none.
+func (a *answers) led(svc *object.Service) (led []*object.EndpointSlice) {
+	if svc == nil || svc.Metadata.Labels[object.LabelGateway] == "" {
+		return nil
+	}
+	all, _, _ := a.objects.List(object.KindService, svc.Metadata.Namespace, 0) // the newest revision is always there
+	for _, o := range all {
+		if meta := o.GetMeta(); meta.Labels[object.LabelGateway] == svc.Metadata.Labels[object.LabelGateway] {
+			_, list, _ := a.objects.Service(meta.Namespace + "/" + meta.Name)
+			led = append(led, list...)
+		}
+	}
+	return led
 }
 
 func (a *answers) kill(r *http.Request, q wire.KillQuery) (wire.Connection, error) {

@@ -74,7 +74,7 @@ func (p *pages) explained(svc *object.Service, endpointSlices []*object.Endpoint
 		svc = &judged
 	}
 	f := diagnose.Facts{
-		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices,
+		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices, Led: p.led(svc),
 		Status: status, State: state, Traffic: seen, NodelessLocal: p.cfg.Services.NodelessEndpoints == config.NodelessLocal,
 	}
 	if len(svc.Spec.Selector) > 0 {
@@ -401,7 +401,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	detail := &dashboard.Service{Clients: clients, Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
+	detail := &dashboard.Service{Clients: clients, Ports: seen.Ports, Routes: p.routes(namespace, name), State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
 	status := p.backend.Status()
 	for _, problem := range status.Problems {
 		if problem.Object == "Service "+key {

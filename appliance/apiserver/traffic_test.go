@@ -2,12 +2,15 @@ package apiserver
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
 // recorded is a Traffic that records its queries.
@@ -37,7 +40,7 @@ func (f *recorded) Kill(id uint32) (*wire.Connection, error) {
 
 func TestTraffic(t *testing.T) {
 	f := &recorded{}
-	asks := serve(t, &answers{cfg: &config.Config{NodeName: "gw1"}, views: Views{Traffic: f}})
+	asks := serve(t, &answers{cfg: &config.Config{NodeName: "gw1"}, objects: pagesOf(t, 0, &seen{}).objects, views: Views{Traffic: f}})
 	asks(http.MethodGet, "traffic", http.StatusOK, `"ports":[]`)
 	asks(http.MethodGet, "traffic", http.StatusOK, `"node":"gw1"`)
 	if want := (wire.TrafficQuery{Sort: "open", Limit: 100}); f.traffic != want {
@@ -72,5 +75,48 @@ func TestTraffic(t *testing.T) {
 	f.err = errors.New("no rights")
 	for path, method := range map[string]string{"traffic": http.MethodGet, "conns": http.MethodGet, "conns/kill?id=7": http.MethodPost} {
 		asks(method, path, http.StatusServiceUnavailable, "no rights")
+	}
+}
+
+// Test1114: the traffic of a Service of a Gateway has its listeners, routes and backends, those by server name included, and no other Service's.
+func Test1114_traffic_has_the_routes_of_a_Gateway(t *testing.T) {
+	p := pagesOf(t, 5, &seen{})
+	a := p.answers
+	labels := map[string]string{object.LabelGateway: "edge", object.LabelGatewayClass: "svcctl"}
+	var writes []store.Write
+	for _, name := range []string{"edge-svcctl", "edge-svcctl-www"} {
+		svc := &object.Service{
+			TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore}, Metadata: object.ObjectMeta{Name: name, Namespace: "shop", Labels: labels},
+			Spec: object.ServiceSpec{Ports: []object.ServicePort{{Name: "p443", Port: 443, Protocol: object.ProtocolTCP}}},
+		}
+		of := maps.Clone(labels)
+		of[object.LabelServiceName] = name
+		slice := &object.EndpointSlice{
+			TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: object.IPv4,
+			Metadata: object.ObjectMeta{
+				Name: name + "-1", Namespace: "shop", Labels: of, OwnerReferences: []object.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "edge", UID: "1"}},
+				Annotations: map[string]string{object.AnnotationRoute: "TLSRoute/shop/" + name, object.AnnotationListener: "Gateway/shop/edge/tls"},
+			},
+			Ports:     []object.EndpointPort{{Name: new("p443"), Port: new(int32(8443)), Protocol: new(object.ProtocolTCP)}},
+			Endpoints: []object.Endpoint{{Addresses: []string{"10.1.2.11"}}},
+		}
+		writes = append(writes, store.Write{Ref: object.RefOf(svc), Object: svc, Create: true}, store.Write{Ref: object.RefOf(slice), Object: slice, Create: true})
+	}
+	if _, err := a.objects.Write(writes...); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(a.routes("shop", "edge-svcctl"), "\n")
+	for _, want := range []string{"shop/edge-svcctl:p443: listener Gateway/shop/edge/tls, TLSRoute/shop/edge-svcctl: ", "TLSRoute/shop/edge-svcctl-www: "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the routes lack %q:\n%s", want, got)
+		}
+	}
+	for _, name := range []string{"s0", "none", ""} {
+		if got := a.routes("shop", name); len(got) > 0 {
+			t.Errorf("Service %q has the routes %q", name, got)
+		}
+	}
+	if page, err := p.Service("shop", "edge-svcctl"); err != nil || len(page.Routes) != 2 {
+		t.Errorf("%v: the page of the Service has %+v", err, page)
 	}
 }

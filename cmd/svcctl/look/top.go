@@ -92,7 +92,7 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	if err := t.Second(ctx); err != nil {
 		return err
 	}
-	return env.Print(t.Table(env.Now()) + paths(ctx, c, of.Namespace, "Service/"+of.Namespace+"/"+of.Name, ""))
+	return env.Print(t.Table(env.Now()))
 }
 
 // topJSON prints one document a look.

@@ -358,6 +358,9 @@ func (l *live) service(room, columns int) []string {
 	for i := range l.seen.Egress {
 		text = append(append(text, ""), wrapped("Its endpoints leave with "+l.seen.Egress[i].Text(), columns)...)
 	}
+	for _, route := range l.seen.Routes {
+		text = append(append(text, ""), wrapped(output.Printable(route), columns)...)
+	}
 	if l.seen.NoBytes != "" {
 		text = append(append(text, ""), wrapped("Bytes are not counted: "+l.seen.NoBytes, columns)...)
 	}

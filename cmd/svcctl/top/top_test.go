@@ -69,8 +69,9 @@ func TestTopTable(t *testing.T) {
 		{Namespace: "default", Service: "mail", Address: "192.0.2.200", Sources: make([]wire.EgressSource, 2), Open: 17, Rate: rate(1.25), Connections: n(1731), Ports: 52100},
 		{Namespace: "lab", Service: "mail", Address: "2001:db8::200", Sources: make([]wire.EgressSource, 1)},
 	}
+	top.seen.Routes = []string{"shop/edge-svcctl:p443: listener Gateway/shop/edge/tls, TLSRoute/shop/www: shop/www:443 1/1 (2 endpoints)"}
 	golden(t, "egress.txt", top.Table(at))
-	top.seen.Egress = nil
+	top.seen.Egress, top.seen.Routes = nil, nil
 	flows := counted
 	flows.NoBytes, flows.Ports[0].InRate, flows.Ports[0].OutRate = "", rate(1500), rate(3e6)
 	flows.Flows, flows.Ports[0].FlowTotals = true, wire.FlowTotals{Flows: n(120000), BytesIn: n(1 << 20), BytesOut: n(12345678901)}
