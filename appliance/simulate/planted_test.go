@@ -21,24 +21,28 @@ import (
 )
 
 // planted is a bug of testdata/planted. A file has what is wrong, then "file PATH", "seeds N", "fleet" if fleets are to find it, and
-// "nights" if nights are, which others do without, and the sections old, which stands once in the file, and new. All bugs are compiled into one program, and PLANTED names the one
-// that it has: the word planted in new is true for it, and false for others; a section without that word takes the place of old for
-// it. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
+// "nights" if nights are, which others do without, and the sections old, which stands once in the file, and new. All bugs are compiled
+// into one program, and PLANTED names the one that it has: the word planted in new is true for it, and false for others; a section
+// without that word takes the place of old for it. A bug that takes what seeds hardly ever have has a section script, which finds it,
+// instead of a number of seeds. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
 type planted struct {
 	name, file, missed, fleet string
 	nights                    bool
 	seeds                     int
-	before, after             string
+	before, after, script     string
 	found                     uint64 // the seed
 	again, events             int    // in how many replays it failed; of the shrunk script
 }
 
 func readPlanted(path string) (p planted, err error) {
 	archive, err := txtar.ParseFile(path)
-	if err != nil || len(archive.Files) != 2 {
+	if err != nil || len(archive.Files) < 2 || len(archive.Files) > 3 {
 		return p, fmt.Errorf("%s: %d sections, %v", path, len(archive.Files), err)
 	}
 	p = planted{name: strings.TrimSuffix(filepath.Base(path), ".txt"), before: string(archive.Files[0].Data), after: string(archive.Files[1].Data)}
+	if len(archive.Files) == 3 {
+		p.script = string(archive.Files[2].Data)
+	}
 	for line := range strings.Lines(string(archive.Comment)) {
 		switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
 		case "file":
@@ -53,8 +57,8 @@ func readPlanted(path string) (p planted, err error) {
 			p.missed = rest
 		}
 	}
-	if p.file == "" || p.seeds == 0 {
-		return p, fmt.Errorf("%s: no file or no bound, %v", path, err)
+	if p.file == "" || (p.seeds == 0) == (p.script == "") {
+		return p, fmt.Errorf("%s: no file, or neither or both of a bound and a script, %v", path, err)
 	}
 	return p, err
 }
@@ -189,8 +193,24 @@ func (p *planted) replay(t *testing.T, program string) {
 	t.Logf("%s", m[0])
 }
 
-// find runs seeds with the bug. One that fails without it counts for nothing.
+// find runs seeds with the bug, or its script. One that fails without it counts for nothing.
 func (p *planted) find(t *testing.T, program string) {
+	if p.script != "" {
+		file := filepath.Join(t.TempDir(), "script")
+		if err := os.WriteFile(file, []byte(p.script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := p.run(program, "", "SCRIPT="+file); err != nil {
+			t.Errorf("its script fails without it: %v:\n%.3000s", err, out)
+		}
+		found, err := p.run(program, p.name, "SCRIPT="+file)
+		if at := strings.Index(found, "event "); err == nil || at < 0 {
+			t.Errorf("not found by its script: %v:\n%.3000s", err, found)
+		} else {
+			t.Logf("found by its script: %.150s", found[at:])
+		}
+		return
+	}
 	began, skip := time.Now(), ""
 	for {
 		out, err := p.run(program, p.name, fmt.Sprint("SEEDS=", p.seeds), "SKIP="+skip)
