@@ -48,7 +48,7 @@ func stopMoves(changes []*change, l *allocator) {
 	}
 }
 
-// gives reports whether the new version does without something that the old one has.
+// gives reports whether the new version releases a value that the old one holds.
 func (c *change) gives(l *allocator) bool {
 	c.restart()
 	before, now := c.held(), valuesOf(c.service())
@@ -380,7 +380,7 @@ type search struct {
 	found bool
 }
 
-// passes reports whether the search goes on behind a value: another Service has it, or it is reserved and its former Service does not
+// passes reports whether the search skips a value: another Service holds it, or it is reserved for a former Service that does not
 // resemble this one.
 func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	s.seen++

@@ -55,7 +55,7 @@ type declaredObject struct {
 	declaration
 }
 
-// fileDeclarations are those of one file, each object once.
+// fileDeclarations are the declarations of one file, each object once.
 type fileDeclarations struct {
 	all   []declaredObject
 	index map[object.Ref]int // nil while there are few

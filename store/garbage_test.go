@@ -49,7 +49,7 @@ func TestNamespacesInUse(t *testing.T) {
 		{service("b", "1"), nil, true, "|"},
 	} {
 		tells := set(step.ref, step.owner)
-		s := Store{table: &table{namespaces: c}}
+		s := Store{accepted: accepted{table: &table{namespaces: c}}}
 		all, _ := s.Namespaces(0)
 		got := strings.Join(all.Files, " ") + "|" + strings.Join(all.Clients, " ")
 		if tells != step.tells || got != step.want {

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Store holds the accepted objects. Its methods are safe for concurrent use. It has more than 15 fields: one for each of its parts.
+// Store holds the accepted objects. Its methods are safe for concurrent use.
 type Store struct {
 	cfg Config
 
@@ -32,7 +32,16 @@ type Store struct {
 	queue     writeQueue
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
-	mu       sync.RWMutex
+	mu sync.RWMutex
+	accepted
+
+	host atomic.Pointer[Host] // see SetHost
+	// problems is the last result of Problems; nil after a change. It is set under mu, which readers hold too.
+	problems atomic.Pointer[[]manifest.Problem]
+}
+
+// accepted is the state that readers see: the objects, their changes, and what came of the files and writes that they are from.
+type accepted struct {
 	table    *table
 	feed     feed
 	declared declarations
@@ -40,10 +49,6 @@ type Store struct {
 	pending  pendingSets
 	sources  sources
 	reserves bool // see HasReserved
-
-	host atomic.Pointer[Host] // see SetHost
-	// problems is the last result of Problems; nil after a change. It is set under mu, which readers hold too.
-	problems atomic.Pointer[[]manifest.Problem]
 }
 
 // numbers bound the next revision and the next creation time from below.
@@ -89,7 +94,7 @@ func (s *Store) hostNow() Host {
 // now is the time of day as objects have it.
 func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
 
-// latest is the revision that the next one follows on.
+// latest is the highest revision given so far; the next change gets the one after it.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
 // secretsRefused returns why Secrets are not accepted; nil: they are.
@@ -221,7 +226,10 @@ func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Recor
 		cfg: cfg, allocator: allocator, writer: writer{turn: make(chan struct{}, 1)},
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
-		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}}, sources: newSources(), pending: newPendingSets(),
+		accepted: accepted{
+			table: newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}},
+			sources: newSources(), pending: newPendingSets(),
+		},
 	}
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start

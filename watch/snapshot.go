@@ -466,7 +466,7 @@ func (st *settling) next(now time.Time, earlier func(time.Time)) {
 	}
 }
 
-// shrink makes room: a map keeps its room, all of which is walked again and again.
+// shrink replaces the map when it is empty: a map never gives memory back, and ranging over it visits all of that.
 func (st *settling) shrink() {
 	if len(st.waiting) == 0 {
 		st.waiting = map[string]*file{}

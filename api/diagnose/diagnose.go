@@ -308,7 +308,7 @@ func Managers(svc *object.Service) []string {
 // refusedByKernel is the reason of a problem that has a check of its own.
 const refusedByKernel = "RefusedByKernel"
 
-// accepted checks that nothing about it was refused.
+// accepted checks that the Service, its slices and their files have no problems.
 func (d *diagnosis) accepted() {
 	var bad, doubtful, others []string
 	named := false

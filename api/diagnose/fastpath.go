@@ -2,7 +2,7 @@ package diagnose
 
 import "fmt"
 
-// fastPath adds which ports are fast, and why others are not, of a box with a fast path.
+// fastPath reports for each port whether its connections take the fast path, or why not; nothing on a box without one.
 func (d *diagnosis) fastPath() {
 	for _, port := range d.ports() {
 		for _, s := range d.states(port) {

@@ -150,7 +150,7 @@ type computed struct {
 	objects func() []object.Object
 }
 
-// isComputed reports whether a kind has such objects.
+// isComputed reports whether the objects of a kind are computed, so that they cannot be watched.
 func isComputed(k kind.Kind) bool { return k.Stored() && !slices.Contains(k.Verbs, "watch") }
 
 func (c computed) get(namespace, name string) object.Object {

@@ -489,8 +489,8 @@ func subsetOf(byPorts map[string]*object.EndpointSubset, slice *object.EndpointS
 	return subset
 }
 
-// addressOf is an endpoint in an Endpoints object, if it is among those that are ready, or
-// those that are not. One that is about to go is in neither.
+// addressOf returns the address of an endpoint for the ready addresses of an Endpoints object, or for those that are not ready. One
+// that terminates and is not ready is in neither list.
 func addressOf(e *object.Endpoint, ready bool) (object.EndpointAddress, bool) {
 	isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
 	isGoing := e.Conditions.Terminating != nil && *e.Conditions.Terminating

@@ -500,8 +500,7 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 	})
 }
 
-// fleetSettings are the settings that all boxes of a fleet must have in common. Messages name their flags: a
-// bool is set when its flag was given.
+// fleetSettings are the settings that all boxes of a fleet must have in common, with the flag that messages name.
 type fleetSettings struct {
 	ClusterIPs    []string `json:"serviceClusterIPRange" flag:"service-cluster-ip-range"`
 	NodePorts     string   `json:"serviceNodePortRange" flag:"service-node-port-range"`

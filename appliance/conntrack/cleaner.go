@@ -485,7 +485,7 @@ func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration)
 	}
 }
 
-// of is the time of the frontend that an entry's client had sent to; 0: it has none.
+// of returns the idle timeout of the frontend that the client of an entry connected to; 0: it has none.
 func (t *expirySet) of(e *entry) time.Duration {
 	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after

@@ -209,7 +209,7 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *obje
 	return n
 }
 
-// KeepOfClients adds to a Node what clients wrote to the one that there is.
+// KeepOfClients copies the spec, the annotations and the labels that clients wrote from the existing Node to its next version.
 func KeepOfClients(n *object.Node, have object.Object) {
 	before, ok := have.(*object.Node)
 	if !ok {

@@ -30,7 +30,7 @@ type refs map[object.Ref]struct{}
 func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 
 // gateways keeps what serves Gateways in the store, and their statuses, those of their routes and ListenerSets, and the
-// GatewayClass that is always there. It has more than 15 fields: five are indexes, and five what waits for the dataplane.
+// GatewayClass that is always there.
 type gateways struct {
 	store *store.Store
 	seen  uint64 // the revision of the store that it is synced to
@@ -40,15 +40,24 @@ type gateways struct {
 	families []string // of a Service that asks for none
 	now      func() time.Time
 
+	gatewayIndex
+	problems map[object.Ref][]resolve.Problem // of the Gateways that have some
+	again    refs                             // Gateways to plan in the next sync, whatever changes
+	stuck    refs                             // Gateways whose Service could not be stored as it was made: a change of another Service may end that
+	programmed
+}
+
+// gatewayIndex has the Gateways as they were planned last, by what they depend on.
+type gatewayIndex struct {
 	children map[object.Ref]refs         // the routes and ListenerSets by what they name as a parent
 	parents  map[object.Ref][]object.Ref // the reverse
 	users    map[object.Ref]refs         // the Gateways that depend on an object
 	of       map[string]object.Ref       // the Gateway of a generated Service
 	known    map[object.Ref]*served
-	problems map[object.Ref][]resolve.Problem // of the Gateways that have some
-	again    refs                             // Gateways to plan in the next sync, whatever changes
-	stuck    refs                             // Gateways whose Service could not be stored as it was made: a change of another Service may end that
+}
 
+// programmed is what the dataplane has of the generated Services, and what waits for it.
+type programmed struct {
 	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
 	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
 	late  func() error
@@ -77,8 +86,9 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	}
 	return &gateways{
 		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
-		children: map[object.Ref]refs{}, parents: map[object.Ref][]object.Ref{}, users: map[object.Ref]refs{}, of: map[string]object.Ref{},
-		known: map[object.Ref]*served{}, problems: map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{}, shown: map[string][]gateway.Trouble{},
+		gatewayIndex: gatewayIndex{map[object.Ref]refs{}, map[object.Ref][]object.Ref{}, map[object.Ref]refs{}, map[string]object.Ref{}, map[object.Ref]*served{}},
+		problems:     map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{},
+		programmed: programmed{waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{}, shown: map[string][]gateway.Trouble{}},
 	}
 }
 

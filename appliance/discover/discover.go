@@ -155,7 +155,7 @@ func (d *discovery) run(ctx context.Context) error {
 	}
 }
 
-// next returns when something is to be done by the time alone.
+// next returns the time of the next write, question or expiry that is due without another answer, within an hour.
 func (d *discovery) next(now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	sooner := func(t time.Time) {

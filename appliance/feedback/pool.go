@@ -363,7 +363,7 @@ type Connections struct {
 	looked      bool // before is a look
 }
 
-// entries are the ids of an endpoint's: in order after a look.
+// entries are the ids of the connection tracking entries of an endpoint, sorted when a scan has ended.
 type entries struct{ open, ending []uint32 }
 
 // Count has the connections that a look found at an endpoint.

@@ -284,7 +284,7 @@ func (l *Loop) converge() (committed, error) {
 	return done, errors.Join(storeErr, err)
 }
 
-// syncPools has load balancer IPs come from the pools that objects say.
+// syncPools takes over the pools of load balancer IPs that IPAddressPool objects define.
 func (l *Loop) syncPools() error {
 	if l.opts.Pools == nil {
 		return nil

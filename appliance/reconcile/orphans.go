@@ -128,8 +128,8 @@ func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 	return all
 }
 
-// claimFrontends gives up the frontends of a declared Service; all others at its cluster IPs, which belong to one
-// Service each; and those with its name, which session affinity shows.
+// claimFrontends removes from the orphans what a declared Service accounts for: its frontends, all frontends at its cluster
+// IPs, as a cluster IP belongs to one Service, and those whose session affinity names it.
 func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 	if len(ports) > 0 {
 		for _, key := range o.byName[service] {

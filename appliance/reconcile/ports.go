@@ -198,7 +198,7 @@ func (l *Loop) takeListeners(list []listener) {
 	l.Changed(slices.Collect(maps.Keys(l.planner.needs.by[resolve.NeedHostPort]))...)
 }
 
-// protocolsOf are the protocols that sockets are known of.
+// protocolsOf are the protocols of listening sockets, by the names that package sockets gives them.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
 // late are the problems of Services at whose node ports, or ports of the host's addresses, programs listen that came later.

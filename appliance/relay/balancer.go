@@ -396,7 +396,7 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 	return loads
 }
 
-// of are the ports of a Service that the kernel redirects clients to; service "": of all Services.
+// of returns the ports of a Service to which the kernel redirects clients, or with "" those of all Services.
 func (f *fronts) of(service string) (ports []*redirected) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -399,7 +399,7 @@ func (k socketKey) name() string {
 	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
 }
 
-// key identifies a listener: a change of it takes a new one.
+// key identifies a listener. A port whose key changes gets another listener.
 type key struct {
 	id, protocol string
 	listen       netip.AddrPort

@@ -284,25 +284,40 @@ func (c *logLimiter) due() (times int, is bool) {
 	return 0, false
 }
 
-// shared is the state that all ports of a Relay use. It has more than 15 fields: limits, counts, buffers and the
-// hand-over to a new process belong to all of them together.
+// shared is the state that all ports of a Relay use.
 type shared struct {
-	log              *slog.Logger
-	limits           limits
-	quotas           *quotas
-	overload         *overload
-	datagrams        *datagrams
-	pump             *pump
-	open             *openCounts
-	lately           recentClients
-	http             *httpproxy.Proxy
-	store            *handover.Store
-	leaving          leaving
-	draining         draining
+	log       *slog.Logger
+	limits    limits
+	quotas    *quotas
+	overload  *overload
+	datagrams *datagrams
+	pump      *pump
+	open      *openCounts
+	lately    recentClients
+	http      *httpproxy.Proxy
+
+	failures
+	replacement
+	lifetime
+}
+
+// failures count what could not be relayed.
+type failures struct {
 	failedConnects   atomic.Int64
-	failedHandshakes atomic.Int64   // with clients and with endpoints
-	clients          sync.WaitGroup // of TCP, and the goroutines that accept them
-	tasks            sync.WaitGroup // the others
+	failedHandshakes atomic.Int64 // with clients and with endpoints
+}
+
+// replacement is the state of the hand-over to the process that replaces this one, and of connections from the one before it.
+type replacement struct {
+	store    *handover.Store
+	leaving  leaving
+	draining draining
+}
+
+// lifetime has the goroutines of a Relay.
+type lifetime struct {
+	clients sync.WaitGroup // of TCP, and the goroutines that accept them
+	tasks   sync.WaitGroup // the others
 	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
 	ctx context.Context
 	end context.CancelCauseFunc
@@ -312,10 +327,10 @@ func newShared(log *slog.Logger, l limits) *shared {
 	ctx, end := context.WithCancelCause(context.Background())
 	return &shared{
 		log: log, limits: l, quotas: newQuotas(&l), datagrams: newDatagrams(), open: newOpenCounts(), http: httpproxy.New(log),
-		overload: &overload{log: log, every: l.logInterval, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}},
-		pump:     &pump{buffers: sync.Pool{New: func() any { return new([chunk]byte) }}, pipes: make(chan *pipe, idlePipes), limit: l.pipes},
-		store:    handover.NewStore(), leaving: leaving{ports: map[*balancer]*leavingPort{}}, draining: newDraining(),
-		ctx: ctx, end: end,
+		overload:    &overload{log: log, every: l.logInterval, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}},
+		pump:        &pump{buffers: sync.Pool{New: func() any { return new([chunk]byte) }}, pipes: make(chan *pipe, idlePipes), limit: l.pipes},
+		replacement: replacement{store: handover.NewStore(), leaving: leaving{ports: map[*balancer]*leavingPort{}}, draining: newDraining()},
+		lifetime:    lifetime{ctx: ctx, end: end},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Task is one of the things that a program does all the time.
+// Task is work that runs as long as the program.
 type Task struct {
 	// Name names the Task in the log and in errors.
 	Name string

@@ -163,7 +163,8 @@ func urgency(state string) int {
 	return slices.Index([]string{wire.ServiceSettling, wire.ServiceWarning, wire.ServiceStale, wire.ServiceFails}, state) + 1
 }
 
-// first are the first Service ports of an order that are wanted, at most so many, and how many more there are. wanted is nil for all.
+// first returns the first Service ports in an order for which wanted holds, most of them at most, and the number of the others. A nil
+// wanted holds for all.
 func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
 	for _, m := range l.topN(by) {
 		switch {

@@ -13,7 +13,7 @@ import (
 type Effect uint8
 
 const (
-	// Nothing: clients are served as it is written.
+	// Nothing: clients are served as the object states.
 	Nothing Effect = iota
 	// Fails: an error keeps clients from being served at a port or an address that was asked for. The Service is not Ready.
 	Fails

@@ -309,7 +309,7 @@ func unlessUpTo(value string, most uint64) string {
 	return fmt.Sprintf("%q is no number up to %d: it has no effect", value, most)
 }
 
-// A Foreign is a label or annotation of an object that asks for what does not happen here.
+// A Foreign is a label or annotation that asks for something svcctl does not do.
 type Foreign struct {
 	Field string // metadata.annotations[service.kubernetes.io/topology-mode]
 	Text  string // what happens instead

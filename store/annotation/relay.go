@@ -150,7 +150,7 @@ func (r *Relay) retries(a map[string]string) int {
 	return n
 }
 
-// readProxyProtocol reads which header endpoints get. That of AWS is about load balancers.
+// readProxyProtocol reads the version of the PROXY header that endpoints get. The annotation of AWS holds for load balancers alone.
 func (r *Relay) readProxyProtocol(svc *object.Service) {
 	a, key := svc.Metadata.Annotations, ProxyProtocol
 	if strings.TrimSpace(a[key]) == "" {

@@ -41,7 +41,7 @@ type haproxyServer struct {
 	maxconn                            string
 }
 
-// server reads server, and dispatch.
+// server reads the statements server, server-template and dispatch.
 func (b *haproxyBackend) server(l haproxyLine) {
 	name, address, params := l.word(1), l.word(2), l.words[min(3, len(l.words)):]
 	switch {

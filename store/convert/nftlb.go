@@ -443,7 +443,7 @@ func (v value) items() (list []value) {
 	return list
 }
 
-// is reports whether there is something.
+// is reports whether the value is present.
 func (v value) is() bool { return v.data != nil }
 
 // text is a text, number or bool as text; "" for all else.

@@ -331,7 +331,7 @@ func packed(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// answer answers with v, or with what an error means to a leaf.
+// answer sends v, or the HTTP status by which a leaf recognizes the error.
 func answer(w http.ResponseWriter, v any, err error) {
 	var held *heldError
 	var away *engine.AwayError

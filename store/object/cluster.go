@@ -436,7 +436,7 @@ type Secret struct {
 	Immutable  *bool             `json:"immutable,omitempty"`
 }
 
-// secretOpaque is the type of a Secret that does not say one.
+// secretOpaque is the default type of a Secret.
 const secretOpaque = "Opaque"
 
 // The type of a Secret with a certificate, and its keys (core/v1 SecretTypeTLS).

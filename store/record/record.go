@@ -310,7 +310,7 @@ func (p *Packed) GetMeta() *object.ObjectMeta {
 	return &object.ObjectMeta{Namespace: p.ref.Namespace, Name: p.ref.Name}
 }
 
-// Packed returns the record of an object with that packed.
+// Packed returns the record with its EndpointSlice in the packed form; records of other kinds stay as they are.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)

@@ -74,7 +74,7 @@ func verdict(s *wire.Status) error {
 // statusText writes the parts of the status page.
 type statusText struct{ output.Page }
 
-// StatusPage is the status for people.
+// StatusPage formats the status as text.
 func StatusPage(s *wire.Status, now time.Time, color, wide bool) string {
 	p := &statusText{output.Page{Color: color}}
 	p.verdict(s, now)

@@ -248,7 +248,7 @@ func trafficOf(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (c
 	return c, wire.ObjectQuery{Namespace: what[0].Namespace, Name: what[0].Name}, err
 }
 
-// connsTable is the connections for people.
+// connsTable formats connections as a table.
 func connsTable(list *wire.Connections, wide bool) string {
 	header := []string{"ID", "SERVICE", "PROTO", "CLIENT", "TO", "ENDPOINT", "STATE"}
 	if wide {
