@@ -443,9 +443,6 @@ func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 	return GotoChain(prefixOnlySYN + to.Chain)
 }
 
-// idleChain names the chain that sets the timeout and goes on to another one.
-func idleChain(t Timeout, next string) string { return t.Name() + "/" + next }
-
 // idleRules returns the rules of a chain whose name begins with a timeout or with the prefix of the
 // rule for SYNs:
 //

@@ -352,7 +352,7 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 		f.shared = append(f.shared, chain)
 	}
 	if idle {
-		chain = idleChain(timeout, chain)
+		chain = timeout.Name() + "/" + chain
 		f.shared = append(f.shared, chain)
 	}
 	return GotoChain(chain).String(), true

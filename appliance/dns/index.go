@@ -41,7 +41,7 @@ type serviceKey struct{ namespace, name string }
 
 func newIndex(cfg *Config) *index {
 	return &index{
-		domain: dns.Fqdn(cfg.Domain), labels: dns.SplitDomainName(cfg.Domain), facts: cfg.facts(), server: &node{},
+		domain: dns.Fqdn(cfg.Domain), labels: dns.SplitDomainName(cfg.Domain), facts: &resolve.Facts{Networks: resolve.Networks{ServiceRanges: cfg.ServiceRanges}}, server: &node{},
 		population: map[string]int{}, owners: map[netip.Addr][]string{},
 	}
 }

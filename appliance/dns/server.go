@@ -242,11 +242,6 @@ type ClientNamespace struct {
 	Namespace string
 }
 
-// facts returns the facts by which endpoints are selected.
-func (c *Config) facts() *resolve.Facts {
-	return &resolve.Facts{Networks: resolve.Networks{ServiceRanges: c.ServiceRanges}}
-}
-
 // byLength sorts namespaces by prefix length, longest first.
 func byLength(all []ClientNamespace) []ClientNamespace {
 	sorted := slices.Clone(all)

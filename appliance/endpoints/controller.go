@@ -159,7 +159,7 @@ func (c *Controller) Forget(batch Batch) {
 
 // Known returns the keys of all Services and Pods that the controller has seen, for a full update.
 func (c *Controller) Known() Changes {
-	known := Changes{Services: c.vips.owners()}
+	known := Changes{Services: slices.Collect(maps.Keys(c.vips.byKey))}
 	known.Services = slices.AppendSeq(known.Services, maps.Keys(c.services))
 	known.Pods = slices.AppendSeq(known.Pods, maps.Keys(c.pods))
 	return known
@@ -484,9 +484,6 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 func (x *addressIndex) keys(addr netip.Addr) []string {
 	return slices.Sorted(slices.Values(x.byAddr[addr]))
 }
-
-// owners returns the keys of all that have an address.
-func (x *addressIndex) owners() []string { return slices.Collect(maps.Keys(x.byKey)) }
 
 // annotationHostAddress lets a Service have an address of the host itself; see package
 // resolve.

@@ -326,9 +326,6 @@ func (q *quarantine) portsOf(key string) []nft.ServicePort {
 // settled notes that all plans are in the kernel.
 func (q *quarantine) settled() { q.applied = map[string]*Service{} }
 
-// suspects are the Services whose plan changed since all plans were last in the kernel.
-func (q *quarantine) suspects() []string { return slices.Sorted(maps.Keys(q.applied)) }
-
 // due are the Services that were left out and are to be tried again now.
 func (q *quarantine) due(now time.Time) []string {
 	if len(q.left) == 0 {
@@ -371,7 +368,7 @@ func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 	if err != nil {
 		return committed{}, errors.Join(cause, err)
 	}
-	suspects := l.planner.quarantine.suspects()
+	suspects := slices.Sorted(maps.Keys(l.planner.quarantine.applied))
 	bad, err := refusedServices(suspects, func(included []string) error {
 		l.planner.progress()
 		out := make(map[string]error, len(suspects))

@@ -153,7 +153,7 @@ const largeWorkspace = 20_000
 
 // free gives a workspace back, with nothing in it that is kept by this.
 func (w *workspace) free() {
-	if w.yaml.nodes.size() > largeWorkspace || len(w.units) > largeWorkspace {
+	if len(w.yaml.nodes.nodes.values) > largeWorkspace || len(w.units) > largeWorkspace {
 		return
 	}
 	w.clear()

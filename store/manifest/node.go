@@ -151,9 +151,6 @@ func (s *nodeStock) reset() {
 	s.openEntries, s.openMembers = s.openEntries[:0], s.openMembers[:0]
 }
 
-// size is for how many nodes there is memory.
-func (s *nodeStock) size() int { return len(s.nodes.values) }
-
 func (s *nodeStock) new(n node) *node {
 	out := &s.nodes.take(1)[0]
 	*out = n

@@ -243,11 +243,6 @@ func (p path) text(isFree func(path) bool) string {
 	return b.String()
 }
 
-// dotted is the path as Kubernetes' decoders write it: all keys after dots.
-func (p path) dotted() string {
-	return p.text(func(path) bool { return false })
-}
-
 // isFreeMapping reports whether the keys of a field are the author's, as those of the maps in
 // store/object. A selector of namespaces is a LabelSelector.
 func (p path) isFreeMapping() bool {
@@ -380,7 +375,7 @@ func JSON(text []byte, limits Limits) (Value, *Problem) {
 	}
 	value := Value{Data: (&treeReader{tree: new(Tree), literal: true}).value(root), Line: 1}
 	for _, f := range s.flaws[:min(len(s.flaws), maxProblems)] {
-		value.Duplicates = append(value.Duplicates, f.path.dotted())
+		value.Duplicates = append(value.Duplicates, f.path.text(func(path) bool { return false }))
 	}
 	return value, nil
 }

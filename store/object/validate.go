@@ -112,7 +112,7 @@ func NameProblems(name string) []string { return dns1123SubdomainProblems(name) 
 func matchProblems(value string, longest int, re *regexp.Regexp, text string) []string {
 	var problems []string
 	if len(value) > longest {
-		problems = append(problems, maxBytesText(longest))
+		problems = append(problems, fmt.Sprintf("must be no more than %d bytes", longest))
 	} else if isPlain(value) {
 		return nil
 	}
@@ -145,8 +145,6 @@ func isPlainSubdomain(value string) bool {
 	}
 	return true
 }
-
-func maxBytesText(n int) string { return fmt.Sprintf("must be no more than %d bytes", n) }
 
 func dns1123LabelProblems(value string) []string {
 	problems := matchProblems(value, maxLabel, dns1123LabelRE, dns1123LabelText)

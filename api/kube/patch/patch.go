@@ -1,11 +1,13 @@
 package patch
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	// The version that the API server of Kubernetes has: in later ones "replace" wants a key that is there.
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -156,4 +158,405 @@ func applyTo(before []byte, operations jsonpatch.Patch) (after []byte, err error
 		}
 	}()
 	return operations.Apply(before)
+}
+
+// The directives of a strategic merge patch: keys that are not fields.
+const (
+	directive       = "$patch" // how to treat the object that contains it
+	directiveDelete = "delete"
+	directiveMerge  = "merge"
+	directiveSwap   = "replace"
+
+	retainKeys = "$retainKeys"               // the only fields to keep
+	setOrder   = "$setElementOrder/"         // followed by the name of a list: its element order
+	deleteFrom = "$deleteFromPrimitiveList/" // followed by the name of a list: the values to delete
+)
+
+// Strategic applies a strategic merge patch: like Merge, but lists with a merge strategy
+// are merged item by item by their merge key, and directives delete, replace or order.
+//
+// In a merged list without an element order, the items of the patch come first, then the
+// others. Items that existed before keep their order.
+func Strategic(live, patch map[string]any, t *schema.Type) (merged map[string]any, err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case *refusal:
+			merged, err = nil, cause
+		default:
+			panic(cause)
+		}
+	}()
+	o, _ := schema.Clone(live).(map[string]any)
+	p, _ := schema.Clone(patch).(map[string]any)
+	return mergeObject(o, p, t), nil
+}
+
+// refuse ends Strategic with an error: a patch is applied as a whole or not at all.
+func refuse(format string, args ...any) { panic(malformed(format, args...)) }
+
+// mergeObject merges a patch into an object; it may modify both. The type is nil if it is
+// unknown.
+func mergeObject(live, patch map[string]any, t *schema.Type) map[string]any {
+	if what, ok := patch[directive]; ok {
+		switch what {
+		case directiveSwap:
+			delete(patch, directive)
+			return patch
+		case directiveDelete:
+			return map[string]any{}
+		}
+		refuse("unknown patch type: %v in map: %v", what, patch)
+	}
+	if live == nil {
+		live = map[string]any{}
+	}
+	retain(live, patch)
+	keys := slices.Sorted(maps.Keys(patch))
+	for _, key := range keys {
+		if name, ok := strings.CutPrefix(key, setOrder); ok {
+			mergeOrdered(live, patch, name, childOf(t, name))
+		}
+	}
+	for _, key := range keys {
+		switch value, ok := patch[key]; {
+		case !ok: // it went with the order of its list
+		case isDirective(key):
+			checkDirective(key)
+		default:
+			mergeField(live, key, value, childOf(t, key))
+		}
+	}
+	for _, key := range keys {
+		if name, ok := strings.CutPrefix(key, deleteFrom); ok {
+			deleteItems(live, name, patch[key])
+		}
+	}
+	return live
+}
+
+func childOf(t *schema.Type, name string) *schema.Type {
+	if t == nil {
+		return nil
+	}
+	return t.Child(name)
+}
+
+// isDirective reports whether a key is a directive.
+func isDirective(key string) bool {
+	return key == directive || key == retainKeys ||
+		strings.HasPrefix(key, strings.TrimSuffix(setOrder, "/")) || strings.HasPrefix(key, strings.TrimSuffix(deleteFrom, "/"))
+}
+
+// checkDirective refuses a list directive without the name of a list.
+func checkDirective(key string) {
+	switch key {
+	case strings.TrimSuffix(setOrder, "/"):
+		refuse("invalid patch format of setElementOrder list")
+	case strings.TrimSuffix(deleteFrom, "/"):
+		refuse("invalid patch format of primitive list")
+	}
+}
+
+// retain follows $retainKeys: it deletes all other fields. The patch may set only fields
+// that it names.
+func retain(live, patch map[string]any) {
+	value, ok := patch[retainKeys]
+	if !ok {
+		return
+	}
+	delete(patch, retainKeys)
+	list, ok := value.([]any)
+	if !ok {
+		refuse("invalid patch format of retainKeys")
+	}
+	keep := map[string]bool{}
+	for _, name := range list {
+		if name, ok := name.(string); ok {
+			keep[name] = true
+		}
+	}
+	for key, value := range patch {
+		if value != nil && !isDirective(key) && !keep[key] {
+			refuse("invalid patch format of retainKeys")
+		}
+	}
+	maps.DeleteFunc(live, func(key string, _ any) bool { return !keep[key] })
+}
+
+// mergeField merges the patch's value of a field.
+func mergeField(live map[string]any, key string, value any, t *schema.Type) {
+	if value == nil {
+		delete(live, key)
+		return
+	}
+	object, isObject := value.(map[string]any)
+	list, isList := value.([]any)
+	beforeObject, wasObject := live[key].(map[string]any)
+	beforeList, wasList := live[key].([]any)
+	switch {
+	case isObject && wasObject:
+		live[key] = mergeObject(beforeObject, object, t)
+	case isList && wasList && t != nil && t.Merge:
+		live[key] = mergeList(beforeList, list, t)
+	case isList && wasList:
+		live[key] = value
+	default: // it has no value of the same form to merge with
+		if plain, keep := strip(value); keep {
+			live[key] = plain
+		} else {
+			delete(live, key)
+		}
+	}
+}
+
+// strip removes directives and nulls from a value that becomes part of the object, and
+// objects with a $patch directive as a whole.
+func strip(value any) (plain any, keep bool) {
+	switch value := value.(type) {
+	case map[string]any:
+		if _, ok := value[directive]; ok {
+			return nil, false
+		}
+		for key, inner := range value {
+			if value[key], keep = strip(inner); !keep || inner == nil || isDirective(key) {
+				delete(value, key)
+			}
+		}
+		return value, true
+	case []any:
+		kept := value[:0]
+		for _, item := range value {
+			if plain, keep := strip(item); keep {
+				kept = append(kept, plain)
+			}
+		}
+		return kept, true
+	}
+	return value, true
+}
+
+// deleteItems removes values from a list of scalars.
+func deleteItems(live map[string]any, name string, values any) {
+	out, ok := values.([]any)
+	if !ok {
+		refuse("invalid patch format of primitive list")
+	}
+	before, ok := live[name].([]any)
+	if !ok {
+		return
+	}
+	gone := map[any]bool{}
+	for _, value := range out {
+		if isScalar(value) {
+			gone[value] = true
+		}
+	}
+	live[name] = slices.DeleteFunc(before, func(item any) bool { return isScalar(item) && gone[item] })
+}
+
+// isScalar reports whether a value is comparable.
+func isScalar(value any) bool {
+	switch value.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return true
+}
+
+// identity returns the key of an item of a merged list: the item itself, or the value of
+// its merge key.
+func identity(item any, mergeKey string) any {
+	o, isObject := item.(map[string]any)
+	switch {
+	case mergeKey == "" && isScalar(item):
+		return item
+	case mergeKey == "" && isObject:
+		refuse("expected a scalar, but received a map")
+	case !isObject && isScalar(item):
+		refuse("expected a map, but received a scalar")
+	case !isObject:
+		panic(&refusal{ErrNotApplicable, "lists of lists are not supported"})
+	}
+	id, ok := o[mergeKey]
+	if !ok {
+		refuse("map: %v does not contain declared merge key: %s", o, mergeKey)
+	}
+	if !isScalar(id) {
+		refuse("the merge key %s of map: %v is no scalar", mergeKey, o)
+	}
+	return id
+}
+
+// places returns the indexes of the items of a list by identity, the first one of
+// duplicates.
+func places(list []any, mergeKey string) map[any]int {
+	at := make(map[any]int, len(list))
+	for i, item := range list {
+		id := identity(item, mergeKey)
+		if _, twice := at[id]; !twice {
+			at[id] = i
+		}
+	}
+	return at
+}
+
+// mergeList merges the items of a patch into a list and orders the result.
+func mergeList(live, patch []any, t *schema.Type) []any {
+	if len(live) == 0 && len(patch) == 0 {
+		return live
+	}
+	left, plain, swapped := followDirectives(live, patch, t.MergeKey)
+	if swapped {
+		places(plain, t.MergeKey) // each has the key
+		return plain
+	}
+	merged := mergeItems(left, plain, t)
+	return order(merged, plain, left, t.MergeKey)
+}
+
+// mergeItems merges the items of a list and of a patch without directives by identity.
+func mergeItems(live, patch []any, t *schema.Type) []any {
+	merged := slices.Clone(live)
+	at := places(merged, t.MergeKey)
+	for _, item := range patch {
+		id := identity(item, t.MergeKey)
+		i, known := at[id]
+		if !known {
+			at[id] = len(merged)
+			added, _ := strip(item)
+			merged = append(merged, added)
+			continue
+		}
+		if before, isObject := merged[i].(map[string]any); isObject {
+			merged[i] = mergeObject(before, item.(map[string]any), t.Elem)
+		}
+	}
+	return merged
+}
+
+// followDirectives removes the items with a directive from a patch, and the items that
+// they delete from the list.
+func followDirectives(live, patch []any, mergeKey string) (left, plain []any, swapped bool) {
+	left, plain = []any{}, []any{}
+	gone := map[any]bool{}
+	for _, item := range patch {
+		o, _ := item.(map[string]any)
+		switch what, ok := o[directive]; {
+		case !ok:
+			plain = append(plain, item)
+		case what == directiveDelete:
+			id := identity(item, mergeKey)
+			gone[id] = true
+		case what == directiveSwap:
+			swapped = true
+		case what == directiveMerge:
+			refuse("merging lists cannot yet be specified in the patch")
+		default:
+			refuse("unknown patch type: %v in map: %v", what, o)
+		}
+	}
+	for _, item := range live {
+		id := identity(item, mergeKey)
+		if !gone[id] {
+			left = append(left, item)
+		}
+	}
+	return left, plain, swapped
+}
+
+// mergeOrdered merges a list field for which the patch sets the element order.
+func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) {
+	wanted, ok := patch[setOrder+name].([]any)
+	if !ok {
+		refuse("invalid patch format of setElementOrder list")
+	}
+	before, isThere := live[name]
+	change, isPatched := patch[name]
+	if !isThere && !isPatched || isPatched && change == nil {
+		return
+	}
+	beforeList, ok1 := before.([]any)
+	changeList, ok2 := change.([]any)
+	if isThere && !ok1 || isPatched && !ok2 {
+		refuse("expected a slice for %s", name)
+	}
+	if t == nil || t.Form != schema.List {
+		refuse("unable to find a list for the json field %q", name)
+	}
+	checkOrder(changeList, wanted, t.MergeKey)
+	merged := beforeList
+	switch {
+	case isPatched && !isThere:
+		plain, _ := strip(changeList)
+		merged = plain.([]any)
+	case isPatched && !t.Merge:
+		merged = changeList
+	case isPatched:
+		left, plain, swapped := followDirectives(beforeList, changeList, t.MergeKey)
+		if merged = plain; !swapped {
+			merged = mergeItems(left, plain, t)
+		}
+	}
+	live[name] = order(merged, wanted, beforeList, t.MergeKey)
+	delete(patch, name)
+}
+
+// checkOrder refuses a patch if its items of a patch are missing from its element order
+// or contradict it.
+func checkOrder(patch, wanted []any, mergeKey string) {
+	if len(patch) == 0 || len(wanted) == 0 {
+		return
+	}
+	next := 0
+	for _, item := range patch {
+		if o, ok := item.(map[string]any); ok && o[directive] != nil {
+			continue
+		}
+		id := identity(item, mergeKey)
+		found := false
+		for ; next < len(wanted) && !found; next++ {
+			found = id == identity(wanted[next], mergeKey)
+		}
+		if !found {
+			refuse("The order in patch list:\n%v\n doesn't match %s list:\n%v\n", patch, strings.TrimSuffix(setOrder, "/"), wanted)
+		}
+	}
+}
+
+// order sorts a merged list: items in wanted in that order, others in their old order.
+// Each of the others goes before the first item after its predecessors that it preceded
+// before.
+func order(merged, wanted, before []any, mergeKey string) []any {
+	rank, old := places(wanted, mergeKey), places(before, mergeKey)
+	type entry struct {
+		item any
+		id   any
+	}
+	var named, others []entry
+	for _, item := range merged {
+		id := identity(item, mergeKey)
+		if _, ok := rank[id]; ok {
+			named = append(named, entry{item, id})
+			continue
+		}
+		others = append(others, entry{item, id})
+		if _, ok := old[id]; !ok {
+			old[id] = len(before) // new, and without a place: behind all others
+		}
+	}
+	slices.SortStableFunc(named, func(a, b entry) int { return cmp.Compare(rank[a.id], rank[b.id]) })
+	slices.SortStableFunc(others, func(a, b entry) int { return cmp.Compare(old[a.id], old[b.id]) })
+	ordered := make([]any, 0, len(merged))
+	for len(named) > 0 && len(others) > 0 {
+		if was, known := old[named[0].id]; known && old[others[0].id] < was {
+			ordered, others = append(ordered, others[0].item), others[1:]
+		} else {
+			ordered, named = append(ordered, named[0].item), named[1:]
+		}
+	}
+	for _, e := range slices.Concat(named, others) {
+		ordered = append(ordered, e.item)
+	}
+	return ordered
 }

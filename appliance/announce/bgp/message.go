@@ -46,10 +46,6 @@ type notification struct {
 	detail        string // the error in words, of one that is sent
 }
 
-func (n *notification) encode() []byte {
-	return serialize(bgp.NewBGPNotificationMessage(n.code, n.subcode, n.data))
-}
-
 // parseHeader reads a header. Its error is sent to the peer.
 func parseHeader(b []byte) (header, error) {
 	refuse := func(subcode uint8, data []byte, format string, args ...any) (header, error) {

@@ -106,7 +106,7 @@ func (s *session) notify(err error) {
 	s.writes.closing = true
 	_ = s.link.SetWriteDeadline(time.Now().Add(lastWords))
 	s.writes.mu.Unlock()
-	_ = s.send(n.encode()) // it goes either way
+	_ = s.send(serialize(bgp.NewBGPNotificationMessage(n.code, n.subcode, n.data))) // it goes either way
 }
 
 // openOf returns our OPEN on a connection.
