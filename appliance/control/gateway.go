@@ -87,8 +87,7 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	return &gateways{
 		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
 		gatewayIndex: gatewayIndex{map[object.Ref]refs{}, map[object.Ref][]object.Ref{}, map[object.Ref]refs{}, map[string]object.Ref{}, map[object.Ref]*served{}},
-		problems:     map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{},
-		programmed: programmed{waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{}, shown: map[string][]gateway.Trouble{}},
+		problems:     map[object.Ref][]resolve.Problem{}, again: refs{}, stuck: refs{}, programmed: programmed{waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{}, shown: map[string][]gateway.Trouble{}},
 	}
 }
 

@@ -93,7 +93,7 @@ type plan struct {
 // Plan plans a Gateway whose class is ours. programmed is set when the dataplane has the generated objects.
 func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p := &plan{objs: objs, gateway: gw, ref: object.RefOf(gw), refs: map[object.Ref]struct{}{}}
-	p.note(classRef(gw.Spec.GatewayClassName))
+	p.note(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName})
 	p.collect()
 	p.checkListeners()
 	p.conflicts()
@@ -104,8 +104,6 @@ func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p.out.Refs = slices.Collect(maps.Keys(p.refs))
 	return p.out
 }
-
-func classRef(name string) object.Ref { return object.Ref{Kind: object.KindGatewayClass, Name: name} }
 
 // note notes that the plan depends on an object.
 func (p *plan) note(ref object.Ref) { p.refs[ref] = struct{}{} }

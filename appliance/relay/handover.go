@@ -179,7 +179,7 @@ func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, as
 	to.conns = append(to.conns, HeldConnection{Client: fd, From: from, Asked: asked, There: HeldWay{Rest: early}})
 }
 
-// port adds a TCP port to what is handed over, with or without connections.
+// port adds a TCP port to the hand-over, with or without connections.
 func (l *leaving) port(p Port, b *balancer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
