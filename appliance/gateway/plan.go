@@ -2,11 +2,16 @@ package gateway
 
 import (
 	"cmp"
+	"fmt"
+	"hash/fnv"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -201,4 +206,333 @@ func byAge(a, b *object.ObjectMeta) int {
 		}
 	}
 	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+}
+
+// maxServiceName bounds the name of a Service, as the value of a label.
+const maxServiceName = 63
+
+// named cuts a name that is too long, and makes it unique by a hash.
+func named(name, unique string) string {
+	if unique == "" && len(name) <= maxServiceName {
+		return name
+	}
+	tail := "-" + hash(name+"\x00"+unique)
+	return strings.TrimRight(name[:min(len(name), maxServiceName-len(tail))], "-.") + tail
+}
+
+func hash(text string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text))
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// ServiceName returns the name of the Service of a Gateway (GEP-1762).
+func ServiceName(gw *object.Gateway) string {
+	return named(strings.ReplaceAll(gw.Metadata.Name, ".", "-")+"-"+strings.ReplaceAll(gw.Spec.GatewayClassName, ".", "-"), "")
+}
+
+// generate makes the objects that serve the Gateway.
+func (p *plan) generate() {
+	name := ServiceName(p.gateway)
+	p.out.Service = p.gateway.Metadata.Namespace + "/" + name
+	ref := object.ServiceRef(p.out.Service)
+	p.note(ref)
+	if o := p.objs.Get(ref); o != nil && !p.objs.IsGenerated(ref) {
+		p.taken = "Service " + ref.Key()
+		return
+	}
+	if p.refused {
+		return
+	}
+	svc := p.service(name, object.TypeLoadBalancer)
+	svc.Spec.AllocateLoadBalancerNodePorts = new(bool)
+	families := p.addresses(svc)
+	done := map[string]bool{}
+	for _, l := range p.listeners {
+		if !l.serves() || done[l.port] {
+			continue
+		}
+		done[l.port] = true
+		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: l.port, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
+		if r := p.firstOf(l); r == nil {
+			for _, family := range families {
+				s := p.slice(svc, group{}, "", family, l, nil)
+				delete(s.Metadata.Annotations, object.AnnotationShare)
+				p.out.Generated = append(p.out.Generated, s)
+			}
+		} else if l.isNamed() {
+			p.lead(svc, l, families)
+		} else {
+			if hosts := p.hostsAt(l.spec.Port); l.spec.Protocol == object.ProtocolHTTP && len(hosts) > 0 {
+				svc.Metadata.Annotations[annotation.HTTPHosts+"."+l.port] = strings.Join(hosts, ",")
+			}
+			p.slices(svc, r, l, families)
+		}
+	}
+	if len(svc.Spec.Ports) > 0 {
+		p.out.Generated = append([]object.Object{svc}, p.out.Generated...)
+	}
+}
+
+// firstOf returns the oldest route of the port of a listener that serves; nil: it has none.
+func (p *plan) firstOf(of *listener) (first *route) {
+	for _, l := range p.listeners {
+		if l.serves() && l.port == of.port && len(l.attached) > 0 {
+			if r := l.attached[0].route; first == nil || slices.Index(p.routes, r) < slices.Index(p.routes, first) {
+				first = r
+			}
+		}
+	}
+	return first
+}
+
+// service makes a Service of the Gateway, without ports.
+func (p *plan) service(name, kind string) *object.Service {
+	svc := &object.Service{
+		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+		Metadata: p.meta(name), Spec: object.ServiceSpec{Type: kind},
+	}
+	svc.Metadata.Annotations = map[string]string{}
+	if infra := p.gateway.Spec.Infrastructure; infra != nil {
+		for key, value := range infra.Annotations {
+			about := strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
+			if kind != object.TypeLoadBalancer {
+				about = about || key == annotation.LoadBalancerIPs || key == object.AnnotationPortRanges || key == annotation.SharingKey
+			}
+			if !about {
+				svc.Metadata.Annotations[key] = value
+			}
+		}
+	}
+	return svc
+}
+
+// meta is the metadata of a generated object.
+func (p *plan) meta(name string) object.ObjectMeta {
+	gw, yes := p.gateway, true
+	meta := object.ObjectMeta{
+		Name: name, Namespace: gw.Metadata.Namespace,
+		Labels: map[string]string{},
+		OwnerReferences: []object.OwnerReference{{
+			APIVersion: object.APIVersionGateway, Kind: object.KindGateway, Name: gw.Metadata.Name, UID: gw.Metadata.UID, Controller: &yes, BlockOwnerDeletion: &yes,
+		}},
+	}
+	if gw.Spec.Infrastructure != nil {
+		maps.Copy(meta.Labels, gw.Spec.Infrastructure.Labels)
+	}
+	meta.Labels[object.LabelGateway], meta.Labels[object.LabelGatewayClass] = named(gw.Metadata.Name, ""), named(gw.Spec.GatewayClassName, "")
+	return meta
+}
+
+// addresses asks for the addresses of the Gateway. It returns the families of its Service, of which the first one stays if it can:
+// a Service with another one has to be made again.
+func (p *plan) addresses(svc *object.Service) (families []string) {
+	wanted, had := []string(nil), p.objs.Families()
+	old, is := p.objs.Get(object.RefOf(svc)).(*object.Service)
+	if is = is && len(old.Spec.IPFamilies) > 0; is {
+		had = old.Spec.IPFamilies
+	}
+	for i := range p.gateway.Spec.Addresses {
+		value := object.Deref(p.gateway.Spec.Addresses[i].Value)
+		addr, err := netip.ParseAddr(value)
+		if err != nil {
+			continue // any address of a pool
+		}
+		wanted = append(wanted, addr.Unmap().String())
+		if family := map[bool]string{false: object.IPv4, true: object.IPv6}[addr.Unmap().Is6()]; !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	if len(wanted) > 0 {
+		if len(families) == 2 && families[0] != had[0] {
+			slices.Reverse(families)
+		}
+		svc.Metadata.Annotations[annotation.LoadBalancerIPs] = strings.Join(wanted, ",")
+	} else if is {
+		families = had[:1] // as a new Service gets, which had others for addresses that are no longer asked for
+	}
+	if len(families) > 0 {
+		svc.Spec.IPFamilies = families
+		policy := []string{object.SingleStack, object.RequireDualStack}[len(families)-1]
+		svc.Spec.IPFamilyPolicy = &policy
+		return families
+	}
+	return had
+}
+
+// lead makes a Service for each route of each listener of a port, and has the relay of the port pass connections on to them by server
+// name.
+func (p *plan) lead(svc *object.Service, first *listener, families []string) {
+	to := map[string]string{} // by name
+	for _, l := range p.listeners {
+		if !l.serves() || l.port != first.port {
+			continue
+		}
+		for _, a := range l.attached {
+			var names []string
+			for _, name := range a.names {
+				if _, taken := to[serverName(name)]; !taken && l.isFor(a, name) {
+					names = append(names, serverName(name))
+				}
+			}
+			if len(names) == 0 {
+				continue // older routes have them all
+			}
+			child := p.child(svc, l, a.route)
+			for _, name := range names {
+				to[name] = child.Metadata.Name
+			}
+			p.out.Generated = append(p.out.Generated, child)
+			p.slices(child, a.route, l, families)
+		}
+	}
+	if len(to) == 0 {
+		return
+	}
+	p.isolate(first, to)
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		pairs = append(pairs, name+"="+to[name])
+	}
+	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+first.port] = strings.Join(pairs, ",")
+}
+
+// isFor reports whether connections to a name go to an attachment: of the routes at the listener that has the most specific hostname
+// of its own, and of those the oldest.
+func (l *listener) isFor(a *attachment, name string) bool {
+	best, rank := a, a.route.rankAt(l, name)
+	for _, other := range slices.Backward(l.attached) {
+		if r := other.route.rankAt(l, name); slices.Contains(other.names, name) && r >= rank {
+			best, rank = other, r
+		}
+	}
+	return best == a
+}
+
+// serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
+func serverName(hostname string) string {
+	if strings.HasPrefix(hostname, "*.") {
+		return "*" + hostname
+	}
+	return cmp.Or(hostname, "*")
+}
+
+// isolate maps each hostname of the port's listeners that no route takes, and every other name, to no Service: requests for them
+// are reset instead of going to a listener with a less specific hostname.
+func (p *plan) isolate(first *listener, to map[string]string) {
+	names := []string{"*"}
+	for _, l := range p.listeners {
+		if l.serves() && l.port == first.port {
+			names = append(names, serverName(l.hostname()))
+		}
+	}
+	for _, name := range names {
+		to[name] = cmp.Or(to[name], "")
+	}
+}
+
+// child makes the Service of a route at a named listener.
+func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
+	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
+	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP)
+	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
+	child.Spec.Ports = []object.ServicePort{{Name: l.port, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
+	describe(child.Metadata.Annotations, l, r)
+	if l.terminates() {
+		var names []string
+		for _, secret := range l.secrets {
+			names = append(names, p.certificate(secret))
+		}
+		child.Metadata.Annotations[object.AnnotationTLSSecret] = strings.Join(names, ",")
+	}
+	return child
+}
+
+// certificate returns the name of a Secret in the namespace of the Gateway: that of another namespace is copied as long
+// as a ReferenceGrant lets it.
+func (p *plan) certificate(ref object.Ref) string {
+	if ref.Namespace == p.gateway.Metadata.Namespace {
+		return ref.Name
+	}
+	name := named(ServiceName(p.gateway), "Secret "+ref.Key())
+	if slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
+		return o.GetTypeMeta().Kind == object.KindSecret && o.GetMeta().Name == name
+	}) {
+		return name
+	}
+	secret := p.objs.Get(ref).(*object.Secret)
+	p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
+	return name
+}
+
+// describe notes what a generated object is of; a nil route is none.
+func describe(annotations map[string]string, l *listener, r *route) {
+	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
+	if r != nil {
+		annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
+	}
+}
+
+// slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.
+func (p *plan) slices(svc *object.Service, r *route, l *listener, families []string) {
+	var out []string
+	for _, g := range r.groups[l.layer4] {
+		for _, family := range families {
+			has := false
+			for _, from := range g.slices {
+				port := portOf(from, g.port)
+				if from.AddressType != family || port == nil || len(from.Endpoints) == 0 {
+					continue
+				}
+				has = true
+				s := p.slice(svc, g, from.Metadata.Name, family, l, r)
+				s.Ports[0].Port, s.Endpoints = port.Port, from.Endpoints
+				for _, key := range []string{object.AnnotationWeight, object.AnnotationCiliumWeight, object.AnnotationPriority} {
+					if value, is := from.Metadata.Annotations[key]; is {
+						s.Metadata.Annotations[key] = value
+					}
+				}
+				p.out.Generated = append(p.out.Generated, s)
+			}
+			if !has { // its share is refused
+				p.out.Generated = append(p.out.Generated, p.slice(svc, g, "", family, l, r))
+			}
+		}
+		if g.service != nil && g.service.Metadata.Annotations[health.AnnotationOut] != "" {
+			out = append(out, g.service.Metadata.Annotations[health.AnnotationOut])
+		}
+	}
+	if len(out) > 0 { // endpoints that are taken out of a backend get no connections of the Gateway either
+		if own := svc.Metadata.Annotations[health.AnnotationOut]; own != "" {
+			out = append([]string{own}, out...)
+		}
+		svc.Metadata.Annotations[health.AnnotationOut] = strings.Join(out, ",")
+	}
+}
+
+// portOf returns the port of a slice that a Service port leads to; nil: the slice has none.
+func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointPort {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if object.Deref(p.Name) == port.Name && cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP) == cmp.Or(port.Protocol, object.ProtocolTCP) && object.Deref(p.Port) != 0 {
+			return p
+		}
+	}
+	return nil
+}
+
+// slice makes an EndpointSlice of a group, without endpoints.
+func (p *plan) slice(svc *object.Service, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
+	name, protocol, number := l.port, l.layer4, l.spec.Port
+	backend, _, _ := strings.Cut(g.name[strings.IndexByte(g.name, '/')+1:], ":")
+	s := &object.EndpointSlice{
+		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
+		Metadata:    p.meta(svc.Metadata.Name + "-" + cmp.Or(backend, "none") + "-" + hash(strings.Join([]string{name, g.name, from, family}, "\x00"))),
+		AddressType: family, Endpoints: []object.Endpoint{},
+		Ports: []object.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}},
+	}
+	s.Metadata.Labels[object.LabelServiceName], s.Metadata.Labels[object.LabelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
+	s.Metadata.Annotations = map[string]string{object.AnnotationShare: fmt.Sprintf("%s=%d", g.name, g.weight)}
+	describe(s.Metadata.Annotations, l, r)
+	return s
 }
