@@ -65,6 +65,8 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	}
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
+	later := slices.DeleteFunc(slices.Clone(d.later.Puts), func(p engine.Pair) bool { return slices.Contains(t.Deletes, p.Key) })
+	t.Puts, t.Deletes = slices.Concat(later, t.Puts), slices.Concat(d.later.Deletes, t.Deletes)
 	t.CompareKey, t.CompareRevision = headKey, d.head
 	var kept []string
 	var err error
@@ -75,11 +77,14 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 		err = d.engine.Commit(t)
 	}
 	d.copies.finish(err)
-	if err != nil {
+	if d.refused = err != nil; err != nil {
 		return err
 	}
-	if d.partial = nil; head >= 0 {
-		d.head = t.Puts[head].Revision
+	d.partial, d.later = nil, engine.Transaction{}
+	for _, pair := range t.Puts {
+		if pair.Key == headKey {
+			d.head = pair.Revision
+		}
 	}
 	if len(kept) > 0 {
 		s.mu.Lock()
@@ -87,6 +92,23 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 		s.pending.files.Kept(kept)
 	}
 	return nil
+}
+
+// laterMost bounds the revisions that no commit has yet. A crash loses them, so those of the next process begin behind them.
+const laterMost = 1_000
+
+// mayWait reports whether a commit may go with the next one, as a crash in between loses nothing: all that it changes are
+// EndpointSlices of files, of which the next process makes the same, as it reads the files again. Their copies wait, too, so that a
+// commit of these is near.
+func (t *transaction) mayWait(changes []*change) bool {
+	s, d := t.s, &t.s.storage
+	if d.shared != nil || d.refused || !d.copies.wait() || t.revision > d.head+laterMost || s.pending.timed().Head != nil || s.pending.staged().Pending() ||
+		len(t.extra.Puts)+len(t.extra.Deletes) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(changes, func(c *change) bool {
+		return c.revision != 0 && (c.ref.Kind != object.KindEndpointSlice || c.old == nil || c.by != nil || c.owner.File == "" || c.owner != c.old.Owner)
+	})
 }
 
 // send commits what other machines share. While it waits for them others may have the state of the writer, and the
@@ -161,7 +183,9 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 	}
-	if err := s.write(out, revision); err != nil {
+	if later := &s.storage.later; t.mayWait(changes) {
+		later.Puts, later.Deletes = append(later.Puts, out.Puts...), append(later.Deletes, out.Deletes...)
+	} else if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
 	result := t.publish(changes, revision, update)
@@ -227,7 +251,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		}
 		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.get(c.ref)))
 	}
-	s.table.pack()
+	s.table.pack(keepWhole)
 	dataplane = s.publishPending(t) || dataplane
 	s.feed.advance(revision, update, dataplane)
 	return result

@@ -357,9 +357,12 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 	for i := range others {
 		r := rand.New(rand.NewPCG(seed, uint64(70+i)))
 		b.s.mu.RLock()
-		since := b.s.feed.journal.Since()
+		from, entries := b.s.feed.journal.Since(), b.s.feed.journal.Entries()
+		if n := r.IntN(len(entries) + 1); n > 0 {
+			from = entries[n-1].Revision
+		}
 		b.s.mu.RUnlock()
-		others[i] = newModel(t, since+r.Uint64N(b.s.Revision()-since+1), all.mayMiss)
+		others[i] = newModel(t, from, all.mayMiss)
 		readers.Go(func() { others[i].pull(b.s, r, done) })
 	}
 	writers.Wait()

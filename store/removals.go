@@ -1,9 +1,295 @@
 package store
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
+	"svcctl.io/svcctl/store/record"
 )
+
+// Dependents are the objects of clients that name an owner by its uid.
+func (s *Store) Dependents(uid string) (list []object.Object) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for ref := range s.table.dependents.of[uid] {
+		if r := s.table.get(ref); r != nil {
+			list = append(list, r.Object)
+		}
+	}
+	slices.SortFunc(list, func(a, b object.Object) int {
+		return strings.Compare(object.RefOf(a).String(), object.RefOf(b).String())
+	})
+	return list
+}
+
+// CollectGarbage removes the objects of clients whose owners are all gone, and what depends on
+// them in turn. Only what has lost an owner since the start is looked at: what names one that
+// never was here, as a manifest that was exported from a cluster may, stays.
+func (s *Store) CollectGarbage() error {
+	for {
+		writes := s.garbage()
+		if len(writes) == 0 {
+			return nil
+		}
+		results, err := s.Write(writes...)
+		if err != nil {
+			s.mu.Lock()
+			for _, w := range writes {
+				s.table.dependents.orphaned[w.Ref] = struct{}{} // it is tried again
+			}
+			s.mu.Unlock()
+			return fmt.Errorf("remove what has lost its owners: %w", err)
+		}
+		var errs []error
+		for i := range results {
+			if e := results[i].Err; e != nil && !errors.Is(e, ErrNotFound) && !errors.Is(e, ErrStale) {
+				errs = append(errs, fmt.Errorf("remove %s, which has lost its owners: %w", writes[i].Ref, e))
+			}
+		}
+		if len(errs) > 0 {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// garbage takes out what has lost an owner, and gives the removals of what has none any more.
+func (s *Store) garbage() (writes []Write) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range s.table.dependents.orphaned {
+		delete(s.table.dependents.orphaned, ref)
+		r := s.table.get(ref)
+		if r == nil || r.Owner != (Owner{}) {
+			continue
+		}
+		meta := r.Object.GetMeta()
+		if meta.DeletionTimestamp == nil && len(meta.OwnerReferences) > 0 && !slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return s.isThere(o, ref.Namespace) }) {
+			writes = append(writes, Write{Ref: ref, Delete: true, UID: meta.UID, By: s.garbageBy(meta)})
+		}
+	}
+	slices.SortFunc(writes, func(a, b Write) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
+	return writes
+}
+
+// isThere reports whether an owner is there: of a namespaced object it is in the same namespace,
+// or in none.
+func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
+	for _, in := range []string{namespace, ""} {
+		r := s.table.get(object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name})
+		if r != nil && r.Object.GetMeta().UID == o.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// garbageBy returns the author of the removal of an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
+func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
+	if s.pending.staged().Pending() {
+		for _, before := range s.pending.staged().Before {
+			if before != nil && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return o.UID == before.Object.GetMeta().UID }) {
+				return garbageOf(s.pending.staged().ID)
+			}
+		}
+	}
+	return garbageCollector
+}
+
+// NamespacesInUse lists the namespaces in use.
+type NamespacesInUse struct {
+	// State is to be given to the next call of Namespaces.
+	State uint64
+	// Files are the namespaces in which files have objects, Clients those in which clients
+	// of the API have some; sorted.
+	Files, Clients []string
+}
+
+// Namespaces returns the namespaces in use now; false when neither they nor any Namespace have changed
+// since the result with the state since. Objects of controllers do not count.
+func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.table.namespaces.state == since {
+		return NamespacesInUse{State: since}, false
+	}
+	return NamespacesInUse{
+		State:   s.table.namespaces.state,
+		Files:   slices.Sorted(maps.Keys(s.table.namespaces.files)),
+		Clients: slices.Sorted(maps.Keys(s.table.namespaces.clients)),
+	}, true
+}
+
+// A Namespace that is deleted stays, going, while there are objects in it, and goes with the
+// last of them. Events are left behind: they pass by themselves, and more may come.
+
+func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
+
+// isGoing reports whether nothing but its content keeps a Namespace.
+func isGoing(r *record.Record) bool {
+	if r == nil || r.Owner.File != "" {
+		return false
+	}
+	meta := r.Object.GetMeta()
+	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
+}
+
+// isPopulated reports whether there are objects in a namespace after the changes settled so far.
+func (t *transaction) isPopulated(namespace string) bool {
+	left := t.s.table.namespaces.keeping[namespace]
+	for ref := range t.last {
+		if ref.Namespace == namespace && keepsNamespace(ref) {
+			left += presence(t.record(ref)) - presence(t.s.table.get(ref))
+		}
+	}
+	return left > 0
+}
+
+// endNamespaces removes the Namespaces whose last objects go with the transaction. It is
+// called when all else is prepared.
+func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
+	var ending []string
+	for _, c := range changes {
+		if c.remove && c.ref.Namespace != "" && isGoing(t.record(namespaceRef(c.ref.Namespace))) {
+			ending = append(ending, c.ref.Namespace)
+		}
+	}
+	if len(ending) == 0 {
+		return nil, nil
+	}
+	slices.Sort(ending)
+	ending = slices.Compact(ending) // to look into one takes as long as the transaction is
+	for _, c := range changes {
+		if c.revision != 0 {
+			t.last[c.ref] = c
+		}
+	}
+	var ends []*change
+	for _, name := range ending {
+		ref := namespaceRef(name)
+		old := t.record(ref)
+		if old == nil || t.isPopulated(name) {
+			continue
+		}
+		end := &change{ref: ref, old: old, owner: old.Owner, remove: true}
+		if err := t.encode(end); err != nil {
+			return nil, err
+		}
+		t.last[ref] = end
+		ends = append(ends, end)
+	}
+	return ends, nil
+}
+
+// namespaceUse counts objects by namespace, of files and of clients. Events do not count: they
+// expire.
+type namespaceUse struct {
+	// state is another number whenever a namespace comes into use or falls out of it, and
+	// whenever a Namespace changes.
+	state uint64
+	// The counts are by namespace: of objects of files, of objects of clients, and of all that keep a
+	// Namespace from going.
+	files, clients, keeping map[string]int
+}
+
+func newNamespaceUse() namespaceUse {
+	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
+}
+
+// move counts a change from one version of an object to another; old is nil for a new one, now for one
+// that goes.
+func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
+	if keepsNamespace(ref) && (old == nil) != (now == nil) {
+		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
+	}
+	if ref.Kind == object.KindNamespace {
+		c.state++
+	}
+	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.Owner == now.Owner {
+		return
+	}
+	if counts := c.of(now); counts != nil && bump(counts, ref.Namespace, 1) == 1 {
+		c.state++
+	}
+	if counts := c.of(old); counts != nil && bump(counts, ref.Namespace, -1) == 0 {
+		c.state++
+	}
+}
+
+// presence is 1 for an object that is there, else 0.
+func presence(r *record.Record) int {
+	if r != nil {
+		return 1
+	}
+	return 0
+}
+
+// bump changes a count, and returns it. A map has no counts of 0.
+func bump(counts map[string]int, namespace string, n int) int {
+	counts[namespace] += n
+	left := counts[namespace]
+	if left == 0 {
+		delete(counts, namespace)
+	}
+	return left
+}
+
+// of returns the counts that an object is in; nil for none.
+func (c *namespaceUse) of(r *record.Record) map[string]int {
+	switch {
+	case r == nil || r.Owner.Controller != "":
+		return nil
+	case r.Owner.File != "":
+		return c.files
+	}
+	return c.clients
+}
+
+func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
+
+// garbageCollector is the author, in the journal, of removals of objects that have lost their owners.
+var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
+
+// dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the
+// uid of that. What files declare and what controllers make is theirs to remove.
+type dependents struct {
+	of map[string]map[object.Ref]struct{}
+	// orphaned has the objects that lost an owner and have not been examined yet.
+	orphaned map[object.Ref]struct{}
+}
+
+// move notes that an object becomes another one; either may be nil.
+func (d dependents) move(ref object.Ref, before, after *record.Record) {
+	if before != nil && before.Owner == (Owner{}) {
+		for _, owner := range before.Object.GetMeta().OwnerReferences {
+			if delete(d.of[owner.UID], ref); len(d.of[owner.UID]) == 0 {
+				delete(d.of, owner.UID)
+			}
+		}
+	}
+	if after != nil && after.Owner == (Owner{}) {
+		for _, owner := range after.Object.GetMeta().OwnerReferences {
+			if d.of[owner.UID] == nil {
+				d.of[owner.UID] = map[object.Ref]struct{}{}
+			}
+			d.of[owner.UID][ref] = struct{}{}
+		}
+	}
+	if before == nil || after != nil && after.Object.GetMeta().UID == before.Object.GetMeta().UID {
+		return
+	}
+	for dependent := range d.of[before.Object.GetMeta().UID] {
+		d.orphaned[dependent] = struct{}{}
+	}
+}
+
+// garbageOf is the garbage collector for a staged set.
+func garbageOf(id string) Caller { return pending.Staged.CallerOf(garbageCollector, id) }
 
 // holdRemovals asks whether what was examined may be removed, and gives what may not.
 func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {

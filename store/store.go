@@ -259,6 +259,9 @@ func (s *Store) load(stored func(*Store) ([]*record.Record, error)) error {
 		return s.writeHead(max(s.numbers.seed, 1))
 	}
 	s.feed.revision, s.storage.head = head[0].Revision, head[0].Revision
+	if s.storage.shared == nil {
+		s.numbers.seed = max(s.numbers.seed, s.feed.revision+laterMost)
+	}
 	marks, err := s.storage.engine.Load(reservedKey)
 	if err != nil {
 		return err
@@ -349,6 +352,8 @@ type storage struct {
 	shared engine.Shared // engine, if other machines write to it; else nil
 	// head is the revision of what the engine has, as a rule that of the store.
 	head    uint64
+	later   engine.Transaction // see mayWait; of pairs with the same key the last one counts
+	refused bool               // the last commit failed
 	partial partial
 	piece   int // see commitInPieces; tests have their own
 	copies  copies

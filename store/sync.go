@@ -448,6 +448,13 @@ type fileCopy struct {
 	hash    manifest.Hash
 }
 
+// wait reports whether some wait for a commit.
+func (c *copies) wait() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending) > 0
+}
+
 func (c *copies) put(path string, file fileCopy) {
 	if c.pending == nil {
 		c.pending = map[string]fileCopy{}

@@ -1,10 +1,14 @@
 package store
 
 import (
+	"cmp"
+	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/index"
@@ -45,8 +49,8 @@ func IsNodeController(owner string) bool {
 // table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
 	records map[object.Ref]*record.Record // packed ones among them, see get
-	// whole are EndpointSlices that are not packed, those that changed last at the end.
-	whole []object.Ref
+	// whole are EndpointSlices that are not packed, those that changed last at the end, and versions before of them.
+	whole []*record.Record
 	packs bool // see Pack
 	index *index.Index
 	lists lists
@@ -110,7 +114,7 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 	}
 	t.records[ref] = r
 	if ref.Kind == object.KindEndpointSlice {
-		t.whole = append(t.whole, ref)
+		t.whole = append(t.whole, r)
 	}
 	if !r.Withheld {
 		t.index.Add(r.Object)
@@ -188,19 +192,19 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
 // keepWhole EndpointSlices stay whole, those that changed last, and packs is whether others are packed during a start; tests have their own.
-// A change packs packAtOnce of them at most, which takes 2 ms.
+// A change packs none, or keepWhole and packAtOnce of them at most, which takes 2 ms: one by one each would take 60 us, with cold caches.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
 
-// pack packs EndpointSlices, unless the store starts. It reports whether there are more. Store.mu must be held.
-func (t *table) pack() (more bool) {
+// pack packs EndpointSlices, unless the store starts or there are fewer than least. It reports whether there are more. Store.mu must be held.
+func (t *table) pack(least int) (more bool) {
 	n := min(len(t.whole)-keepWhole, packAtOnce)
-	if n <= 0 || !t.packs {
+	if n < least || !t.packs {
 		return false
 	}
-	for _, ref := range t.whole[:n] {
-		if r := t.records[ref]; r != nil {
+	for _, r := range t.whole[:n] {
+		if ref := object.RefOf(r.Object); t.records[ref] == r {
 			packed := r.Packed(ref)
 			t.index.Pack(r.Object, packed.Object)
 			t.records[ref] = packed
@@ -217,7 +221,7 @@ func (s *Store) Pack() {
 		s.writer.state.Lock()
 		s.mu.Lock()
 		s.table.packs = true
-		more = s.table.pack()
+		more = s.table.pack(1)
 		s.mu.Unlock()
 		s.writer.state.Unlock()
 	}
@@ -240,4 +244,326 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 // name, or this text in their JSON ("": any).
 func Selected(o object.Object, name, text string) object.Object {
 	return record.Selected(o, name, text)
+}
+
+// Revision returns the revision of the last change.
+func (s *Store) Revision() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.feed.revision
+}
+
+// Revisions returns the revision of the last change, and that of the last change that may affect
+// the dataplane: later ones are of Leases and Events only.
+func (s *Store) Revisions() (accepted, concerning uint64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.feed.revision, s.feed.dataplane
+}
+
+// Changed has a value when a change that Revisions counts was published since the last value was
+// taken out. It is for one reader.
+func (s *Store) Changed() <-chan struct{} { return s.feed.changed }
+
+// Changes returns the changes after a revision, which an earlier ChangeSet gave. For 0, for a
+// revision that is too old, and for one that does not exist yet, All is set.
+func (s *Store) Changes(since uint64) ChangeSet {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.feed.since(since)
+}
+
+// Service returns the objects of a "namespace/name": the Service, nil when there is none or it is
+// withheld (see Open), its EndpointSlices sorted by name, and its Endpoints, nil when there are
+// none. The caller must not change them.
+func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.table.service(key)
+}
+
+// ServiceBy is Service with the EndpointSlices of a controller alone, unless the Service has a selector: others stay packed.
+func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	svc, list, endpoints := s.table.index.Service(key)
+	if svc == nil || len(svc.Spec.Selector) == 0 {
+		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[object.RefOf(o)].Owner.Controller != controller })
+	}
+	return svc, wholeSlices(list), endpoints
+}
+
+// Services are the "namespace/name" of all Services that may be programmed, as of the
+// moment of the call, with the Services; sorted.
+func (s *Store) Services() iter.Seq2[string, *object.Service] {
+	s.mu.RLock()
+	services := s.table.index.Services()
+	s.mu.RUnlock()
+	return inOrder(services)
+}
+
+// inOrder returns the values of a map, sorted by their keys.
+func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, key := range slices.Sorted(maps.Keys(of)) {
+			if !yield(key, of[key]) {
+				return
+			}
+		}
+	}
+}
+
+// ServiceKeys are the "namespace/name" of all that Service answers something for: also of
+// Services that are not there, or withheld, while something is there for them.
+func (s *Store) ServiceKeys() []string {
+	s.mu.RLock()
+	keys := s.table.index.Keys()
+	s.mu.RUnlock()
+	return sortedOnce(keys)
+}
+
+// Pod is the Pod of a "namespace/name", nil when there is none. It may not be changed.
+func (s *Store) Pod(key string) *object.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.table.index.Pod(key)
+}
+
+// Secret is the Secret of a "namespace/name", nil when there is none. It may not be changed.
+func (s *Store) Secret(key string) *object.Secret {
+	namespace, name, _ := strings.Cut(key, "/")
+	o, _ := s.Get(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
+	secret, _ := o.(*object.Secret)
+	return secret
+}
+
+// Pods are the "namespace/name" of all Pods; sorted.
+func (s *Store) Pods() []string {
+	s.mu.RLock()
+	keys := s.table.index.Pods()
+	s.mu.RUnlock()
+	slices.Sort(keys)
+	return keys
+}
+
+// Selected are the Pods of a namespace that have all labels of a selector, by name; none
+// for an empty selector. Its cost is that of the label that the fewest Pods have.
+func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.table.index.Selected(namespace, selector)
+}
+
+// Selecting are the "namespace/name" of the Services whose selector a Pod with these
+// labels matches; sorted.
+func (s *Store) Selecting(namespace string, labels map[string]string) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.table.index.Selecting(namespace, labels)
+}
+
+// Get returns an object, nil when there is none, and its owner. It may not be changed.
+func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.table.get(ref)
+	if r == nil {
+		return nil, Owner{}
+	}
+	return r.Object, r.Owner
+}
+
+// Generated returns the objects that a controller has made, in no order. They may not be changed.
+func (s *Store) Generated(controller string) (all []object.Object) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, r := range s.table.records {
+		if r.Owner.Controller == controller {
+			all = append(all, record.Whole(r.Object))
+		}
+	}
+	return all
+}
+
+// Document is the document of the file that an object belongs to, which may not be
+// changed, and where it is. Without a file there is no path; while the file has not been
+// read since the start, or cannot be read, there is no document.
+func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.table.get(ref)
+	if r == nil {
+		return nil, "", 0
+	}
+	if d := s.declared.document(ref, r.Owner.File); d != nil {
+		return d.Object, r.Owner.File, d.Line
+	}
+	return nil, r.Owner.File, 0
+}
+
+// Location is the file that an object comes from, and the line where it starts there: 0
+// while the file has not been read since the start, by this machine or, if it is of a source, by
+// another one. The path of an object of the API is empty. An object that was generated of a Gateway
+// comes from where that does.
+func (s *Store) Location(ref object.Ref) (path string, line int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.table.get(ref)
+	if r == nil {
+		return "", 0
+	}
+	if of := OwnedByController(r.Object, r.Owner).Of; r.Owner.Controller != "" && of != (object.Ref{}) {
+		if r = s.table.get(of); r == nil {
+			return "", 0
+		}
+		ref = of
+	}
+	line, _ = s.position(ref, r.Owner.File, "")
+	return r.Owner.File, line
+}
+
+// ListPacked is List with objects that may be packed: of them the metadata has the names alone, and Whole returns the object.
+func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
+	s.mu.RLock()
+	list := inNamespace(s.sorted(kind), namespace)
+	revision := s.feed.revision
+	if at == 0 || at == revision {
+		s.mu.RUnlock()
+		return list, revision, nil
+	}
+	entries, err := s.entriesAfter(at)
+	undo := map[object.Ref]journal.Version{}
+	for _, e := range entries {
+		if e.Ref.Kind != kind || namespace != "" && e.Ref.Namespace != namespace {
+			continue
+		}
+		if _, seen := undo[e.Ref]; !seen {
+			undo[e.Ref] = e.Before()
+		}
+	}
+	s.mu.RUnlock()
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %d", err, at)
+	}
+	was, d := make(map[object.Ref]object.Object, len(undo)), journal.Decoder{}
+	for ref, v := range undo {
+		if was[ref], err = d.Decode(ref, v); err != nil {
+			return nil, 0, err
+		}
+	}
+	return replace(list, was), at, nil
+}
+
+// sorted returns all objects of a kind, sorted by namespace and name. Store.mu must be held.
+func (s *Store) sorted(kind string) []object.Object {
+	l := &s.table.lists
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.kinds[kind]
+	switch {
+	case list == nil:
+		list = &kindList{touched: map[object.Ref]struct{}{}}
+		var refs []object.Ref
+		for ref := range s.table.records {
+			if ref.Kind == kind {
+				refs = append(refs, ref)
+			}
+		}
+		slices.SortFunc(refs, record.CompareRefs)
+		list.sorted = make([]object.Object, len(refs))
+		for i, ref := range refs {
+			list.sorted[i] = s.table.records[ref].Object
+		}
+		l.kinds[kind] = list
+	case len(list.touched) > 0:
+		now := make(map[object.Ref]object.Object, len(list.touched))
+		for ref := range list.touched {
+			now[ref] = record.ObjectOf(s.table.records[ref])
+		}
+		list.sorted = replace(list.sorted, now)
+		clear(list.touched)
+	}
+	return list.sorted
+}
+
+// Since gives the age of a Service, "namespace/name", and of what it asks for.
+func (s *Store) Since(key string) record.Since {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.table.get(object.ServiceRef(key)); r != nil {
+		return r.Since()
+	}
+	return record.Since{}
+}
+
+// lists has the sorted objects of the kinds that were listed. They have a lock of their own,
+// because readers bring them up to date.
+type lists struct {
+	mu    sync.Mutex
+	kinds map[string]*kindList
+}
+
+// kindList is the objects of one kind.
+type kindList struct {
+	// sorted is replaced, never changed: readers hold it.
+	sorted []object.Object
+	// touched are the objects that have changed since.
+	touched map[object.Ref]struct{}
+}
+
+// maxTouched bounds the changes that are noted of a short list.
+const maxTouched = 1_000
+
+// touch notes that an object has changed. A list that lags too far behind is forgotten.
+func (l *lists) touch(ref object.Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.kinds[ref.Kind]
+	if list == nil {
+		return
+	}
+	list.touched[ref] = struct{}{}
+	if len(list.touched) > len(list.sorted)/2+maxTouched {
+		delete(l.kinds, ref.Kind)
+	}
+}
+
+func compareNames(a, b *object.ObjectMeta) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// inNamespace is the part of a list that is in one namespace.
+func inNamespace(list []object.Object, namespace string) []object.Object {
+	if namespace == "" {
+		return list
+	}
+	compare := func(o object.Object, namespace string) int { return cmp.Compare(o.GetMeta().Namespace, namespace) }
+	from, _ := slices.BinarySearchFunc(list, namespace, compare)
+	to, _ := slices.BinarySearchFunc(list, namespace+"\x00", compare)
+	return list[from:to:to]
+}
+
+// replace is a sorted list with other versions of some objects; nil removes one. The list
+// itself stays as it is.
+func replace(list []object.Object, versions map[object.Ref]object.Object) []object.Object {
+	if len(versions) == 0 {
+		return list
+	}
+	refs := slices.SortedFunc(maps.Keys(versions), record.CompareRefs)
+	out := make([]object.Object, 0, len(list)+len(refs))
+	for _, ref := range refs {
+		name := &object.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}
+		i, found := slices.BinarySearchFunc(list, name, func(o object.Object, name *object.ObjectMeta) int {
+			return compareNames(o.GetMeta(), name)
+		})
+		out = append(out, list[:i]...)
+		if o := versions[ref]; o != nil {
+			out = append(out, o)
+		}
+		if found {
+			i++
+		}
+		list = list[i:]
+	}
+	return append(out, list...)
 }

@@ -73,7 +73,7 @@ func ScanPairs(pairs []Pair, want func(key string, sum Sum) bool, use func([]Pai
 }
 
 // Transaction has the pairs that are committed together, if the pair at CompareKey was last
-// written at CompareRevision (0: there is no such pair).
+// written at CompareRevision (0: there is no such pair). Deletes come before Puts; of Puts with one key the last one counts.
 type Transaction struct {
 	CompareKey      string
 	CompareRevision uint64

@@ -114,3 +114,22 @@ func TestMemoryFaults(t *testing.T) {
 		}
 	}
 }
+
+// Test1008_of_puts_with_one_key_the_last_one_counts has many pairs in one transaction, several with each key.
+func Test1008_of_puts_with_one_key_the_last_one_counts(t *testing.T) {
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			engine, reopen := e.open(t)
+			tx := Transaction{Deletes: []string{"k0"}}
+			for i := range 100 {
+				tx.Puts = append(tx.Puts, Pair{Key: fmt.Sprint("k", i%3), Revision: uint64(i), Value: fmt.Append(nil, i)})
+			}
+			if err := engine.Commit(tx); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := dump(t, reopen()), "k0@99=99\nk1@97=97\nk2@98=98\n"; got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+		})
+	}
+}

@@ -412,7 +412,7 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 	// In the order of their keys each new pair comes behind the last one. In any other it
 	// moves those behind it, which takes long when a transaction has many.
 	puts := slices.Clone(t.Puts)
-	slices.SortFunc(puts, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(puts, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	if len(puts) > manyPuts {
 		pairs.FillPercent = 1
 	}
