@@ -403,8 +403,7 @@ func (a *assembly) settle(ctx context.Context) {
 	}
 	a.store.Pack()
 	freeMemory()
-	beginCollecting()
-	collectAt(steadyGC())
+	collectSteadily()
 }
 
 // seal marks the files without problems, which the next start need not decode.

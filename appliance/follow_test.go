@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,12 +82,18 @@ func TestMonitorEnds(t *testing.T) {
 	}
 }
 
-// TestStartCollectsLater begins a start, whose first collection of garbage sets GOGC and ends the limit.
+// TestStartCollectsLater begins a start: the first collection of garbage ends the limit, and each one sets GOGC by what is in use, until the
+// start is over.
 func TestStartCollectsLater(t *testing.T) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		t.Skip("the environment sets GOGC or GOMEMLIMIT")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	percent := func() int {
+		is := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(is)
+		return int(is[0].Value.Uint64())
+	}
 	collectLater()
 	if limit := debug.SetMemoryLimit(-1); limit != startRoom {
 		t.Errorf("the limit of the start is %d", limit)
@@ -94,8 +101,26 @@ func TestStartCollectsLater(t *testing.T) {
 	for debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		runtime.GC()
 	}
-	beginCollecting() // after it, if it is under way
-	if percent := debug.SetGCPercent(steadyGC()); percent != startGC {
-		t.Errorf("GOGC is %d after the first collection", percent)
+	if got := percent(); got != 400 {
+		t.Errorf("GOGC is %d with little in use", got)
+	}
+	for _, of := range []struct{ inUse, least, most int }{{60 << 20, 90, 110}, {125 << 20, 50, 65}, {220 << 20, 100, 100}} {
+		much := make([]byte, of.inUse)
+		for got := percent(); got < of.least || got > of.most; got = percent() {
+			runtime.GC()
+		}
+		runtime.KeepAlive(much)
+	}
+	much := make([]byte, 220<<20)
+	runtime.GC()
+	collectSteadily()
+	if got := percent(); got != 25 {
+		t.Errorf("GOGC is %d after the start, with much in use", got)
+	}
+	runtime.KeepAlive(much)
+	runtime.GC()
+	collectOften() // as one that was under way
+	if got := percent(); got != 25 {
+		t.Errorf("GOGC is %d after a collection after the start", got)
 	}
 }
