@@ -313,7 +313,7 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 			return docs
 		}
 	}
-	b.write("backends.yaml", backends(b.L1, b.L2, b.R1))
+	b.write("backends.yaml", backends())
 	b.svcctl.Start()
 	for _, step := range []struct {
 		what    string

@@ -32,13 +32,14 @@ func Test370_least_connection_with_slow_servers(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("web.yaml", b.leastConnection(b.L1, b.L2, b.R1, b.R2))
 	b.svcctl.Start()
-	const fast, rate = time.Second, 40 // connections a second
+	// Several times as long as it takes a busy machine to count them: the shares follow the counts.
+	const fast, every = 3 * time.Second, 75 * time.Millisecond
 	const warm, all = 400, 1200
 	lives := map[string]time.Duration{b.L1.Name: fast, b.L2.Name: 3 * fast, b.R1.Name: fast, b.R2.Name: 3 * fast}
 	b.each(t, func(t *testing.T, b *box, f family) {
 		open := netlab.NewOpenCounts(slices.Collect(maps.Keys(lives))...)
 		var wg sync.WaitGroup
-		tick := time.NewTicker(time.Second / rate)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for i := range all {
 			<-tick.C
