@@ -95,7 +95,7 @@ type rehearsal struct {
 	fork     *store.Store
 	revision uint64 // of the store
 	// before are the objects and problems of the copy as it was.
-	before   map[object.Ref]store.Owned
+	before   map[object.Ref]*store.Owned
 	problems []manifest.Problem
 	held     map[object.Ref]store.Decision
 	began    uint64 // the revision of the copy as it was
@@ -301,15 +301,14 @@ func isIn(file, dir string) bool {
 // changed are the objects that were created, changed or removed, by kind and name, without those that controllers make.
 func (r *rehearsal) changed() []wire.PlannedObject {
 	list := []wire.PlannedObject{}
-	now := r.fork.Everything()
+	now, none := r.fork.Everything(), store.Owned{}
 	for ref, is := range now {
-		was, had := r.before[ref]
-		if had && was.Object == is.Object || is.Owner.Controller != "" {
-			continue
+		did, was := wire.Created, &none
+		if before := r.before[ref]; before != nil {
+			did, was = wire.Configured, before
 		}
-		did := wire.Created
-		if had {
-			did = wire.Configured
+		if was.Object == is.Object || is.Owner.Controller != "" {
+			continue
 		}
 		list = append(list, wire.PlannedObject{Object: ref.String(), Did: did, Values: given(was.Object, is.Object)})
 	}

@@ -448,20 +448,13 @@ func (s *Store) Files() manifest.Files {
 }
 
 // Owned is an object with its owner.
-type Owned struct {
-	Object object.Object
-	Owner  Owner
-}
+type Owned = record.Record
 
 // Everything returns all objects as they are now, which may be packed (see Selected): two that are the same pointer are the same version.
-func (s *Store) Everything() map[object.Ref]Owned {
+func (s *Store) Everything() map[object.Ref]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	all := make(map[object.Ref]Owned, len(s.table.records))
-	for ref, r := range s.table.records {
-		all[ref] = Owned{r.Object, r.Owner}
-	}
-	return all
+	return maps.Clone(s.table.records)
 }
 
 // Held are the objects that no file has a document for any more and that are not removed (Decision).

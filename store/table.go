@@ -288,7 +288,7 @@ func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.En
 	defer s.mu.RUnlock()
 	svc, list, endpoints := s.table.index.Service(key)
 	if svc == nil || len(svc.Spec.Selector) == 0 {
-		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[object.RefOf(o)].Owner.Controller != controller })
+		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[record.RefOf(o)].Owner.Controller != controller })
 	}
 	return svc, wholeSlices(list), endpoints
 }

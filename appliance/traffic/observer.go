@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// minPause is the least time between two looks.
+	// minPause is the least time between two looks, but for the first two: a quarter of it.
 	minPause = time.Second
 	// maxShare is the time between looks, as a multiple of the CPU time of a look and of its consequences
 	// (userShare): 1 % of a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
@@ -93,11 +93,14 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.viewed = true
 	if o.forget == nil {
 		o.forget = time.AfterFunc(forgetAfter, o.drop)
-	} else {
-		o.forget.Reset(forgetAfter)
+	}
+	o.forget.Reset(forgetAfter)
+	age := minPause
+	if o.last != nil && o.last.Since == 0 { // somebody waits for rates
+		age /= 4
 	}
 	o.mu.Unlock()
-	return o.look(minPause, o.due)
+	return o.look(age, o.due)
 }
 
 // record makes a look for the rings, unless a viewer had one made a moment ago. It returns the time to the next one.

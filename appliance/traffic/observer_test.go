@@ -112,8 +112,9 @@ func Test1080_the_first_two_looks_come_at_once(t *testing.T) {
 		}
 	}
 	look(0, 1)
-	look(minPause-1, 1)
+	look(minPause/4-1, 1)
 	look(1, 2)
+	look(minPause-1, 2)
 	look(time.Hour, 3)
 	cost = 100 * time.Millisecond
 	look(time.Hour, 4)

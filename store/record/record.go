@@ -310,6 +310,14 @@ func (p *Packed) GetMeta() *object.ObjectMeta {
 	return &object.ObjectMeta{Namespace: p.ref.Namespace, Name: p.ref.Name}
 }
 
+// RefOf is object.RefOf, which makes the metadata of a packed object.
+func RefOf(o object.Object) object.Ref {
+	if p, is := o.(*Packed); is {
+		return p.ref
+	}
+	return object.RefOf(o)
+}
+
 // Packed returns the record with its EndpointSlice in the packed form; records of other kinds stay as they are.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)

@@ -77,9 +77,7 @@ func (t *Top) Table(now time.Time) string {
 		text = "\x1b[1m" + title + "\x1b[0m\n" + rest
 	}
 	text = head + "\n\n" + text + egressTable(s.Egress)
-	for _, route := range s.Routes {
-		text += output.Printable(route) + "\n"
-	}
+	text += strings.Join(append(s.Routes, ""), "\n")
 	if s.Clients != nil {
 		text += "\n" + clientsTable(s.Clients)
 	}

@@ -47,8 +47,8 @@ func (t *Top) Second(ctx context.Context) error {
 		if err := t.Look(ctx); err != nil {
 			return err
 		}
-		// Looks of the appliance are a second apart at the least.
-		if t.seen.Seconds > 0 && (t.seen.Clients == nil || t.seen.Clients.Counted) || client.Pause(ctx, Every*11/20) != nil {
+		// The first two looks of the appliance are a quarter of a second apart at the least, others a second.
+		if t.seen.Seconds > 0 && (t.seen.Clients == nil || t.seen.Clients.Counted) || client.Pause(ctx, Every*3/20) != nil {
 			return nil
 		}
 	}
