@@ -24,7 +24,7 @@ type ChangeTracker struct {
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
 	leaving
-	begun      map[Frontend]struct{} // where connections may have begun before rules led there
+	begun      map[Frontend]bool // where connections may have begun before rules led there; true: the rules were missing
 	exactPorts exactPorts
 }
 
@@ -33,7 +33,7 @@ const adopted = ""
 
 // NewChangeTracker starts with no Services.
 func NewChangeTracker() *ChangeTracker {
-	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}, begun: map[Frontend]struct{}{}}
+	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}, begun: map[Frontend]bool{}}
 }
 
 // Adopt takes the frontends of the ruleset that is in the kernel at the start. It is called before the first Update. The ruleset
@@ -95,7 +95,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 // changed notes a frontend's new state. known is set when it was there before.
 func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
 	if !known && !l.adopting && flows.Frontend.Protocol == nft.TCP {
-		l.begun[flows.Frontend] = struct{}{}
+		l.begun[flows.Frontend] = false
 	}
 	switch {
 	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && slices.Equal(before.Ended, flows.Ended) && before.Sources.equal(flows.Sources):
@@ -190,7 +190,7 @@ func (l *ChangeTracker) Restored() {
 	for _, ports := range l.services {
 		for i := range ports {
 			for _, fe := range ports[i].Frontends {
-				l.begun[fe] = struct{}{}
+				l.begun[fe] = true
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func (l *ChangeTracker) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left, Begun: l.begun, Flows: l.flows()}
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
-	l.begun, l.left = map[Frontend]struct{}{}, map[leaver]Departed{}
+	l.begun, l.left = map[Frontend]bool{}, map[leaver]Departed{}
 	return work
 }
 

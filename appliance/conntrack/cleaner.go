@@ -503,11 +503,16 @@ type begun struct {
 	next      time.Time              // of the next look; zero: there is none
 }
 
-func (w *begun) add(frontends map[Frontend]struct{}, now time.Time) {
-	for fe := range frontends {
+// add has frontends looked at after rescanDelay, and those whose rules were missing also at once.
+func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
+	for fe, missing := range frontends {
 		w.frontends[fe] = now.Add(rescanDelay)
 		w.ranges.Add(fe)
-		w.next = now
+		if missing {
+			w.next = now
+		} else if w.next.IsZero() {
+			w.next = now.Add(rescanDelay)
+		}
 	}
 }
 
@@ -520,21 +525,19 @@ func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	return served
 }
 
-// done records that every entry was judged at a time.
+// done records that every entry was judged at a time. Each look walks the kernel's whole table, so that the next is for all that came since.
 func (w *begun) done(at time.Time) {
 	if w.next.After(at) { // others came meanwhile
 		return
 	}
-	w.next = time.Time{}
 	for fe, last := range w.frontends {
 		if !last.After(at) {
 			delete(w.frontends, fe)
 			w.ranges.Drop(fe)
-		} else if w.next.IsZero() || last.Before(w.next) {
-			w.next = last
 		}
 	}
-	if w.next.IsZero() {
-		w.frontends = map[Frontend]time.Time{} // one that was emptied keeps its room
+	w.next = at.Add(rescanDelay)
+	if len(w.frontends) == 0 {
+		w.frontends, w.next = map[Frontend]time.Time{}, time.Time{} // a map that was emptied keeps its room
 	}
 }

@@ -199,9 +199,9 @@ type Work struct {
 	NodePorts, Local []netip.Addr
 	Flows            []Flows
 	Departed         map[leaver]Departed
-	// Begun has the frontends to which clients may have begun connections before rules led these to a Service: all if the rules were
-	// missing and have been restored, else the new ones of TCP. Flows has those of other protocols.
-	Begun map[Frontend]struct{}
+	// Begun has the frontends to which clients may have begun connections before rules led these to a Service: all, with true, if the
+	// rules were missing and have been restored, else the new ones of TCP. Flows has those of other protocols.
+	Begun map[Frontend]bool
 }
 
 // sources decide which clients may connect: those that one of them admits; nil: all.

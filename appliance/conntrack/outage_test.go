@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,9 +13,9 @@ import (
 
 // restored is Work after the rules of these frontends were away.
 func restored(frontends ...Frontend) Work {
-	w := Work{NodePorts: []netip.Addr{host}, Begun: map[Frontend]struct{}{}}
+	w := Work{NodePorts: []netip.Addr{host}, Begun: map[Frontend]bool{}}
 	for _, fe := range frontends {
-		w.Begun[fe] = struct{}{}
+		w.Begun[fe] = true
 	}
 	return w
 }
@@ -135,7 +136,7 @@ func TestNewFrontendsOfTCP(t *testing.T) {
 		t.Errorf("at the start: %v", w.Begun)
 	}
 	l.Update(nil, services{"a": port(Drain{}, to(r1), tcp(vip, 80)), "b": port(Drain{}, to(l1), tcp(vip2, 443)), "c": port(Drain{}, to(l1), udp(vip2, 53))})
-	if w := l.Take(); len(w.Begun) != 1 || w.Begun[tcp(vip2, 443)] != struct{}{} {
+	if w := l.Take(); !maps.Equal(w.Begun, map[Frontend]bool{tcp(vip2, 443): false}) {
 		t.Errorf("got %v, want %v", w.Begun, tcp(vip2, 443))
 	}
 	l.Update(nil, services{"b": port(Drain{}, to(r1), tcp(vip2, 443))})
@@ -144,35 +145,64 @@ func TestNewFrontendsOfTCP(t *testing.T) {
 	}
 }
 
-// TestBegunOneAfterTheOther: each frontend has its second look, also if others come before that, and none is kept after it.
+// TestBegunOneAfterTheOther: each frontend has a look after rescanDelay, and one whose rules were missing also at once; looks for new ones are
+// rescanDelay apart, however many come, and none is kept after its last.
 func TestBegunOneAfterTheOther(t *testing.T) {
 	start := time.Now()
-	at := func(after time.Duration) time.Time { return start.Add(after) }
+	at := func(tenths int) time.Time { return start.Add(time.Duration(tenths) * rescanDelay / 10) }
+	forgets := func(a *schedule, tenths int, frontends ...Frontend) {
+		t.Helper()
+		for _, fe := range []Frontend{tcp(vip, 80), tcp(vip2, 443), tcp(vip2, 80)} {
+			entry, want := inState(plain(fe), tcpSynSent), verdict(leave)
+			if slices.Contains(frontends, fe) {
+				want = forget
+			}
+			if got := a.judge(&entry, at(tenths)); got != want {
+				t.Errorf("at %d: an entry of %v has verdict %d, want %d", tenths, fe, got, want)
+			}
+		}
+	}
+	looks := func(a *schedule, tenths int) {
+		t.Helper()
+		_, next := a.due(at(tenths).Add(-1))
+		if tenths < 0 {
+			_, next = a.due(at(1000))
+		}
+		if want := at(tenths); tenths < 0 && !next.IsZero() || tenths >= 0 && !next.Equal(want) {
+			t.Errorf("the next look is after %v, want %v", next.Sub(start), want.Sub(start))
+		}
+	}
+
 	a := newSchedule()
-	first, second := inState(plain(tcp(vip, 80)), tcpSynSent), inState(plain(tcp(vip2, 443)), tcpSynSent)
 	a.add(restored(tcp(vip, 80)), at(0))
+	looks(a, 0)
+	forgets(a, 0, tcp(vip, 80))
 	a.done(nil, at(0))
-	a.add(restored(tcp(vip2, 443)), at(rescanDelay/2))
-	for _, after := range []time.Duration{rescanDelay / 2, rescanDelay, rescanDelay * 3 / 2} {
-		_, next := a.due(at(after - 1))
-		if !next.Equal(at(after)) {
-			t.Errorf("the look after %v is after %v", after, next.Sub(start))
-		}
-		want := verdict(forget)
-		if after > rescanDelay {
-			want = leave
-		}
-		if got := a.judge(&first, next); got != want {
-			t.Errorf("after %v the first has verdict %d, want %d", after, got, want)
-		}
-		if got := a.judge(&second, next); got != forget {
-			t.Errorf("after %v the second has verdict %d", after, got)
-		}
-		a.done(nil, next)
-	}
-	if _, next := a.due(at(time.Hour)); !next.IsZero() || a.judge(&second, at(time.Hour)) != leave {
-		t.Errorf("a look is left, at %v", next)
-	}
+	a.add(restored(tcp(vip2, 443)), at(5))
+	looks(a, 5)
+	forgets(a, 5, tcp(vip, 80), tcp(vip2, 443))
+	a.done(nil, at(5))
+	looks(a, 15)
+	forgets(a, 15, tcp(vip, 80), tcp(vip2, 443))
+	a.done(nil, at(15))
+	looks(a, -1)
+	forgets(a, 1000)
+
+	a = newSchedule()
+	a.add(Work{Begun: map[Frontend]bool{tcp(vip, 80): false}}, at(0))
+	a.add(Work{Begun: map[Frontend]bool{tcp(vip2, 443): false}}, at(9))
+	looks(a, 10)
+	forgets(a, 10, tcp(vip, 80), tcp(vip2, 443))
+	a.done(nil, at(10))
+	a.add(Work{Begun: map[Frontend]bool{tcp(vip2, 80): false}}, at(11))
+	looks(a, 20)
+	forgets(a, 20, tcp(vip2, 443), tcp(vip2, 80))
+	a.done(nil, at(20))
+	looks(a, 30)
+	forgets(a, 30, tcp(vip2, 80))
+	a.done(nil, at(30))
+	looks(a, -1)
+	forgets(a, 1000)
 }
 
 // TestExpect: a connection to an endpoint that serves from the commit on is not taken for
