@@ -87,6 +87,10 @@ func optionsOf(opts []Option) options {
 	return o
 }
 
+// again is how long a question over SCTP waits for its answer before it is repeated, as the kernel repeats a SYN: a busy machine
+// drops packets. It is longer than silence, so a question that expects no answer is asked once.
+const again = 3 * time.Second
+
 // Ask sends one question over "tcp", "udp" or "sctp" and gives the answer. Every
 // error is a *Failure.
 func (h *Host) Ask(network string, to netip.AddrPort, opts ...Option) (Reply, error) {
@@ -187,12 +191,24 @@ func (h *Host) exchange(kind, protocol int, to netip.AddrPort, o options,
 	if err := s.SetDeadline(start.Add(o.timeout)); err != nil {
 		return fail(err)
 	}
-	if _, err := s.Write(question(s.local)); err != nil {
+	repeats := protocol == unix.IPPROTO_SCTP && o.timeout > again
+	ask := func() error {
+		if _, err := s.Write(question(s.local)); err != nil || !repeats {
+			return err
+		}
+		return s.SetReadDeadline(time.Now().Add(again))
+	}
+	if err := ask(); err != nil {
 		return fail(err)
 	}
 	buf := make([]byte, maxDatagram)
 	for {
 		n, err := s.Read(buf)
+		if repeats && errors.Is(err, os.ErrDeadlineExceeded) && time.Since(start) < o.timeout {
+			if err = ask(); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return fail(err)
 		}

@@ -3,6 +3,7 @@ package netlab
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 )
@@ -82,6 +83,23 @@ func TestAsk(t *testing.T) {
 			if reply != want {
 				t.Errorf("%s %s: got %v, want %v", network, vip, reply, want)
 			}
+		}
+	}
+}
+
+// The first question over SCTP is lost.
+func TestAskAgain(t *testing.T) {
+	t.Parallel()
+	s := newProved(t)
+	for n, vip := range vips("1") {
+		family, daddr := []string{"ip", "ip6"}[n], vip.String()
+		s.GW1.LoadNft("table " + family + " once { chain pre { type filter hook prerouting priority raw; " + family + " daddr " + daddr +
+			" meta l4proto sctp limit rate 1/day burst 1 packets counter drop; }; }")
+		if reply, err := s.EXT.Ask("sctp", netip.AddrPortFrom(vip, 53), Within(time.Minute)); err != nil || reply.Server != "L1" {
+			t.Errorf("%s: %v, %v, want an answer by L1", vip, reply, err)
+		}
+		if rules := s.GW1.Nft("list", "table", family, "once"); !strings.Contains(rules, "counter packets 1 ") {
+			t.Errorf("%s: no question was lost:\n%s", vip, rules)
 		}
 	}
 }
