@@ -65,11 +65,15 @@ func serveChecks(text string) error {
 	return nil
 }
 
-func costOf(s prober.Stats, kind health.Kind) (c checksCost) {
+// processCPU is the CPU time of this process so far.
+func processCPU() time.Duration {
 	var used syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // of this process it does not fail
-	c.At = time.Now()
-	c.CPU = time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+func costOf(s prober.Stats, kind health.Kind) (c checksCost) {
+	c.At, c.CPU = time.Now(), processCPU()
 	status, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(status)) {
 		if value, is := strings.CutPrefix(line, "VmRSS:"); is {
