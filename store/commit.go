@@ -65,8 +65,7 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	}
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
-	later := slices.DeleteFunc(slices.Clone(d.later.Puts), func(p engine.Pair) bool { return slices.Contains(t.Deletes, p.Key) })
-	t.Puts, t.Deletes = slices.Concat(later, t.Puts), slices.Concat(d.later.Deletes, t.Deletes)
+	t.Puts, t.Deletes = append(without(slices.Clone(d.later.Puts), t.Deletes), t.Puts...), slices.Concat(d.later.Deletes, t.Deletes)
 	t.CompareKey, t.CompareRevision = headKey, d.head
 	var kept []string
 	var err error
@@ -92,6 +91,12 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 		s.pending.files.Kept(kept)
 	}
 	return nil
+}
+
+// without returns the pairs but those that are deleted, as the oldest entries of the journal may be before any commit has them. It changes puts.
+func without(puts []engine.Pair, deletes []string) []engine.Pair {
+	gone := slices.Sorted(slices.Values(deletes))
+	return slices.DeleteFunc(puts, func(p engine.Pair) bool { _, is := slices.BinarySearch(gone, p.Key); return is })
 }
 
 // laterMost bounds the revisions that no commit has yet. A crash loses them, so those of the next process begin behind them.
@@ -184,7 +189,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		}
 	}
 	if later := &s.storage.later; t.mayWait(changes) {
-		later.Puts, later.Deletes = append(later.Puts, out.Puts...), append(later.Deletes, out.Deletes...)
+		later.Puts, later.Deletes = append(without(later.Puts, out.Deletes), out.Puts...), append(later.Deletes, out.Deletes...)
 	} else if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}

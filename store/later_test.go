@@ -3,11 +3,14 @@ package store
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -197,5 +200,173 @@ func Test1009_a_crash_before_the_commit_of_endpoints(t *testing.T) {
 				t.Errorf("a watch from what was stored: %v, %v", events, err)
 			}
 		})
+	}
+}
+
+// wantStored has the engine hold what the store has: the objects, the revision, and the entries of the journal and no others.
+func (b *box) wantStored() {
+	b.t.Helper()
+	var entries, stored []string
+	for _, e := range b.s.feed.journal.Entries() {
+		entries = append(entries, journal.Key(e.Revision))
+	}
+	all, err := b.engine.Load("")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, pair := range all {
+		if strings.HasPrefix(pair.Key, journalPrefix) {
+			stored = append(stored, pair.Key)
+		}
+	}
+	if !slices.Equal(entries, stored) {
+		b.t.Errorf("%d entries of the journal are stored, want %d", len(stored), len(entries))
+	}
+	other := &box{t: b.t, engine: engine.NewMemory(), cfg: b.cfg}
+	if err := other.engine.Commit(engine.Transaction{CompareKey: headKey, Puts: all}); err != nil {
+		b.t.Fatal(err)
+	}
+	if other.open(); objects(other.s) != objects(b.s) || other.s.Revision() != b.s.Revision() {
+		b.t.Errorf("at %d the engine has\n%s\nwant at %d\n%s", other.s.Revision(), objects(other.s), b.s.Revision(), objects(b.s))
+	}
+}
+
+// Test1010_the_journal_drops_what_no_commit_has makes more changes than the journal keeps before a commit, and one that empties it.
+func Test1010_the_journal_drops_what_no_commit_has(t *testing.T) {
+	for name, most := range map[string]journal.Bounds{"entries": {Entries: 4, Bytes: 1 << 20}, "bytes": {Entries: 100, Bytes: 2000}, "none": {Entries: 100, Bytes: 1}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			b.change("s.yaml", endpointFile(1))
+			b.flush()
+			b.bound(most)
+			commits := b.engine.Commits()
+			for i := range 12 {
+				b.change("s.yaml", endpointFile(2+i))
+			}
+			if now := b.engine.Commits(); now != commits {
+				t.Errorf("%d commits of changes of endpoints", now-commits)
+			}
+			b.flush()
+			b.wantStored()
+		})
+	}
+}
+
+// Test1011_random_changes_and_crashes changes, moves and removes EndpointSlices in files, has clients write, fills the disk, exports and
+// crashes, in a random order. No revision ever stands for two states: a list at one has what it had, or gets 410, over all restarts. Revisions
+// that a crash lost get 410 at once, and after a commit the engine has what the store has.
+func Test1011_random_changes_and_crashes(t *testing.T) {
+	for seed := range uint64(40) {
+		if changeAtRandom(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func changeAtRandom(t *testing.T, r *rand.Rand) {
+	b, full := newBox(t), false
+	most := journal.Bounds{Entries: 5 + r.IntN(30), Bytes: 3000 << (r.IntN(2) * 8), Recent: 3}
+	b.bound(most)
+	listed := func(at uint64) (text string, err error) {
+		list, _, err := b.s.List(object.KindEndpointSlice, "", at)
+		for _, o := range list {
+			text += jsonOf(o) + "\n"
+		}
+		return text, err
+	}
+	newest, states := b.s.Revision(), map[uint64]string{}
+	done := func(what string, err error) {
+		if err != nil && !(full && errors.Is(err, engine.ErrNoSpace)) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	sync := func() {
+		before := b.s.Revision()
+		result, err := b.s.SyncFiles(manifest.FilesOf(b.files))
+		done("sync", err)
+		if b.check(); err == nil && result.Revision != before && result.Revision-uint64(result.Changes) < newest {
+			t.Errorf("revision %d of %d changes follows on %d", result.Revision, result.Changes, newest)
+		}
+	}
+	slice := func(n, service int) string {
+		return fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: x%d, labels: {kubernetes.io/service-name: s%d}}\n"+
+			"addressType: IPv4\nendpoints: [{addresses: [10.0.0.%d]}]\n", n, service, 1+r.IntN(3))
+	}
+	for range 60 {
+		file := r.IntN(3)
+		path := fmt.Sprint(file, ".yaml")
+		switch op := r.IntN(18); op {
+		case 0:
+			b.keep(path, "")
+			sync()
+		case 1:
+			_, err := b.put(document(t, fmt.Sprintf("api%d {ports: [{port: %d}]}", r.IntN(3), 1+r.IntN(1000))))
+			done("a client's Service", err)
+		case 2:
+			for ref, of := range b.s.Everything() {
+				if ref.Kind == object.KindEndpointSlice {
+					o := object.DeepCopy(of.Whole().Object)
+					o.GetMeta().Labels["client"] = fmt.Sprint(r.IntN(5))
+					_, err := b.put(o)
+					done("a client's label", err)
+					break
+				}
+			}
+		case 3, 4:
+			done("flush", b.s.LastGood().Flush())
+		case 5, 6:
+			b.engine.Inject(nil)
+			full = false
+			b.now = b.now.Add(time.Duration(r.IntN(3)-1) * time.Hour)
+			b.restart()
+			b.bound(most)
+			for lost := range states {
+				if _, err := b.s.Events(lost, 0); lost > b.s.Revision() && !errors.Is(err, ErrExpired) {
+					t.Errorf("a watch from %d at %d: %v", lost, b.s.Revision(), err)
+				}
+			}
+			if r.IntN(2) == 0 { // it has changed since
+				b.keep(path, slice(1, 1))
+			}
+			sync()
+		case 7:
+			if full = !full; full {
+				b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+				break
+			}
+			b.engine.Inject(nil)
+			sync()
+		case 8:
+			_, _, err := b.s.everything()
+			done("export", err)
+		default:
+			text := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {ports: [{port: 80}]}\n", file)
+			if r.IntN(8) == 0 {
+				text = ""
+			}
+			for n := range 3 {
+				if r.IntN(10) > 0 {
+					text += slice(n+file*2, file)
+				}
+			}
+			b.keep(path, text)
+			sync()
+		}
+		now := b.s.Revision()
+		if now >= newest {
+			is, err := listed(0)
+			if was, has := states[now]; err != nil || has && was != is {
+				t.Errorf("revision %d is\n%s\nand was\n%s\n%v", now, is, was, err)
+			}
+			newest, states[now] = now, is
+		}
+		for at, was := range states {
+			if is, err := listed(at); err == nil && is != was || err != nil && !errors.Is(err, ErrExpired) {
+				t.Errorf("at %d there is\n%s\nand was\n%s\n%v", at, is, was, err)
+			}
+		}
+		if len(b.s.storage.later.Puts) == 0 && !full {
+			b.wantStored()
+		}
 	}
 }

@@ -323,8 +323,7 @@ func (l LastGood) flushSome() (more bool, err error) {
 	s := l.s
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
-	more = s.storage.copies.take()
-	return more, s.write(engine.Transaction{}, s.feed.revision)
+	return s.storage.copies.take(), s.write(engine.Transaction{}, s.feed.revision)
 }
 
 // A seal is kept beside the last good copy of a file. It records that the objects of exactly this text
