@@ -204,16 +204,13 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 // among the changes more than once.
 func addObjects(out *engine.Transaction, changes []*change, revision uint64, repeated bool) {
 	out.Puts = slices.Grow(out.Puts, len(changes)+1)
-	seen := map[object.Ref]struct{}{}
+	seen := map[object.Ref]bool{}
 	for _, c := range slices.Backward(changes) {
-		if c.revision == 0 {
-			continue
-		}
-		if _, later := seen[c.ref]; later {
+		if c.revision == 0 || seen[c.ref] {
 			continue
 		}
 		if repeated {
-			seen[c.ref] = struct{}{}
+			seen[c.ref] = true
 		}
 		if c.remove {
 			out.Deletes = append(out.Deletes, record.Key(c.ref))

@@ -34,6 +34,9 @@ func fill(t testing.TB, f *File, commits, pairs int) {
 // Whatever byte of the file changes: it is refused, or what is read is what was written
 // and can be written to.
 func TestEveryFlippedByteIsFoundOrHarmless(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens a file thousands of times")
+	}
 	for _, test := range []struct {
 		name           string
 		commits, pairs int
