@@ -94,7 +94,7 @@ screenshots: deps build ## pictures of each page of the dashboard, light and dar
 	SVCCTL_SCREENSHOTS=$(CURDIR)/bin/screenshots; export SVCCTL_SCREENSHOTS; $(BROWSER) -run Screenshots .
 
 test-unit: ## the tests that need no rights and no programs, within a minute
-	go test -short ./...
+	go test -short -vet=off -p 8 ./...
 
 TIMES ?= 5
 busy: ## make test TIMES (5) times beside LOOPS (16) busy loops; also each failure that a second run forgives (root or sudo)

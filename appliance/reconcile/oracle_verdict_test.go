@@ -30,6 +30,9 @@ const verdictWorlds = 200
 // port that the Service asks for; the Reason of a Service that is not Ready is true.
 func Test835_verdict_agrees_with_packets(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for half a minute")
+	}
 	first, count := fromEnv("SEED", 1), fromEnv("COUNT", verdictWorlds)
 	met, found := map[string]int{}, map[string]int{}
 	for seed := first; seed < first+count; seed++ {

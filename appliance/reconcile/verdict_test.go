@@ -135,6 +135,9 @@ const elsewhere = `EndpointsNotRead EndpointsStale EndpointsEmpty NoSuchPort Fai
 // Test817_doors_agree: each condition is made and repaired, and status, wait, apply --wait, explain, the dashboard, the
 // metrics, the alert rules and the conditions of the object never disagree on whether the Service answers.
 func Test817_doors_agree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the program for each state")
+	}
 	program, err := netlab.Build(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -165,6 +165,9 @@ func Test980_consul_instances(t *testing.T) {
 }
 
 func Test981_consul_failures_are_no_answers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for half a minute")
+	}
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("shared=%v", shared), func(t *testing.T) {
 			agents(t, func(t *testing.T, a *agent) {

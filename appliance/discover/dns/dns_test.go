@@ -176,6 +176,9 @@ func Test988_dns_records(t *testing.T) {
 }
 
 func Test989_dns_failures_are_no_answers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for half a minute")
+	}
 	s := newScript(t)
 	var many, want []string
 	for i := range 3000 {

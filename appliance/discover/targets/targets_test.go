@@ -141,6 +141,9 @@ func Test986_targets_behind_links(t *testing.T) {
 }
 
 func Test986_targets_of_a_URL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for half a minute")
+	}
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "secret\n")
 	var mu sync.Mutex
