@@ -225,8 +225,9 @@ func atCollection() { runtime.AddCleanup(new([64]byte), func(set func()) { set()
 func collectOften() {
 	collecting.Lock()
 	defer collecting.Unlock()
-	if starting {
-		setGC(min(max(startRoom*100/heapInUse(), min(heapInUse()>>21, 100), 50), 400))
+	if inUse := heapInUse(); starting {
+		// inUse>>21 is half of the MiB in use: 64 % at 128 MiB, 100 % from 200 MiB on.
+		setGC(min(max(startRoom*100/inUse, min(inUse>>21, 100), 50), 400))
 		atCollection()
 	}
 }

@@ -54,8 +54,7 @@ func (s *Store) look() (end func()) {
 // The state of the writer must be held, and its turn for what other machines share.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	d := &s.storage
-	head := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey })
-	if d.shared != nil && head >= 0 {
+	if head := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); d.shared != nil && head >= 0 {
 		t.CompareKey, t.CompareRevision = headKey, d.head
 		if err := s.send(t); err != nil {
 			return err
@@ -65,7 +64,9 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	}
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
-	t.Puts, t.Deletes = append(without(slices.Clone(d.later.Puts), t.Deletes), t.Puts...), slices.Concat(d.later.Deletes, t.Deletes)
+	if len(d.later.Puts) > 0 { // else a start would copy its puts, and a large removal sort its deletions
+		t.Puts, t.Deletes = append(without(slices.Clone(d.later.Puts), t.Deletes), t.Puts...), slices.Concat(d.later.Deletes, t.Deletes)
+	}
 	t.CompareKey, t.CompareRevision = headKey, d.head
 	var kept []string
 	var err error
