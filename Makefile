@@ -55,7 +55,7 @@ SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance
 	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/soak ./appliance/simulate ./nft
 LONG = ^Test(069|100|136|336|338|362|370|430|617|670|740|803|858|951|976|979|1033|1034|1050|1053|1097|1098|1099|Constant|K19|Storm)_
 # Those with a thousand new connections a second are last, with nothing beside them.
-ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[a-z]+UnderLoad|K01_healingTime)$$
+ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[A-Za-z]+UnderLoad|K01_healingTime)$$
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
