@@ -213,3 +213,34 @@ func TestMachineFlaps(t *testing.T) {
 		t.Errorf("after a calm: back after %v", got)
 	}
 }
+
+// The reason of a Target that is down follows its failures, and one that passes or fails once for another reason does not change it.
+func TestWhyItIsDown(t *testing.T) {
+	m := NewMachine(Check{Kind: TCP, Interval: time.Minute, Timeout: time.Second, Rise: 2, Fall: 2}, Down, Past{}, 0)
+	for i, step := range []struct {
+		why     string // "": it passes
+		changed bool
+		want    string
+	}{
+		{"no route", true, "no route"}, // before it was not known
+		{"refused", false, "no route"},
+		{"no route", false, "no route"},
+		{"refused", false, "no route"},
+		{"", false, "no route"},
+		{"refused", false, "no route"},
+		{"expired", true, "expired"},
+		{"expired", false, "expired"},
+		{"", false, "expired"},
+		{"", true, "expired"}, // up
+		{"silent", false, "expired"},
+		{"refused", true, "refused"},
+	} {
+		r := Result{Outcome: Refused, Why: step.why}
+		if step.why == "" {
+			r.Outcome = Pass
+		}
+		if _, changed := m.Observe(time.Duration(i)*time.Second, r); changed != step.changed || m.Verdict(time.Time{}).Why != step.want {
+			t.Errorf("step %d, %+v: changed: %t, %+v", i, step, changed, m.Verdict(time.Time{}))
+		}
+	}
+}

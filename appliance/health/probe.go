@@ -201,7 +201,7 @@ type Dead struct {
 
 // DeadOf is the Dead of a verdict that is Down.
 func DeadOf(v Verdict) Dead {
-	return Dead{Refuses: v.Last.Outcome == Refused && v.Last.Why == "connection refused", Why: v.Last.Why, Since: v.Since}
+	return Dead{Refuses: v.Why == "connection refused", Why: v.Why, Since: v.Since}
 }
 
 // Waits before the next probe while the state of a Target may change, in place of the interval.
@@ -233,6 +233,10 @@ type Machine struct {
 	// failures and passes came in a row at last; one of them is 0.
 	failures, passes int
 	last             Result
+	// why is the reason for which the Target is down: that of its fall, and after two failures in a row with other reasons the second of
+	// these. others counts them.
+	why    string
+	others int
 	// since is the begin of the state, -1 if before this process; passing the begin of the row of
 	// passes.
 	since, passing time.Duration
@@ -262,7 +266,7 @@ func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
 }
 
 // Observe takes the result of a probe that ended now. It returns how long to wait before the next
-// one, and whether the state changed.
+// one, and whether the state changed, or the reason for which the Target is down.
 func (m *Machine) Observe(now time.Duration, r Result) (next time.Duration, changed bool) {
 	if r.Outcome == Void {
 		// The last result stays, so that "why" still speaks of the endpoint.
@@ -272,14 +276,14 @@ func (m *Machine) Observe(now time.Duration, r Result) (next time.Duration, chan
 	if r.Outcome == Pass {
 		return m.pass(now)
 	}
-	return m.fail(now, r.Outcome)
+	return m.fail(now, r)
 }
 
 func (m *Machine) pass(now time.Duration) (next time.Duration, changed bool) {
 	if m.passes == 0 {
 		m.passing = now
 	}
-	m.passes, m.failures, m.assumed = m.passes+1, 0, false
+	m.passes, m.failures, m.others, m.assumed = m.passes+1, 0, 0, false
 	switch {
 	case m.state == Up:
 		if m.past.State == Down {
@@ -295,16 +299,22 @@ func (m *Machine) pass(now time.Duration) (next time.Duration, changed bool) {
 	return m.check.Interval, true
 }
 
-func (m *Machine) fail(now time.Duration, o Outcome) (next time.Duration, changed bool) {
+func (m *Machine) fail(now time.Duration, r Result) (next time.Duration, changed bool) {
 	m.failures, m.passes = m.failures+1, 0
+	if m.others++; r.Why == m.why {
+		m.others = 0
+	}
 	if m.state == Down {
-		return m.check.Interval, false
+		if changed = m.others > 1 || m.why == "" && m.others > 0; changed {
+			m.why, m.others = r.Why, 0
+		}
+		return m.check.Interval, changed
 	}
 	if m.failures < m.check.Fall {
 		switch {
 		case m.check.Kind == UDP:
 			return m.within(UDPSpacing), false
-		case o == Silent:
+		case r.Outcome == Silent:
 			return 0, false
 		}
 		return m.within(afterRefusal), false
@@ -312,6 +322,7 @@ func (m *Machine) fail(now time.Duration, o Outcome) (next time.Duration, change
 	if m.state == Up {
 		m.fell(now)
 	}
+	m.why, m.others = r.Why, 0
 	m.enter(Down, now)
 	return m.check.Interval, true
 }
@@ -360,7 +371,7 @@ func (m *Machine) InTransition() bool {
 
 // Verdict is the state with why. epoch is the moment that the times of Observe count from.
 func (m *Machine) Verdict(epoch time.Time) Verdict {
-	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Failures: m.failures, Passes: m.passes}
+	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Why: m.why, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {
 		v.Since = epoch.Add(m.since)
 	} else if m.state == m.past.State {

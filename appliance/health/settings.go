@@ -338,6 +338,8 @@ type Verdict struct {
 	// Since is the begin of the state; zero when it began before this process.
 	Since time.Time
 	Last  Result
+	// Why is the reason for which the Target is down. It differs from that of Last while only one failure had another reason.
+	Why string
 	// Asked reports that a probe was made since the process started, and NotMade is why the last one was not; "": it was.
 	Asked   bool
 	NotMade string

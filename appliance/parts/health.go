@@ -103,7 +103,7 @@ func (h *Health) flipped() {
 func (h *Health) queueReplan(key string) {
 	if s := h.services[key]; slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
-		return known && (v.State != c.State || s.Waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
+		return known && (v.State != c.State || s.Waiting && v.Assumed != c.Assumed || v.State == health.Down && (v.Why != c.Why || v.Asked && !c.Asked))
 	}) {
 		h.Changed(resolve.Plans(key)...)
 	}

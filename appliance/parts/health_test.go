@@ -154,6 +154,10 @@ func TestHealthTellsFlips(t *testing.T) {
 	}
 	svc, _ = checkedAs(health.Down)
 	part.Planned(nil, []reconcile.Service{svc})
+	down.Why = "the certificate has expired"
+	if got := flip(down); !slices.Equal(got, []string{"shop/web"}) {
+		t.Errorf("down for another reason: planned again %v", got)
+	}
 	flip(health.Verdict{State: health.Up, Passes: 2})
 	svc, _ = checkedAs(health.Up)
 	part.Planned(nil, []reconcile.Service{svc})

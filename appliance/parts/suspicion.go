@@ -252,15 +252,6 @@ func (s *Suspicion) look(ctx context.Context) {
 			s.log.Debug("unanswered connections are not seen", "err", err)
 		}
 		cost := time.Since(began)
-		for endpoint, dead := range s.book.Dead() {
-			verdict, known := s.prober.Verdict(proofOf(endpoint))
-			if !known || verdict.Failures == 0 {
-				continue
-			}
-			if now := health.DeadOf(verdict); now.Why != dead.Why {
-				s.Changed(resolve.Plans(s.book.Correct(endpoint, now)...)...)
-			}
-		}
 		for _, endpoint := range s.book.Undecided(began) {
 			if _, dead := s.book.Dead()[endpoint]; !dead {
 				s.prober.Set(endpoint.String(), nil)

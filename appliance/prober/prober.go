@@ -145,8 +145,8 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	return v, true
 }
 
-// Flipped lists the Services with a Target whose state changed since the last call, or was only
-// assumed until it passed, or down before it was asked; sorted.
+// Flipped lists the Services with a Target whose state changed since the last call, or the reason for which it is down, or whose
+// state was only assumed until it passed, or down before it was asked; sorted.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +226,7 @@ func (p *Prober) record(answers []answer) {
 	}
 }
 
-// take records one answer. It reports whether the state of the Target changed.
+// take records one answer. It reports whether the state of the Target changed, or the reason for which it is down.
 func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	t := a.target
 	if !p.schedule.done(t, a.serial, now) {
@@ -248,9 +248,9 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	before, assumed := t.machine.State(), t.machine.Assumed()
 	next, changed := t.machine.Observe(now, a.result)
 	p.schedule.reschedule(t, next, now)
-	if changed {
+	if state := t.machine.State(); state != before {
 		p.book.moved(t, before)
-		p.counts.transitions[t.machine.State()]++
+		p.counts.transitions[state]++
 	}
 	known := assumed && !t.machine.Assumed() || first && before == health.Down
 	if changed || known {

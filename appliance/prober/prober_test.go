@@ -134,6 +134,44 @@ func TestDown(t *testing.T) {
 	}
 }
 
+// The Services of a target that is down are planned again when two failures in a row had another reason, and not for each of two that
+// alternate.
+func TestDownForAnotherReason(t *testing.T) {
+	var reasons atomic.Pointer[[]string] // of the next failures, in turns
+	var next atomic.Int64
+	set := func(all ...string) { reasons.Store(&all) }
+	set("connection refused")
+	bubble(t, defaultLimits, func(probe) (health.Result, time.Duration) {
+		all := *reasons.Load()
+		return failed(health.Refused, all[int(next.Add(1))%len(all)]), time.Millisecond
+	}, func(t *testing.T, p *Prober, f *fake) {
+		one := requests(1, usual, health.Up)
+		p.Set("default/web", one)
+		for _, step := range []struct {
+			reasons []string
+			flips   int
+		}{
+			{[]string{"connection refused"}, 1},
+			{[]string{"the certificate has expired"}, 1},
+			{[]string{"the certificate has expired", "connection refused"}, 0},
+			{[]string{"no answer", "status 500"}, 1},
+		} {
+			set(step.reasons...)
+			flips := 0
+			for range 60 {
+				time.Sleep(time.Second)
+				flips += len(p.Flipped())
+			}
+			if v, _ := p.Verdict(one[0].Target); v.State != health.Down || flips != step.flips {
+				t.Errorf("%v: flipped %d times, want %d; %+v", step.reasons, flips, step.flips, v)
+			}
+		}
+		if s := p.Stats(); s.Transitions[health.Down] != 1 {
+			t.Errorf("%d transitions", s.Transitions[health.Down])
+		}
+	})
+}
+
 // What is asked alike is asked once, and every Service that wants it hears of it.
 func TestShared(t *testing.T) {
 	var refuses sync.Map

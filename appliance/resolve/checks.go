@@ -37,7 +37,8 @@ type Checked struct {
 	Start health.State
 	// State is the state that the Service was resolved with.
 	State health.State
-	// Assumed and Asked are those of health.Verdict.
+	// Why, Assumed and Asked are those of health.Verdict.
+	Why            string
 	Assumed, Asked bool
 	// Text is the check as its author wrote it.
 	Text string
@@ -140,7 +141,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		var all answers
 		for _, q := range questions {
 			verdict := r.verdict(&q.target)
-			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
+			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State, Why: verdict.Why}
 			if !verdict.Known {
 				if start == nil {
 					start = r.starts(name, port, slices.Clone(list))
@@ -241,10 +242,10 @@ func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fal
 
 // downText formats an endpoint that is down, with the reason.
 func downText(addr netip.AddrPort, v health.Verdict) string {
-	if v.Last.Why == "" {
+	if v.Why == "" {
 		return addr.String()
 	}
-	return fmt.Sprintf("%s (%s)", addr, v.Last.Why)
+	return fmt.Sprintf("%s (%s)", addr, v.Why)
 }
 
 // maxNamed bounds the endpoints that a problem names.

@@ -53,7 +53,7 @@ func judged(states map[string]health.State) func(*Demand, *Observed) {
 		}
 		v := health.Verdict{State: state}
 		if state == health.Down {
-			v.Last = health.Result{Outcome: health.Refused, Why: "connection refused"}
+			v.Why = "connection refused"
 		}
 		return v
 	})

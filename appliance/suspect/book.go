@@ -140,7 +140,7 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury makes an endpoint dead that these Services use. It returns all that are known to use it.
+// Bury makes an endpoint dead that these Services use, or dead for another reason. It returns all that are known to use it.
 func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,17 +153,6 @@ func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (
 	}
 	b.replace(func(all map[netip.AddrPort]health.Dead) { all[endpoint] = d })
 	return slices.Sorted(maps.Keys(b.users[endpoint]))
-}
-
-// Correct changes how an endpoint is dead, and returns the Services that use it.
-func (b *Book) Correct(endpoint netip.AddrPort, d health.Dead) (services []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.users[endpoint] == nil {
-		return nil
-	}
-	b.replace(func(all map[netip.AddrPort]health.Dead) { all[endpoint] = d })
-	return slices.Collect(maps.Keys(b.users[endpoint]))
 }
 
 // Raise ends the suspicion of an endpoint, and returns the Services that use it if it was dead.

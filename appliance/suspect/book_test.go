@@ -61,8 +61,8 @@ func TestDeadAndUsers(t *testing.T) {
 		t.Errorf("dead: %v; a copy from before has %v", b.Dead(), seen)
 	}
 	b.Bury(l1, health.Dead{}, []string{"default/a"})
-	if services := b.Correct(l1, health.Dead{Why: "gone"}); len(services) != 1 || b.Dead()[l1].Why != "gone" {
-		t.Errorf("corrected for %v: %v", services, b.Dead())
+	if services := b.Bury(l1, health.Dead{Why: "gone"}, nil); len(services) != 1 || b.Dead()[l1].Why != "gone" {
+		t.Errorf("dead for another reason for %v: %v", services, b.Dead())
 	}
 	if services := b.Raise(l1); len(services) != 1 || len(b.Dead()) != 0 {
 		t.Errorf("raised for %v: %v", services, b.Dead())
