@@ -196,7 +196,7 @@ func countsElements(t *testing.T, c *Conn) (counts bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.dump(unix.NFT_MSG_GETSET, protocolFamily(nft.IPv4),
+	err = s.dump(unix.NFT_MSG_GETSET, protocols[nft.IPv4].family,
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) { counts = counts || decodeSet(&m, nft.IPv4).count >= 0 })
 	if err != nil {

@@ -287,7 +287,6 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.addSet(op.Family, &op.Set)
 	case nft.DeleteSet:
 		t.message(unix.NFT_MSG_DELSET, 0, op.Family)
-		t.Text(unix.NFTA_SET_TABLE, t.table)
 		t.Text(unix.NFTA_SET_NAME, op.Name)
 		t.End()
 	case nft.AddTimeout:
@@ -302,7 +301,6 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.setRules(op.Family, op.Chain, op.Rules)
 	case nft.DeleteChain:
 		t.message(unix.NFT_MSG_DELCHAIN, 0, op.Family)
-		t.Text(unix.NFTA_CHAIN_TABLE, t.table)
 		t.Text(unix.NFTA_CHAIN_NAME, op.Name)
 		t.End()
 	case nft.AddElements:
@@ -435,18 +433,9 @@ type (
 // nftMessage is the type of an nf_tables message in a netlink header.
 func nftMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | kind }
 
-// protocolFamily is NFPROTO_IPV4 or NFPROTO_IPV6.
-func protocolFamily(f nft.Family) uint8 {
-	if f == nft.IPv6 {
-		return unix.NFPROTO_IPV6
-	}
-	return unix.NFPROTO_IPV4
-}
-
 // object begins a message about a named object of a type (NFT_OBJECT_*).
 func (t *transaction) object(kind, flags uint16, f nft.Family, name string, objectType uint32) {
 	t.message(kind, flags, f)
-	t.Text(unix.NFTA_OBJ_TABLE, t.table)
 	t.Text(unix.NFTA_OBJ_NAME, name)
 	t.Uint32(unix.NFTA_OBJ_TYPE, objectType)
 }
@@ -464,7 +453,7 @@ func (t *transaction) deleteObject(f nft.Family, name string, objectType uint32)
 
 // dumpObjects hands the name and the content of every object of a type in our table to each.
 func dumpObjects(s *socket, f nft.Family, objectType uint32, each func(name string, data []byte)) error {
-	return s.dump(unix.NFT_MSG_GETOBJ, protocolFamily(f),
+	return s.dump(unix.NFT_MSG_GETOBJ, protocols[f].family,
 		func(w *writer) {
 			w.Text(unix.NFTA_OBJ_TABLE, nft.TableName)
 			w.Uint32(unix.NFTA_OBJ_TYPE, objectType)

@@ -213,10 +213,7 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 
 // echoed appends the counts that the kernel echoes for deleted elements.
 func echoed(m *message, counts []nft.Count) []nft.Count {
-	f := nft.IPv4
-	if m.Family() == unix.NFPROTO_IPV6 {
-		f = nft.IPv6
-	}
+	f := nft.Family(slices.IndexFunc(protocols[:], func(p protocol) bool { return p.family == m.Family() }))
 	name := nfnetlink.Text(m.Attribute(unix.NFTA_SET_ELEM_LIST_SET))
 	for _, set := range nft.CountedSets() {
 		if set.Name == name {
@@ -320,7 +317,7 @@ func (a *asking) flush() error {
 
 // ask sends one question. answered is how many of the keys are answered.
 func (a *asking) ask(keys []string) (answered int, err error) {
-	err = a.request(unix.NFT_MSG_GETSETELEM, 0, protocolFamily(a.family),
+	err = a.request(unix.NFT_MSG_GETSETELEM, 0, protocols[a.family].family,
 		func(w *writer) {
 			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
 			w.Text(unix.NFTA_SET_ELEM_LIST_SET, a.set.Name)
@@ -400,7 +397,7 @@ func isIntervalSet(s *socket, set setName, ops []nft.Op) (interval bool, err err
 			return add.Set.Interval, nil
 		}
 	}
-	err = s.request(unix.NFT_MSG_GETSET, 0, protocolFamily(set.family),
+	err = s.request(unix.NFT_MSG_GETSET, 0, protocols[set.family].family,
 		func(w *writer) {
 			w.Text(unix.NFTA_SET_TABLE, nft.TableName)
 			w.Text(unix.NFTA_SET_NAME, set.name)

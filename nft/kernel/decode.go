@@ -85,25 +85,13 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 // decodeTypes takes a concatenation's code apart; nil when it is none of ours or does
 // not have the length that ours would have.
 func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
-	address := uint32(codeIPv4)
-	if f == nft.IPv6 {
-		address = codeIPv6
-	}
+	ours := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService, nft.TypeSlot, nft.TypeIface}
 	for ; code != 0; code >>= codeBits {
-		switch code & codeMask {
-		case address:
-			types = append(types, nft.TypeAddr)
-		case codeProto:
-			types = append(types, nft.TypeProto)
-		case codeService:
-			types = append(types, nft.TypeService)
-		case codeInteger:
-			types = append(types, nft.TypeSlot)
-		case codeIface:
-			types = append(types, nft.TypeIface)
-		default:
+		i := slices.IndexFunc(ours, func(t nft.Type) bool { return typeCode(t, f) == code&codeMask })
+		if i < 0 {
 			return nil
 		}
+		types = append(types, ours[i])
 	}
 	slices.Reverse(types)
 	if len(types) == 0 || length(types, f) != int(size) {
@@ -112,45 +100,51 @@ func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 	return types
 }
 
-// decodeChain reads a chain without its rules. anonymous ones belong to a rule.
-func decodeChain(m *message) (chain nft.Chain, table string, anonymous bool) {
-	var kindName string
-	var hook, policy uint64
-	base := false
+// listedChain is a chain as the kernel lists it, without its rules.
+type listedChain struct {
+	table, name, kind string // kind is that of a base chain
+	hook, policy      uint64
+	priority          int
+	base              bool
+	anonymous         bool // it belongs to a rule
+}
+
+// decodeChain reads a chain.
+func decodeChain(m *message) (c listedChain) {
 	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			table = nfnetlink.Text(value)
+			c.table = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_NAME:
-			chain.Name = nfnetlink.Text(value)
+			c.name = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_TYPE:
-			kindName = nfnetlink.Text(value)
+			c.kind = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_POLICY:
-			policy = nfnetlink.Number(value)
+			c.policy = nfnetlink.Number(value)
 		case attrChainFlags:
-			anonymous = nfnetlink.Number(value)&chainBinding != 0
+			c.anonymous = nfnetlink.Number(value)&chainBinding != 0
 		case unix.NFTA_CHAIN_HOOK:
-			base = true
-			for kind, value := range nfnetlink.Attributes(value) {
-				switch kind {
-				case unix.NFTA_HOOK_HOOKNUM:
-					hook = nfnetlink.Number(value)
-				case unix.NFTA_HOOK_PRIORITY:
-					chain.Priority = int(int32(nfnetlink.Number(value)))
-				}
-			}
+			c.base = true
+			c.hook = nfnetlink.Number(nfnetlink.Attribute(value, unix.NFTA_HOOK_HOOKNUM))
+			c.priority = int(int32(nfnetlink.Number(nfnetlink.Attribute(value, unix.NFTA_HOOK_PRIORITY))))
 		}
 	}
-	if !base {
-		return chain, table, anonymous
+	return c
+}
+
+// chain is the chain as one of our table.
+func (c *listedChain) chain() nft.Chain {
+	chain := nft.Chain{Name: c.name, Priority: c.priority}
+	if !c.base {
+		return chain
 	}
 	chain.Hook = foreignHook
 	for h, n := range hookNumbers {
-		if uint64(n) == hook && (kindName == chainNAT || kindName == chainFilter) && policy == nfAccept {
-			chain.Hook, chain.Filter = h, kindName == chainFilter
+		if uint64(n) == c.hook && (c.kind == chainNAT || c.kind == chainFilter) && c.policy == nfAccept {
+			chain.Hook, chain.Filter = h, c.kind == chainFilter
 		}
 	}
-	return chain, table, anonymous
+	return chain
 }
 
 // Attribute and flag of an anonymous chain, kernel 5.9, that package unix does not name.
@@ -295,10 +289,7 @@ func (v *intervals) add(e element) { v.bounds = append(v.bounds, e) }
 // is what nft puts before the first interval.
 func (v *intervals) join(into nft.Elements) {
 	slices.SortFunc(v.bounds, func(a, b element) int {
-		if order := strings.Compare(a.key, b.key); order != 0 {
-			return order
-		}
-		return cmp.Compare(rank(a), rank(b))
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(rank(a), rank(b)))
 	})
 	for i, e := range v.bounds {
 		if e.end {

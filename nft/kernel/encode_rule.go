@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -19,12 +20,8 @@ type register = uint32
 // firstRegister is the register that every rule loads first.
 const firstRegister register = unix.NFT_REG32_00
 
-// Offsets in the network and transport headers, in bytes (RFC 791, 8200, 9293, 768, 9260).
+// Offsets in the transport headers, in bytes (RFC 9293, 768, 9260).
 const (
-	offsetIPv4Saddr = 12
-	offsetIPv4Daddr = 16
-	offsetIPv6Saddr = 8
-	offsetIPv6Daddr = 24
 	offsetSport     = 0
 	offsetDport     = 2
 	offsetTCPFlags  = 13
@@ -41,19 +38,29 @@ const (
 // chunkInitAck is the type of a chunk of SCTP (RFC 9260).
 const chunkInitAck = 2
 
-// ICMP types of an echo request (RFC 792, 4443).
-const (
-	icmpEchoRequest   = 8
-	icmpv6EchoRequest = 128
-)
+// protocol has the numbers of an address family.
+type protocol struct {
+	family                           uint8  // NFPROTO_*
+	saddr, daddr                     uint32 // offsets in the header, in bytes (RFC 791, 8200)
+	originalDaddr                    expr.CtKey
+	icmp                             byte   // the protocol of errors and pings
+	echoRequest                      byte   // type (RFC 792, 4443)
+	hostUnreachable, portUnreachable uint8  // codes of destination unreachable (RFC 792, 4443)
+	address                          uint32 // the datatype in nft (enum datatypes of its datatype.h)
+	loopback                         netip.Addr
+	headerDesc, headerDaddr          uint32 // the header and its field in nft: PROTO_DESC_IP and IPHDR_DADDR, or PROTO_DESC_IP6 and IP6HDR_DADDR
+}
 
-// Codes of ICMP destination unreachable (RFC 792, 4443).
-const (
-	icmpHostUnreachable   = 1
-	icmpPortUnreachable   = 3
-	icmpv6AddrUnreachable = 3
-	icmpv6PortUnreachable = 4
-)
+var protocols = [...]protocol{
+	nft.IPv4: {
+		family: unix.NFPROTO_IPV4, saddr: 12, daddr: 16, originalDaddr: expr.CtKeyDSTIP, icmp: unix.IPPROTO_ICMP, echoRequest: 8,
+		hostUnreachable: 1, portUnreachable: 3, address: 7, headerDesc: 12, headerDaddr: 12, loopback: netip.AddrFrom4([4]byte{127, 0, 0, 1}),
+	},
+	nft.IPv6: {
+		family: unix.NFPROTO_IPV6, saddr: 8, daddr: 24, originalDaddr: expr.CtKeyDSTIP6, icmp: unix.IPPROTO_ICMPV6, echoRequest: 128,
+		hostUnreachable: 3, portUnreachable: 4, address: 8, headerDesc: 13, headerDaddr: 9, loopback: netip.IPv6Loopback(),
+	},
+}
 
 // stateInvalid is NF_CT_STATE_INVALID_BIT, what nft calls `ct state invalid`.
 const stateInvalid = 1 << 0
@@ -108,7 +115,7 @@ func (e *encoder) statement(s nft.Statement) {
 		e.matchProto(unix.IPPROTO_SCTP)
 		e.add(payload(expr.PayloadBaseTransportHeader, offsetSCTPChunk, 1, firstRegister), equals([]byte{chunkInitAck}))
 	case nft.MatchICMP:
-		e.matchProto(e.icmp())
+		e.matchProto(protocols[e.Family].icmp)
 	case nft.MatchReply:
 		e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
 	case nft.MatchInvalid:
@@ -116,14 +123,10 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchNoSYN:
 		e.matchTCPFlag(flagSYN, expr.CmpOpEq)
 	case nft.MatchEchoRequest:
-		request := byte(icmpEchoRequest)
-		if e.Family == nft.IPv6 {
-			request = icmpv6EchoRequest
-		}
-		e.matchProto(e.icmp())
-		e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{request}))
+		e.matchProto(protocols[e.Family].icmp)
+		e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{protocols[e.Family].echoRequest}))
 	case nft.MatchNotICMP:
-		e.matchProto(e.icmp())
+		e.matchProto(protocols[e.Family].icmp)
 		e.out[len(e.out)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 	case nft.VerdictMap:
 		e.loadKey(s.Key, s.Map)
@@ -162,10 +165,7 @@ func (e *encoder) statement(s nft.Statement) {
 
 // matchProto is `meta l4proto tcp`.
 func (e *encoder) matchProto(proto byte) {
-	e.add(
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
-		equals([]byte{proto}),
-	)
+	e.add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister}, equals([]byte{proto}))
 }
 
 func equals(data []byte) *expr.Cmp {
@@ -185,10 +185,7 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 			header.Len = uint32(len(value))
 		}
 	} else {
-		e.add(&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: uint32(len(value)),
-			Mask: net.CIDRMask(bits, len(value)*8), Xor: make([]byte, len(value)),
-		})
+		e.add(masked(firstRegister, net.CIDRMask(bits, len(value)*8)))
 	}
 	compare := equals(value)
 	if m.Negate {
@@ -199,28 +196,15 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 
 // matchBit is `ct state invalid`, `ct status assured`, or with == `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
 func (e *encoder) matchBit(load *expr.Ct, bit uint32, compare expr.CmpOp) {
-	e.add(
-		load,
-		&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
-			Mask: hostOrder(bit), Xor: hostOrder(0),
-		},
-		&expr.Cmp{Op: compare, Register: firstRegister, Data: hostOrder(0)},
-	)
+	e.add(load, masked(firstRegister, hostOrder(bit)), &expr.Cmp{Op: compare, Register: firstRegister, Data: hostOrder(0)})
 }
 
 // matchTCPFlag is `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`, or with !=,
 // which is `tcp flags syn`.
 func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 	e.matchProto(unix.IPPROTO_TCP)
-	e.add(
-		payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
-		&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
-			Mask: []byte{flag}, Xor: []byte{0},
-		},
-		&expr.Cmp{Op: compare, Register: firstRegister, Data: []byte{0}},
-	)
+	e.add(payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
+		masked(firstRegister, []byte{flag}), &expr.Cmp{Op: compare, Register: firstRegister, Data: []byte{0}})
 }
 
 // matchLocal is `fib saddr type local`, or of the other address.
@@ -229,20 +213,12 @@ func (e *encoder) matchLocal(which expr.Fib) {
 	e.add(&which, equals(hostOrder(unix.RTN_LOCAL)))
 }
 
-// icmp is the family's protocol of errors and pings.
-func (e *encoder) icmp() byte {
-	if e.Family == nft.IPv6 {
-		return unix.IPPROTO_ICMPV6
-	}
-	return unix.IPPROTO_ICMP
-}
-
 // nat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
 // ip saddr . th sport map @adopted`: the address and port that the map gives take the registers of the key.
 func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort bool) {
 	e.loadKey(key, set)
 	to := &expr.NAT{
-		Type: kind, Family: uint32(protocolFamily(e.Family)),
+		Type: kind, Family: uint32(protocols[e.Family].family),
 		RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
 	}
 	if keepPort {
@@ -255,17 +231,13 @@ func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort b
 // with icmp host-unreachable`.
 func (e *encoder) reject(with nft.RejectWith) {
 	r := &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH}
-	switch {
-	case with == nft.RejectTCPReset:
+	switch with {
+	case nft.RejectTCPReset:
 		r.Type = unix.NFT_REJECT_TCP_RST
-	case with == nft.RejectPortUnreachable && e.Family == nft.IPv4:
-		r.Code = icmpPortUnreachable
-	case with == nft.RejectPortUnreachable:
-		r.Code = icmpv6PortUnreachable
-	case with == nft.RejectHostUnreachable && e.Family == nft.IPv4:
-		r.Code = icmpHostUnreachable
-	case with == nft.RejectHostUnreachable:
-		r.Code = icmpv6AddrUnreachable
+	case nft.RejectPortUnreachable:
+		r.Code = protocols[e.Family].portUnreachable
+	case nft.RejectHostUnreachable:
+		r.Code = protocols[e.Family].hostUnreachable
 	default:
 		panic("nft/kernel: reject of no kind")
 	}
@@ -322,8 +294,7 @@ func (e *encoder) field(field nft.Field, r register) {
 		e.add(e.load1(field, r))
 	}
 	if field.Bits > 0 { // ip saddr & 255.255.255.0
-		mask := field.Mask(e.Family).AsSlice()
-		e.add(&expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
+		e.add(masked(r, field.Mask(e.Family).AsSlice()))
 	}
 }
 
@@ -343,17 +314,11 @@ func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 
 // load1 is the expression that reads a field which takes one.
 func (e *encoder) load1(field nft.Field, r register) expr.Any {
-	switch v6 := e.Family == nft.IPv6; field.Kind {
+	switch protocol := &protocols[e.Family]; field.Kind {
 	case nft.FieldSaddr: // ip saddr
-		if v6 {
-			return payload(expr.PayloadBaseNetworkHeader, offsetIPv6Saddr, 16, r)
-		}
-		return payload(expr.PayloadBaseNetworkHeader, offsetIPv4Saddr, 4, r)
+		return payload(expr.PayloadBaseNetworkHeader, protocol.saddr, uint32(e.AddrLen()), r)
 	case nft.FieldDaddr: // ip daddr
-		if v6 {
-			return payload(expr.PayloadBaseNetworkHeader, offsetIPv6Daddr, 16, r)
-		}
-		return payload(expr.PayloadBaseNetworkHeader, offsetIPv4Daddr, 4, r)
+		return payload(expr.PayloadBaseNetworkHeader, protocol.daddr, uint32(e.AddrLen()), r)
 	case nft.FieldL4Proto: // meta l4proto
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r}
 	case nft.FieldSport: // th sport
@@ -361,10 +326,7 @@ func (e *encoder) load1(field nft.Field, r register) expr.Any {
 	case nft.FieldDport: // th dport
 		return payload(expr.PayloadBaseTransportHeader, offsetDport, 2, r)
 	case nft.FieldOriginalDaddr: // ct original ip daddr; the key without a family cannot be listed
-		if v6 {
-			return &expr.Ct{Key: expr.CtKeyDSTIP6, Direction: expr.CtDirOriginal, Register: r}
-		}
-		return &expr.Ct{Key: expr.CtKeyDSTIP, Direction: expr.CtDirOriginal, Register: r}
+		return &expr.Ct{Key: protocol.originalDaddr, Direction: expr.CtDirOriginal, Register: r}
 	case nft.FieldOriginalDport: // ct original proto-dst
 		return &expr.Ct{Key: expr.CtKeyPROTODST, Direction: expr.CtDirOriginal, Register: r}
 	case nft.FieldNumgen: // numgen random mod 5
@@ -383,6 +345,11 @@ func (e *encoder) load1(field nft.Field, r register) expr.Any {
 
 func payload(base expr.PayloadBase, offset, length uint32, r register) *expr.Payload {
 	return &expr.Payload{OperationType: expr.PayloadLoad, Base: base, Offset: offset, Len: length, DestRegister: r}
+}
+
+// masked keeps the bits of a mask in registers from r on.
+func masked(r register, mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
 // hostOrder is a number as the kernel holds it in a register.

@@ -14,40 +14,20 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// nft's numbers of the datatypes (enum datatypes in its datatype.h), which the kernel
+// typeCodes are nft's numbers of the datatypes without a family (enum datatypes in its datatype.h), which the kernel
 // keeps for it.
-const (
-	codeVerdict = 1
-	codeInteger = 4
-	codeIPv4    = 7
-	codeIPv6    = 8
-	codeProto   = 12
-	codeService = 13
-	codeIface   = 20
+var typeCodes = map[nft.Type]uint32{nft.TypeVerdict: 1, nft.TypeSlot: 4, nft.TypeProto: 12, nft.TypeService: 13, nft.TypeIface: 20}
 
+const (
 	codeBits = 6 // of each field in a concatenation
 	codeMask = 1<<codeBits - 1
 )
 
 func typeCode(t nft.Type, f nft.Family) uint32 {
-	switch t {
-	case nft.TypeAddr:
-		if f == nft.IPv6 {
-			return codeIPv6
-		}
-		return codeIPv4
-	case nft.TypeProto:
-		return codeProto
-	case nft.TypeService:
-		return codeService
-	case nft.TypeSlot:
-		return codeInteger
-	case nft.TypeIface:
-		return codeIface
-	case nft.TypeVerdict:
-		return codeVerdict
+	if t == nft.TypeAddr {
+		return protocols[f].address
 	}
-	panic("nft/kernel: type of no kind")
+	return typeCodes[t]
 }
 
 // concatCode is the code of a key or of data: the fields' codes, the first one highest.
@@ -97,7 +77,6 @@ func setFlags(s *nft.Set) (flags uint32) {
 func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 	t.setID++
 	t.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
-	t.Text(unix.NFTA_SET_TABLE, t.table)
 	t.Text(unix.NFTA_SET_NAME, s.Name)
 	t.Uint32(unix.NFTA_SET_FLAGS, setFlags(s))
 	t.Uint32(unix.NFTA_SET_KEY_TYPE, concatCode(s.Key, f))
@@ -159,7 +138,6 @@ func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, ele
 	for next := 0; next < len(elements); {
 		t.message(kind, flags, f)
 		t.parts[len(t.parts)-1].element = next
-		t.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		t.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 		list := t.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		for next < len(elements) && len(t.Buf)-list < elementsLimit {
@@ -349,7 +327,6 @@ const (
 // addTable is `add table ip svcctl`: no error when it exists.
 func (t *transaction) addTable(f nft.Family, flags uint32) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f)
-	t.Text(unix.NFTA_TABLE_NAME, t.table)
 	t.Uint32(unix.NFTA_TABLE_FLAGS, flags)
 	t.End()
 }
@@ -358,10 +335,8 @@ func (t *transaction) addTable(f nft.Family, flags uint32) {
 // error when there is none.
 func (t *transaction) deleteTable(f nft.Family) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f) // no flags: those of one that exists stay
-	t.Text(unix.NFTA_TABLE_NAME, t.table)
 	t.End()
 	t.message(unix.NFT_MSG_DELTABLE, 0, f)
-	t.Text(unix.NFTA_TABLE_NAME, t.table)
 	t.End()
 }
 
@@ -378,7 +353,6 @@ var hookNumbers = map[nft.Hook]uint32{
 // dstnat; policy accept; }`, the braces for base chains only.
 func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 	t.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
-	t.Text(unix.NFTA_CHAIN_TABLE, t.table)
 	t.Text(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Hook != nft.HookNone {
 		hook := t.Nest(unix.NFTA_CHAIN_HOOK)
@@ -406,7 +380,6 @@ func (t *transaction) addCounter(f nft.Family, name string) {
 // each rule.
 func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {
 	t.message(unix.NFT_MSG_DELRULE, 0, f)
-	t.Text(unix.NFTA_RULE_TABLE, t.table)
 	t.Text(unix.NFTA_RULE_CHAIN, chain)
 	t.End()
 	for _, r := range rules {
@@ -416,12 +389,11 @@ func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {
 
 func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 	t.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, f)
-	t.Text(unix.NFTA_RULE_TABLE, t.table)
 	t.Text(unix.NFTA_RULE_CHAIN, chain)
 	list := t.Nest(unix.NFTA_RULE_EXPRESSIONS)
 	ranges := func(set string) bool { return t.ranges[setName{f, set}] }
 	for _, e := range expressions(f, r, ranges) {
-		b, err := expr.Marshal(protocolFamily(f), e)
+		b, err := expr.Marshal(protocols[f].family, e)
 		if err != nil {
 			t.fail(fmt.Errorf("encode rule `%s`: %w", r.Text(f), err))
 			break
@@ -473,12 +445,7 @@ const (
 	exprNumgen  = 23 // EXPR_NUMGEN
 
 	protocolTransport = 11 // PROTO_DESC_TH
-	protocolIPv4      = 12 // PROTO_DESC_IP
-	protocolIPv6      = 13 // PROTO_DESC_IP6
-
-	headerIPv4Daddr = 12 // IPHDR_DADDR
-	headerIPv6Daddr = 9  // IP6HDR_DADDR
-	headerDport     = 2  // THDR_DPORT
+	headerDport       = 2  // THDR_DPORT
 )
 
 // typeofData is the userdata from which `nft list` prints the types of a set by
@@ -535,10 +502,7 @@ func typeofTypes(f nft.Family, types []nft.Type) []byte {
 func fieldTypeof(f nft.Family, t nft.Type) []byte {
 	switch t {
 	case nft.TypeAddr: // ip daddr
-		if f == nft.IPv6 {
-			return typeof(exprPayload, numbers(protocolIPv6, headerIPv6Daddr))
-		}
-		return typeof(exprPayload, numbers(protocolIPv4, headerIPv4Daddr))
+		return typeof(exprPayload, numbers(protocols[f].headerDesc, protocols[f].headerDaddr))
 	case nft.TypeProto: // meta l4proto
 		return typeof(exprMeta, numbers(unix.NFT_META_L4PROTO))
 	case nft.TypeService: // th dport

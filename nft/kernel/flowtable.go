@@ -37,7 +37,6 @@ const (
 func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, counter bool, device string) {
 	t.message(kind, flags, f)
 	t.parts[len(t.parts)-1].device = device
-	t.Text(attrFlowtableTable, t.table)
 	t.Text(attrFlowtableName, name)
 	if kind == unix.NFT_MSG_NEWFLOWTABLE || device != "" {
 		hook := t.Nest(attrFlowtableHook)
@@ -147,7 +146,7 @@ func devicesBefore(s *socket, earlier []nft.Op, op nft.SetFlowtable) (devices []
 
 // readFlowtables reads the flowtables of our table.
 func readFlowtables(s *socket, f nft.Family, flowtables map[string]nft.Flowtable) error {
-	err := s.dump(unix.NFT_MSG_GETFLOWTABLE, protocolFamily(f),
+	err := s.dump(unix.NFT_MSG_GETFLOWTABLE, protocols[f].family,
 		func(w *writer) { w.Text(attrFlowtableTable, nft.TableName) },
 		func(m message) {
 			if table, name, flowtable := decodeFlowtable(&m); table == nft.TableName {

@@ -437,7 +437,7 @@ func TestTypeofIsWhatNftWrites(t *testing.T) {
 	for _, f := range nft.Families {
 		for _, s := range sets {
 			var userdata []byte
-			err := c.socket.dump(unix.NFT_MSG_GETSET, protocolFamily(f), nil, func(m message) {
+			err := c.socket.dump(unix.NFT_MSG_GETSET, protocols[f].family, nil, func(m message) {
 				set := decodeSet(&m, f)
 				for kind, value := range m.Attributes() {
 					if kind == unix.NFTA_SET_USERDATA && set.Name == s.Name {

@@ -91,10 +91,7 @@ func probe(s *socket) (Features, error) {
 			attempts = append(attempts, trial)
 		}
 	}
-	t.op = len(attempts)
-	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
-	t.Text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
-	t.End()
+	t.abort(len(attempts))
 	o, err := t.send()
 	switch {
 	case err != nil:
@@ -122,13 +119,10 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 			return f.Errno
 		}
 		a := attempts[p.op]
-		switch {
-		case a.found != nil:
+		if a.found != nil {
 			*a.found = false
-		default:
-			if name := fmt.Sprintf("%s (it answers: %v)", a.needs, f.Errno); !slices.Contains(names, name) {
-				names = append(names, name)
-			}
+		} else if name := fmt.Sprintf("%s (it answers: %v)", a.needs, f.Errno); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 		prerequisiteMissing = a.prerequisite
 	}
@@ -231,11 +225,8 @@ func (c *Conn) checkOnce(b *nft.Batch, generation uint32) error {
 	if err != nil || t.empty() {
 		return err
 	}
-	t.op = len(b.Ops)
 	bound := len(t.parts)
-	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
-	t.Text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
-	t.End()
+	t.abort(len(b.Ops))
 	o, err := t.send()
 	if _, failed := o.refused[bound]; failed {
 		delete(o.refused, bound)

@@ -152,7 +152,7 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 
 // tableFlags reports whether a table exists.
 func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool, err error) {
-	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocolFamily(f),
+	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocols[f].family,
 		func(w *writer) { w.Text(unix.NFTA_TABLE_NAME, name) },
 		func(m message) {
 			exists = true
@@ -167,7 +167,7 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 // sets reads all sets, those of slots last: the others say which slots there should be.
 func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	sets, counts := t.Sets, map[string]int{}
-	err := r.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
+	err := r.dump(unix.NFT_MSG_GETSET, protocols[f].family,
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
 			if d := decodeSet(&m, f); !d.anonymous && (r.only == nil || slices.Contains(r.only, d.Name)) {
@@ -275,7 +275,7 @@ func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, eac
 }
 
 func dumpElements(s *socket, table string, f nft.Family, d elementDecoder, each func(element)) error {
-	return s.dump(unix.NFT_MSG_GETSETELEM, protocolFamily(f),
+	return s.dump(unix.NFT_MSG_GETSETELEM, protocols[f].family,
 		func(w *writer) {
 			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 			w.Text(unix.NFTA_SET_ELEM_LIST_SET, d.set.Name)
@@ -284,15 +284,15 @@ func dumpElements(s *socket, table string, f nft.Family, d elementDecoder, each 
 }
 
 func readChains(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
-	return s.dump(unix.NFT_MSG_GETCHAIN, protocolFamily(f), nil, func(m message) {
-		if chain, table, anonymous := decodeChain(&m); table == nft.TableName && !anonymous {
-			chains[chain.Name] = &chain
+	return s.dump(unix.NFT_MSG_GETCHAIN, protocols[f].family, nil, func(m message) {
+		if c := decodeChain(&m); c.table == nft.TableName && !c.anonymous {
+			chains[c.name] = new(c.chain())
 		}
 	})
 }
 
 func readMarks(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
-	return s.dump(unix.NFT_MSG_GETRULE, protocolFamily(f),
+	return s.dump(unix.NFT_MSG_GETRULE, protocols[f].family,
 		func(w *writer) { w.Text(unix.NFTA_RULE_TABLE, nft.TableName) },
 		func(m message) {
 			var table, chain string

@@ -61,10 +61,22 @@ func newTransaction(s *socket, table string, generation uint32) *transaction {
 	return t
 }
 
-// message starts a message of the transaction; end completes it.
+// attrTable is the first attribute of every message that changes something: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE,
+// NFTA_SET_TABLE and so on.
+const attrTable = 1
+
+// message starts a message of the transaction, about the table or something in it; End completes it.
 func (t *transaction) message(kind, flags uint16, f nft.Family) {
 	t.parts = append(t.parts, part{op: t.op, start: len(t.Buf)})
-	t.Begin(nftMessage(kind), flags, t.socket.Sequence(1), protocolFamily(f), 0)
+	t.Begin(nftMessage(kind), flags, t.socket.Sequence(1), protocols[f].family, 0)
+	t.Text(attrTable, t.table)
+}
+
+// abort ends the transaction with an operation that is bound to fail, so that the kernel undoes all of it.
+func (t *transaction) abort(op int) {
+	t.op, t.table = op, probeTable+"-absent"
+	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
+	t.End()
 }
 
 func (t *transaction) fail(err error) {
@@ -322,7 +334,7 @@ const (
 func (t *transaction) addTimeout(f nft.Family, timeout nft.Timeout) {
 	t.addObject(f, timeout.Name(), objectTimeout)
 	object := t.Nest(unix.NFTA_OBJ_DATA)
-	t.Uint16(attrTimeoutL3Proto, uint16(protocolFamily(f)))
+	t.Uint16(attrTimeoutL3Proto, uint16(protocols[f].family))
 	t.Bytes(attrTimeoutL4Proto, []byte{byte(timeout.Protocol)})
 	data := t.Nest(attrTimeoutData)
 	for _, state := range idleStates(timeout.Protocol) {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -248,8 +249,9 @@ func (c *Conn) BaseChains() ([]BaseChain, error) {
 	}
 	var chains []BaseChain
 	err = s.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(m message) {
-		if chain, ok := decodeBaseChain(&m); ok {
-			chains = append(chains, chain)
+		c, family := decodeChain(&m), ipFamilies[m.Family()]
+		if c.base && family != "" && c.hook < uint64(len(ipHooks)) {
+			chains = append(chains, BaseChain{Family: family, Table: c.table, Name: c.name, Type: c.kind, Hook: ipHooks[c.hook], Priority: c.priority, Drops: c.policy == nfDrop})
 		}
 	})
 	if err != nil {
@@ -257,40 +259,9 @@ func (c *Conn) BaseChains() ([]BaseChain, error) {
 		return nil, fmt.Errorf("list the base chains: %w", err)
 	}
 	slices.SortFunc(chains, func(a, b BaseChain) int {
-		if a.Priority != b.Priority {
-			return a.Priority - b.Priority
-		}
-		return slices.Compare([]string{a.Table, a.Family, a.Name}, []string{b.Table, b.Family, b.Name})
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Name, b.Name))
 	})
 	return chains, nil
-}
-
-func decodeBaseChain(m *message) (c BaseChain, ok bool) {
-	c.Family = ipFamilies[m.Family()]
-	for kind, value := range m.Attributes() {
-		switch kind {
-		case unix.NFTA_CHAIN_TABLE:
-			c.Table = nfnetlink.Text(value)
-		case unix.NFTA_CHAIN_NAME:
-			c.Name = nfnetlink.Text(value)
-		case unix.NFTA_CHAIN_TYPE:
-			c.Type = nfnetlink.Text(value)
-		case unix.NFTA_CHAIN_POLICY:
-			c.Drops = nfnetlink.Number(value) == nfDrop
-		case unix.NFTA_CHAIN_HOOK:
-			for kind, value := range nfnetlink.Attributes(value) {
-				switch kind {
-				case unix.NFTA_HOOK_HOOKNUM:
-					if n := nfnetlink.Number(value); n < uint64(len(ipHooks)) {
-						c.Hook = ipHooks[n]
-					}
-				case unix.NFTA_HOOK_PRIORITY:
-					c.Priority = int(int32(nfnetlink.Number(value)))
-				}
-			}
-		}
-	}
-	return c, c.Family != "" && c.Hook != ""
 }
 
 // SentinelHeld reports whether a process holds the sentinel tables, this one included.
@@ -486,10 +457,7 @@ func makeSentinel(s *socket, owner bool) error {
 	}
 	t := newTransaction(s, SentinelName, 0)
 	for _, f := range nft.Families {
-		localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		if f == nft.IPv6 {
-			localhost = netip.IPv6Loopback()
-		}
+		localhost := protocols[f].loopback
 		match := nft.MatchPrefix{Field: nft.Daddr, Prefix: netip.PrefixFrom(localhost, localhost.BitLen())}
 		contrary := match
 		contrary.Negate = true

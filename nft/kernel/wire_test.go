@@ -159,8 +159,8 @@ func TestDefinitionsDecodeToWhatWasEncoded(t *testing.T) {
 		for _, c := range everyChain(f) {
 			c.Rules = nil
 			for m := range nfnetlink.Messages(written(func(tr *transaction) { tr.addChain(f, c) })) {
-				if got, table, _ := decodeChain(&m); !reflect.DeepEqual(got, c) || table != nft.TableName {
-					t.Errorf("%s %s decodes to %+v", f, c.Name, got)
+				if listed := decodeChain(&m); !reflect.DeepEqual(listed.chain(), c) || listed.table != nft.TableName {
+					t.Errorf("%s %s decodes to %+v", f, c.Name, decodeChain(&m))
 				}
 			}
 		}

@@ -145,14 +145,7 @@ func Number(b []byte) (n uint64) {
 }
 
 // Text reads a string without the NUL that ends it.
-func Text(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
-}
+func Text(b []byte) string { return unix.ByteSliceToString(b) }
 
 // Lengths of headers in bytes.
 const (
