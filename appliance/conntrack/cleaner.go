@@ -33,7 +33,8 @@ type Cleaner struct {
 	mu       sync.Mutex
 	schedule *schedule
 	stats    Stats
-	err      error
+
+	task.LastError // keeps stale connections from being deleted
 }
 
 // Stats are counted since the start, except for Draining.
@@ -109,13 +110,6 @@ func (c *Cleaner) Stats() Stats {
 	return s
 }
 
-// Err returns the error that keeps stale connections from being deleted; nil: there is none.
-func (c *Cleaner) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
-}
-
 // Run works until ctx is done, and gives its sockets back then. All that was asked for
 // while it looked through the table is done by one more look. After a look it rests, so
 // that endpoints that change all the time keep no more than a twentieth of a CPU busy: a
@@ -184,18 +178,16 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 	c.stats.Forgotten += uint64(total.forgotten)
 	c.stats.Reset += uint64(total.reset)
 	c.stats.LastLook = took
-	before := c.err
-	c.err = err
 	due, next := c.schedule.due(start)
 	if queries := c.schedule.queries(due, start); len(queries) > 0 {
 		next = start
 	}
 	c.mu.Unlock()
 
-	switch {
-	case err != nil && before == nil:
+	switch fails, again := c.SetErr(err); {
+	case fails:
 		c.log.Warn("connections to removed endpoints may continue", "err", err)
-	case err == nil && before != nil:
+	case again:
 		c.log.Info("connections to removed endpoints are deleted again")
 	}
 	if total.forgotten+total.reset > 0 {

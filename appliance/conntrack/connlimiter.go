@@ -30,7 +30,8 @@ type ConnLimiter struct {
 	limits map[string]EndpointLimit // by Service, "namespace/name", of those with a limit
 	asked  *limitsAsked             // of limits on box; nil: out of date
 	full   map[string]fullEndpoints // by Service, of those that were looked at
-	err    error
+
+	task.LastError // keeps connections from being counted
 }
 
 // limitsAsked has the ports of a look, with the Service of each port by its index.
@@ -112,13 +113,6 @@ func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip
 	return of[endpointKey{protocol, endpoint}], known
 }
 
-// Err returns the error that keeps connections from being counted, nil when there is none.
-func (x *ConnLimiter) Err() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.err
-}
-
 // Run works until ctx is done. What fails is tried again. After a look it rests, so that looks through a large
 // table keep no more than a twentieth of a CPU busy.
 func (x *ConnLimiter) Run(ctx context.Context) error {
@@ -173,8 +167,6 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 		return err
 	}
 	x.mu.Lock()
-	before := x.err
-	x.err = err
 	var changed []string
 	if err == nil {
 		changed = x.update(counts)
@@ -183,10 +175,10 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 	for _, service := range changed {
 		x.changed(service)
 	}
-	switch {
-	case err != nil && before == nil:
+	switch fails, again := x.SetErr(err); {
+	case fails:
 		x.log.Warn("connections of endpoints cannot be counted: endpoints that are full stay full and no other becomes full, until a retry succeeds", "err", err, "retry", idleRetry)
-	case err == nil && before != nil:
+	case again:
 		x.log.Info("connections of endpoints are counted again")
 	}
 	return err

@@ -38,7 +38,8 @@ type Retry struct {
 	mu      sync.Mutex
 	asked   expirySet
 	retried uint64
-	err     error
+
+	task.LastError // keeps connections from being forgotten
 
 	// Of Run alone: when the entries that were there at the last look were seen first, and of the
 	// look that is under way.
@@ -102,13 +103,6 @@ func (r *Retry) Retried() uint64 {
 	return r.retried
 }
 
-// Err returns the error that keeps connections from being forgotten, nil when there is none.
-func (r *Retry) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
-
 // Run works until ctx is done. What fails is tried again. After a look it rests, so that looks
 // through a large table keep no more than a twentieth of a CPU busy.
 func (r *Retry) Run(ctx context.Context) error {
@@ -153,13 +147,11 @@ func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	}
 	r.mu.Lock()
 	r.retried += uint64(total.forgotten)
-	before := r.err
-	r.err = err
 	r.mu.Unlock()
-	switch {
-	case err != nil && before == nil:
+	switch fails, again := r.SetErr(err); {
+	case fails:
 		r.log.Warn("clients stay with endpoints that do not answer; it is tried again", "err", err, "retry", idleRetry)
-	case err == nil && before != nil:
+	case again:
 		r.log.Info("clients of endpoints that do not answer get another one again")
 	}
 	return err
@@ -371,9 +363,6 @@ func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
 	// the box for itself. The kernel takes the client's if it can.
 	w.deadEnd(e, endpoint[0], endpoint[1], box, ports{1, 65535}, sequence+1)
 }
-
-// deadEndMessages counts the messages that deadEnds writes.
-const deadEndMessages = 2
 
 type ports struct{ first, last uint16 }
 

@@ -35,8 +35,9 @@ type Balance struct {
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	err      error     // of the last look
-	next     time.Time // of the next one
+	next     time.Time // of the next look
+
+	failure task.LastError // of looks
 }
 
 // portKey names a port of a Service in one family.
@@ -305,16 +306,7 @@ func (at *balanced) place(p *nft.ServicePort) {
 
 // Problems implements reconcile.Part.
 func (b *Balance) Problems() []resolve.Problem {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if b.err == nil {
-		return nil
-	}
-	return []resolve.Problem{{
-		Reason:  "NoFeedback",
-		Message: "endpoints keep the shares that they have, whatever least-connection asks for: " + b.err.Error(),
-		Warning: true,
-	}}
+	return failing("NoFeedback", "endpoints keep the shares that they have, whatever least-connection asks for", b.failure.Err())
 }
 
 const (
@@ -385,14 +377,15 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 			list, ports = append(list, at), append(ports, at.port)
 		}
 	}
-	box, last := b.box, b.err
+	box := b.box
 	due := !now.Before(b.next)
 	b.mu.Unlock()
 	if len(list) == 0 {
 		if err := b.sampler.Close(); err != nil {
 			b.log.Debug("close the connection tracking table", "err", err)
 		}
-		return nil, b.setErr(nil)
+		_, again := b.failure.SetErr(nil)
+		return nil, again
 	}
 	if !due {
 		return nil, false
@@ -416,13 +409,14 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 		}
 	}
 	b.mu.Unlock()
+	fails, again := b.failure.SetErr(err)
 	switch {
-	case err != nil && last == nil:
+	case fails:
 		b.log.Warn("open connections are not counted; it is tried again", "err", err, "retry", lookAgain)
-	case err == nil && last != nil:
+	case again:
 		b.log.Info("open connections are counted again")
 	}
-	return moved, b.setErr(err)
+	return moved, fails || again
 }
 
 // rebalance sets the slots of a port's tables by what a look found, and reports whether one changed. The caller
@@ -439,14 +433,4 @@ func (b *Balance) rebalance(at *balanced, now time.Time) (changed bool) {
 		}
 	}
 	return changed
-}
-
-// setErr stores the error of the last look, and reports whether problems changed: an error came after none, or none after an
-// error.
-func (b *Balance) setErr(err error) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	news := (err == nil) != (b.err == nil)
-	b.err = err
-	return news
 }

@@ -148,22 +148,16 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	if c.cleaner != nil {
 		err = c.cleaner.Err()
 	}
-	var problems []resolve.Problem
-	if err != nil {
-		problems = append(problems, resolve.Problem{
-			Reason:  "StaleConnections",
-			Message: "connections to removed endpoints may continue: " + err.Error(),
-			Warning: true,
-		})
+	return append(failing("StaleConnections", "connections to removed endpoints may continue", err),
+		failing("NoRetry", "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after", c.retry.Err())...)
+}
+
+// failing returns the problem that an error has a consequence, nil without an error.
+func failing(reason, consequence string, err error) []resolve.Problem {
+	if err == nil {
+		return nil
 	}
-	if err := c.retry.Err(); err != nil {
-		problems = append(problems, resolve.Problem{
-			Reason:  "NoRetry",
-			Message: "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after: " + err.Error(),
-			Warning: true,
-		})
-	}
-	return problems
+	return []resolve.Problem{{Reason: reason, Message: consequence + ": " + err.Error(), Warning: true}}
 }
 
 func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
@@ -251,15 +245,7 @@ func (f *Fullness) Planned(host *reconcile.Host, services []reconcile.Service) {
 
 // Problems implements reconcile.Part.
 func (f *Fullness) Problems() []resolve.Problem {
-	err := f.counting.Err()
-	if err == nil {
-		return nil
-	}
-	return []resolve.Problem{{
-		Reason:  "NotCounted",
-		Message: "endpoints stay full, or not, as they were counted last, in spite of svcctl.io/endpoint-connections: " + err.Error(),
-		Warning: true,
-	}}
+	return failing("NotCounted", "endpoints stay full, or not, as they were counted last, in spite of svcctl.io/endpoint-connections", f.counting.Err())
 }
 
 const (

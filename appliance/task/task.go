@@ -92,3 +92,26 @@ func Wake(c chan<- struct{}) {
 	default: // a value waits already
 	}
 }
+
+// LastError holds the error of the last try of something that is tried again. The zero LastError has none. Its methods may
+// be called concurrently.
+type LastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+// Err returns the error; nil: the last try succeeded.
+func (l *LastError) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// SetErr sets the error of a try, and reports whether tries fail since this one, or succeed again.
+func (l *LastError) SetErr(err error) (fails, again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fails, again = err != nil && l.err == nil, err == nil && l.err != nil
+	l.err = err
+	return fails, again
+}
