@@ -530,20 +530,16 @@ func TestWatchLimitOfTheKernel(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	err := Config{Dirs: []string{"/a/b", "", "/a", "/a/bc"}, Settle: -1, SettleCap: -1, Rescan: -1}.Validate()
-	for _, want := range []string{"Settle is -1ns", "SettleCap is -1ns", "Rescan is -1ns", `directory "": the path is empty`, "/a/b and /a overlap", "/a and /a/bc overlap"} {
+	_, err := New(Config{Dirs: []string{"/a/b", "", "/a", "/a/bc"}})
+	for _, want := range []string{`directory "": the path is empty`, "/a/b and /a overlap", "/a and /a/bc overlap"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
-	if err := (Config{}).Validate(); err != nil {
-		t.Error(err)
-	}
-	if _, err := New(Config{Dirs: []string{""}}); err == nil {
-		t.Error("New took an empty path")
-	}
-	if err := (Config{Dirs: []string{"/a/b", "/a/bc"}}).Validate(); err != nil {
-		t.Error(err)
+	for _, dirs := range [][]string{nil, {"/a/b", "/a/bc"}} {
+		if _, err := New(Config{Dirs: dirs}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

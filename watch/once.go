@@ -343,12 +343,9 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 
 // gitSources are the sources of which nothing is taken now.
 func (w *Watcher) gitSources(now time.Time) map[*source]bool {
-	var held map[*source]bool
+	held := map[*source]bool{}
 	for _, s := range w.tree.sources {
 		if len(s.git.locks) > 0 && w.heldByGit(s, now) {
-			if held == nil {
-				held = map[*source]bool{}
-			}
 			held[s] = true
 		}
 	}

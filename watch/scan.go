@@ -251,7 +251,9 @@ func (wk *walk) directory(rel string, linked bool) error {
 		wk.linked[path] = id
 		// When the directory itself is a link, all is new at the start.
 		before, known := wk.before[path]
-		wk.switched[path] = before != id && (known || rel != ".")
+		if before != id && (known || rel != ".") {
+			wk.switched[path] = true
+		}
 	}
 	if wk.begin != nil {
 		wk.begin(path, id)
@@ -423,12 +425,7 @@ func (w *Watcher) takeLook(l *look, now time.Time) {
 // sameDirs reports whether a look at a source found the directories that are known, and could
 // read all of them.
 func (w *Watcher) sameDirs(s *source, wk *walk) bool {
-	for _, switched := range wk.switched {
-		if switched {
-			return false
-		}
-	}
-	return len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
+	return len(wk.switched)+len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
 }
 
 // takeDifferences looks again at the files that are not as they were dealt with, unless there

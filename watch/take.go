@@ -69,17 +69,7 @@ type sealing struct {
 // of these any more. It returns when that is in a snapshot, which may be an unread one.
 func (w *Watcher) TakeSealed(ctx context.Context, files []*manifest.File) error {
 	s := sealing{files, make(chan struct{})}
-	select {
-	case w.sealings <- s:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-s.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return await(ctx, w.sealings, s, s.done)
 }
 
 // takeSealed is TakeSealed in the loop.

@@ -58,15 +58,9 @@ type Config struct {
 	Notifier func() (Notifier, error)
 }
 
-// Validate returns everything that is wrong, joined.
-func (c Config) Validate() error {
+// directories returns the absolute paths of Dirs, or all that is wrong with them.
+func (c *Config) directories() (dirs []string, err error) {
 	var errs []error
-	for name, d := range map[string]time.Duration{"Settle": c.Settle, "SettleCap": c.SettleCap, "Rescan": c.Rescan} {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("watch: %s is %v; it must not be negative", name, d))
-		}
-	}
-	var dirs []string
 	for _, dir := range c.Dirs {
 		abs, err := filepath.Abs(dir)
 		if dir == "" {
@@ -83,7 +77,7 @@ func (c Config) Validate() error {
 		}
 		dirs = append(dirs, abs)
 	}
-	return errors.Join(errs...)
+	return dirs, errors.Join(errs...)
 }
 
 // within reports whether path is dir or inside of it. Both are clean.
@@ -125,7 +119,8 @@ type counts struct{ scans, reads, overflows atomic.Uint64 }
 
 // New checks the configuration. It does not touch the directories.
 func New(cfg Config) (*Watcher, error) {
-	if err := cfg.Validate(); err != nil {
+	dirs, err := cfg.directories()
+	if err != nil {
 		return nil, err
 	}
 	for d, value := range map[*time.Duration]time.Duration{&cfg.Settle: defaultSettle, &cfg.SettleCap: defaultSettleCap, &cfg.Rescan: defaultRescan} {
@@ -148,12 +143,8 @@ func New(cfg Config) (*Watcher, error) {
 		out:        publisher{snapshots: make(chan *Snapshot, 1)},
 	}
 	w.log = cmp.Or(w.log, slog.Default())
-	for _, dir := range cfg.Dirs {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return nil, fmt.Errorf("watch: directory %q: %w", dir, err)
-		}
-		w.tree.sources = append(w.tree.sources, &source{dir: abs})
+	for _, dir := range dirs {
+		w.tree.sources = append(w.tree.sources, &source{dir: dir})
 	}
 	w.saver = newSaver(cfg.LastGood)
 	return w, nil
@@ -211,7 +202,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.takeSealed(s)
 		case done := <-w.requests:
 			w.rescan(time.Now())
-			w.ask(done)
+			w.asked = append(w.asked, request{done, w.settling.changes()})
 		case <-timer.C:
 		}
 		w.work(time.Now())
@@ -223,8 +214,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 // files that are being written, for each at most SettleCap.
 func (w *Watcher) Rescan(ctx context.Context) error {
 	done := make(chan struct{})
+	return await(ctx, w.requests, done, done)
+}
+
+// await sends a request to the loop and returns when the loop has closed done.
+func await[T any](ctx context.Context, loop chan<- T, request T, done <-chan struct{}) error {
 	select {
-	case w.requests <- done:
+	case loop <- request:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -240,11 +236,6 @@ func (w *Watcher) Rescan(ctx context.Context) error {
 type request struct {
 	done  chan struct{}
 	waits map[*file]*change // that had not settled by then
-}
-
-// ask notes a request; all directories have just been read.
-func (w *Watcher) ask(done chan struct{}) {
-	w.asked = append(w.asked, request{done, w.settling.changes()})
 }
 
 // answer ends the requests whose changes are all in a snapshot, whatever has changed since.

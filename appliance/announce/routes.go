@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -107,15 +108,9 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	a := &bgp.Attributes{}
 	for _, name := range names {
 		from := t.advertisements[name]
-		if a.LocalPref == 0 {
-			a.LocalPref = from.LocalPref
-		}
-		if a.MED == 0 {
-			a.MED = from.MED
-		}
-		if a.Prepend == 0 {
-			a.Prepend = from.Prepend
-		}
+		a.LocalPref = cmp.Or(a.LocalPref, from.LocalPref)
+		a.MED = cmp.Or(a.MED, from.MED)
+		a.Prepend = cmp.Or(a.Prepend, from.Prepend)
 		for _, c := range from.Communities {
 			if !slices.Contains(a.Communities, c) {
 				a.Communities = append(a.Communities, c)

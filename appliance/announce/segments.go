@@ -281,7 +281,7 @@ func (a *announcer) syncSegments(ctx context.Context) error {
 	var macs []neighbor.MAC
 	mine, follows := map[string]bool{}, false
 	for _, l := range a.segments.links {
-		follows = follows || slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a.cfg.Follow })
+		follows = follows || has(&l, a.cfg.Follow)
 		if l.MAC != nil {
 			mine[l.MAC.String()] = true
 			macs = append(macs, neighbor.MAC(l.MAC))
@@ -368,11 +368,7 @@ func (a *announcer) advertised() iter.Seq[netip.Addr] {
 				return
 			}
 		}
-		for _, addr := range a.cfg.Gateways {
-			if !yield(addr) {
-				return
-			}
-		}
+		slices.Values(a.cfg.Gateways)(yield)
 	}
 }
 
@@ -383,9 +379,7 @@ func (a *announcer) gatewayProblems() (problems []string) {
 	}
 	for _, addr := range a.cfg.Gateways {
 		answered := slices.ContainsFunc(slices.Collect(maps.Values(a.segments.ports)), func(p *port) bool { return p.addrs[addr] })
-		onHost := slices.ContainsFunc(a.segments.links, func(l node.Link) bool {
-			return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == addr })
-		})
+		onHost := slices.ContainsFunc(a.segments.links, func(l node.Link) bool { return has(&l, addr) })
 		switch {
 		case answered:
 		case onHost:
@@ -519,15 +513,13 @@ func onLink(a netip.Addr, l *node.Link) bool {
 	})
 }
 
+// has reports whether an interface has an address.
+func has(l *node.Link, a netip.Addr) bool {
+	return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
 // hostAnswers reports whether the host answers for an address on a link itself: because the link has it,
 // or, in IPv4, any link (arp_ignore is 0 by default).
 func hostAnswers(a netip.Addr, on *node.Link, links []node.Link) bool {
-	for i := range links {
-		if l := &links[i]; a.Is4() || l.Index == on.Index {
-			if slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(links, func(l node.Link) bool { return (a.Is4() || l.Index == on.Index) && has(&l, a) })
 }
