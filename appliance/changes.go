@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -305,9 +306,7 @@ func (m *member) holdBack(why error) {
 	if m.held.objects() != nil {
 		return
 	}
-	if why == nil {
-		why = errors.New("this box has no connection to its fleet")
-	}
+	why = cmp.Or(why, errors.New("this box has no connection to its fleet"))
 	if err := m.held.hold(m); err != nil {
 		if text := fmt.Sprint(err); text != m.notHeld {
 			m.notHeld = text

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -345,22 +347,15 @@ var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
+		const unused = "it has no effect without --fleet: name the fleet, or leave it out"
 		if c.Fleet.LeafWrites {
-			v.add("leaf-writes", "true", "it has no effect without --fleet: name the fleet, or leave it out")
+			v.add("leaf-writes", "true", unused)
 		}
-		for flag, value := range map[string]string{
+		v.refuse(unused, map[string]string{
 			"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "fleet-key-file": c.Fleet.KeyFile,
 			"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey, "leaf-cacert": c.Fleet.LeafCACert,
-		} {
-			if value != "" {
-				v.add(flag, value, "it has no effect without --fleet: name the fleet, or leave it out")
-			}
-		}
-		for flag, urls := range map[string][]string{"etcd": c.Fleet.Etcd, "core": c.Fleet.Cores} {
-			if len(urls) > 0 {
-				v.add(flag, urls[0], "it has no effect without --fleet: name the fleet, or leave it out")
-			}
-		}
+			"etcd": cmp.Or(c.Fleet.Etcd...), "core": cmp.Or(c.Fleet.Cores...),
+		})
 		return
 	}
 	if !fleetPattern().MatchString(c.Fleet.Name) {
@@ -373,11 +368,8 @@ func (c *Config) validateFleet(v *validation) {
 		c.validateLeaf(v)
 		return
 	}
-	for flag, value := range map[string]string{"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey} {
-		if value != "" {
-			v.add(flag, value, "it has no effect without --core: name the core boxes, or leave it out")
-		}
-	}
+	v.refuse("it has no effect without --core: name the core boxes, or leave it out",
+		map[string]string{"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey})
 	if c.Fleet.LeafCACert != "" && c.API.Listen == "" {
 		v.add("leaf-cacert", c.Fleet.LeafCACert, "leaves follow this box over TLS: give --listen too, as :6443")
 	}
@@ -385,8 +377,7 @@ func (c *Config) validateFleet(v *validation) {
 		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379; a leaf names boxes that follow etcd with --core")
 	}
 	for _, endpoint := range c.Fleet.Etcd {
-		u, err := url.Parse(endpoint)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		if !isServer(endpoint, "http", "https") {
 			v.add("etcd", endpoint, "it is no URL of a member of etcd: write https://HOST:2379, without a path")
 		}
 	}
@@ -409,16 +400,11 @@ func (c *Config) validateFleet(v *validation) {
 
 // validateLeaf looks at what belongs to a leaf.
 func (c *Config) validateLeaf(v *validation) {
-	for flag, value := range map[string]string{
+	v.refuse("a box with --core is a leaf: it has no connection to etcd, and no box follows it: leave it out, or leave out --core", map[string]string{
 		"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "leaf-cacert": c.Fleet.LeafCACert, "etcd": strings.Join(c.Fleet.Etcd, ","),
-	} {
-		if value != "" {
-			v.add(flag, value, "a box with --core is a leaf: it has no connection to etcd, and no box follows it: leave it out, or leave out --core")
-		}
-	}
+	})
 	for _, core := range c.Fleet.Cores {
-		u, err := url.Parse(core)
-		if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		if !isServer(core, "https") {
 			v.add("core", core, "it is no URL of the API of a box: write https://HOST:6443, without a path")
 		}
 	}
@@ -428,6 +414,12 @@ func (c *Config) validateLeaf(v *validation) {
 	if len(c.Manifests) > 0 {
 		v.add("manifests", c.Manifests[0], "a leaf reads no files for its fleet: give the directory to a core box, or run `svcctl apply`")
 	}
+}
+
+// isServer reports whether a text is a URL of a server, without a path.
+func isServer(text string, schemes ...string) bool {
+	u, err := url.Parse(text)
+	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "" && u.Path == "" && u.RawQuery == "" && u.User == nil
 }
 
 // IsLeaf reports whether the box follows core boxes.
@@ -488,15 +480,9 @@ func (c *Config) NodeOwner() string {
 // FleetSettings returns, as JSON, the settings that all boxes of a fleet must have in common: values are
 // allocated and documents validated by them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
-	text := func(ranges []AddrRange) (all []string) {
-		for _, r := range ranges {
-			all = append(all, r.String())
-		}
-		return all
-	}
 	return json.Marshal(fleetSettings{
 		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
-		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
+		texts(c.Addresses.LoadBalancerPools), texts(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
 	})
 }
 

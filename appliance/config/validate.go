@@ -67,6 +67,15 @@ func (v *validation) add(flag, value, format string, args ...any) {
 	*v = append(*v, &Error{Flag: flag, Value: value, Problem: fmt.Sprintf(format, args...)})
 }
 
+// refuse adds the same problem for each of these flags that has a value.
+func (v *validation) refuse(problem string, flags map[string]string) {
+	for flag, value := range flags {
+		if value != "" {
+			v.add(flag, value, "%s", problem)
+		}
+	}
+}
+
 // validatePlaces looks at paths and listeners, without touching them.
 func (c *Config) validatePlaces(v *validation) {
 	dirs := c.ManifestDirs()

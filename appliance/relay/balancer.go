@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -388,10 +389,7 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 		}
 	}
 	slices.SortFunc(loads, func(a, b PortLoad) int {
-		if c := strings.Compare(a.ID+" "+a.Protocol, b.ID+" "+b.Protocol); c != 0 {
-			return c
-		}
-		return a.Listen.Compare(b.Listen)
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Protocol, b.Protocol), a.Listen.Compare(b.Listen))
 	})
 	return loads
 }

@@ -382,9 +382,7 @@ func hopsOfDatagram(control []byte) int {
 // one: the client, and the address that it connected to. It is the first data on the connection, so it fits into
 // the send buffer.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
-	t.mu.Lock()
-	version := t.port.Connect.ProxyProtocol
-	t.mu.Unlock()
+	version := t.current().Connect.ProxyProtocol
 	if version == 0 {
 		return nil
 	}
@@ -426,10 +424,7 @@ var (
 func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
-	t.mu.Lock()
-	balancers := t.port.ProxyFrom
-	t.mu.Unlock()
-	if !slices.ContainsFunc(balancers, func(p netip.Prefix) bool { return p.Contains(from.Addr()) }) {
+	if !slices.ContainsFunc(t.current().ProxyFrom, func(p netip.Prefix) bool { return p.Contains(from.Addr()) }) {
 		return from, asked, nil
 	}
 	if err := client.SetReadDeadline(time.Now().Add(t.shared.limits.header)); err != nil {

@@ -22,13 +22,6 @@ import (
 // errGone means that nothing leads to the port any more.
 var errGone = errors.New("the port is gone")
 
-// frontOf is the Front of new connections; nil: there is none.
-func (t *tcpPort) frontOf() *Front {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.port.Front
-}
-
 // serveFront serves a client that had sent to asked, by the configuration of front. A connection that is encrypted cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
 	if handover.IsRequested(ctx) { // nothing was said yet

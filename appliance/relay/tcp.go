@@ -162,7 +162,7 @@ func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []by
 
 // serveHere is serveFrom whatever server name the client asks for.
 func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
-	if front := t.frontOf(); front != nil {
+	if front := t.current().Front; front != nil {
 		t.serveFront(ctx, client, early, from, asked, front)
 		return
 	}
