@@ -42,7 +42,7 @@ type Observer struct {
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
 	due     time.Time // the next look for a viewer comes no earlier
-	known   tracked   // of the last look
+	known   tracked   // of the last look; zero where last is nil
 	found   *index    // of the ports at knownAt
 	knownAt uint64
 
@@ -70,8 +70,8 @@ type sources struct {
 	// events are not read.
 	ended   *flows.Totals
 	receive func()
-	// settings reads what the kernel counts of connections, failures the failed connections so far, and judged the states of
-	// Services that do not answer, or not well. Each is nil where that is unknown.
+	// settings reads what the kernel counts of connections, failures the failed connections so far (nil: they are not counted), and
+	// judged the states of Services that do not answer, or not well. settings and judged are nil where that is unknown.
 	settings func() conntrack.Settings
 	failures func() map[string]map[netip.AddrPort]uint64
 	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
@@ -81,7 +81,7 @@ type sources struct {
 // New is an Observer that reads connections with read, and what the kernel counted with totals, and
 // attributes them to what ports gives. totals is nil where the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
-	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost}, history: map[string][]Sample{}}
+	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]Sample{}}
 }
 
 // Snapshot returns the newest look, or makes one when that may be: after a pause two, which rates need, and the one after them when
@@ -122,10 +122,6 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	if last != nil && (begin.Sub(last.At) < age || begin.Before(due)) {
 		return last, nil
 	}
-	var before tracked
-	if last != nil {
-		before = o.known
-	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := o.used()
@@ -134,7 +130,7 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
-	known, err := o.count(l, found, before)
+	known, err := o.count(l, found, o.known)
 	var counted nft.Totals
 	if err == nil && o.totals != nil {
 		if counted, err = o.totals(); err == nil {
@@ -154,10 +150,8 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	if o.settings != nil {
 		l.Bytes = o.settings().Bytes
 	}
-	if o.failures != nil {
-		if l.Failures = o.failures(); last != nil {
-			l.failing = last.Failures
-		}
+	if l.Failures = o.failures(); last != nil {
+		l.failing = last.Failures
 	}
 	if o.judged != nil {
 		l.States, l.Counts, l.Verdict = o.judged()

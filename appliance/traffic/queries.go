@@ -161,7 +161,7 @@ func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 
 // traffic makes the answer of a look.
 func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
-	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
+	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	answer.Flows, answer.Verdict, answer.States, answer.Egress = l.Flows, l.Verdict, l.Counts, l.egress(&q)
 	if !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0; set it to 1, and the bytes of connections that begin then are counted"
@@ -170,16 +170,22 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	answer.Totals = l.sum(wanted)
 	var rows []*aggregate
 	rows, answer.More = l.first(q.Sort, q.Limit, wanted)
-	for _, m := range rows {
-		row := m.PortTraffic
-		down := map[string]wire.EndpointHealth{}
-		if len(rows) <= maxJudged {
+	answer.Ports = make([]wire.PortTraffic, len(rows))
+	down := make([]map[string]wire.EndpointHealth, len(rows))
+	for i, m := range rows {
+		row := &answer.Ports[i]
+		if *row = m.PortTraffic; len(rows) <= maxJudged {
 			if row.Frontends = m.frontends(); a.health != nil {
-				row.States, row.Check, down = m.states(a.health(row.Namespace, row.Service))
+				row.States, row.Check, down[i] = m.states(a.health(row.Namespace, row.Service))
 			}
 		}
+	}
+	failed := failures(a.observer.failures()) // after the states: an endpoint that is down as connections failed has some
+	for i, m := range rows {
+		row := &answer.Ports[i]
+		row.Failed = failed.of(m.key)
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l, a.relayed, l.Failures[m.key], l.failing[m.key], down)
+			row.Endpoints = m.endpoints(l, a.relayed, failed[m.key], down[i])
 		}
 		if l.Flows {
 			var all flows.Record
@@ -193,7 +199,6 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 		if q.History {
 			row.History = samplesOf(a.observer.History(m.key))
 		}
-		answer.Ports = append(answer.Ports, row)
 	}
 	if q.Clients {
 		answer.Clients = new(l.clientsOf(q.Namespace+"/"+q.Service, q.Limit))

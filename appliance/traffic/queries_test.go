@@ -301,4 +301,14 @@ func Test931_services_that_do_not_answer_come_first(t *testing.T) {
 	if dead.Service != "dead" || *dead.FailedRate != 2 || dead.Failed != 17 || *dead.Endpoints[0].FailedRate != 2 || *seen.Ports[0].FailedRate != 0 {
 		t.Errorf("ten failures in 5 s: %+v", dead)
 	}
+
+	// An endpoint that fails after the look is shown with its failures.
+	failed = map[string]map[netip.AddrPort]uint64{"shop/calm/http": {at("10.1.2.11:80"): 3}}
+	a.health = func(string, string) []wire.EndpointHealth {
+		return []wire.EndpointHealth{{Service: "shop/calm", Port: "http", Protocol: "TCP", Endpoint: "10.1.2.11:80", State: wire.HealthDown, Check: wire.CheckOfFailures}}
+	}
+	_, after := order(wire.TrafficQuery{Namespace: "shop", Service: "calm", Sort: "open", Limit: 9, Endpoints: true})
+	if calm := after.Ports[0]; !after.At.Equal(seen.At) || calm.Failed != 3 || calm.Endpoints[0].State != wire.HealthDown || calm.Endpoints[0].Failed != 3 || *calm.Endpoints[0].FailedRate != 0 {
+		t.Errorf("three failures after the look: %+v", calm)
+	}
 }

@@ -267,9 +267,9 @@ func (m *aggregate) frontends() (list []string) {
 }
 
 // endpoints lists the endpoints of all families by address, those without connections included. Those of
-// a relayed port follow its listeners, which relayed describes. failed are their failed connections, before those of the look
-// before, down those that are down or out.
-func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, before map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
+// a relayed port follow its listeners, which relayed describes. failed are their failed connections so far, down those that are down
+// or out.
+func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
 	shown := map[string]bool{}
 	for _, p := range m.parts {
 		all := slices.Clone(p.endpoints())
@@ -305,7 +305,8 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 			at = netip.AddrPortFrom(addr, 0)
 		}
 		if row.Failed = failed[at]; row.FailedRate != nil {
-			row.FailedRate = rate(int(row.Failed-min(row.Failed, before[at])), l.Since)
+			now := l.Failures[m.key][at]
+			row.FailedRate = rate(int(now-min(now, l.failing[m.key][at])), l.Since)
 		}
 		row.State, row.Why = down[row.Endpoint].State, down[row.Endpoint].Why
 	}
