@@ -72,6 +72,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) (relay *part
 	ctx, release := drainFirst(ctx, relay)
 	defer release()
 	collectLater()
+	joinWakeUps()
 	var closers closers
 	defer func() { err = errors.Join(err, closers.close()) }()
 
@@ -203,6 +204,15 @@ func collectLater() {
 			debug.SetGCPercent(-1)
 			debug.SetMemoryLimit(startRoom)
 		}
+	}
+}
+
+// joinWakeUps lets timers of the process be up to a millisecond late. The monitor thread of the Go runtime, which sleeps for 20 µs at a
+// time while anything runs, takes a seventh of the CPU time of a change without it.
+func joinWakeUps() {
+	threads, _ := os.ReadDir("/proc/self/task")
+	for _, t := range threads { // threads that are made later get it from those
+		_ = os.WriteFile("/proc/"+t.Name()+"/timerslack_ns", []byte("1000000"), 0) // of other threads it takes CAP_SYS_NICE; the unit sets it too
 	}
 }
 

@@ -381,69 +381,54 @@ func (w *layoutWriter) inside(n *node) {
 	}
 }
 
-// place is the place of a field or an item, as a layout has it in packed form.
-type place struct {
-	line, column int // the line counts from the object's first one, which is 0
-	size         int
-	isItem       bool
-	name         string
-}
-
-// places unpacks the places of all fields and items, in the order of the text.
-func (l layout) places() (all []place) {
-	packed, line := []byte(l.packed.Value()), 0
-	number := func() int {
-		value, n := binary.Uvarint(packed)
-		packed = packed[n:]
-		return int(value)
-	}
-	for len(packed) > 0 {
-		below, n := binary.Varint(packed)
-		packed = packed[n:]
-		line += int(below)
-		p := place{line: line, column: number(), size: number()}
-		switch what := number(); what {
-		case itemPlace:
-			p.isItem = true
-		case ownPlace:
-			length := number()
-			p.name, packed = string(packed[:length]), packed[length:]
-		default:
-			p.name = fieldNames[what-firstName]
+// find is the place of a field, or of its nearest ancestor. The line counts from the object's first one, which is 0. It goes through the
+// packed places once, and passes over those inside of what it does not look for.
+func (l layout) find(field string) (line, column int) {
+	packed, below := l.packed.Value(), 0
+	number := func() uint64 {
+		value, shift := uint64(0), 0
+		for packed[0] >= 0x80 {
+			value |= uint64(packed[0]&0x7f) << shift
+			packed, shift = packed[1:], shift+7
 		}
-		all = append(all, p)
+		value |= uint64(packed[0]) << shift
+		packed = packed[1:]
+		return value
 	}
-	return all
-}
-
-// find is the place of a field, or of its nearest ancestor.
-func (l layout) find(field string) (below, column int) {
-	places := l.places()
-	at := 0
-	for field != "" {
-		var first string
-		first, field = cutStep(field)
-		child := childOf(places, at, first)
-		if child < 0 {
+	step, root := "", true
+	index, skip := 0, 0 // of the next item of the list; places to pass over
+	for left := 1; left > 0 && len(packed) > 0; left-- {
+		up := number() // a signed number, as binary.AppendVarint writes it
+		below += int(up>>1) ^ -int(up&1)
+		at, size, what := int(number()), int(number()), number()
+		name := ""
+		switch {
+		case what == ownPlace:
+			length := number()
+			name, packed = packed[:length], packed[length:]
+		case what != itemPlace:
+			name = fieldNames[what-firstName]
+		}
+		if skip > 0 {
+			skip--
+			continue
+		}
+		found := root || name == step && what != itemPlace
+		if what == itemPlace && !found {
+			n, err := strconv.Atoi(step)
+			found = err == nil && n == index
+			index++
+		}
+		if !found {
+			skip = size - 1
+			continue
+		}
+		line, column, root = below, at, false
+		if field == "" {
 			break
 		}
-		at = child
+		step, field = cutStep(field)
+		left, index = size, 0
 	}
-	return places[at].line, places[at].column
-}
-
-// childOf is the index of a place inside of another, or -1.
-func childOf(places []place, at int, step string) int {
-	index := 0
-	for i := at + 1; i < at+places[at].size; i += places[i].size {
-		if places[i].isItem {
-			if n, err := strconv.Atoi(step); err == nil && n == index {
-				return i
-			}
-			index++
-		} else if places[i].name == step {
-			return i
-		}
-	}
-	return -1
+	return line, column
 }
