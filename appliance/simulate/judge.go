@@ -246,15 +246,18 @@ func (b *box) writtenAs(s *object.Service) string {
 	return s.Metadata.Annotations[version]
 }
 
-// holdersStay: a frontend that several Services ask for stays with the one that has it, as long as that one is not written.
+// holdersStay: a frontend that several Services ask for stays with the one that has it, as long as that one is not written and asks for
+// it. The Service of a Gateway that waits keeps the ports of before, and gives them up with those that it waited for.
 func (b *box) holdersStay(world *oracle.World) error {
 	now, atHost := map[string]object.Ref{}, map[string]object.Ref{}
-	unchanged := map[object.Ref]bool{}
+	stays := map[string]bool{} // ports of Services that were not written, "Service NAMESPACE/NAME:PORT/PROTOCOL"
 	facts := b.host()
 	nodePorts := b.config.Box(&facts).NodePortAddresses
 	for _, s := range world.Services {
 		ref := object.RefOf(s)
-		unchanged[ref] = b.isUnchanged(s)
+		for _, p := range s.Spec.Ports {
+			stays[fmt.Sprintf("%s:%d/%s", ref, p.Port, strings.ToLower(p.Protocol))] = b.isUnchanged(s)
+		}
 		for _, p := range b.life.grants.Of(ref.Key()) {
 			for _, fe := range p.Frontends {
 				if fe.IsRange() {
@@ -281,14 +284,10 @@ func (b *box) holdersStay(world *oracle.World) error {
 			}
 		}
 	}
-	for key, ref := range now {
-		if before, had := b.before.holders[key]; had && before != ref && unchanged[before] && unchanged[ref] {
-			return fmt.Errorf("%s went from %s to %s, and neither was written", key, before, ref)
-		}
-	}
 	for key, before := range b.before.holders {
-		if ref, has := now[key]; has && before != ref && unchanged[before] && !unchanged[ref] {
-			return fmt.Errorf("%s went from %s, which was not written, to %s", key, before, ref)
+		port := key[strings.LastIndexByte(key, ':'):]
+		if ref, has := now[key]; has && before != ref && stays[before.String()+port] {
+			return fmt.Errorf("%s went from %s, which was not written and asks for it, to %s", key, before, ref)
 		}
 	}
 	for _, s := range world.Services {
