@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,9 +18,11 @@ const (
 	tcpConnections = 100
 	udpFlows       = 50
 	beat           = 200 * time.Millisecond // between two packets of a lasting connection
-	patience       = 5 * time.Second        // that an answer may take: traffic is asked under load
-	tries          = 3                      // datagrams may be lost
+	repeat         = 5 * time.Second        // after which a datagram counts as lost, and is sent again
 	resend         = time.Second            // after which a SYN is sent again (RFC 6298)
+	// patience ends the wait for an answer. A connection fails by a refusal, a reset, the wrong server, or silence that lasts: on a busy
+	// machine an answer takes its time, and that is none of these.
+	patience = time.Minute
 )
 
 // load is traffic that goes on until it is stopped, and what became of it.
@@ -146,11 +149,13 @@ func (l *load) exchange(conn net.Conn, to netip.AddrPort) {
 	first := ""
 	for l.wait() {
 		server, err := "", error(nil)
-		for range tries {
+		for asked, refusals := time.Now(), 0; refusals < 3 && time.Since(asked) < patience; l.lost.Add(1) { // datagrams may be lost
 			if server, err = l.datagram(conn); err == nil {
 				break
 			}
-			l.lost.Add(1)
+			if !os.IsTimeout(err) {
+				refusals++
+			}
 		}
 		switch {
 		case err != nil:
@@ -167,7 +172,7 @@ func (l *load) exchange(conn net.Conn, to netip.AddrPort) {
 }
 
 func (l *load) datagram(conn net.Conn) (server string, err error) {
-	if err := conn.SetDeadline(time.Now().Add(patience / tries)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(repeat)); err != nil {
 		return "", err
 	}
 	if _, err := conn.Write([]byte("who?\n")); err != nil {
