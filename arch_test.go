@@ -121,7 +121,7 @@ var edges = map[string][]string{
 	"appliance/handover":        {"appliance/listen", "appliance/task"},
 	"appliance/history":         {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
-	"appliance/sockets":         {"appliance/node", "appliance/task"},
+	"appliance/sockets":         {"appliance/node", "appliance/task", "nft/nfnetlink"},
 	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/history", "appliance/listen", "appliance/metrics", "appliance/rollout", "appliance/task", "appliance/verdict", "store", "store/object", "store/pending"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"appliance/task", "store", "store/engine", "store/manifest", "watch"},

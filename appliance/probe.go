@@ -68,9 +68,7 @@ func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed
 	}
 	defer p.busy.Unlock()
 	list := p.endpoints(namespace, name)
-	if len(list) > mostProbed {
-		list = list[:mostProbed]
-	}
+	list = list[:min(len(list), mostProbed)]
 	var all sync.WaitGroup
 	turns := make(chan struct{}, probeWidth)
 	for i := range list {

@@ -275,7 +275,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 func (t *tableState) emitElements(d *tableDiff) {
 	for name, n := range t.tallies {
 		if t.fresh && len(n.all) > 0 {
-			d.addAll(&elementChange{set: t.sets[name], elements: n.all, sorted: true})
+			put(&d.adds, &elementChange{set: t.sets[name], elements: n.all, sorted: true})
 		}
 	}
 	for id, data := range t.deleted {

@@ -197,7 +197,7 @@ func (d *tableDiff) elements(have *Table, want *content) {
 		}
 	}
 	for _, change := range all {
-		d.addAll(change)
+		put(&d.adds, change)
 	}
 	d.superfluous(have, want, found)
 }
@@ -235,28 +235,12 @@ func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int
 	}
 }
 
-// addAll adds all elements of a set.
-func (d *tableDiff) addAll(all *elementChange) {
-	if d.adds == nil {
-		d.adds = map[string]*elementChange{}
+// put sets the change of all elements of a set in one of the maps of a tableDiff.
+func put(changes *map[string]*elementChange, all *elementChange) {
+	if *changes == nil {
+		*changes = map[string]*elementChange{}
 	}
-	d.adds[all.set.Name] = all
-}
-
-// deleteAll deletes elements of a set of which no other goes.
-func (d *tableDiff) deleteAll(all *elementChange) {
-	if d.deletes == nil {
-		d.deletes = map[string]*elementChange{}
-	}
-	d.deletes[all.set.Name] = all
-}
-
-// dropAll notes the elements of a set that goes.
-func (d *tableDiff) dropAll(all *elementChange) {
-	if d.dropped == nil {
-		d.dropped = map[string]*elementChange{}
-	}
-	d.dropped[all.set.Name] = all
+	(*changes)[all.set.Name] = all
 }
 
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }

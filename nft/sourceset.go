@@ -103,14 +103,14 @@ func (t *tableState) settleSourceSets(f Family) {
 func (t *tableState) emitSourceSets(d *tableDiff) {
 	for _, c := range t.setChanges {
 		if t.set(c.set.Name) == nil {
-			d.dropAll(&elementChange{set: c.set, elements: c.deletes, sorted: true})
+			put(&d.dropped, &elementChange{set: c.set, elements: c.deletes, sorted: true})
 			continue
 		}
 		if len(c.adds) > 0 {
-			d.addAll(&elementChange{set: c.set, elements: c.adds, sorted: true})
+			put(&d.adds, &elementChange{set: c.set, elements: c.adds, sorted: true})
 		}
 		if len(c.deletes) > 0 {
-			d.deleteAll(&elementChange{set: c.set, elements: c.deletes, sorted: true})
+			put(&d.deletes, &elementChange{set: c.set, elements: c.deletes, sorted: true})
 		}
 	}
 }

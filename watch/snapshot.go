@@ -235,9 +235,7 @@ func (c *contents) note(f *file) {
 			f.source.good++
 		}
 	}
-	if f.problem() != nil {
-		c.bad[f.path] = f
-	} else {
+	if c.bad[f.path] = f; f.problem() == nil {
 		delete(c.bad, f.path)
 	}
 }

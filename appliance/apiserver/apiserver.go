@@ -337,13 +337,11 @@ func (k *keyring) run(ctx context.Context) error {
 			k.log.Debug("the fleet has no new keys yet", "err", err)
 			wait = keyringRetry
 		}
-		again := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-again.C:
+		case <-time.After(wait):
 		}
-		again.Stop()
 	}
 	return nil
 }

@@ -78,9 +78,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 				delete(before, fe)
 			}
 		}
-		if len(ports) > 0 {
-			l.services[name] = ports
-		} else {
+		if l.services[name] = ports; len(ports) == 0 {
 			delete(l.services, name)
 		}
 	}

@@ -255,9 +255,7 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	if len(addrs) == 0 {
 		addrs = single
 	}
-	if len(addrs) > maxNodeAddresses {
-		addrs = addrs[:maxNodeAddresses]
-	}
+	addrs = addrs[:min(len(addrs), maxNodeAddresses)]
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
 	return addrs
 }

@@ -472,10 +472,8 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 			x.shared[addr] = struct{}{}
 		}
 	}
-	if len(addrs) == 0 {
+	if x.byKey[key] = addrs; len(addrs) == 0 {
 		delete(x.byKey, key)
-	} else {
-		x.byKey[key] = addrs
 	}
 	return changed
 }

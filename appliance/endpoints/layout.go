@@ -317,10 +317,7 @@ func (s *service) primarySlices() []*slice {
 		}
 	}
 	slices.SortFunc(parts, func(a, b *slice) int {
-		if c := compareGroups(a.group, b.group); c != 0 {
-			return c
-		}
-		return strings.Compare(a.name, b.name)
+		return cmp.Or(compareGroups(a.group, b.group), strings.Compare(a.name, b.name))
 	})
 	return parts
 }

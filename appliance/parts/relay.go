@@ -176,9 +176,7 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 		if len(ports) > 0 || len(r.redirected[svc.Key]) > 0 {
 			r.changed[svc.Key] = true
 		}
-		if len(ports) > 0 {
-			r.redirected[svc.Key] = ports
-		} else {
+		if r.redirected[svc.Key] = ports; len(ports) == 0 {
 			delete(r.redirected, svc.Key)
 		}
 		for j := range svc.Ports {

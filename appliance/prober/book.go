@@ -101,10 +101,8 @@ func (b *book) set(service string, requests []Request, now time.Duration, tell b
 			b.leave(t, service, tell)
 		}
 	}
-	if len(after) == 0 {
+	if b.services[service] = after; len(after) == 0 {
 		delete(b.services, service)
-	} else {
-		b.services[service] = after
 	}
 }
 

@@ -221,14 +221,11 @@ const (
 	maxTrials = 500
 )
 
-// refusal returns the operation that the kernel refused; false for an error that is about the state of the kernel, and not about
+// isRefusal reports whether the kernel refused an operation; an error may be about the state of the kernel, too, and not about
 // the request.
-func refusal(err error) (*kernel.OpError, bool) {
-	refused, ok := errors.AsType[*kernel.OpError](err)
-	if !ok || errors.Is(err, kernel.ErrPermission) || isExhausted(refused) {
-		return nil, false
-	}
-	return refused, true
+func isRefusal(err error) bool {
+	refused, is := errors.AsType[*kernel.OpError](err)
+	return is && !errors.Is(err, kernel.ErrPermission) && !isExhausted(refused)
 }
 
 // isExhausted reports whether the kernel had no room just then.
@@ -255,7 +252,7 @@ func refusedServices(suspects []string, try func(included []string) error) (map[
 			good = append(good, group...)
 			return nil
 		}
-		if _, refused := refusal(err); !refused {
+		if !isRefusal(err) {
 			return err
 		}
 		if len(group) == 1 || trials >= maxTrials {

@@ -307,7 +307,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	}
 	l.applying(restored)
 	done, err := l.applier.apply(tr, l.planner.compiler.From)
-	if _, refused := refusal(err); refused {
+	if isRefusal(err) {
 		done, err = l.bisect(err, tr.Forget)
 		l.notifyParts()
 	}

@@ -338,9 +338,7 @@ func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.P
 	if _, planned := t.before[key]; !planned {
 		t.before[key] = t.problems[key]
 	}
-	if len(problems) > 0 {
-		t.problems[key] = problems
-	} else {
+	if t.problems[key] = problems; len(problems) == 0 {
 		delete(t.problems, key)
 	}
 	t.total = t.total.plus(t.sizes[key], -1)

@@ -96,10 +96,8 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 		}
 		touched = l.vips.replace(touched, service, before.vips, now.vips)
 		touched = l.backends.replace(touched, service, before.backends, now.backends)
-		if len(claims[i].Ports)+len(claims[i].Unready) == 0 {
+		if l.known[service] = asked; len(claims[i].Ports)+len(claims[i].Unready) == 0 {
 			delete(l.known, service)
-		} else {
-			l.known[service] = asked
 		}
 	}
 	for _, addr := range sortedOnce(touched) {

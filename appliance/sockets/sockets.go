@@ -1,6 +1,7 @@
 package sockets
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Socket is a socket that takes connections or datagrams from any peer.
@@ -225,27 +227,9 @@ func parse(b []byte) (Socket, bool) {
 		cookie: uint64(binary.NativeEndian.Uint32(b[48:]))<<32 | uint64(binary.NativeEndian.Uint32(b[44:])),
 	}
 	if addr.Is6() && addr.IsUnspecified() {
-		value, given := attribute(b[diagMessageSize:], attrSKV6Only)
-		s.BothFamilies = given && value == 0
+		s.BothFamilies = bytes.Equal(nfnetlink.Attribute(b[diagMessageSize:], attrSKV6Only), []byte{0})
 	}
 	return s, s.Local.Port() != 0
-}
-
-// attribute is the first byte of an attribute (struct nlattr: length with its header,
-// type; then the value, padded to a multiple of 4).
-func attribute(b []byte, wanted uint16) (value byte, given bool) {
-	const header = 4
-	for len(b) >= header {
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < header || length > len(b) {
-			break
-		}
-		if binary.NativeEndian.Uint16(b[2:]) == wanted && length > header {
-			return b[header], true
-		}
-		b = b[min(len(b), (length+3)&^3):]
-	}
-	return 0, false
 }
 
 // The multicast groups of NETLINK_SOCK_DIAG for sockets that were destroyed (enum

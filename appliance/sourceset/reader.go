@@ -295,9 +295,7 @@ func parsePrefix(text string) (p netip.Prefix, err error) {
 	}
 	switch {
 	case err != nil, p.Addr().Is4In6():
-		if len(text) > maxShown {
-			text = text[:maxShown]
-		}
+		text = text[:min(len(text), maxShown)]
 		return p, fmt.Errorf("%q is no prefix and no address: write one a line, as 192.0.2.0/24 or 2001:db8::/32", text)
 	case p != p.Masked():
 		return p, fmt.Errorf("%s has bits behind its length: write %s, or %s/%d for the one address", p, p.Masked(), p.Addr(), p.Addr().BitLen())

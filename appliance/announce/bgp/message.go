@@ -53,10 +53,8 @@ func parseHeader(b []byte) (header, error) {
 			code: bgp.BGP_ERROR_MESSAGE_HEADER_ERROR, subcode: subcode, data: data, detail: fmt.Sprintf(format, args...),
 		}
 	}
-	for _, marker := range b[:16] {
-		if marker != 0xff {
-			return refuse(bgp.BGP_ERROR_SUB_CONNECTION_NOT_SYNCHRONIZED, nil, "the peer sent what is no BGP message")
-		}
+	if slices.ContainsFunc(b[:16], func(marker byte) bool { return marker != 0xff }) {
+		return refuse(bgp.BGP_ERROR_SUB_CONNECTION_NOT_SYNCHRONIZED, nil, "the peer sent what is no BGP message")
 	}
 	h := header{kind: b[18], length: int(binary.BigEndian.Uint16(b[16:]))}
 	switch least, known := minLength[h.kind]; {
@@ -77,7 +75,6 @@ type open struct {
 	families bool // the families are from capabilities; else it is IPv4
 	ipv4     bool
 	ipv6     bool
-	refresh  bool
 	// nextHop6 reports whether IPv4 routes may have IPv6 next hops (RFC 8950).
 	nextHop6   bool
 	restarting bool
@@ -134,8 +131,7 @@ func parseOpen(body []byte) (open, error) {
 	var m bgp.BGPOpen
 	if err := m.DecodeFromBytes(body); err != nil {
 		n := &notification{code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, detail: "the peer sent a malformed OPEN: " + err.Error()}
-		var of *bgp.MessageError
-		if errors.As(err, &of) && of.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR {
+		if of, is := errors.AsType[*bgp.MessageError](err); is && of.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR {
 			n.subcode = of.SubTypeCode
 		}
 		return open{}, n
@@ -165,8 +161,6 @@ func (o *open) take(c bgp.ParameterCapabilityInterface) {
 		o.families = true
 		o.ipv4 = o.ipv4 || c.CapValue == bgp.RF_IPv4_UC
 		o.ipv6 = o.ipv6 || c.CapValue == bgp.RF_IPv6_UC
-	case *bgp.CapRouteRefresh:
-		o.refresh = true
 	case *bgp.CapFourOctetASNumber:
 		o.as, o.fourAS = c.CapValue, true
 	case *bgp.CapExtendedNexthop:
@@ -293,10 +287,8 @@ func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 	}
 	if internal {
 		preference := cmp.Or(a.LocalPref, defaultLocalPref)
-		for _, c := range a.Communities {
-			if c == gracefulShutdown {
-				preference = 0
-			}
+		if slices.Contains(a.Communities, gracefulShutdown) {
+			preference = 0
 		}
 		all = append(all, bgp.NewPathAttributeLocalPref(preference))
 	}
@@ -487,7 +479,7 @@ func (r *rib) set(routes map[netip.Prefix]*Attributes) {
 	wanted := make(map[netip.Prefix]*Attributes, len(routes))
 	for prefix, a := range routes {
 		if prefix = normal(prefix); prefix.IsValid() {
-			wanted[prefix] = orPlain(a)
+			wanted[prefix] = cmp.Or(a, plain)
 		}
 	}
 	for prefix := range r.wanted {
@@ -513,7 +505,7 @@ func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Pre
 		}
 	}
 	for prefix, a := range announce {
-		prefix, a = normal(prefix), orPlain(a)
+		prefix, a = normal(prefix), cmp.Or(a, plain)
 		if !prefix.IsValid() {
 			continue
 		}
@@ -522,13 +514,6 @@ func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Pre
 			r.dirty[prefix] = struct{}{}
 		}
 	}
-}
-
-func orPlain(a *Attributes) *Attributes {
-	if a == nil {
-		return plain
-	}
-	return a
 }
 
 // take returns the changes since the last take: nil for removed routes.
