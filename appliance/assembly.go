@@ -211,7 +211,7 @@ func (a *assembly) views() apiserver.Views {
 		History: a.history, Traffic: a.traffic, Trace: story.NewTracer(a.grants.Served, wayTo).Trace, Announced: a.announced,
 		Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
 		Endpoints: slices.Concat(changes{a}.endpoints(), rollouts{a}.endpoints(), a.member.endpoints(), []api.Endpoint{
-			api.Handle(wire.Plan.Operation, (&foreseer{a: a, turn: make(chan struct{}, 1)}).serve), api.Answer(wire.Probe, newProbes(a).probe),
+			api.Handle(wire.Plan.Operation, (&foreseer{a: a, turn: make(chan struct{}, 1)}).serve), api.Answer(wire.Probe, (&probes{ports: a.grants.Of, state: a.parts.checks.State, log: a.log}).probe),
 		}),
 	}
 	if a.fleet != nil {

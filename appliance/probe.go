@@ -44,10 +44,6 @@ type probes struct {
 	log   *slog.Logger
 }
 
-func newProbes(a *assembly) *probes {
-	return &probes{ports: a.grants.Of, state: a.parts.checks.State, log: a.log}
-}
-
 // probe connects to each TCP endpoint of a Service that is in use, or out for its health.
 func (p *probes) probe(r *http.Request, q wire.ObjectQuery) (found wire.Probes, err error) {
 	if q.Name == "" {

@@ -37,10 +37,6 @@ type feed struct {
 	changed             chan struct{} // see Store.Changed
 }
 
-func newFeed() feed {
-	return feed{journal: journal.New(journal.DefaultBounds()), published: make(chan struct{}), changed: make(chan struct{}, 1)}
-}
-
 // restart makes a revision the present one, before which nothing is known.
 func (f *feed) restart(revision uint64) {
 	f.revision, f.dataplane = revision, revision

@@ -243,7 +243,7 @@ func TestModelOfShortHistory(t *testing.T) {
 
 func runModel(t *testing.T, seed uint64, most journal.Bounds) (missed int) {
 	r := rand.New(rand.NewPCG(seed, 7))
-	b := newBox(t, smallPool, func(c *Config) { c.NewUID = randomUID })
+	b := newBox(t, smallPool, func(c *Config) { c.NewUID = randomUIDs() })
 	mayMiss := most != journal.DefaultBounds()
 	all := newModel(t, b.s.Revision(), mayMiss)
 	all.whole = true

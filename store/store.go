@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
@@ -194,18 +195,33 @@ func (c Config) withDefaults() Config {
 		c.Clocks = deadline.Now
 	}
 	if c.NewUID == nil {
-		c.NewUID = randomUID
+		c.NewUID = randomUIDs()
 	}
 	return c
 }
 
-// randomUID is a random UUID (RFC 9562, version 4).
-func randomUID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+// randomUIDs returns a source of random UUIDs (RFC 9562, version 4), which may be used concurrently. Several share a text, as each by
+// itself would stay alone among what goes when files are sealed.
+func randomUIDs() func() string {
+	const size, atOnce = 36, 28 // a KiB
+	var mu sync.Mutex
+	var text string
+	return func() (uid string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if text == "" {
+			all := make([]byte, 0, size*atOnce)
+			for len(all) < cap(all) {
+				var b [16]byte
+				rand.Read(b[:]) // never fails
+				b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+				all = fmt.Appendf(all, "%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+			}
+			text = string(all)
+		}
+		uid, text = text[:size], text[size:]
+		return uid
+	}
 }
 
 // Open reads what the engine holds. Values that two objects hold stay with the older
@@ -227,7 +243,7 @@ func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Recor
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
 		accepted: accepted{
-			table: newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}},
+			table: newTable(), feed: feed{journal: journal.New(journal.DefaultBounds()), published: make(chan struct{}), changed: make(chan struct{}, 1)}, declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}},
 			sources: newSources(), pending: newPendingSets(),
 		},
 	}

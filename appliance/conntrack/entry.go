@@ -88,7 +88,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 				nat, offloaded = status&(statusSrcNAT|statusDstNAT), status&statusOffload != 0
 			}
 		case ctaProtoInfo:
-			e.state = decodeTCPState(value)
+			e.state = tcpState(nfnetlink.Number(nfnetlink.Attribute(nfnetlink.Attribute(value, ctaProtoInfoTCP), ctaTCPState)))
 		case ctaTimeout:
 			if len(value) == 4 {
 				e.timeout = binary.BigEndian.Uint32(value)
@@ -196,10 +196,6 @@ func decodeTimes(b []byte) (began, ended uint64) {
 		}
 	}
 	return began, ended
-}
-
-func decodeTCPState(b []byte) tcpState {
-	return tcpState(nfnetlink.Number(nfnetlink.Attribute(nfnetlink.Attribute(b, ctaProtoInfoTCP), ctaTCPState)))
 }
 
 // delete writes the message that deletes the entry, and no other that took its place.

@@ -400,11 +400,6 @@ func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod
 	return places, lacking, problem
 }
 
-// isEndpoint reports whether a Pod is one of a Service's endpoints, ready or not.
-func isEndpoint(svc *object.Service, pod *object.Pod) bool {
-	return pod != nil && !pod.Terminal() && object.HasLabels(pod.Metadata.Labels, svc.Spec.Selector)
-}
-
 // noteService notes the problem of a Service as a whole.
 func (c *Controller) noteService(s *service) {
 	var nobody, unused, lacking *Problem

@@ -178,7 +178,7 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 		var places [len(families)]*placed
 		var lacking []string
 		var problem *Problem
-		is := s.managedBy == managedBySelector && isEndpoint(s.object, pod)
+		is := s.managedBy == managedBySelector && pod != nil && !pod.Terminal() && object.HasLabels(pod.Metadata.Labels, s.object.Spec.Selector)
 		if is {
 			places, lacking, problem = c.placesOf(w.objs, s.object, pod)
 			put(&s.pods, name, struct{}{})

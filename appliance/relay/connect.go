@@ -373,11 +373,6 @@ func hopsIn(control []byte, level, kind int) int {
 	return int(binary.NativeEndian.Uint32(control[value:]))
 }
 
-// hopsOfDatagram reads the control message of a received datagram; 0: there is none.
-func hopsOfDatagram(control []byte) int {
-	return max(hopsIn(control, unix.SOL_IP, unix.IP_TTL), hopsIn(control, unix.SOL_IPV6, unix.IPV6_HOPLIMIT))
-}
-
 // introduce sends an endpoint the header of the PROXY protocol (haproxy.org, proxy-protocol.txt), if the port has
 // one: the client, and the address that it connected to. It is the first data on the connection, so it fits into
 // the send buffer.

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // udpListener receives datagrams at one address. Each client has a flow, with its own socket to an
@@ -459,7 +461,7 @@ func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from neti
 		case err != nil:
 			result = os.NewSyscallError("recvmsg", err)
 		default:
-			use(buf.data[:n], addrPortOf(from), hopsOfDatagram(buf.control[:control]))
+			use(buf.data[:n], addrPortOf(from), max(hopsIn(buf.control[:control], unix.SOL_IP, unix.IP_TTL), hopsIn(buf.control[:control], unix.SOL_IPV6, unix.IPV6_HOPLIMIT)))
 		}
 		return true
 	})

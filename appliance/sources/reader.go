@@ -208,7 +208,7 @@ func (r *Reader) judge(snapshot *watch.Snapshot) {
 	}
 	judged := make([]judgement, len(r.cfg.Dirs))
 	for i, dir := range r.cfg.Dirs {
-		j := judgement{turn: store.SourceTurn{Name: dir.Name, Box: r.cfg.Box, Instance: r.cfg.Instance}, unread: !isThere(snapshot, i)}
+		j := judgement{turn: store.SourceTurn{Name: dir.Name, Box: r.cfg.Box, Instance: r.cfg.Instance}, unread: snapshot == nil || i >= len(snapshot.Sources) || snapshot.Sources[i].State == watch.StateUnavailable}
 		if !j.unread {
 			j.turn.Generation = generation(dir.Path)
 			j.verdict = r.cfg.Store.JudgeSource(j.turn, r.files)
@@ -218,11 +218,6 @@ func (r *Reader) judge(snapshot *watch.Snapshot) {
 		judged[i] = j
 	}
 	r.judged = judged
-}
-
-// isThere reports whether a directory has been read and is available.
-func isThere(s *watch.Snapshot, dir int) bool {
-	return s != nil && dir < len(s.Sources) && s.Sources[dir].State != watch.StateUnavailable
 }
 
 // name renames the files of a snapshot to the paths that all boxes have.

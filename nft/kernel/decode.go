@@ -185,16 +185,11 @@ func (d *elementDecoder) elements(m *message, each func(element)) {
 			continue
 		}
 		for _, b := range nfnetlink.Attributes(list) {
-			if !d.counted || elementPackets(b) > 0 {
+			if !d.counted || expressionPackets(nfnetlink.Attribute(b, unix.NFTA_SET_ELEM_EXPR)) > 0 {
 				each(d.decode(b))
 			}
 		}
 	}
-}
-
-// elementPackets returns what the counter of an element has counted.
-func elementPackets(b []byte) uint64 {
-	return expressionPackets(nfnetlink.Attribute(b, unix.NFTA_SET_ELEM_EXPR))
 }
 
 func (d *elementDecoder) decode(b []byte) element {

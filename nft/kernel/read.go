@@ -120,7 +120,7 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	if r.only != nil {
 		return t, r.sets(f, t)
 	}
-	if err := readTimeouts(s, f, t.Timeouts); err != nil {
+	if err := dumpObjects(s, f, objectTimeout, func(name string, data []byte) { t.Timeouts[name] = decodeTimeout(data) }); err != nil {
 		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
 	}
 	if err := readChains(s, f, t.Chains); err != nil {

@@ -225,17 +225,13 @@ func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 			if position(element) > offset {
 				break
 			}
-			if !isIntervalEnd(element) {
+			if nfnetlink.Number(nfnetlink.Attribute(element, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END == 0 {
 				n++
 			}
 		}
 		return n, n >= 0
 	}
 	return 0, false
-}
-
-func isIntervalEnd(element []byte) bool {
-	return nfnetlink.Number(nfnetlink.Attribute(element, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
 
 // opText is an operation, or one element of it, as nft commands on one line.
@@ -351,11 +347,6 @@ func idleStates(p nft.Protocol) []uint16 {
 		return []uint16{timeoutUDPUnreplied, timeoutUDPReplied}
 	}
 	return []uint16{timeoutTCPEstablished}
-}
-
-// readTimeouts reads the timeout objects of our table.
-func readTimeouts(s *socket, f nft.Family, timeouts map[string]nft.Timeout) error {
-	return dumpObjects(s, f, objectTimeout, func(name string, data []byte) { timeouts[name] = decodeTimeout(data) })
 }
 
 // decodeTimeout reads an object. One with several times for what has one here is the zero one.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -423,9 +424,12 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 	}
 	entries := f.room(puts)
 	parallel.Do(len(puts), parallel.Share, func(i int) { encodeEntry(entries[i], puts[i]) })
+	at := pairs.Cursor() // one for all: each allocates the path to its key
 	for i, entry := range entries {
 		key := []byte(puts[i].Key)
-		digest.toggleEntry(pairs.Get(key))
+		if found, before := at.Seek(key); bytes.Equal(found, key) {
+			digest.toggleEntry(before)
+		}
 		digest.toggleEntry(entry)
 		if err := pairs.Put(key, entry); err != nil {
 			return err

@@ -51,10 +51,10 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	if doc.root.kind == kindNull && len(doc.flaws) == 0 {
 		return
 	}
-	if u.pointers == nil {
-		u.pointers = new(textPointers)
+	if u.last == nil {
+		u.last = new(lastTexts)
 	}
-	d := &decoding{file: file, path: u.path[:0], pointers: u.pointers}
+	d := &decoding{file: file, path: u.path[:0], last: u.last}
 	defer func() { u.path = d.path }()
 	kind, apiVersion := textOf(doc.root, "kind"), textOf(doc.root, "apiVersion")
 	if as, ok := listOf(kind, apiVersion); ok {

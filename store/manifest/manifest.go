@@ -71,9 +71,9 @@ type unit struct {
 	count     int // objects, the bad and the unserved ones included
 
 	// What the next one begins with, too: memory.
-	path     path
-	places   layoutWriter
-	pointers *textPointers
+	path   path
+	places layoutWriter
+	last   *lastTexts
 }
 
 // placed locates the documents and problems of a unit among those of a File.
@@ -228,7 +228,7 @@ func (r *reading) add(text []byte, line, column int, isJSON bool, as implied) *r
 			return err
 		}
 		u := &r.fresh
-		*u = unit{documents: u.documents[:0], problems: u.problems[:0], path: u.path, places: u.places, pointers: u.pointers}
+		*u = unit{documents: u.documents[:0], problems: u.problems[:0], path: u.path, places: u.places, last: u.last}
 		for _, doc := range docs {
 			u.decode(r.path, doc, as)
 		}

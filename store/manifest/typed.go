@@ -27,16 +27,17 @@ type decoding struct {
 	failed   bool
 	dropped  bool // more than maxProblems
 	doubted  bool // an unknown field of a kind that is partly read was warned about
-	// repeated are texts of this document, found by their length and ends: a name is there many times.
-	repeated [16]string
-	// pointers are those to texts that were decoded last, also in other documents, found in the same way.
-	pointers *textPointers
+	last     *lastTexts
 	// texts are the maps of texts that were decoded last: many a Service has the labels that it selects.
 	texts [2]map[string]string
 }
 
-// textPointers are pointers to texts that were decoded last.
-type textPointers [32]*string
+// lastTexts are texts that were decoded last, and pointers to texts, also of other documents, found by their length and ends: many
+// Services have the same names of ports and nodes, and keys of annotations.
+type lastTexts struct {
+	texts    [1024]string
+	pointers [32]*string
+}
 
 var (
 	timeType        = reflect.TypeFor[time.Time]()
@@ -92,12 +93,12 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 	case *string:
 		text, ok := d.text(n)
 		if !ok || text == "" || d.secrets {
-			v.Set(reflect.ValueOf(pointerTo(text)))
+			v.Set(reflect.ValueOf(new(text)))
 			return
 		}
-		last := &d.pointers[placeOf(text, len(d.pointers))]
+		last := &d.last.pointers[placeOf(text, len(d.last.pointers))]
 		if *last == nil || **last != text {
-			*last = pointerTo(text)
+			*last = new(text)
 		}
 		v.Set(reflect.ValueOf(*last))
 	default:
@@ -105,8 +106,6 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 		d.value(n, v.Elem())
 	}
 }
-
-func pointerTo(text string) *string { return &text }
 
 // bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
@@ -182,18 +181,17 @@ func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
-// placeOf hashes a text, which is not empty, to one of so many places by its length and its first and last
-// byte.
+// placeOf hashes a text, which is not empty, to one of so many places by its length and three of its bytes.
 func placeOf(text string, places int) int {
-	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1])) % places
+	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
 }
 
-// shared is a copy of a text, which is held once if it is frequent, or was in the document just before.
+// shared is a copy of a text, which is held once if it is frequent, or was decoded just before.
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
 		return s
 	}
-	last := &d.repeated[placeOf(text, len(d.repeated))]
+	last := &d.last.texts[placeOf(text, len(d.last.texts))]
 	if *last != text {
 		*last = strings.Clone(text)
 	}

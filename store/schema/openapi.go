@@ -96,7 +96,7 @@ func (d dialect) property(f *Field) node {
 			return s
 		}
 		s = node{"allOf": []node{s}}
-		if !f.Type.needs() {
+		if !slices.ContainsFunc(f.Type.Fields, func(f *Field) bool { return f.Required }) { // an empty structure is valid
 			s["default"] = node{}
 		}
 	}
@@ -105,11 +105,6 @@ func (d dialect) property(f *Field) node {
 		s["default"] = f.Default
 	}
 	return s
-}
-
-// needs reports whether a structure has required fields, so that an empty one is invalid.
-func (t *Type) needs() bool {
-	return slices.ContainsFunc(t.Fields, func(f *Field) bool { return f.Required })
 }
 
 // value is the schema of a value.
