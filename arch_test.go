@@ -317,7 +317,7 @@ func onceParsed() func() (*token.FileSet, []source, error) {
 			if path.Ext(name) != ".go" {
 				continue
 			}
-			file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+			file, err := parser.ParseFile(fset, name, nil, parser.ParseComments|parser.SkipObjectResolution)
 			if err != nil {
 				return nil, err
 			}

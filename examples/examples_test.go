@@ -150,6 +150,9 @@ func write(t *testing.T, golden, text string) {
 
 // TestPlansLoad gives every golden to nft, in a network namespace of its own.
 func TestPlansLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	if os.Getuid() != 0 {
 		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
 			t.Fatal("this test needs root, and SVCCTL_REQUIRE_PRIVILEGED=1 says that it must run")

@@ -15,6 +15,9 @@ import (
 // SVCCTL_REQUIRE_PRIVILEGED=1 it fails it.
 func needRoot(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	_, err := exec.LookPath("nft")
 	if os.Geteuid() == 0 && err == nil {
 		return

@@ -26,6 +26,9 @@ import (
 // scripts, their foreign changes, and each batch with a mistake in it. Both take the same, refuse the same with the same error
 // number, and hold the same afterwards. SCRIPTS is the number of scripts.
 func Test1100_fake_is_nf_tables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	if os.Geteuid() != 0 {
 		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
 			t.Fatal("PRIVILEGED TEST cannot run: it must be root to make network namespaces")

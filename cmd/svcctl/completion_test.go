@@ -21,6 +21,9 @@ import (
 // be the first of PATH.
 func completer(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs shells, and the program for each line")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +74,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// completions are what each shell makes of a command line.
-var completions = []struct{ line, want string }{
+// completion is what a shell makes of a command line.
+type completion struct{ line, want string }
+
+// completions are those of each shell.
+var completions = []completion{
 	{"svcctl s", "status serve"},
 	{"svcctl announce ", "drain status undrain"},
 	{"svcctl fleet roll", "rollout"},
@@ -130,17 +136,33 @@ func TestCompletionBash(t *testing.T) {
 		t.Fatal(b.err.String())
 	}
 	path := completer(t) + ":" + os.Getenv("PATH")
-	for _, tt := range append(slices.Clone(completions),
-		struct{ line, want string }{"svcctl wait --for=r", "ready"},
-		struct{ line, want string }{"svcctl wait --for=", "condition= create delete jsonpath= ready synced"}) {
-		cmd := exec.Command("bash", "-c", b.out.String()+`
-COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; _svcctl; printf '%s\n' "${COMPREPLY[@]}"`, "bash", tt.line)
-		cmd.Env = append(os.Environ(), "PATH="+path)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", tt.line, err, out)
+	const driver = `
+for line; do COMP_LINE=$line; COMP_POINT=${#line}; COMPREPLY=(); _svcctl; printf '%s\n' "${COMPREPLY[@]}"; echo ---; done`
+	completedBy(t, path, []string{"bash", "-c", b.out.String() + driver, "bash"}, append(slices.Clone(completions),
+		completion{"svcctl wait --for=r", "ready"},
+		completion{"svcctl wait --for=", "condition= create delete jsonpath= ready synced"}))
+}
+
+// completedBy has one shell complete all lines, which it gets as arguments: it prints the words for each, and a line "---".
+func completedBy(t *testing.T, path string, command []string, lines []completion) {
+	t.Helper()
+	for _, c := range lines {
+		command = append(command, c.line)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "PATH="+path) // without anybody's settings
+	out, err := cmd.CombinedOutput()
+	answers := strings.Split(string(out), "---\n")
+	if err != nil || len(answers) != len(lines)+1 {
+		t.Fatalf("%v: %d answers for %d lines\n%s", err, len(answers)-1, len(lines), out)
+	}
+	for i, c := range lines {
+		var got []string
+		for line := range strings.Lines(answers[i]) {
+			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t") // without the description of fish
+			got = append(got, word)
 		}
-		completed(t, tt.line, string(out), tt.want)
+		completed(t, c.line, strings.Join(got, " "), c.want)
 	}
 }
 
@@ -169,22 +191,10 @@ func TestCompletionFish(t *testing.T) {
 		t.Fatal(b.err.String())
 	}
 	path := completer(t) + ":" + os.Getenv("PATH")
-	for _, tt := range append(slices.Clone(completions),
-		struct{ line, want string }{"svcctl wait --for=r", "--for=ready"},
-		struct{ line, want string }{"svcctl apply --dry-run=s", "--dry-run=server"}) {
-		cmd := exec.Command("fish", "-c", b.out.String()+"\ncomplete -C '"+tt.line+"'")
-		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "PATH="+path) // without anybody's settings
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", tt.line, err, out)
-		}
-		var got []string
-		for line := range strings.Lines(string(out)) {
-			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
-			got = append(got, word)
-		}
-		completed(t, tt.line, strings.Join(got, " "), tt.want)
-	}
+	const driver = "\nfor line in $argv; complete -C $line; echo ---; end"
+	completedBy(t, path, []string{"fish", "-c", b.out.String() + driver}, append(slices.Clone(completions),
+		completion{"svcctl wait --for=r", "--for=ready"},
+		completion{"svcctl apply --dry-run=s", "--dry-run=server"}))
 }
 
 // zshSetup has an interactive zsh write what it would complete to $OUT, and DONE after control-X control-X.

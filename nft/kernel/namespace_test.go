@@ -20,6 +20,9 @@ type namespace struct {
 // privileged tests are required.
 func newNamespace(t testing.TB) *namespace {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	if os.Geteuid() != 0 {
 		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
 			t.Fatal("PRIVILEGED TEST cannot run: it must be root to make network namespaces")

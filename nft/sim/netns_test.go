@@ -73,6 +73,9 @@ type box struct {
 // SVCCTL_REQUIRE_PRIVILEGED=1 it fails it.
 func needRoot(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	_, noNFT := exec.LookPath("nft")
 	_, noIP := exec.LookPath("ip")
 	if os.Geteuid() == 0 && noNFT == nil && noIP == nil {
