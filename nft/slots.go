@@ -37,17 +37,10 @@ func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
 			displaced = append(displaced, ap)
 		}
 	}
-	newcomers := displaced
-	for _, ap := range want {
-		if wanted[ap] {
-			newcomers = append(newcomers, ap)
-		}
-	}
-	next := 0
+	newcomers := append(displaced, slices.DeleteFunc(slices.Clone(want), func(ap netip.AddrPort) bool { return !wanted[ap] })...)
 	for i := range slots {
 		if !slots[i].IsValid() {
-			slots[i] = newcomers[next]
-			next++
+			slots[i], newcomers = newcomers[0], newcomers[1:]
 		}
 	}
 	return slots
@@ -62,13 +55,7 @@ func removed(prev, now []netip.AddrPort) []netip.AddrPort {
 	for _, ap := range now {
 		here[ap] = true
 	}
-	var out []netip.AddrPort
-	for _, ap := range prev {
-		if !here[ap] && ap.IsValid() {
-			out = append(out, ap)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(prev), func(ap netip.AddrPort) bool { return here[ap] || !ap.IsValid() })
 }
 
 // distinct are the endpoints of a table, each once, in the order of their addresses.
@@ -89,13 +76,7 @@ func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
 }
 
 func union(a, b []netip.AddrPort) []netip.AddrPort {
-	all := slices.Clone(a)
-	for _, ap := range b {
-		if !slices.Contains(a, ap) {
-			all = append(all, ap)
-		}
-	}
-	return all
+	return append(slices.Clone(a), removed(b, a)...)
 }
 
 // A SlotRun is slots of one frontend, from 0 on, that a map of slots should have. A large
@@ -290,12 +271,9 @@ func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 			pairs = append(pairs, ranking{rank(id, uint64(at)), uint16(i), uint16(at)})
 		}
 	}
-	slices.SortFunc(pairs, func(a, b ranking) int {
-		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(ids[a.endpoint], ids[b.endpoint]), cmp.Compare(a.place, b.place))
-	})
 	slots := slices.Repeat([]uint16{hole}, size)
 	next, left := slices.Clone(begin), slices.Clone(quotas)
-	for _, p := range pairs {
+	for _, p := range byRank(pairs, ids) {
 		for left[p.endpoint] > 0 && next[p.place] < begin[p.place+1] {
 			slots[free[next[p.place]]] = p.endpoint
 			next[p.place]++
@@ -309,6 +287,29 @@ func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 type ranking struct {
 	rank            uint64
 	endpoint, place uint16
+}
+
+// byRank returns pairs with the highest rank first. Ranks are uniform, so a bucket of equal highest bits has about four.
+func byRank(pairs []ranking, ids []uint64) []ranking {
+	shift := 64 - bits.Len(uint(len(pairs)/4))
+	begin := make([]int, 1<<(64-shift)+1) // of each bucket in sorted
+	for _, p := range pairs {
+		begin[^p.rank>>shift]++
+	}
+	for i := range begin[1:] {
+		begin[i+1] += begin[i]
+	}
+	sorted := make([]ranking, len(pairs))
+	for _, p := range pairs {
+		begin[^p.rank>>shift]--
+		sorted[begin[^p.rank>>shift]] = p
+	}
+	for i, from := range begin[:len(begin)-1] {
+		slices.SortFunc(sorted[from:begin[i+1]], func(a, b ranking) int {
+			return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(ids[a.endpoint], ids[b.endpoint]), cmp.Compare(a.place, b.place))
+		})
+	}
+	return sorted
 }
 
 // quotas shares total things out by weight, by the method of largest remainders. Each positive
