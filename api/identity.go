@@ -207,8 +207,7 @@ const noTLS = "the API is not served over TLS: start `svcctl serve` with --liste
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for
 // clients on the unix socket: a token that leaked must not be good for another one.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
-	_, local := peerFrom(r.Context())
-	switch {
+	switch _, local := peerFrom(r.Context()); {
 	case !local:
 		Reply(w, r, nil, wire.NewFailure(http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl admin token` on the appliance's box"))
 	case s.cfg.TLS == nil:

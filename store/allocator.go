@@ -257,11 +257,7 @@ func (c *Config) newAllocator() (*allocator, error) {
 
 // families returns the families of ClusterIPRanges, in their order.
 func (c *Config) families() []string {
-	families := make([]string, len(c.ClusterIPRanges))
-	for i, prefix := range c.ClusterIPRanges {
-		families[i] = familyOf(prefix.Addr())
-	}
-	return families
+	return object.Texts(c.ClusterIPRanges, func(p netip.Prefix) string { return object.FamilyOf(p.Addr()) })
 }
 
 // explain adds to a refusal of a value that its holder is held.

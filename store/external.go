@@ -259,7 +259,7 @@ func wantedIngress(svc *object.Service) int {
 	for _, family := range svc.Spec.IPFamilies {
 		here := 0
 		for _, a := range askedIngress(svc) {
-			if a.addr.IsValid() && familyOf(a.addr) == family {
+			if a.addr.IsValid() && object.FamilyOf(a.addr) == family {
 				here++
 			}
 		}
@@ -271,7 +271,7 @@ func wantedIngress(svc *object.Service) int {
 // keepsIngress reports whether a load balancer IP that the Service has is still what its
 // new version asks for. Of those of a family of which it asks for none it keeps one.
 func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
-	svc, family := c.service(), familyOf(addr)
+	svc, family := c.service(), object.FamilyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
 		return false
 	}
@@ -289,12 +289,12 @@ func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 		return slices.Contains(c.request.Requested, addr)
 	}
 	has := c.held().ingress
-	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return familyOf(other) == family })] == addr
+	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return object.FamilyOf(other) == family })] == addr
 }
 
 // asks reports whether the Service names IPs of a family.
 func (c *change) asks(family string) bool {
-	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return familyOf(addr) == family })
+	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
 }
 
 // takeAskedIngress takes the IPs that the Service has or names.
@@ -336,7 +336,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.outcome = append(c.outcome, note{path: c.owner.File, field: a.field, reason: ReasonUnusual,
 			message: fmt.Sprintf("%q is not an IP address and is ignored: write addresses with commas between them", a.text), warning: true})
 		return
-	case !slices.Contains(families, familyOf(a.addr)):
+	case !slices.Contains(families, object.FamilyOf(a.addr)):
 		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
 		return
 	}
@@ -366,12 +366,12 @@ func (c *change) takeIngress(t *transaction, a asked) {
 // takeAnyIngress takes an IP of each family for which the Service has and names none.
 func (c *change) takeAnyIngress(t *transaction) error {
 	svc, l := c.service(), t.s.allocator
-	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) }
+	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, object.FamilyOf(addr)) }
 	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.request.Requested, otherFamily) {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
-		has := slices.ContainsFunc(c.ingress, func(addr netip.Addr) bool { return familyOf(addr) == family })
+		has := slices.ContainsFunc(c.ingress, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
 		if has || c.asks(family) {
 			continue
 		}
@@ -456,7 +456,7 @@ func (c *change) finish(t *transaction) error {
 		svc.Status.LoadBalancer.Ingress = nil
 		slices.SortStableFunc(c.ingress, func(a, b netip.Addr) int {
 			return cmp.Or(
-				cmp.Compare(slices.Index(svc.Spec.IPFamilies, familyOf(a)), slices.Index(svc.Spec.IPFamilies, familyOf(b))),
+				cmp.Compare(slices.Index(svc.Spec.IPFamilies, object.FamilyOf(a)), slices.Index(svc.Spec.IPFamilies, object.FamilyOf(b))),
 				cmp.Compare(slices.Index(c.request.Requested, a), slices.Index(c.request.Requested, b)))
 		})
 		for _, addr := range c.ingress {

@@ -332,8 +332,7 @@ func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) err
 			t.pending.before[set.Kind] = noted
 		}
 		for _, c := range changes {
-			_, seen := noted[c.ref]
-			if c.revision == 0 || seen || set.Has(c.ref) || !set.Belongs(c.pendingView()) {
+			if _, seen := noted[c.ref]; c.revision == 0 || seen || set.Has(c.ref) || !set.Belongs(c.pendingView()) {
 				continue
 			}
 			// Earlier changes of the same commit may be others': the set begins with its own.

@@ -75,7 +75,7 @@ func (s *Store) PoolsInUse() []PoolUse {
 
 func clusterPool(a *alloc.Addresses) Pool {
 	prefix := a.Prefix()
-	p := Pool{Kind: PoolClusterIP, Family: familyOf(prefix.Addr()), Range: prefix.String()}
+	p := Pool{Kind: PoolClusterIP, Family: object.FamilyOf(prefix.Addr()), Range: prefix.String()}
 	// The network address is never given, nor is the broadcast address of IPv4.
 	p.Size = uint64(1)<<(prefix.Addr().BitLen()-prefix.Bits()) - 1
 	if prefix.Addr().Is4() {
@@ -110,12 +110,11 @@ func portPool(ports *alloc.Ports, cfg Config) Pool {
 func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 	all := make([]Pool, len(ranges))
 	for i, r := range ranges {
-		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: r.Size()}
+		all[i] = Pool{Kind: PoolLoadBalancer, Family: object.FamilyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: r.Size()}
 	}
 	holders := pools.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
-		i := slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.Contains(addr) })
-		if i >= 0 {
+		if i := slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.Contains(addr) }); i >= 0 {
 			all[i].add(addr.String(), holders[addr], true)
 		} else if i = slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.First.Is4() == addr.Is4() }); i >= 0 {
 			all[i].add(addr.String(), holders[addr], false)

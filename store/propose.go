@@ -118,13 +118,9 @@ const finalizerLoadBalancer = "service.kubernetes.io/load-balancer-cleanup"
 // is a Namespace with objects in it. What a service controller waits for is done here with the Service's end.
 func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	svc, isService := o.(*object.Service)
-	ours := isService && (svc.Spec.LoadBalancerClass == nil || *svc.Spec.LoadBalancerClass == LoadBalancerClass)
-	for _, finalizer := range o.GetMeta().Finalizers {
-		if !ours || finalizer != finalizerLoadBalancer {
-			return true
-		}
-	}
-	return ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
+	ours := isService && isOurClass(svc)
+	keeps := func(finalizer string) bool { return !ours || finalizer != finalizerLoadBalancer }
+	return slices.ContainsFunc(o.GetMeta().Finalizers, keeps) || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
 // proposeVersion makes a version of the client's the next one, with the status that the object

@@ -375,39 +375,22 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // those that go.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := index.ServiceKey(svc), svc.Spec.Selector
-	_, slices, endpoints := t.s.table.service(key)
+	_, list, endpoints := t.s.table.service(key)
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
 		r := t.s.table.records[ref]
 		return !gone[ref] && r != nil && r.Owner.Controller == "" && len(index.AddressesOf(o, selector)) > 0
 	}
-	for _, slice := range slices {
-		if stays(slice) {
-			return true
-		}
-	}
-	if endpoints != nil && stays(endpoints) {
+	if slices.ContainsFunc(list, func(slice *object.EndpointSlice) bool { return stays(slice) }) || endpoints != nil && stays(endpoints) ||
+		slices.ContainsFunc(coming[key], func(o object.Object) bool { return len(index.AddressesOf(o, nil)) > 0 }) {
 		return true
-	}
-	for _, o := range coming[key] {
-		if len(index.AddressesOf(o, nil)) > 0 {
-			return true
-		}
 	}
 	if len(selector) == 0 {
 		return false
 	}
-	for _, pod := range t.s.table.index.Selected(svc.Metadata.Namespace, selector) {
-		if stays(pod) {
-			return true
-		}
-	}
-	for _, pod := range coming[podsOf+svc.Metadata.Namespace] {
-		if len(index.AddressesOf(pod, selector)) > 0 {
-			return true
-		}
-	}
-	return false
+	pods := t.s.table.index.Selected(svc.Metadata.Namespace, selector)
+	return slices.ContainsFunc(pods, func(pod *object.Pod) bool { return stays(pod) }) ||
+		slices.ContainsFunc(coming[podsOf+svc.Metadata.Namespace], func(pod object.Object) bool { return len(index.AddressesOf(pod, selector)) > 0 })
 }
 
 // Removals are the objects that a SyncFiles is about to remove, because no file has a

@@ -426,8 +426,7 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
-	revision := s.feed.revision
-	if at == 0 || at == revision {
+	if revision := s.feed.revision; at == 0 || at == revision {
 		s.mu.RUnlock()
 		return list, revision, nil
 	}

@@ -51,8 +51,12 @@ func valuesOf(svc *object.Service) values {
 
 // isOurLoadBalancer reports whether load balancer IPs of the Service are for us to give.
 func isOurLoadBalancer(svc *object.Service) bool {
+	return svc.Spec.Type == object.TypeLoadBalancer && isOurClass(svc)
+}
+
+func isOurClass(svc *object.Service) bool {
 	class := svc.Spec.LoadBalancerClass
-	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
+	return class == nil || *class == LoadBalancerClass
 }
 
 // requestOf returns the request of a load balancer on the pools.
@@ -73,13 +77,6 @@ func requestOf(svc *object.Service) alloc.Request {
 		request.Ports = append(request.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}
 	return request
-}
-
-func familyOf(addr netip.Addr) string {
-	if addr.Is4() {
-		return object.IPv4
-	}
-	return object.IPv6
 }
 
 // asked is a load balancer IP that a Service asks for, and the field that has it. The zero
@@ -234,7 +231,7 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	}
 	named := askedIngress(svc)
 	for _, family := range spec.IPFamilies {
-		known := slices.ContainsFunc(named, func(a asked) bool { return a.addr.IsValid() && familyOf(a.addr) == family })
+		known := slices.ContainsFunc(named, func(a asked) bool { return a.addr.IsValid() && object.FamilyOf(a.addr) == family })
 		if !known && s.allocator.pools.Serves(family == object.IPv4, requestOf(svc).Internal) {
 			missing("spec.loadBalancerIP", string(family)+" load balancer IP")
 		}

@@ -380,10 +380,7 @@ func (d *diagnosis) allocated() {
 	if spec.Type != object.TypeLoadBalancer {
 		return
 	}
-	var ips []string
-	for _, i := range d.Service.Status.LoadBalancer.Ingress {
-		ips = append(ips, i.IP)
-	}
+	ips := object.Texts(d.Service.Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) string { return i.IP })
 	if len(ips) > 0 {
 		d.good("it has the load balancer IP %s", strings.Join(ips, " and "))
 		return

@@ -238,8 +238,7 @@ func (d *diagnosis) podState(ref *object.ObjectReference) string {
 		return ""
 	}
 	text := ": Pod " + ref.Name
-	i := slices.IndexFunc(d.Pods, func(p *object.Pod) bool { return p.Metadata.Name == ref.Name })
-	switch {
+	switch i := slices.IndexFunc(d.Pods, func(p *object.Pod) bool { return p.Metadata.Name == ref.Name }); {
 	case i < 0:
 		return text
 	case d.Pods[i].Terminating():
@@ -259,8 +258,7 @@ func (d *diagnosis) makeReady() string {
 
 // leadsOn reports whether a port passes clients on to other Services by server name.
 func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
-	front := d.front(new(annotation.RelayOf(d.Service)), port)
-	return len(front.Services) > 0
+	return len(d.front(new(annotation.RelayOf(d.Service)), port).Services) > 0
 }
 
 // goodAlone adds the finding that a port routed by server name has no endpoint of its own.

@@ -175,10 +175,7 @@ func verdictText(e *wire.EndpointHealth) string {
 // isOf reports whether an endpoint is one of a port, and of a family that is asked for.
 func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	at, err := netip.ParseAddrPort(e.Endpoint)
-	family := object.IPv6
-	if at.Addr().Is4() {
-		family = object.IPv4
-	}
+	family := object.FamilyOf(at.Addr())
 	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
 }
 

@@ -413,8 +413,7 @@ func (p *parser) subscript() step {
 	parts := strings.Split(text, ":")
 	for i, part := range parts {
 		part = strings.TrimSpace(part)
-		n, err := strconv.Atoi(part)
-		switch {
+		switch n, err := strconv.Atoi(part); {
 		case i >= len(numbers) || err != nil && (part != "" || len(parts) == 1):
 			p.fail("[%s] is no index: want a number, first:last:step, *, or a name in quotes", text)
 		case part != "":

@@ -315,10 +315,7 @@ func dryRunErrors(values []string) object.Errors {
 }
 
 func unsupported(field string, value any, supported ...string) object.Error {
-	quoted := make([]string, len(supported))
-	for i, text := range supported {
-		quoted[i] = fmt.Sprintf("%q", text)
-	}
+	quoted := object.Texts(supported, strconv.Quote)
 	return object.Error{Type: object.FieldValueNotSupported, Field: field, Value: value, Detail: "supported values: " + strings.Join(quoted, ", ")}
 }
 

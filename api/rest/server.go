@@ -236,8 +236,7 @@ func (r *request) read(parts []string) (watching bool, err error) {
 		r.subresource = parts[2]
 	}
 	unknown := r.subresource != "" && (r.subresource != statusSubresource || !k.HasStatus || watching)
-	nowhere := r.name != "" && k.Namespaced && r.namespace == ""
-	if unknown || nowhere || r.name != "" && !k.Stored() {
+	if nowhere := r.name != "" && k.Namespaced && r.namespace == ""; unknown || nowhere || r.name != "" && !k.Stored() {
 		return false, noResource()
 	}
 	return watching, nil

@@ -55,9 +55,7 @@ func InternalOf(svc *object.Service) (i Internal) {
 		if value == "" || strings.EqualFold(value, no) {
 			continue
 		}
-		if i.Key == "" {
-			i.Key = r.Key
-		}
+		i.Key = cmp.Or(i.Key, r.Key)
 		if yes == "" || strings.EqualFold(value, yes) {
 			continue
 		}
@@ -201,8 +199,7 @@ func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
 	for _, key := range found(meta.Annotations, false) {
-		r := Find(key)
-		switch {
+		switch r := Find(key); {
 		case r.Of == ofSvcctl && r.Effect == Named && r.isPattern() && slices.Contains(judgedKinds, kind): // not of one that had an effect once
 			list = append(list, Remark{Field: Field(key), Text: r.Text + misspelled(key), Refused: true})
 		case !slices.Contains(r.kinds(), kind):

@@ -87,6 +87,15 @@ func (p *proxy) statements() []haproxyLine {
 	return slices.Concat(p.from.statements(), p.lines)
 }
 
+// ownLines are the numbers of the lines of the section itself, without its defaults.
+func (p *proxy) ownLines() map[int]bool {
+	own := map[int]bool{}
+	for _, l := range p.lines {
+		own[l.line] = true
+	}
+	return own
+}
+
 // last returns the last statement with one of some keywords, of the proxy or of its defaults.
 func (p *proxy) last(keywords ...string) (found haproxyLine, is bool) {
 	for _, l := range p.statements() {
@@ -137,7 +146,7 @@ func (r *haproxy) front(p *proxy) {
 		}
 	}
 	if mode == "http" {
-		v.Annotations[annotationProxyMode], v.Annotations[annotationBackendProtocol] = "userspace", "http"
+		v.Annotations[object.AnnotationProxyMode], v.Annotations[object.AnnotationBackendProtocol] = "userspace", "http"
 		r.lose(v, p.line, "mode http is the relay: requests are passed on one by one over HTTP/1.1, with X-Forwarded-For, -Proto and -Port")
 	}
 	binds := r.binds(p, v)
@@ -249,7 +258,7 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 		secret := ""
 		if slices.Contains(l.words[2:], "ssl") || strings.HasPrefix(l.word(1), "quic") {
 			if secret = certificateOf(l.words[2:]); secret == "" || strings.HasPrefix(l.word(1), "quic") {
-				r.lose(v, l.line, "bind %s ends TLS, and names no certificate with crt: clients are not served there; name a Secret in "+annotationTLSSecret, l.word(1))
+				r.lose(v, l.line, "bind %s ends TLS, and names no certificate with crt: clients are not served there; name a Secret in "+object.AnnotationTLSSecret, l.word(1))
 				continue
 			}
 		}
@@ -273,7 +282,7 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 		for address := range strings.SplitSeq(l.word(1), ",") {
 			for _, b := range r.bind(l.line, v, address) {
 				if secret != "" {
-					v.Annotations[annotationTLSSecret+"."+strconv.Itoa(int(b.port))] = secret
+					v.Annotations[object.AnnotationTLSSecret+"."+strconv.Itoa(int(b.port))] = secret
 				}
 				list = append(list, b)
 			}
@@ -350,9 +359,7 @@ func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks [
 		if _, has := addrs[b.port]; !has {
 			order = append(order, b.port)
 		}
-		if !slices.Contains(addrs[b.port], b.addr) {
-			addrs[b.port] = append(addrs[b.port], b.addr)
-		}
+		addrs[b.port] = addOnce(addrs[b.port], b.addr)
 	}
 	var groups []*group
 	for _, port := range order {

@@ -63,10 +63,7 @@ func (b *haproxyBackend) read() {
 	b.kind = "tcp"
 	b.idles = map[string]haproxyTimeout{}
 	balance := haproxyLine{b.p.line, []string{"balance", "roundrobin"}}
-	own := map[int]bool{}
-	for _, l := range b.p.lines {
-		own[l.line] = true
-	}
+	own := b.p.ownLines()
 	var servers []haproxyLine
 	for _, l := range b.p.statements() {
 		switch keyword := l.words[0]; keyword {
@@ -192,10 +189,7 @@ func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
 	r.rate(v, l.line, l.String(), n)
 }
 
-const (
-	annotationIdle          = "svcctl.io/idle-timeout"
-	annotationProxyProtocol = "svcctl.io/proxy-protocol"
-)
+const annotationIdle = "svcctl.io/idle-timeout"
 
 // idle ends silent connections as timeout tunnel does, or else as the longer one of the two others. That of clients is
 // the frontend's.
@@ -448,13 +442,6 @@ func (b *haproxyBackend) request() {
 	}
 }
 
-// The annotations of relayed Services.
-const (
-	annotationProxyMode       = "svcctl.io/proxy-mode"
-	annotationBackendProtocol = "svcctl.io/backend-protocol"
-	annotationTLSSecret       = "svcctl.io/tls-secret"
-)
-
 // notRelayed returns why a frontend has no counterpart; "": it has. HTTP is relayed to one backend, without looking at
 // requests: what chooses by them, or answers them, would be served by the wrong servers.
 func (r *haproxy) notRelayed(p *proxy, mode string) string {
@@ -466,10 +453,7 @@ func (r *haproxy) notRelayed(p *proxy, mode string) string {
 		return "it is in mode " + mode + ", which is not imported"
 	}
 	servers := slices.ContainsFunc(p.lines, func(l haproxyLine) bool { return l.words[0] == "server" || l.words[0] == "default_backend" })
-	own := map[int]bool{}
-	for _, l := range p.lines {
-		own[l.line] = true
-	}
+	own := p.ownLines()
 	for _, l := range p.statements() {
 		switch first := l.words[0]; {
 		case first == "use_backend" && len(l.words) > 2, first == "use-server":

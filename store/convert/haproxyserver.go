@@ -110,12 +110,6 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s, l.line)})
 }
 
-// isNumber reports whether a text is a number that is not negative.
-func isNumber(text string) bool {
-	_, err := strconv.ParseUint(text, 10, 32)
-	return err == nil
-}
-
 // isName reports whether a text is a host name rather than an address that is not well-formed.
 func isName(text string) bool {
 	letter := false
@@ -133,10 +127,10 @@ func isName(text string) bool {
 
 // proxyProtocol sets the header that servers get: all of a Service the one of the first server.
 func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) {
-	switch all := b.v.Annotations[annotationProxyProtocol]; {
+	switch all := b.v.Annotations[object.AnnotationProxyProtocol]; {
 	case s.proxy == all:
 	case len(b.v.Servers) == 0:
-		b.v.Annotations[annotationProxyProtocol] = s.proxy
+		b.v.Annotations[object.AnnotationProxyProtocol] = s.proxy
 	case all == "":
 		b.lose(b.v, line, "server %s wants the header of the PROXY protocol (%s), which those before it do not get: it gets none, as all servers of a Service", name, s.proxy)
 	case s.proxy == "":
@@ -174,7 +168,7 @@ func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 		kind = "tls"
 	}
 	port := cmp.Or(b.port, s.port)
-	if b.v.Annotations[annotationProxyProtocol] != "" && port == "" && kind != "tcp" {
+	if b.v.Annotations[object.AnnotationProxyProtocol] != "" && port == "" && kind != "tcp" {
 		b.lose(b.v, line, "checks send no header of the PROXY protocol, which server %s waits for: it is asked whether it accepts connections, and nothing more", s.Addr)
 		kind = "tcp"
 	}
@@ -203,11 +197,7 @@ func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 
 // params reads the parameters of a server, or of default-server.
 func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
-	lost := func(text string) {
-		if !slices.Contains(s.losses, text) {
-			s.losses = append(s.losses, text)
-		}
-	}
+	lost := func(text string) { s.losses = addOnce(s.losses, text) }
 	for i := 0; i < len(words); i++ {
 		word, value := words[i], ""
 		takes := slices.Contains(haproxyValues, word) || word == "on-marked-down" || word == "maxconn"
@@ -282,7 +272,8 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 				lost(word + " " + value)
 			}
 		case "maxconn":
-			if s.maxconn = value; !isNumber(value) {
+			s.maxconn = value
+			if _, err := strconv.ParseUint(value, 10, 32); err != nil {
 				b.fail(line, "maxconn %q is no number", value)
 			}
 		case "id", "guid":
@@ -324,7 +315,7 @@ func (r *haproxy) parse(text string) {
 			r.fail(line, "%s: conditions are not followed: write out the branch that holds", keyword)
 		case slices.Contains([]string{"frontend", "backend", "listen", "defaults"}, keyword):
 			section = r.open(line, words)
-		case slices.Contains(haproxySections, keyword) && !r.isInside(section, keyword):
+		case slices.Contains(haproxySections, keyword) && !(keyword == "traces" && section != nil && section.kind == "global"): // a statement there
 			section = &proxy{kind: keyword, line: line, name: strings.Join(words[1:], " ")}
 			r.proxies = append(r.proxies, section)
 		case section == nil:
@@ -333,11 +324,6 @@ func (r *haproxy) parse(text string) {
 			section.lines = append(section.lines, haproxyLine{line, words})
 		}
 	}
-}
-
-// isInside reports whether a word that names a section is a statement of the one that is open.
-func (r *haproxy) isInside(section *proxy, keyword string) bool {
-	return section != nil && keyword == "traces" && section.kind == "global"
 }
 
 // open begins a section of proxies.

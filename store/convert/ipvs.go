@@ -71,14 +71,6 @@ func (r *ipvs) take(line int, words []string, i *int) string {
 	return words[*i]
 }
 
-func (r *ipvs) number(line int, option, text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 {
-		r.fail(line, "%s %q is no number", option, text)
-	}
-	return n
-}
-
 // service reads a line -A.
 func (r *ipvs) service(line int, words []string) {
 	v := &Virtual{Line: line, Annotations: map[string]string{}, KeepsClient: true}
@@ -97,7 +89,7 @@ func (r *ipvs) service(line int, words []string) {
 		case "-p", "--persistent":
 			seconds := int64(300) // ipvsadm(8)
 			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
-				seconds = r.number(line, option, r.take(line, words, &i))
+				seconds = r.natural(line, option, r.take(line, words, &i))
 			}
 			r.affinity(v, line, seconds)
 		case "-M", "--netmask":
@@ -185,13 +177,13 @@ func (r *ipvs) server(line int, words []string) {
 			direct = false
 		case "-g", "--gatewaying", "-i", "--ipip":
 		case "-w", "--weight":
-			n := r.number(line, option, r.take(line, words, &i))
+			n := r.natural(line, option, r.take(line, words, &i))
 			if n > object.MaxWeight {
 				r.fail(line, "the weight %d is more than %d", n, object.MaxWeight)
 			}
 			server.Weight = uint16(n)
 		case "-x", "--u-threshold":
-			bound = uint64(r.number(line, option, r.take(line, words, &i)))
+			bound = uint64(r.natural(line, option, r.take(line, words, &i)))
 		case "-y", "--l-threshold":
 			if value := r.take(line, words, &i); value != "0" {
 				losses = append(losses, "the bound of connections "+option+" "+value+" has no counterpart")

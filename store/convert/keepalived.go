@@ -176,10 +176,7 @@ func (r *keepalived) top(s statement) {
 	case keyword == "vrrp_instance":
 		r.instance(s)
 	case slices.Contains(keepalivedAside, keyword):
-		var inside []string
-		for _, inner := range s.block {
-			inside = append(inside, inner.words[0])
-		}
+		inside := object.Texts(s.block, func(inner statement) string { return inner.words[0] })
 		r.lose(nil, s.line, "%s has no counterpart and is left out: %s", strings.Join(s.words, " "), strings.Join(inside, ", "))
 	case keyword == "include" || strings.HasPrefix(keyword, "@") || strings.HasPrefix(keyword, "$"):
 		r.fail(s.line, "%s: included files, conditions and definitions are not followed: put all of it into one file", keyword)
@@ -274,17 +271,15 @@ func (r *keepalived) virtual(s statement) {
 // portsOf are the ports of frontends, and addrsAt the addresses at one of them.
 func portsOf(frontends []netip.AddrPort) (ports []uint16) {
 	for _, f := range frontends {
-		if !slices.Contains(ports, f.Port()) {
-			ports = append(ports, f.Port())
-		}
+		ports = addOnce(ports, f.Port())
 	}
 	return ports
 }
 
 func addrsAt(frontends []netip.AddrPort, port uint16) (addrs []netip.Addr) {
 	for _, f := range frontends {
-		if f.Port() == port && !slices.Contains(addrs, f.Addr()) {
-			addrs = append(addrs, f.Addr())
+		if f.Port() == port {
+			addrs = addOnce(addrs, f.Addr())
 		}
 	}
 	return addrs
@@ -375,13 +370,7 @@ func (r *keepalived) method(v *Virtual, s statement) {
 	}
 }
 
-func (r *keepalived) number(s statement) int64 {
-	n, err := strconv.ParseInt(s.arg(), 10, 32)
-	if err != nil || n < 0 {
-		r.fail(s.line, "%s %q is no number", s.words[0], s.arg())
-	}
-	return n
-}
+func (r *keepalived) number(s statement) int64 { return r.natural(s.line, s.words[0], s.arg()) }
 
 // seconds reads a time in seconds, with decimals.
 func (r *keepalived) seconds(s statement) time.Duration {

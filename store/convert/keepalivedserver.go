@@ -264,16 +264,8 @@ func (r *keepalived) instance(s statement) {
 		r.vrrp = e
 		return
 	}
-	for _, name := range e.interfaces {
-		if !slices.Contains(r.vrrp.interfaces, name) {
-			r.vrrp.interfaces = append(r.vrrp.interfaces, name)
-		}
-	}
-	for _, addr := range e.addresses {
-		if !slices.Contains(r.vrrp.addresses, addr) {
-			r.vrrp.addresses = append(r.vrrp.addresses, addr)
-		}
-	}
+	r.vrrp.interfaces = addOnce(r.vrrp.interfaces, e.interfaces...)
+	r.vrrp.addresses = addOnce(r.vrrp.addresses, e.addresses...)
 }
 
 // virtualAddress reads ADDRESS[/LENGTH] [dev INTERFACE] and parameters of ip-address(8).
@@ -284,16 +276,12 @@ func (r *keepalived) virtualAddress(e *vrrpElection, s statement, lost *[]string
 		r.fail(s.line, "%v", err)
 		return
 	}
-	if !slices.Contains(e.addresses, addr) {
-		e.addresses = append(e.addresses, addr)
-	}
+	e.addresses = addOnce(e.addresses, addr)
 	for i := 1; i < len(s.words); i++ {
 		switch word := s.words[i]; {
 		case word == "dev" && i+1 < len(s.words):
 			i++
-			if !slices.Contains(e.interfaces, s.words[i]) {
-				e.interfaces = append(e.interfaces, s.words[i])
-			}
+			e.interfaces = addOnce(e.interfaces, s.words[i])
 		default:
 			*lost = append(*lost, word+" of "+addr.String())
 		}
@@ -307,10 +295,7 @@ func (r *keepalived) election() {
 		return
 	}
 	if len(e.addresses) > 0 {
-		var pools []string
-		for _, addr := range e.addresses {
-			pools = append(pools, addr.String()+"-"+addr.String())
-		}
+		pools := object.Texts(e.addresses, func(a netip.Addr) string { return a.String() + "-" + a.String() })
 		r.out.Settings = append(r.out.Settings, "svcctl serve --load-balancer-pool "+strings.Join(pools, ",")+" # or loadBalancerPool in /etc/svcctl/svcctl.yaml")
 	}
 	line := "svcctl announce"

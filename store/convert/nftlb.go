@@ -361,11 +361,8 @@ func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
 	}
 	var made []*Virtual
 	for _, f := range fronts {
-		i := slices.IndexFunc(made, func(o *Virtual) bool { return slices.Equal(o.Ports, f.ports) })
-		if i >= 0 {
-			if !slices.Contains(made[i].ExternalIPs, f.addr) {
-				made[i].ExternalIPs = append(made[i].ExternalIPs, f.addr)
-			}
+		if i := slices.IndexFunc(made, func(o *Virtual) bool { return slices.Equal(o.Ports, f.ports) }); i >= 0 {
+			made[i].ExternalIPs = addOnce(made[i].ExternalIPs, f.addr)
 			continue
 		}
 		one := *v

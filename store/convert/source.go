@@ -140,6 +140,25 @@ func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	}
 }
 
+// natural reads a number from 0 that follows a keyword.
+func (r *reading) natural(line int, keyword, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		r.fail(line, "%s %q is no number", keyword, text)
+	}
+	return n
+}
+
+// addOnce appends the values that a list does not have.
+func addOnce[T comparable](list []T, values ...T) []T {
+	for _, v := range values {
+		if !slices.Contains(list, v) {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
 // described counts a virtual server of the source; imported is set when it has become a Service.
 func (r *reading) described(imported bool) {
 	r.out.What = "virtual server"
@@ -154,7 +173,7 @@ func (r *reading) limit(v *Virtual, line int, server netip.Addr, text string, n 
 	switch {
 	case n == 0:
 		return // unbounded, in all sources
-	case v.Annotations[annotationProxyMode] != "":
+	case v.Annotations[object.AnnotationProxyMode] != "":
 		r.lose(v, line, "%s of %s has no counterpart at a relayed port: its connections are not bounded", text, server)
 		return
 	}

@@ -88,19 +88,14 @@ func (v *Virtual) Objects() []object.Object {
 	if len(v.LoadBalancerIPs) == 1 {
 		spec.LoadBalancerIP = v.LoadBalancerIPs[0].String()
 	} else if len(v.LoadBalancerIPs) > 1 {
-		var texts []string
-		for _, addr := range v.LoadBalancerIPs {
-			texts = append(texts, addr.String())
-		}
-		svc.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(texts, ",")
+		svc.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(object.Texts(v.LoadBalancerIPs, netip.Addr.String), ",")
 	}
 	if v.KeepsClient {
 		spec.ExternalTrafficPolicy = object.PolicyLocal
 	}
 	if v.AffinitySeconds > 0 {
-		seconds := v.AffinitySeconds
 		spec.SessionAffinity = object.AffinityClientIP
-		spec.SessionAffinityConfig = &object.SessionAffinityConfig{ClientIP: &object.ClientIPConfig{TimeoutSeconds: &seconds}}
+		spec.SessionAffinityConfig = &object.SessionAffinityConfig{ClientIP: &object.ClientIPConfig{TimeoutSeconds: new(v.AffinitySeconds)}}
 	}
 	switch is4, is6 := v.families(); {
 	case is4 && is6:
@@ -206,10 +201,7 @@ type sliceKey struct {
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}
 	for _, s := range v.Servers {
-		key := sliceKey{family: object.IPv4, priority: s.Priority, port: s.Port}
-		if s.Addr.Is6() {
-			key.family = object.IPv6
-		}
+		key := sliceKey{family: object.FamilyOf(s.Addr), priority: s.Priority, port: s.Port}
 		if !weighed {
 			key.weight = s.Weight
 		}
@@ -254,9 +246,7 @@ func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 }
 
 func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {
-	port := object.EndpointPort{}
-	number, protocol := int32(s.port(p)), p.Protocol
-	port.Port, port.Protocol = &number, &protocol
+	port := object.EndpointPort{Port: new(int32(s.port(p))), Protocol: new(p.Protocol)}
 	if name := v.portName(p); name != "" {
 		port.Name = &name
 	}

@@ -366,8 +366,7 @@ func (e *committer) Accept(ctx context.Context) error {
 		return err
 	}
 	next.Revision, next.Epoch = above(max(now.Revision, read.Revision), max(now.Epoch, read.Epoch))
-	won, _, err := e.putHead(ctx, now, next, ops)
-	switch {
+	switch won, _, err := e.putHead(ctx, now, next, ops); {
 	case err != nil:
 		return e.errUnreachable(err)
 	case !won:

@@ -329,8 +329,7 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 	}
 	for i := range ops {
 		op := &ops[i]
-		has, is := e.content.sums[op.Key]
-		if op.Remove && !is || !op.Remove && is && has == sumOf(op.Key, op.Value) {
+		if has, is := e.content.sums[op.Key]; op.Remove && !is || !op.Remove && is && has == sumOf(op.Key, op.Value) {
 			delete(e.foreign, op.Key)
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
 
@@ -44,10 +45,7 @@ func (w Writer) now() *time.Time {
 }
 
 func (w Writer) ignored() []string {
-	elements := make([]string, len(w.Ignored))
-	for i, name := range w.Ignored {
-		elements[i] = elementField + name
-	}
+	elements := object.Texts(w.Ignored, func(name string) string { return elementField + name })
 	return elements
 }
 

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -118,10 +119,10 @@ type AddressWeight struct {
 	Weight uint16
 }
 
-// A weightError is about one entry of AnnotationWeights.
-type weightError struct{ entry, detail string }
+// An entryError is about one entry of AnnotationWeights or AnnotationPortRanges.
+type entryError struct{ entry, detail string }
 
-func (e *weightError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.detail) }
+func (e *entryError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.detail) }
 
 // ParseWeights reads the value of AnnotationWeights.
 func ParseWeights(value string) ([]AddressWeight, error) {
@@ -132,15 +133,15 @@ func ParseWeights(value string) ([]AddressWeight, error) {
 		address, number, two := strings.Cut(entry, "=")
 		addr, err := netip.ParseAddr(strings.TrimSpace(address))
 		if !two || err != nil || addr.Zone() != "" {
-			return nil, &weightError{entry, "must be ADDRESS=WEIGHT, separated by commas"}
+			return nil, &entryError{entry, "must be ADDRESS=WEIGHT, separated by commas"}
 		}
 		addr = addr.Unmap()
 		weight, err := ParseWeight(strings.TrimSpace(number))
 		if err != nil {
-			return nil, &weightError{entry, "the weight " + err.Error()}
+			return nil, &entryError{entry, "the weight " + err.Error()}
 		}
 		if seen[addr] {
-			return nil, &weightError{entry, "names an address a second time"}
+			return nil, &entryError{entry, "names an address a second time"}
 		}
 		seen[addr] = true
 		list = append(list, AddressWeight{addr, weight})
@@ -162,13 +163,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseBool))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationFastPath, checkBy(ParseBool))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
-	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
-		if _, err := ParseWeights(value); err != nil {
-			of := err.(*weightError)
-			return invalid(p, of.entry, of.detail)
-		}
-		return nil
-	})...)
+	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, checkBy(ParseWeights))...)
 }
 
 // checkEndpointWeights is about the annotations of an object that names endpoints; old is nil
@@ -186,10 +181,14 @@ func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 // checkBy makes a check of what reads a value.
 func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
 	return func(p path, value string) Errors {
-		if _, err := parse(value); err != nil {
-			return invalid(p, value, err.Error())
+		switch _, err := parse(value); of := err.(type) {
+		case nil:
+			return nil
+		case *entryError:
+			return invalid(p, of.entry, of.detail)
+		default:
+			return invalid(p, value, of.Error())
 		}
-		return nil
 	}
 }
 
@@ -210,31 +209,21 @@ func checkAnnotation(meta, old *ObjectMeta, key string, check func(path, string)
 // WeightOf is the weight that the annotations of an object give to its endpoints, 1 where
 // they give none.
 func (m *ObjectMeta) WeightOf() uint16 {
-	value, has := m.Annotations[AnnotationWeight]
-	if !has {
-		value, has = m.Annotations[AnnotationCiliumWeight]
+	if value := cmp.Or(m.Annotations[AnnotationWeight], m.Annotations[AnnotationCiliumWeight]); value != "" {
+		if weight, err := ParseWeight(value); err == nil {
+			return weight
+		}
 	}
-	if !has {
-		return 1
-	}
-	weight, err := ParseWeight(value)
-	if err != nil {
-		return 1 // refused by validation
-	}
-	return weight
+	return 1
 }
 
 // PriorityOf is the tier of an object's endpoints, 0 where its annotations give none.
 func (m *ObjectMeta) PriorityOf() uint8 {
-	value, has := m.Annotations[AnnotationPriority]
-	if !has {
-		return 0
+	if value := m.Annotations[AnnotationPriority]; value != "" {
+		priority, _ := ParsePriority(value) // refused by validation: 0
+		return priority
 	}
-	priority, err := ParsePriority(value)
-	if err != nil {
-		return 0
-	}
-	return priority
+	return 0
 }
 
 // ShareOf is the share of an EndpointSlice, 1 of a backend without a name where it has no annotation.
@@ -286,12 +275,7 @@ func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
 
 func checkAffinity(meta, before *ObjectMeta) Errors {
 	oneOf := func(key string, values ...string) Errors {
-		return checkAnnotation(meta, before, key, func(p path, value string) Errors {
-			if slices.Contains(values, value) {
-				return nil
-			}
-			return notSupported(p, value, values)
-		})
+		return checkAnnotation(meta, before, key, func(p path, value string) Errors { return oneOf(p, value, values) })
 	}
 	errs := oneOf(AnnotationAffinityScope, AffinityScopePort, AffinityScopeService)
 	errs = append(errs, oneOf(AnnotationAffinityRefresh, AffinityRefreshConnections, AffinityRefreshPackets)...)

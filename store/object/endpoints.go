@@ -121,9 +121,7 @@ func (o *EndpointSlice) validate(previous Object) Errors {
 	// An address of another type was another thing: then nothing is kept.
 	if old != nil && old.AddressType == o.AddressType {
 		for _, endpoint := range old.Endpoints {
-			for _, address := range endpoint.Addresses {
-				kept[address] = true
-			}
+			kept.add(endpoint.Addresses...)
 		}
 	}
 	var errs Errors
@@ -218,14 +216,8 @@ func validateFQDN(p path, name string) Errors {
 }
 
 func validateHints(p path, hints *EndpointHints) Errors {
-	zones := make([]string, len(hints.ForZones))
-	for i := range hints.ForZones {
-		zones[i] = hints.ForZones[i].Name
-	}
-	nodes := make([]string, len(hints.ForNodes))
-	for i := range hints.ForNodes {
-		nodes[i] = hints.ForNodes[i].Name
-	}
+	zones := Texts(hints.ForZones, func(z ForZone) string { return z.Name })
+	nodes := Texts(hints.ForNodes, func(n ForNode) string { return n.Name })
 	return append(
 		validateHintNames(p.child("forZones"), zones, labelValueProblems),
 		validateHintNames(p.child("forNodes"), nodes, dns1123SubdomainProblems)...)

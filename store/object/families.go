@@ -139,7 +139,7 @@ func checkEachClusterIP(ips []string, old *Service) Errors {
 	for i, ip := range ips {
 		switch {
 		case i > 0 || ip != ClusterIPNone:
-			errs = append(errs, checkIP(clusterIPsPath.index(i), ip, kept)...)
+			errs = append(errs, unlessKept(clusterIPsPath.index(i), ip, kept, ipProblem(ip))...)
 		case len(ips) > 1:
 			errs = append(errs, invalid(clusterIPsPath, ips, "'None' must be the first and only value")...)
 		}

@@ -16,10 +16,14 @@ type set map[string]bool
 
 func setOf(values []string) set {
 	s := make(set, len(values))
+	s.add(values...)
+	return s
+}
+
+func (s set) add(values ...string) {
 	for _, value := range values {
 		s[value] = true
 	}
-	return s
 }
 
 // parseLegacyIP reads an address as Kubernetes did before it was strict (1.36
@@ -87,10 +91,9 @@ func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// checkIP refuses a text that is not an IP address in one of its unambiguous forms. A text that is
-// in kept, the values of the object's stored form, passes as it is.
-func checkIP(p path, value string, kept set) Errors {
-	problem := ipProblem(value)
+// unlessKept refuses a text with a problem, "" for none. A text that is in kept, the values of the object's stored form,
+// passes as it is.
+func unlessKept(p path, value string, kept set, problem string) Errors {
 	if problem == "" || kept[value] {
 		return nil
 	}
@@ -108,15 +111,6 @@ func ipProblem(value string) string {
 		return "must not have leading 0s"
 	}
 	return badIPText
-}
-
-// checkCIDR is checkIP for a prefix.
-func checkCIDR(p path, value string, kept set) Errors {
-	problem := cidrProblem(value)
-	if problem == "" || kept[value] {
-		return nil
-	}
-	return invalid(p, value, problem)
 }
 
 func cidrProblem(value string) string {
@@ -170,10 +164,15 @@ func unreachableProblems(value string) []string {
 
 // familyOf returns IPv4 or IPv6, or "" for a text that is no address.
 func familyOf(ip string) string {
-	switch addr, ok := parseLegacyIP(ip); {
-	case !ok:
-		return ""
-	case addr.Is4():
+	if addr, ok := parseLegacyIP(ip); ok {
+		return FamilyOf(addr)
+	}
+	return ""
+}
+
+// FamilyOf is IPv4 or IPv6.
+func FamilyOf(addr netip.Addr) string {
+	if addr.Is4() {
 		return IPv4
 	}
 	return IPv6
@@ -322,10 +321,8 @@ func (o *ServiceCIDR) validate(Object) Errors {
 			errs = append(errs, invalid(at.index(i), cidr, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")...)
 		case prefix.Masked().String() != cidr:
 			errs = append(errs, invalid(at.index(i), cidr, "must be in canonical form ("+prefix.Masked().String()+")")...)
-		case prefix.Addr().Is4():
-			families = append(families, IPv4)
 		default:
-			families = append(families, IPv6)
+			families = append(families, FamilyOf(prefix.Addr()))
 		}
 	}
 	if len(families) == 2 && families[0] == families[1] {

@@ -181,7 +181,7 @@ func TestErrorTypesAreStatusReasons(t *testing.T) {
 		if string(errorType) != want {
 			t.Errorf("%s, want %s", errorType, want)
 		}
-		if errorType.title() == string(errorType) {
+		if titles[errorType] == "" {
 			t.Errorf("%s has no text", errorType)
 		}
 	}

@@ -151,11 +151,7 @@ func (o *Pod) ips() []string {
 	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
 		return []string{o.Status.PodIP}
 	}
-	all := make([]string, len(o.Status.PodIPs))
-	for i, ip := range o.Status.PodIPs {
-		all[i] = ip.IP
-	}
-	return all
+	return Texts(o.Status.PodIPs, func(ip PodIP) string { return ip.IP })
 }
 
 // TargetPort is the number of the port of the Pod that a Service port means: its

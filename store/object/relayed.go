@@ -80,8 +80,7 @@ func relayConflicts(s *Service) (errs Errors) {
 // applies to all ports.
 func asksRelay(key, value string) (what string, forAll bool) {
 	value = strings.ToLower(strings.TrimSpace(value))
-	is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }
-	switch {
+	switch is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }; {
 	case value == "" || value == "none":
 		return "", false
 	case key == AnnotationProxyProtocol:
@@ -128,11 +127,6 @@ func (r PortRange) Overlaps(o PortRange) bool {
 	return r.Protocol == o.Protocol && r.First <= o.Last && o.First <= r.Last
 }
 
-// A rangeError is about one entry of AnnotationPortRanges.
-type rangeError struct{ entry, detail string }
-
-func (e *rangeError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.detail) }
-
 var rangeProtocols = []string{ProtocolTCP, ProtocolUDP, ProtocolSCTP}
 
 // ParsePortRanges reads the value of AnnotationPortRanges. ports are those of the Service. An entry of
@@ -148,13 +142,13 @@ func ParsePortRanges(value string, ports []ServicePort) ([]PortRange, error) {
 		}
 		for _, r := range ranges {
 			if i := slices.IndexFunc(list, r.Overlaps); i >= 0 {
-				return nil, &rangeError{entry, fmt.Sprintf("overlaps %s", list[i])}
+				return nil, &entryError{entry, fmt.Sprintf("overlaps %s", list[i])}
 			}
 		}
 		list = append(list, ranges...)
 	}
 	if len(entries) > MaxPortRanges {
-		return nil, &rangeError{value, fmt.Sprintf("must have at most %d ranges", MaxPortRanges)}
+		return nil, &entryError{value, fmt.Sprintf("must have at most %d ranges", MaxPortRanges)}
 	}
 	return list, nil
 }
@@ -168,14 +162,14 @@ func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
 	numbers, protocol, hasProtocol := strings.Cut(strings.TrimSpace(what), "/")
 	first, last, ok := parsePorts(strings.TrimSpace(numbers))
 	if !ok {
-		return nil, &rangeError{entry, `must be NAME=FIRST-LAST/PROTOCOL with ports from 1 to 65535, or NAME=*, separated by commas`}
+		return nil, &entryError{entry, `must be NAME=FIRST-LAST/PROTOCOL with ports from 1 to 65535, or NAME=*, separated by commas`}
 	}
 	at := slices.IndexFunc(ports, func(p ServicePort) bool { return p.Name == name })
 	switch {
 	case at < 0 && !named:
-		return nil, &rangeError{entry, "must begin with the name of a port of the Service, as NAME=FIRST-LAST"}
+		return nil, &entryError{entry, "must begin with the name of a port of the Service, as NAME=FIRST-LAST"}
 	case at < 0:
-		return nil, &rangeError{entry, fmt.Sprintf("%q is no name of a port of the Service", name)}
+		return nil, &entryError{entry, fmt.Sprintf("%q is no name of a port of the Service", name)}
 	}
 	protocol = strings.ToUpper(strings.TrimSpace(protocol))
 	protocols := []string{protocol}
@@ -186,7 +180,7 @@ func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
 		protocols = []string{ports[at].Protocol}
 		protocols[0] = cmp.Or(protocols[0], ProtocolTCP)
 	case !slices.Contains(rangeProtocols, protocol):
-		return nil, &rangeError{entry, fmt.Sprintf("%q is no protocol: supported values: \"*\", \"SCTP\", \"TCP\", \"UDP\"", protocol)}
+		return nil, &entryError{entry, fmt.Sprintf("%q is no protocol: supported values: \"*\", \"SCTP\", \"TCP\", \"UDP\"", protocol)}
 	}
 	var list []PortRange
 	for _, p := range protocols {
@@ -216,10 +210,7 @@ func (s *Service) PortRanges() []PortRange {
 	if !given {
 		return nil
 	}
-	list, err := ParsePortRanges(value, s.Spec.Ports)
-	if err != nil {
-		return nil
-	}
+	list, _ := ParsePortRanges(value, s.Spec.Ports)
 	return list
 }
 
@@ -230,11 +221,6 @@ func checkPortRanges(s, old *Service) Errors {
 	if old != nil && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b ServicePort) bool { return a.Name == b.Name && a.Protocol == b.Protocol }) {
 		before = &old.Metadata
 	}
-	return checkAnnotation(&s.Metadata, before, AnnotationPortRanges, func(p path, value string) Errors {
-		if _, err := ParsePortRanges(value, s.Spec.Ports); err != nil {
-			of := err.(*rangeError)
-			return invalid(p, of.entry, of.detail)
-		}
-		return nil
-	})
+	parse := func(value string) ([]PortRange, error) { return ParsePortRanges(value, s.Spec.Ports) }
+	return checkAnnotation(&s.Metadata, before, AnnotationPortRanges, checkBy(parse))
 }

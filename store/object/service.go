@@ -247,7 +247,7 @@ func checkSourceRanges(s, old *Service) Errors {
 		if !fromAnnotation {
 			at = p.index(i)
 		}
-		errs = append(errs, checkCIDR(at, text, kept)...)
+		errs = append(errs, unlessKept(at, text, kept, cidrProblem(text))...)
 	}
 	return errs
 }
@@ -297,8 +297,7 @@ func checkTrafficPolicies(s *Service) Errors {
 		errs = append(errs, invalid(p, port, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")...)
 	}
 
-	p, internal := specPath.child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy
-	if internal != nil {
+	if p, internal := specPath.child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy; internal != nil {
 		errs = append(errs, oneOf(p, *internal, policies)...)
 	} else if s.Spec.Type == TypeClusterIP || s.NeedsNodePort() {
 		errs = append(errs, required(p, "")...)
@@ -346,7 +345,7 @@ func checkIngressPoint(p path, ingress *LoadBalancerIngress, kept set) Errors {
 		errs = append(errs, oneOf(modePath, *ingress.IPMode, []string{IPModeProxy, IPModeVIP})...)
 	}
 	if ingress.IP != "" {
-		errs = append(errs, checkIP(p.child("ip"), ingress.IP, kept)...)
+		errs = append(errs, unlessKept(p.child("ip"), ingress.IP, kept, ipProblem(ingress.IP))...)
 	}
 	if name := ingress.Hostname; name != "" {
 		errs = append(errs, invalidFor(p.child("hostname"), name, dns1123SubdomainProblems(name))...)

@@ -22,9 +22,7 @@ import (
 func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
 		spec := &svc.Spec
-		if spec.ClusterIP == "" {
-			spec.ClusterIP = old.Spec.ClusterIP
-		}
+		spec.ClusterIP = cmp.Or(spec.ClusterIP, old.Spec.ClusterIP)
 		if len(spec.ClusterIPs) == 0 {
 			spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
 		}

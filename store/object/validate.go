@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -350,6 +351,15 @@ func Pairs[V any](m map[string]V) string {
 	return strings.Join(all, ",")
 }
 
+// Texts returns the text of each item of a list.
+func Texts[T any](list []T, text func(T) string) []string {
+	texts := make([]string, len(list))
+	for i, item := range list {
+		texts[i] = text(item)
+	}
+	return texts
+}
+
 // Deref returns the value that p points to, or the zero value.
 func Deref[T any](p *T) T {
 	if p == nil {
@@ -378,25 +388,10 @@ const (
 	FieldValueTooMany      ErrorType = "FieldValueTooMany"
 )
 
-// title returns the beginning of an Error's text.
-func (t ErrorType) title() string {
-	switch t {
-	case FieldValueInvalid:
-		return "Invalid value"
-	case FieldValueRequired:
-		return "Required value"
-	case FieldValueDuplicate:
-		return "Duplicate value"
-	case FieldValueNotSupported:
-		return "Unsupported value"
-	case FieldValueForbidden:
-		return "Forbidden"
-	case FieldValueTooLong:
-		return "Too long"
-	case FieldValueTooMany:
-		return "Too many"
-	}
-	return string(t)
+// titles are the beginnings of the texts of Errors.
+var titles = map[ErrorType]string{
+	FieldValueInvalid: "Invalid value", FieldValueRequired: "Required value", FieldValueDuplicate: "Duplicate value",
+	FieldValueNotSupported: "Unsupported value", FieldValueForbidden: "Forbidden", FieldValueTooLong: "Too long", FieldValueTooMany: "Too many",
 }
 
 // Error is one problem of one field. Its text is that of apimachinery's field.Error.
@@ -415,7 +410,7 @@ func (e Error) Error() string { return e.Field + ": " + e.Body() }
 
 // Body is Error without the field: the message of a cause in a Status.
 func (e Error) Body() string {
-	s := e.Type.title()
+	s := cmp.Or(titles[e.Type], string(e.Type))
 	switch e.Type {
 	case FieldValueRequired, FieldValueForbidden, FieldValueTooLong:
 	default:
@@ -454,11 +449,7 @@ func (e Errors) Error() string {
 	if len(unique) == 1 {
 		return unique[0].Error()
 	}
-	texts := make([]string, len(unique))
-	for i := range unique {
-		texts[i] = unique[i].Error()
-	}
-	return "[" + strings.Join(texts, ", ") + "]"
+	return "[" + strings.Join(Texts(unique, Error.Error), ", ") + "]"
 }
 
 // Join returns all errors of the lists in order, without repetitions: DefaultFamilies and Validate
@@ -550,13 +541,9 @@ func invalidFor[T any](p path, value T, problems []string) Errors {
 }
 
 func notSupported(p path, value string, supported []string) Errors {
-	quoted := make([]string, len(supported))
-	for i, s := range supported {
-		quoted[i] = strconv.Quote(s)
-	}
 	return Errors{{
 		Type: FieldValueNotSupported, Field: p.String(), Value: value,
-		Detail: "supported values: " + strings.Join(quoted, ", "),
+		Detail: "supported values: " + strings.Join(Texts(supported, strconv.Quote), ", "),
 	}}
 }
 

@@ -92,11 +92,7 @@ func sourceRangeWarnings(s *Service) []string {
 		if !ok {
 			continue
 		}
-		family := IPv6
-		if prefix.Addr().Is4() {
-			family = IPv4
-		}
-		given[family] = true
+		given[FamilyOf(prefix.Addr())] = true
 		p := specPath.child("loadBalancerSourceRanges").index(i)
 		if fromAnnotation {
 			p = metaPath.child("annotations").key(AnnotationSourceRanges)

@@ -293,8 +293,7 @@ func mergeField(live map[string]any, key string, value any, t *schema.Type) {
 	object, isObject := value.(map[string]any)
 	list, isList := value.([]any)
 	beforeObject, wasObject := live[key].(map[string]any)
-	beforeList, wasList := live[key].([]any)
-	switch {
+	switch beforeList, wasList := live[key].([]any); {
 	case isObject && wasObject:
 		live[key] = mergeObject(beforeObject, object, t)
 	case isList && wasList && t != nil && t.Merge:
@@ -411,8 +410,7 @@ func mergeList(live, patch []any, t *schema.Type) []any {
 		places(plain, t.MergeKey) // each has the key
 		return plain
 	}
-	merged := mergeItems(left, plain, t)
-	return order(merged, plain, left, t.MergeKey)
+	return order(mergeItems(left, plain, t), plain, left, t.MergeKey)
 }
 
 // mergeItems merges the items of a list and of a patch without directives by identity.
@@ -457,8 +455,7 @@ func followDirectives(live, patch []any, mergeKey string) (left, plain []any, sw
 		}
 	}
 	for _, item := range live {
-		id := identity(item, mergeKey)
-		if !gone[id] {
+		if id := identity(item, mergeKey); !gone[id] {
 			left = append(left, item)
 		}
 	}

@@ -194,8 +194,7 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.Secret:
 		return []any{name, o.Type, len(o.Data), age}
 	case *object.Lease:
-		holder := object.Deref(o.Spec.HolderIdentity)
-		return []any{name, holder, age}
+		return []any{name, object.Deref(o.Spec.HolderIdentity), age}
 	case *object.IPAddressPool:
 		return []any{name, strconv.FormatBool(o.Spec.AutoAssign == nil || *o.Spec.AutoAssign), strconv.FormatBool(o.Spec.AvoidBuggyIPs), allText(o.Spec.Addresses), age}
 	case *object.L2Advertisement:
@@ -216,10 +215,7 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.GatewayClass:
 		return []any{name, o.Spec.ControllerName, conditionText(o.Status.Conditions, "Accepted"), age, object.Deref(o.Spec.Description)}
 	case *object.Gateway:
-		var addresses []string
-		for _, a := range o.Status.Addresses {
-			addresses = append(addresses, a.Value)
-		}
+		addresses := object.Texts(o.Status.Addresses, func(a object.GatewayStatusAddress) string { return a.Value })
 		return []any{name, o.Spec.GatewayClassName, strings.Join(addresses, ","), conditionText(o.Status.Conditions, "Programmed"), age}
 	case *object.ListenerSet:
 		return []any{name, conditionText(o.Status.Conditions, "Accepted"), conditionText(o.Status.Conditions, "Programmed"), age}

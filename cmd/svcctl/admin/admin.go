@@ -79,8 +79,7 @@ func runAllocCheck(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	if err := env.Output(v, a.Disagreements, func() string { return disagreementsText(a.Disagreements) }); err != nil {
 		return err
 	}
-	left := slices.ContainsFunc(a.Disagreements, func(d wire.Disagreement) bool { return !d.Repaired })
-	switch {
+	switch left := slices.ContainsFunc(a.Disagreements, func(d wire.Disagreement) bool { return !d.Repaired }); {
 	case left && repair:
 		return errors.New("not all of it could be repaired")
 	case left:
@@ -187,8 +186,7 @@ func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	if len(args) > 0 && v.Option("output").IsSet() {
 		return cli.Usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
 	}
-	c := env.Client(v)
-	environment, err := client.Call(ctx, c, wire.GetEnvironment, wire.EnvironmentQuery{Namespace: v.Option("namespace").Text()})
+	environment, err := client.Call(ctx, env.Client(v), wire.GetEnvironment, wire.EnvironmentQuery{Namespace: v.Option("namespace").Text()})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,8 +133,7 @@ func announceStatusVerb() *cli.Verb {
 
 // runAnnouncements prints the announced addresses.
 func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	c := env.Client(v)
-	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
+	all, err := client.Call(ctx, env.Client(v), wire.GetAnnouncements, wire.None{})
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func sinceText(at time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	return at.UTC().Format("2006-01-02T15:04:05Z")
+	return at.UTC().Format(time.RFC3339)
 }
 
 // groupText is a line about the election; "" without one.
@@ -220,17 +220,14 @@ func peersText(peers []wire.Peer) string {
 	}
 	rows := [][]string{{"PEER", "AT", "AS", "STATE", "SINCE", "ROUTES", "BFD", "LAST DOWN"}}
 	for _, p := range peers {
-		as, bfd, last := "-", "-", "-"
+		as, last := "-", "-"
 		if p.AS != 0 {
 			as = strconv.FormatUint(uint64(p.AS), 10)
-		}
-		if p.BFD != "" {
-			bfd = p.BFD
 		}
 		if p.LastDown != "" {
 			last = sinceText(p.DownAt) + ": " + p.LastDown
 		}
-		rows = append(rows, []string{p.Name, p.At, as, p.State, sinceText(p.Since), strconv.Itoa(p.Routes), bfd, last})
+		rows = append(rows, []string{p.Name, p.At, as, p.State, sinceText(p.Since), strconv.Itoa(p.Routes), cmp.Or(p.BFD, "-"), last})
 	}
 	return "\n" + new(output.Grid).Text(rows...)
 }

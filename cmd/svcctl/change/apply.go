@@ -406,7 +406,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
 	query := url.Values{"labelSelector": {labels}}
 	if a.set != "" {
-		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
+		query.Set("labelSelector", strings.TrimPrefix(labels+","+setLabel+"="+a.set, ","))
 	}
 	err = resource.Each(ctx, a.c, resource.Target{Kind: k}, query, func(t resource.Target, o client.Object) error {
 		if a.isLeftOver(t, o) {
@@ -468,12 +468,4 @@ func (a *applying) pruned(t resource.Target, r removal) error {
 		return a.env.Print(fmt.Sprintf("%s pruned, and still there: %s\n", t, resource.Keepers(t, r.answer)))
 	}
 	return a.env.Print(fmt.Sprintf("%s pruned%s\n", t, a.suffix))
-}
-
-// joined are selectors of which both must hold.
-func joined(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "," + b
 }

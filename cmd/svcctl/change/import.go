@@ -107,9 +107,6 @@ func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 
 // namesIn returns the host names that an import needs the addresses of.
 func namesIn(err error) (names []string) {
-	if err == nil {
-		return nil
-	}
 	for _, err := range cli.Flatten(err) {
 		if at, is := errors.AsType[*convert.Error](err); is && at.Name != "" && !slices.Contains(names, at.Name) {
 			names = append(names, at.Name)

@@ -49,22 +49,16 @@ func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Tar
 // outAnnotation names the addresses of endpoints that are not used (health.AnnotationOut).
 const outAnnotation = "svcctl.io/out"
 
-func OutVerb() *cli.Verb {
-	return &cli.Verb{
-		Name:    "out",
-		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
-		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-			return runOut(ctx, env, v, args, true)
-		},
-	}
-}
+func OutVerb() *cli.Verb { return outVerb("out", true) }
 
-func InVerb() *cli.Verb {
+func InVerb() *cli.Verb { return outVerb("in", false) }
+
+func outVerb(name string, out bool) *cli.Verb {
 	return &cli.Verb{
-		Name:    "in",
+		Name:    name,
 		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
-			return runOut(ctx, env, v, args, false)
+			return runOut(ctx, env, v, args, out)
 		},
 	}
 }
@@ -170,11 +164,7 @@ func areBehind(ctx context.Context, c *client.Client, t resource.Target, asked [
 }
 
 func joinAddrs(list []netip.Addr) string {
-	words := make([]string, len(list))
-	for i, a := range list {
-		words[i] = a.String()
-	}
-	return strings.Join(words, ",")
+	return strings.Join(object.Texts(list, netip.Addr.String), ",")
 }
 
 // outText lists the endpoints that are taken out.

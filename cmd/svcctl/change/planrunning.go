@@ -346,10 +346,10 @@ func PlanVerb() *cli.Verb {
 
 // runPlan prints the plan, and the problems on stderr.
 func runPlan(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	if running, err := planAgainst(v); err != nil || running {
-		if err != nil {
-			return err
-		}
+	switch running, err := planAgainst(v); {
+	case err != nil:
+		return err
+	case running:
 		return runPlanRunning(ctx, env, v)
 	}
 	cfg, err := settings.Load(env, v)

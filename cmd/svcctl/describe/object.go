@@ -18,16 +18,12 @@ import (
 func (p *Page) Object(o map[string]any, k kind.Kind) {
 	meta, _ := o["metadata"].(map[string]any)
 	p.line("Name", "%s", output.Printable(metaText(meta, "name")))
-	if namespace := metaText(meta, "namespace"); namespace != "" {
-		p.line("Namespace", "%s", output.Printable(namespace))
-	}
+	p.given("Namespace", output.Printable(metaText(meta, "namespace")))
 	p.pairs("Labels", textMap(meta["labels"]))
 	p.pairs("Annotations", textMap(meta["annotations"]))
 	p.line("API Version", "%s", k.APIVersion())
 	p.line("Kind", "%s", k.Name)
-	if created := metaText(meta, "creationTimestamp"); created != "" {
-		p.line("Created", "%s", created)
-	}
+	p.given("Created", metaText(meta, "creationTimestamp"))
 	for _, key := range slices.Sorted(maps.Keys(o)) {
 		switch key {
 		case "metadata", "apiVersion", "kind":
@@ -163,8 +159,7 @@ func title(key string) string {
 	}
 	var b strings.Builder
 	for i, r := range key {
-		upper := r >= 'A' && r <= 'Z'
-		if upper && i > 0 && !(key[i-1] >= 'A' && key[i-1] <= 'Z') {
+		if upper := r >= 'A' && r <= 'Z'; upper && i > 0 && !(key[i-1] >= 'A' && key[i-1] <= 'Z') {
 			b.WriteByte(' ')
 		}
 		if i == 0 {
@@ -201,6 +196,13 @@ func (p *Page) line(name, format string, args ...any) {
 
 // heading begins a part that is indented.
 func (p *Page) heading(name string) { p.WriteString(name + ":\n") }
+
+// given writes a line, unless it has no text.
+func (p *Page) given(name, text string) {
+	if text != "" {
+		p.line(name, "%s", text)
+	}
+}
 
 // table writes rows below a heading.
 func (p *Page) table(rows [][]string) {

@@ -33,11 +33,9 @@ func (p *Page) Service(f Facts) {
 	p.line("Name", "%s", svc.Metadata.Name)
 	p.line("Namespace", "%s", svc.Metadata.Namespace)
 	p.line("Created", "%s", f.Created)
-	if managers := diagnose.Managers(svc); len(managers) > 0 {
-		p.line("Managed By", "%s", strings.Join(managers, ", "))
-	}
-	if f.State != nil && f.State.Declared != "" {
-		p.line("Declared In", "%s", f.State.Declared)
+	p.given("Managed By", strings.Join(diagnose.Managers(svc), ", "))
+	if f.State != nil {
+		p.given("Declared In", f.State.Declared)
 	}
 	p.pairs("Labels", svc.Metadata.Labels)
 	p.pairs("Annotations", svc.Metadata.Annotations)
@@ -117,17 +115,11 @@ func serviceAddresses(p *Page, svc *object.Service) {
 		p.line("External Name", "%s", spec.ExternalName)
 		return
 	}
-	if spec.IPFamilyPolicy != nil {
-		p.line("IP Family Policy", "%s", *spec.IPFamilyPolicy)
-	}
+	p.given("IP Family Policy", object.Deref(spec.IPFamilyPolicy))
 	p.line("IP Families", "%s", commas(spec.IPFamilies))
 	p.line("IPs", "%s", commas(spec.ClusterIPs))
-	if len(spec.ExternalIPs) > 0 {
-		p.line("External IPs", "%s", commas(spec.ExternalIPs))
-	}
-	if spec.LoadBalancerIP != "" {
-		p.line("Desired LoadBalancer IP", "%s", spec.LoadBalancerIP)
-	}
+	p.given("External IPs", strings.Join(spec.ExternalIPs, ","))
+	p.given("Desired LoadBalancer IP", spec.LoadBalancerIP)
 	if spec.Type == object.TypeLoadBalancer {
 		var all []string
 		for _, i := range svc.Status.LoadBalancer.Ingress {
@@ -160,21 +152,13 @@ func servicePolicies(p *Page, svc *object.Service) {
 			p.line(line[0], "%s", output.Printable(text))
 		}
 	}
-	if spec.ExternalTrafficPolicy != "" {
-		p.line("External Traffic Policy", "%s", spec.ExternalTrafficPolicy)
-	}
-	if spec.InternalTrafficPolicy != nil {
-		p.line("Internal Traffic Policy", "%s", *spec.InternalTrafficPolicy)
-	}
-	if spec.TrafficDistribution != nil {
-		p.line("Traffic Distribution", "%s", *spec.TrafficDistribution)
-	}
+	p.given("External Traffic Policy", spec.ExternalTrafficPolicy)
+	p.given("Internal Traffic Policy", object.Deref(spec.InternalTrafficPolicy))
+	p.given("Traffic Distribution", object.Deref(spec.TrafficDistribution))
 	if spec.HealthCheckNodePort > 0 {
 		p.line("HealthCheck NodePort", "%d", spec.HealthCheckNodePort)
 	}
-	if len(spec.LoadBalancerSourceRanges) > 0 {
-		p.line("Source Ranges", "%s", commas(spec.LoadBalancerSourceRanges))
-	}
+	p.given("Source Ranges", strings.Join(spec.LoadBalancerSourceRanges, ","))
 	if spec.PublishNotReadyAddresses {
 		p.line("Publish Not Ready", "true")
 	}
@@ -276,9 +260,8 @@ func sliceShare(s *object.EndpointSlice) (text string) {
 
 // endpointState is whether an endpoint is used, in words.
 func endpointState(e *object.Endpoint) string {
-	c := e.Conditions
-	serving := c.Serving == nil || *c.Serving
-	switch terminating := c.Terminating != nil && *c.Terminating; {
+	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
+	switch terminating := object.Deref(e.Conditions.Terminating); {
 	case Ready(e) && terminating:
 		return "ready, terminating"
 	case Ready(e):

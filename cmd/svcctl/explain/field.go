@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -128,22 +129,13 @@ func typeText(t *schema.Type) string {
 		return "[]" + typeText(t.Elem)
 	case schema.Map:
 		return "map[string]" + typeText(t.Elem)
-	case schema.Integer:
-		return "integer"
-	case schema.Boolean:
-		return "boolean"
-	case schema.Time:
-		return "Time"
-	case schema.MicroTime:
-		return "MicroTime"
-	case schema.IntOrString:
-		return "IntOrString"
-	case schema.FieldSet:
-		return "FieldsV1"
-	case schema.Bytes:
-		return "bytes"
 	}
-	return "string"
+	return cmp.Or(typeNames[t.Form], "string")
+}
+
+var typeNames = map[schema.Form]string{
+	schema.Integer: "integer", schema.Boolean: "boolean", schema.Time: "Time", schema.MicroTime: "MicroTime", schema.IntOrString: "IntOrString",
+	schema.FieldSet: "FieldsV1", schema.Bytes: "bytes",
 }
 
 // Annotations returns the table of annotations.

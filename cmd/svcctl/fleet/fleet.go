@@ -226,8 +226,7 @@ func formatText(o *fleet.Overview) string {
 
 // fleetBoxes prints the boxes. It exits with 1 when one of them is not OK.
 func fleetBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	c := env.Client(v)
-	f, err := client.Call(ctx, c, wire.GetFleet, wire.None{})
+	f, err := client.Call(ctx, env.Client(v), wire.GetFleet, wire.None{})
 	if err != nil {
 		return resource.OfFleet(err)
 	}
@@ -238,8 +237,7 @@ func fleetBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 }
 
 func fleetAccept(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	c := env.Client(v)
-	f, err := client.Call(ctx, c, wire.AcceptFleet, wire.None{})
+	f, err := client.Call(ctx, env.Client(v), wire.AcceptFleet, wire.None{})
 	if err != nil {
 		return resource.OfFleet(err)
 	}
@@ -266,8 +264,7 @@ func sourceVerb() *cli.Verb {
 }
 
 func sourceList(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	c := env.Client(v)
-	list, err := client.Call(ctx, c, wire.GetSources, wire.None{})
+	list, err := client.Call(ctx, env.Client(v), wire.GetSources, wire.None{})
 	if err != nil {
 		return resource.OfFleet(err)
 	}
@@ -324,8 +321,7 @@ func sourceForget(ctx context.Context, env *cli.Env, v *cli.Verb, args []string)
 		return cli.Usagef("fleet source forget takes one name, as `svcctl fleet source forget lb`")
 	}
 	name := args[0]
-	c := env.Client(v)
-	gone, err := client.Call(ctx, c, wire.ForgetSource, wire.SourceQuery{Name: name})
+	gone, err := client.Call(ctx, env.Client(v), wire.ForgetSource, wire.SourceQuery{Name: name})
 	if err != nil {
 		return resource.OfFleet(err)
 	}
@@ -339,8 +335,7 @@ func rolloutVerb() *cli.Verb {
 	move := func(word, answer string) *cli.Verb {
 		return &cli.Verb{Name: "fleet rollout " + word, Options: settings.ConnectOptions(),
 			Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-				c := env.Client(v)
-				r, err := client.Call(ctx, c, wire.MoveRollout[word], wire.MoveQuery{})
+				r, err := client.Call(ctx, env.Client(v), wire.MoveRollout[word], wire.MoveQuery{})
 				if err != nil {
 					return err
 				}

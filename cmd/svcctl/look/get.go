@@ -203,8 +203,7 @@ func (g *getting) objects(ctx context.Context, what []resource.Target) error {
 	}
 	var missing []error
 	for _, t := range what {
-		err := g.each(ctx, t, each)
-		if g.isMissing(err, t) {
+		if err := g.each(ctx, t, each); g.isMissing(err, t) {
 			missing = g.noteMissing(missing, err)
 			w.List = w.List && len(what) > 1
 		} else if err != nil {

@@ -161,11 +161,7 @@ func runConnections(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 		return err
 	}
 	if v.Option("output").Text() == cli.FormJSON {
-		text, err := output.JSON(list)
-		if err != nil {
-			return err
-		}
-		return env.Print(text)
+		return env.Output(v, list, nil)
 	}
 	if hidden > 0 {
 		fmt.Fprintf(env.Err, "%s closing, not listed: --closing lists them\n", output.IsOrAre(hidden, "connection"))
@@ -213,8 +209,7 @@ func killConn(ctx context.Context, env *cli.Env, v *cli.Verb, text string, args 
 	if len(args) > 0 || v.Option("endpoint").IsSet() || v.Option("client").IsSet() {
 		return cli.Usagef("--kill takes an ID and ends that one: leave out %s", strings.Join(append(args, "--endpoint and --client"), ", "))
 	}
-	appliance := env.Client(v)
-	killed, err := client.Call(ctx, appliance, wire.Kill, wire.KillQuery{ID: uint32(id)})
+	killed, err := client.Call(ctx, env.Client(v), wire.Kill, wire.KillQuery{ID: uint32(id)})
 	if err != nil {
 		return err
 	}

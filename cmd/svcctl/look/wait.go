@@ -134,15 +134,10 @@ func hasCondition(name, status string) resource.Condition {
 // a text.
 func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 	return func(o client.Object) bool {
-		if o == nil {
-			return false
-		}
-		for _, value := range e.Find(o) {
-			if text := jsonpath.Text(value); text != "" && (!wanted || text == want) {
-				return true
-			}
-		}
-		return false
+		return o != nil && slices.ContainsFunc(e.Find(o), func(value any) bool {
+			text := jsonpath.Text(value)
+			return text != "" && (!wanted || text == want)
+		})
 	}
 }
 

@@ -41,11 +41,14 @@ func Pad(s string, width int) string {
 }
 
 // Count is a number with its noun: "1 problem", "2 problems".
-func Count(n int, noun string) string {
+func Count(n int, noun string) string { return counted(n, noun, "", "") }
+
+// counted is a count with what follows one of them, and several.
+func counted(n int, noun, one, several string) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 " + noun + one
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %ss%s", n, noun, several)
 }
 
 // Indent is a text with every line that is not empty further in.
@@ -129,20 +132,10 @@ func fold(word string) string {
 }
 
 // IsOrAre is "1 connection is" or "2 connections are".
-func IsOrAre(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " is"
-	}
-	return fmt.Sprintf("%d %ss are", n, noun)
-}
+func IsOrAre(n int, noun string) string { return counted(n, noun, " is", " are") }
 
 // Was is "1 object was" or "2 objects were".
-func Was(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " was"
-	}
-	return fmt.Sprintf("%d %ss were", n, noun)
-}
+func Was(n int, noun string) string { return counted(n, noun, " was", " were") }
 
 // OneLine joins the lines of a message.
 func OneLine(text string) string {

@@ -129,7 +129,7 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 	p.ingress(spec, meta, svc, has, set)
 	ips := svc.Spec.ClusterIPs
 	if len(ips) > 1 && len(sequence(yamlField(spec, "clusterIPs"))) < len(ips) {
-		set(spec, "clusterIPs", "["+quoted(ips)+"]")
+		set(spec, "clusterIPs", `["`+strings.Join(ips, `", "`)+`"]`)
 	}
 	if len(ips) > 0 && ips[0] != object.ClusterIPNone && !has(spec, "clusterIP") {
 		set(spec, "clusterIP", `"`+ips[0]+`"`)
@@ -281,13 +281,4 @@ func sequence(node *yaml.Node) []*yaml.Node {
 		return nil
 	}
 	return node.Content
-}
-
-// quoted are texts in quotes, with commas between them.
-func quoted(texts []string) string {
-	all := make([]string, len(texts))
-	for i, text := range texts {
-		all[i] = `"` + text + `"`
-	}
-	return strings.Join(all, ", ")
 }
