@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func TestSources(t *testing.T) {
 	for file, source := range map[string]Source{
 		"nat.keepalived.conf": Keepalived, "group.keepalived.conf": Keepalived, "saved.ipvs": IPVS,
-		"tcp.haproxy.cfg": HAProxy, "farms.nftlb.json": NFTLB, "dump.nftlb.json": NFTLB, "list.cluster.yaml": Cluster, "bgp.metallb.yaml": Cluster, "ingress.cluster.yaml": Cluster,
+		"tcp.haproxy.cfg": HAProxy, "farms.nftlb.json": NFTLB, "dump.nftlb.json": NFTLB, "list.cluster.yaml": Cluster, "bgp.metallb.yaml": Cluster, "old.metallb.yaml": Cluster, "ingress.cluster.yaml": Cluster,
 		"vrrp.keepalived.conf": Keepalived, "egress.cluster.yaml": Cluster, "gateway.cluster.yaml": Cluster, "site.haproxy.cfg": HAProxy,
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
