@@ -62,9 +62,11 @@ func (b *box) tryOpen(at map[family]string) error {
 // would take later questions from the same ports, for two minutes: the appliance forgets them.
 func (b *box) comesBack(t *testing.T, at map[family]string) {
 	t.Helper()
+	within := 300 * time.Millisecond
 	eventually(t, backTimeout, func() error {
+		within += within / 4
 		for _, f := range families {
-			if _, err := b.EXT.Ask("tcp", f.at(at[f], 80), netlab.Within(300*time.Millisecond)); err != nil {
+			if _, err := b.EXT.Ask("tcp", f.at(at[f], 80), netlab.Within(within)); err != nil {
 				return err
 			}
 			if left := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", "tcp", "-d", at[f], "--dport", "80", "--state", "SYN_SENT"); strings.Contains(left, "[UNREPLIED]") {

@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	netlab.Parallel(16)
+	netlab.Parallel(12)
 	os.Exit(m.Run())
 }
 

@@ -25,7 +25,7 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	netlab.Parallel(10)
+	netlab.Parallel(8)
 	if os.Geteuid() != 0 || testing.Short() {
 		return m.Run() // wire scripts skip, or fail when they must not
 	}
