@@ -323,7 +323,7 @@ func Test1041_bodies_that_never_end(t *testing.T) {
 		}()
 	}
 	got := map[string]int{}
-	limit := time.After(time.Minute)
+	limit := time.After(3 * syncTimeout)
 	for n := 0; n < clients; n++ {
 		select {
 		case answer := <-answers:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,7 +60,7 @@ func newHost(name string) (*Host, error) {
 		if err != nil {
 			return
 		}
-		for task := range h.tasks {
+		for task := <-h.tasks; task != nil; task = <-h.tasks {
 			task()
 		}
 	}()
@@ -88,11 +89,15 @@ func (h *Host) enter() error {
 
 // Do runs fn on the Host's thread: sockets it opens and processes it starts are in
 // the Host's namespace. fn must be quick, must not start goroutines that need the
-// namespace, and must not end the test.
+// namespace, and must not end the test. After the Host was closed the error is net.ErrClosed.
 func (h *Host) Do(fn func() error) error {
 	result := make(chan error, 1)
-	h.tasks <- func() { result <- fn() }
-	return <-result
+	select {
+	case h.tasks <- func() { result <- fn() }:
+		return <-result
+	case <-h.ended:
+		return net.ErrClosed
+	}
 }
 
 // Namespace is the file descriptor of the namespace. It belongs to the Host.
@@ -118,7 +123,7 @@ func (h *Host) close() {
 	for i := len(closers) - 1; i >= 0; i-- {
 		closers[i]()
 	}
-	close(h.tasks)
+	h.tasks <- nil
 	<-h.ended
 	h.links.Close()
 	_ = unix.Close(h.ns)
