@@ -375,6 +375,39 @@ func TestNewerEntry(t *testing.T) {
 	t.Fatal("the newer entry had the id of the older one 50 times")
 }
 
+// TestForgottenAttempt: the client's next SYN may have the id of an entry that was forgotten. It waits since it was seen itself.
+func TestForgottenAttempt(t *testing.T) {
+	h := netlab.New(t).Host("attempt")
+	a := NewAttempts(Options{NetNS: h.Namespace()})
+	defer a.Close()
+	start, ids := time.Now(), map[uint32]bool{}
+	look := func(after, want time.Duration, forget bool) {
+		t.Helper()
+		_, found, err := a.Look(start.Add(after), func(c *Connection, waited time.Duration) bool {
+			if ids[c.ID] = true; waited != want {
+				t.Errorf("after %v: it waits for %v, want %v", after, waited, want)
+			}
+			return forget
+		})
+		if err != nil || found != 1 {
+			t.Fatalf("%d found, %v", found, err)
+		}
+	}
+	for n := range 20 {
+		insert(t, h, 1, func(_ int, e *entry) {
+			*e = inState(sent(tcp(vip, 80), l1), tcpSynSent)
+			e.timeout = 77
+		})
+		after := time.Duration(n) * time.Minute
+		look(after, 0, false)
+		look(after+time.Second, time.Second, true)
+		if len(a.seen) > 0 {
+			t.Fatalf("forgotten, and remembered as seen: %v", a.seen)
+		}
+	}
+	t.Logf("20 connections had %d ids", len(ids))
+}
+
 func BenchmarkLook(b *testing.B) {
 	h, _ := newMany(b)
 	for _, ports := range []int{1, maxQueries, maxQueries + 1} {

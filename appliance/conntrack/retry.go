@@ -294,11 +294,10 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 			if !known {
 				since = now
 			}
-			if len(seeing) < mostAttempts {
-				seeing[key] = since
-			}
 			if e.describe(&c); each(&c, now.Sub(since)) {
 				verdicts[len(verdicts)-1] = forget
+			} else if len(seeing) < mostAttempts {
+				seeing[key] = since
 			}
 		}
 		return verdicts, nil
