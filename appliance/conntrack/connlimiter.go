@@ -172,14 +172,14 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 		changed = x.update(counts)
 	}
 	x.mu.Unlock()
-	for _, service := range changed {
-		x.changed(service)
-	}
 	switch fails, again := x.SetErr(err); {
 	case fails:
 		x.log.Warn("connections of endpoints cannot be counted: endpoints that are full stay full and no other becomes full, until a retry succeeds", "err", err, "retry", idleRetry)
 	case again:
 		x.log.Info("connections of endpoints are counted again")
+	}
+	for _, service := range changed {
+		x.changed(service)
 	}
 	return err
 }

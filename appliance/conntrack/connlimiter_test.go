@@ -127,3 +127,19 @@ func TestFullnessCountsAConnectionOnce(t *testing.T) {
 		}
 	})
 }
+
+// When the Services are planned again whose full endpoints a look found, the error of the look before is gone.
+func TestFullnessChangesAfterItsError(t *testing.T) {
+	table := &fakeTable{fails: 1, entries: []entry{unansweredEntry(func(e *entry) { e.answered, e.state = true, tcpEstablished })}}
+	var x *ConnLimiter
+	var seen []error
+	x = newConnLimiter(table, slog.New(slog.DiscardHandler), func(string) { seen = append(seen, x.Err()) })
+	frontends := []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}}
+	x.Update(&nft.Box{}, map[string]EndpointLimit{"default/web": {Limit: 1, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontends}}}})
+	if err := x.scan(t.Context(), x.asking()); err == nil || x.Err() == nil || len(seen) > 0 {
+		t.Fatalf("a look that fails: %v, %v, changed %d times", err, x.Err(), len(seen))
+	}
+	if err := x.scan(t.Context(), x.asking()); err != nil || !slices.Equal(seen, []error{nil}) {
+		t.Errorf("the next one: %v, and the errors at changes are %v", err, seen)
+	}
+}
