@@ -275,8 +275,8 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 			h.tell.Record(ref, reasonHealthy, fmt.Sprintf("%s is up: it answers %s", c.Endpoint, c.Text), true)
 			continue
 		}
-		h.log.Warn("endpoint down", append(attrs, "why", verdict.Last.Why, "failures", verdict.Failures)...)
-		h.tell.Record(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Last.Why, "it does not answer"), c.Text), false)
+		h.log.Warn("endpoint down", append(attrs, "why", verdict.Why, "failures", verdict.Failures)...)
+		h.tell.Record(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Why, "it does not answer"), c.Text), false)
 	}
 	for _, c := range was {
 		if c.State == health.Down && !slices.ContainsFunc(now, func(other resolve.Checked) bool { return checkedKey(&other) == checkedKey(c) }) {
@@ -392,12 +392,9 @@ const stateDead = "dead"
 
 // noteHealth records in the history since when an endpoint is down, and that it is up again.
 func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v health.Verdict) {
-	at := v.Since
-	if at.IsZero() {
-		at = time.Now()
-	}
+	at := cmp.Or(v.Since, time.Now())
 	if state == health.Down {
-		b.Note(checkedKey(c), wire.HealthDown, v.Last.Why, at)
+		b.Note(checkedKey(c), wire.HealthDown, v.Why, at)
 	} else {
 		b.Note(checkedKey(c), "", "", at)
 	}
@@ -422,5 +419,5 @@ func deadBefore(b *history.Book, endpoint netip.AddrPort) health.Dead {
 		return health.Dead{Why: "it was out before this start"}
 	}
 	b.Note(t.Key, stateDead, t.Why, t.At)
-	return health.DeadOf(health.Verdict{Last: health.Result{Outcome: health.Refused, Why: t.Why}, Since: t.At})
+	return health.DeadOf(health.Verdict{Why: t.Why, Since: t.At})
 }

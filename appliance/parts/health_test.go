@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -145,7 +146,7 @@ func TestHealthTellsFlips(t *testing.T) {
 	if got := flip(health.Verdict{State: health.Up, Passes: 1}); got != nil {
 		t.Errorf("nothing changed, and %v is planned again", got)
 	}
-	down := health.Verdict{State: health.Down, Failures: 3, Last: health.Result{Outcome: health.Refused, Why: "connection refused"}}
+	down := health.Verdict{State: health.Down, Failures: 3, Why: "connection refused", Last: health.Result{Outcome: health.Pass}} // it passed once since
 	if got := flip(down); !slices.Equal(got, []string{"shop/web"}) {
 		t.Errorf("planned again: %v", got)
 	}
@@ -204,5 +205,20 @@ func TestHealthHostProblems(t *testing.T) {
 	asks.stats.NotMade = 4
 	if part.refreshProblems() {
 		t.Errorf("another problem: %v", part.Problems())
+	}
+}
+
+// TestDeadBefore: an endpoint that was dead before this start is dead for the same reason, since the same time.
+func TestDeadBefore(t *testing.T) {
+	at, since := netip.MustParseAddrPort("10.1.2.12:8080"), time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	dir := t.TempDir()
+	before := history.Open(dir, "box", since, slog.New(slog.DiscardHandler))
+	before.Note(deadKey(at), stateDead, "connection refused", since, "shop/web")
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now := history.Open(dir, "box", since.Add(time.Hour), slog.New(slog.DiscardHandler))
+	if got, want := deadBefore(now, at), (health.Dead{Refuses: true, Why: "connection refused", Since: since}); got != want {
+		t.Errorf("it is %+v, want %+v", got, want)
 	}
 }

@@ -211,14 +211,13 @@ func (s *Suspicion) flipped() {
 				s.Changed(resolve.Plans(services...)...)
 			}
 		case health.Down:
-			services := s.usersOf(endpoint)
-			if _, out := s.book.Dead()[endpoint]; len(services) == 0 && !out {
+			dead := health.DeadOf(verdict)
+			services := s.book.Bury(endpoint, dead, s.usersOf(endpoint))
+			if len(services) == 0 {
 				s.leave(endpoint)
 				continue
 			}
-			dead := health.DeadOf(verdict)
 			s.History.Note(deadKey(endpoint), stateDead, dead.Why, dead.Since, services...)
-			services = s.book.Bury(endpoint, dead, services)
 			s.log.Warn("endpoint accepts no connections", "endpoint", name, "why", dead.Why, "svc", services[0], "services", len(services))
 			s.Changed(resolve.Plans(services...)...)
 		}

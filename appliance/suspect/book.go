@@ -140,14 +140,18 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury makes an endpoint dead that these Services use, or dead for another reason. It returns all that are known to use it.
+// Bury makes an endpoint dead that these Services use, or dead for another reason. It returns all that are known to use it. One that no
+// Service uses is not dead.
 func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.asked, endpoint)
-	if b.users[endpoint] == nil {
+	switch {
+	case b.users[endpoint] == nil && len(services) == 0:
+		return nil
+	case b.users[endpoint] == nil:
 		b.users[endpoint] = map[string]struct{}{}
 	}
+	delete(b.asked, endpoint)
 	for _, key := range services {
 		b.users[endpoint][key] = struct{}{}
 	}
@@ -197,10 +201,8 @@ func (b *Book) drop(endpoint netip.AddrPort) {
 
 // replace changes a copy of the dead endpoints. The caller holds mu.
 func (b *Book) replace(change func(map[netip.AddrPort]health.Dead)) {
-	all := maps.Clone(b.Dead())
-	if all == nil {
-		all = map[netip.AddrPort]health.Dead{}
-	}
+	all := map[netip.AddrPort]health.Dead{}
+	maps.Copy(all, b.Dead())
 	if change(all); len(all) == 0 {
 		b.dead.Store(nil)
 		return

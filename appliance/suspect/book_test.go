@@ -70,6 +70,9 @@ func TestDeadAndUsers(t *testing.T) {
 	if services := b.Raise(l1); services != nil {
 		t.Errorf("raised once more for %v", services)
 	}
+	if services := b.Bury(l1, health.Dead{}, nil); services != nil || len(b.Dead()) != 0 {
+		t.Errorf("an endpoint that no Service uses is dead for %v: %v", services, b.Dead())
+	}
 }
 
 // Failures are counted by port and endpoint, of so many endpoints.
