@@ -151,7 +151,7 @@ var workspaces = sync.Pool{New: func() any { return &workspace{index: map[unitKe
 // largeWorkspace is from how many nodes on a workspace is not kept.
 const largeWorkspace = 20_000
 
-// free gives a workspace back, with nothing in it that is kept by this.
+// free gives a workspace back, with nothing in it that is kept by this but short texts.
 func (w *workspace) free() {
 	if len(w.yaml.nodes.nodes.values) > largeWorkspace || len(w.units) > largeWorkspace {
 		return

@@ -32,8 +32,9 @@ type decoding struct {
 	texts [2]map[string]string
 }
 
-// lastTexts are texts that were decoded last, and pointers to texts, also of other documents, found by their length and ends: many
-// Services have the same names of ports and nodes, and keys of annotations.
+// lastTexts are texts that were decoded last, and pointers to texts, also of other documents, found by their length and three of their
+// bytes: many Services have the same names of ports and nodes, and keys of annotations. It stays in memory: it has no
+// long ones, and none of Secrets.
 type lastTexts struct {
 	texts    [1024]string
 	pointers [32]*string
@@ -92,7 +93,7 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 		v.Set(reflect.ValueOf(bools[is]))
 	case *string:
 		text, ok := d.text(n)
-		if !ok || text == "" || d.secrets {
+		if !ok || text == "" || len(text) > longestShared || d.secrets {
 			v.Set(reflect.ValueOf(new(text)))
 			return
 		}
@@ -181,6 +182,9 @@ func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
+// longestShared is the length of the longest text that is shared, in bytes: that of the name of an object.
+const longestShared = 253
+
 // placeOf hashes a text, which is not empty, to one of so many places by its length and three of its bytes.
 func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
@@ -190,6 +194,8 @@ func placeOf(text string, places int) int {
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
 		return s
+	} else if len(text) > longestShared || d.secrets {
+		return strings.Clone(text)
 	}
 	last := &d.last.texts[placeOf(text, len(d.last.texts))]
 	if *last != text {
