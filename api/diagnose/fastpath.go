@@ -9,7 +9,7 @@ func (d *diagnosis) fastPath() {
 			name := fmt.Sprintf("port %d/%s (%s)", port.Port, port.Protocol, s.Family)
 			switch {
 			case s.Fast:
-				d.good("%s is on the fast path: from about the 50th packet on, connections pass all rules and routing by", name)
+				d.good("%s is on the fast path: from about the 50th packet on, connections bypass all rules and routing", name)
 			case s.Slow != "":
 				d.good("%s is not on the fast path: %s", name, s.Slow)
 			}

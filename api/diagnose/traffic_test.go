@@ -42,7 +42,7 @@ func TestTraffic(t *testing.T) {
 // Which ports are fast, and why others are not.
 func Test1110_explain_has_what_is_fast(t *testing.T) {
 	for slow, want := range map[string]string{
-		"":                            "+ port 80/TCP (IPv4) is on the fast path: from about the 50th packet on, connections pass all rules and routing by",
+		"":                            "+ port 80/TCP (IPv4) is on the fast path: from about the 50th packet on, connections bypass all rules and routing",
 		"idle-timeout does not apply": "+ port 80/TCP (IPv4) is not on the fast path: idle-timeout does not apply",
 	} {
 		got := text(diagnose.Service(facts(func(f *diagnose.Facts) {

@@ -25,7 +25,7 @@ func DeleteVerb() *cli.Verb {
 		Name: "delete",
 		Options: slices.Concat(resource.FilesOptions("objects to remove"), resource.WhichOptions(), []*cli.Option{
 			{Name: "all", Group: cli.GroupWhich, Usage: "all objects of the kind"},
-			{Name: "ignore-not-found", Group: cli.GroupHow, Usage: "an object that is not there is no error"},
+			{Name: "ignore-not-found", Group: cli.GroupHow, Usage: "a missing object is not an error"},
 			{Name: "interactive", Letter: "i", Group: cli.GroupHow, Usage: "list the objects, and ask before anything is removed"},
 			cli.YesOption(),
 			dryRunOption("list what would be removed, and remove nothing"),

@@ -341,7 +341,7 @@ func ConfirmVerb() *cli.Verb {
 			{Name: "back", Group: cli.GroupHow, Usage: "undo the change now"},
 			{Name: "start", Arg: "DURATION", Bounds: trialBounds, Group: cli.GroupHow, Usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
 			{Name: "state", Group: cli.GroupHow, Usage: "show the trial, or the files that are held since one was undone"},
-			{Name: "removals", Group: cli.GroupHow, Usage: "confirm the removal of what is held since it vanished"},
+			{Name: "removals", Group: cli.GroupHow, Usage: "confirm the removal of what is held because it vanished"},
 			cli.YesOption(),
 		}, settings.ConnectOptions()...),
 		Run: runConfirm,
