@@ -159,7 +159,7 @@ func (s *Server) wait(r *http.Request, q wire.WaitQuery) (none wire.Status, err 
 	return none, fmt.Errorf("not %s: %v", q.For, err)
 }
 
-// why is the reason that the appliance is behind, for the end of a message; err is
+// why returns the reason that the appliance is behind, for the end of a message; err is
 // what waiting ended with.
 func (s *Server) why(err error) string {
 	switch st := s.backend.Status(); {

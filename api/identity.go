@@ -101,7 +101,7 @@ func serveFor(user auth.User, w http.ResponseWriter, r *http.Request, h http.Han
 	h.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// bearerToken is the token that a request shows; "" when it shows none.
+// bearerToken returns the token that a request shows; "" when it shows none.
 func bearerToken(r *http.Request) (string, error) {
 	header := r.Header.Get("Authorization")
 	if header == "" {
@@ -287,7 +287,7 @@ func (s *Server) endpoint(*http.Request, wire.None) (e wire.Endpoint, err error)
 	return e, nil
 }
 
-// reachable is the host and port by which clients on this box reach a listener: one on all
+// reachable returns the host and port by which clients on this box reach a listener: one on all
 // addresses by a loopback one.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)

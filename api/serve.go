@@ -165,7 +165,7 @@ func record(h http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// recorder is a ResponseWriter that records the status code; 0: no response was begun.
+// recorder is a ResponseWriter that records the status code, 0 if no response was begun.
 type recorder struct {
 	http.ResponseWriter
 	code int
@@ -250,8 +250,8 @@ func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource strin
 // limitListener holds at most max connections. When one more arrives, it closes the connection that
 // has waited longest without a whole request; when all of them are in the middle of one, it answers
 // the new one 503 and closes it. So clients that only hold connections open shut no other client
-// out. Of a network, one address has at most its share: clients that take their answers slowly,
-// each in time, cannot have it all.
+// out. One address of a network (see peerOf) may have at most share connections, so a client that
+// reads its answers slowly, but in time, cannot use all of them.
 type limitListener struct {
 	net.Listener
 	max, share int

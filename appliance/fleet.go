@@ -117,7 +117,7 @@ func extendStart(ctx context.Context, shared *fleet.Engine, log *slog.Logger) er
 	}
 }
 
-// dataKey is the key in a file, nil for "".
+// dataKey returns the key in a file, nil for "".
 func dataKey(path string) (*engine.Key, error) {
 	if path == "" {
 		return nil, nil
@@ -125,7 +125,7 @@ func dataKey(path string) (*engine.Key, error) {
 	return engine.ReadKey(path)
 }
 
-// FleetKeys are the keys in a file by which a fleet has its Secrets sealed, nil for "".
+// FleetKeys returns the keys in a file by which a fleet has its Secrets sealed, nil for "".
 func FleetKeys(path string) (*engine.Keys, error) {
 	if path == "" {
 		return nil, nil
@@ -175,7 +175,7 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	return of, err
 }
 
-// FirstObjects are the objects of a new fleet: the Namespaces that clients cannot do without.
+// FirstObjects returns the objects of a new fleet: the Namespaces that clients cannot do without.
 func FirstObjects(cfg *config.Config) ([]engine.Pair, error) {
 	memory := engine.NewMemory()
 	objects, err := store.Open(memory, cfg.Store())
@@ -214,7 +214,7 @@ func (m *member) State() wire.Fleet {
 	return f
 }
 
-// fleetState is the state of a box as a member of its fleet.
+// fleetState returns the state of a box as a member of its fleet.
 func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 	s := shared.State()
 	f := wire.Fleet{
@@ -274,7 +274,7 @@ func FleetBox(b *fleet.Box) wire.FleetBox {
 	return w
 }
 
-// report is this box's report to the others.
+// report returns this box's report to the others.
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// count gives the metrics their sources.
+// count registers the sources of the metrics.
 func (a *assembly) count(asks *prober.Prober) {
 	m := a.metrics
 	m.Scraped("log", func(to metrics.Samples) { to.Set("svcctl_log_dropped_total", float64(a.cfg.Log.Queue.Dropped())) })

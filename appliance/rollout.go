@@ -237,7 +237,7 @@ func concerns(state *rollout.State) func(object string) bool {
 	return func(object string) bool { return is[object] }
 }
 
-// reported are the problems for the report of this box: the errors of its status, and what keeps Services of a rollout that
+// reported returns the problems for the report of this box: the errors of its status, and what keeps Services of a rollout that
 // were there before from being Ready, even on purpose, as a slice that has no endpoint any more. Those of a rollout come first.
 func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []fleet.ReportedProblem) {
 	state, is := rolloutIn(m.store)

@@ -46,7 +46,7 @@ func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *
 	})
 }
 
-// sourceDirs are the directories with their names, by absolute paths.
+// sourceDirs returns the directories with their names, by absolute paths.
 func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	for _, s := range cfg.ManifestSources() {
 		path, err := filepath.Abs(s.Dir)
@@ -58,7 +58,7 @@ func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	return dirs
 }
 
-// files stores what the directories say, in a fleet; nil: the loop does it.
+// files returns what stores the content of the directories in a fleet, nil without one: then the loop stores it.
 func (m *member) files() reconcile.Files {
 	if m == nil {
 		return nil
@@ -111,7 +111,7 @@ func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals)
 	return func(path string) store.Decision { return decide(here(path)) }
 }
 
-// endpoints are the operations of a fleet; none on a box of its own.
+// endpoints returns the operations of a fleet; none on a box of its own.
 func (m *member) endpoints() []api.Endpoint {
 	if m == nil {
 		return nil

@@ -118,9 +118,9 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	}
 }
 
-// dependents returns the Services whose elements may be other ones on another box, sorted: where only its addresses and
-// interfaces differ, those with an endpoint at an address that came or went, and those that change themselves. The rest
-// of what depends on these is made by tableState.finish.
+// dependents returns the Services whose elements may change when box replaces c.box, sorted. If only addresses and interfaces differ,
+// these are the changed Services, and those with an endpoint at an address that was added or removed; tableState.finish updates
+// all else that depends on addresses and interfaces. Otherwise they are all Services.
 func (c *Compiler) dependents(box *Box, changes map[string][]ServicePort) []string {
 	was := c.box
 	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned, was.Fast = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned, box.Fast
@@ -207,7 +207,7 @@ func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool
 	}
 }
 
-// capTimeouts notes that a Service port now remembers its clients for less long. Entries
+// capTimeouts records that a Service port now remembers its clients for less long. Entries
 // of the kernel from before a start may have longer timeouts too: those of the remember
 // chains.
 func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
@@ -336,7 +336,7 @@ func (f *fragment) use(proto Protocol) {
 	f.uses[proto] = true
 }
 
-// key is the frontend's key in the dispatch maps.
+// key returns the frontend's key in the dispatch maps.
 func (p *compiledPort) key(fe *Frontend) Key {
 	return frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
 }
@@ -383,7 +383,7 @@ type limitedMaps struct {
 // limitedMap is a map of verdicts, and the chain that leads there.
 type limitedMap struct{ set, chain string }
 
-// masquerade is the chain that a class of frontends goes to in postrouting, "" for none.
+// masquerade returns the chain that a class of frontends goes to in postrouting, "" for none.
 func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	switch {
 	case class == SNATAlways:
@@ -430,7 +430,7 @@ func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	return used
 }
 
-// chosen are the endpoints that a frontend's clients pick from at random, each in a slot.
+// chosen returns the endpoints that a frontend's clients pick from at random, each in a slot.
 func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
 	return p.among(p.slots[pool], fe)
 }
@@ -470,7 +470,7 @@ func (x Fork) Compiler() *Compiler {
 	return c
 }
 
-// Ports are the ports of a Service, nil when there are none. What they share with the Compiler must not be changed.
+// Ports returns the ports of a Service, nil when there are none. What they share with the Compiler must not be changed.
 func (x Fork) Ports(service string) (ports []ServicePort) {
 	for _, p := range x.services[service] {
 		ports = append(ports, *p.ServicePort)
@@ -478,7 +478,7 @@ func (x Fork) Ports(service string) (ports []ServicePort) {
 	return ports
 }
 
-// Interfaces are the names of the interfaces of the box, by their indexes.
+// Interfaces returns the names of the interfaces of the box, by their indexes.
 func (x Fork) Interfaces() map[uint32]string {
 	names := make(map[uint32]string, len(x.box.Interfaces))
 	for _, i := range x.box.Interfaces {
@@ -515,7 +515,7 @@ func (rs Ruleset) HasVIP(addr netip.Addr) bool {
 	return ok
 }
 
-// frontendKey is the key of a frontend in the dispatch maps: an address and port, or, with
+// frontendKey returns the key of a frontend in the dispatch maps: an address and port, or, with
 // the zero Addr, a node port.
 func frontendKey(proto Protocol, at netip.AddrPort) Key {
 	k := make(Key, 0, 32)

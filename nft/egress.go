@@ -37,7 +37,7 @@ type Egress struct {
 	To      *SourceSets  // the destinations, where these are not all that are outside
 }
 
-// String is the address, and the destinations where they are not all.
+// String returns the address, and the destinations where they are not all.
 func (e *Egress) String() string {
 	if to := e.Destinations(); to != "" {
 		return e.Addr.String() + " to " + to
@@ -45,7 +45,7 @@ func (e *Egress) String() string {
 	return e.Addr.String()
 }
 
-// Destinations are the source sets as the annotation has them: "partner,!lab"; "": all destinations.
+// Destinations returns the source sets as the annotation has them: "partner,!lab"; "": all destinations.
 func (e *Egress) Destinations() string {
 	if e.To == nil {
 		return ""
@@ -109,7 +109,7 @@ func (p *compiledPort) addEgress(f *fragment) {
 	}
 }
 
-// useEgress notes sources, or forgets them.
+// useEgress records sources, or forgets them.
 func (t *tableState) useEgress(e *Egress, is bool) {
 	if len(e.Sources) == 0 {
 		return
@@ -156,7 +156,7 @@ func (t *tableState) settleEgress() {
 	clear(t.egress.old)
 }
 
-// egressElements gives the elements of addresses. It reports whether more are wanted.
+// egressElements yields the elements of addresses. It reports whether more are wanted.
 func (t *tableState) egressElements(yield func(string, Element) bool) bool {
 	for _, addr := range sortedKeys(t.egress.of) {
 		if e := t.egressBack(addr); !yield(e.set, Element{e.key, e.data}) {
@@ -212,7 +212,8 @@ func (t *tableState) egressChains(f Family, box *Box) []Chain {
 // egressSource makes the source of a connection the address that it leaves with.
 var egressSource Statement = SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}
 
-// egressTo are the rules for sources with destinations.
+// egressTo returns the rules of sources that are limited to some destinations: packets to those of
+// to.deny are excluded, packets to those of to.allow (all, if there are none) get the address.
 func egressTo(to setNames) (rules []Rule) {
 	for _, name := range to.deny {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: sourceSetName(name)}, Verdict{Kind: Return}})

@@ -61,8 +61,8 @@ type Flowtable struct {
 // Device is an interface of a flowtable.
 type Device struct {
 	Name string
-	// Index differs between two interfaces of one name, of which one follows the other: the kernel drops the first one from
-	// its flowtables. 0 in a flowtable that was read.
+	// Index distinguishes an interface and a later one of the same name: the kernel removes the earlier one from its
+	// flowtables. It is 0 in a flowtable that was read.
 	Index uint32
 }
 

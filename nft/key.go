@@ -55,19 +55,19 @@ func (p *keeper) keep(k Key) string {
 	return p.room.String()[start:]
 }
 
-// AddrKey is the key of a set of addresses.
+// AddrKey returns the key of a set of addresses.
 func AddrKey(a netip.Addr) string {
 	var room [16]byte
 	return string(Key(room[:0]).Addr(a))
 }
 
-// pairKey is the key of a set of pairs of addresses, for an address with itself.
+// pairKey returns the key of a set of pairs of addresses, for an address with itself.
 func (p *keeper) pairKey(a netip.Addr) string {
 	var room [32]byte
 	return p.keep(Key(room[:0]).Addr(a).Addr(a))
 }
 
-// AddrPortData is the data of a map to endpoints.
+// AddrPortData returns the data of a map to endpoints.
 func AddrPortData(ap netip.AddrPort) string {
 	var room [20]byte
 	return string(Key(room[:0]).Addr(ap.Addr()).Port(ap.Port()))
@@ -80,7 +80,7 @@ type Value struct {
 	Num  uint32     // every other type: the number in host byte order
 }
 
-// JoinKey is the bytes the kernel holds for a key or data of these values, of which
+// JoinKey returns the bytes the kernel holds for a key or data of these values, of which
 // a single one is not padded.
 func JoinKey(values ...Value) string {
 	var room [64]byte
@@ -129,7 +129,7 @@ func SplitKey(types []Type, f Family, key string) []Value {
 	return values
 }
 
-// keyLen is the length of a key, or of a map's data, of these types.
+// keyLen returns the length of a key, or of a map's data, of these types.
 func keyLen(types []Type, f Family) int {
 	if len(types) == 1 {
 		return types[0].Len(f)
@@ -161,7 +161,7 @@ func (t Type) value(bytes string) Value {
 	return v
 }
 
-// protoName is the name of a protocol that has services, else its number.
+// protoName returns the name of a protocol that has services, else its number.
 func protoName(n uint32) string {
 	switch p := Protocol(n); p {
 	case TCP, UDP, SCTP:
@@ -180,7 +180,7 @@ func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	return mergeRanges(ranges, f)
 }
 
-// mergeRanges is the ranges of a family in order, without overlaps and without neighbors
+// mergeRanges returns the ranges of a family in order, without overlaps and without neighbors
 // that touch: the kernel refuses overlapping ranges.
 func mergeRanges(all []Range, f Family) []Range {
 	ranges := slices.DeleteFunc(slices.Clone(all), func(r Range) bool { return FamilyOf(r.First) != f })
@@ -201,7 +201,7 @@ func mergeRanges(all []Range, f Family) []Range {
 	return merged
 }
 
-// mergedPrefixes is the prefixes of a family in order, without those that lie in another.
+// mergedPrefixes returns the prefixes of a family in order, without those that lie in another.
 func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	var merged []netip.Prefix
 	for _, p := range prefixes {
@@ -222,7 +222,7 @@ func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return kept
 }
 
-// PrefixRange is the first and the last address of a prefix: the two ends of its
+// PrefixRange returns the first and the last address of a prefix: the two ends of its
 // element in an interval set.
 func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
 	first = p.Masked().Addr()
@@ -253,7 +253,7 @@ const (
 // Families lists both, in the order everything is printed and committed.
 var Families = [...]Family{IPv4, IPv6}
 
-// String is the table family in nft syntax.
+// String returns the table family in nft syntax.
 func (f Family) String() string {
 	if f == IPv6 {
 		return "ip6"
@@ -261,7 +261,7 @@ func (f Family) String() string {
 	return "ip"
 }
 
-// Name is the family in Kubernetes (core/v1 IPFamily).
+// Name returns the family in Kubernetes (core/v1 IPFamily).
 func (f Family) Name() string {
 	if f == IPv6 {
 		return "IPv6"
@@ -269,7 +269,7 @@ func (f Family) Name() string {
 	return "IPv4"
 }
 
-// FamilyOf is the family of an address.
+// FamilyOf returns the family of an address.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -277,7 +277,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// AddrLen is the length of an address in bytes.
+// AddrLen returns the length of an address in bytes.
 func (f Family) AddrLen() int {
 	if f == IPv6 {
 		return 16
@@ -297,7 +297,7 @@ const (
 	TypeVerdict                 // a verdict map's data
 )
 
-// Len is the length of a value in bytes, without the padding of a concatenation.
+// Len returns the length of a value in bytes, without the padding of a concatenation.
 func (t Type) Len(f Family) int {
 	switch t {
 	case TypeAddr:

@@ -138,7 +138,7 @@ func allSlotMaps() (all []*slotMaps) {
 }
 
 // isFirstPick reports whether a chain is `pick-1` of some pool, which tableState makes:
-// what it asks depends on which maps there are.
+// its rules depend on which maps exist.
 func isFirstPick(name string) bool {
 	return slices.ContainsFunc(allSlotMaps(), func(m *slotMaps) bool { return name == m.firstPick() })
 }

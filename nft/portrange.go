@@ -18,7 +18,7 @@ func (sp *ServicePort) hasRanges() bool {
 	return len(sp.Frontends) > 0 && sp.Frontends[0].IsRange()
 }
 
-// rangeKey is the key of a range in the interval maps.
+// rangeKey returns the key of a range in the interval maps.
 func (p *compiledPort) rangeKey(fe *Frontend) string {
 	last := frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Last))
 	return string(p.key(fe)) + string(last)
@@ -124,7 +124,7 @@ func (p *compiledPort) rangeSlots(pool Pool) []netip.Addr {
 	return slots
 }
 
-// rangeForm is the kind of a form of table: "" where all slots are alike.
+// rangeForm returns the kind of a form of table: "" where all slots are alike.
 func rangeForm(form string) string {
 	if form == "" || form == formTurns {
 		return form
@@ -136,7 +136,7 @@ func rangeForm(form string) string {
 	return kind
 }
 
-// rangeDraws draw one of n slots. The last rule is for a packet that falls between two changes.
+// rangeDraws returns the rules that draw one of n slots. The last one is for a packet between two changes of set.
 func rangeDraws(set, form string, n uint32) []Rule {
 	draw := func(slot Field) Rule { return Rule{DNAT{Key: []Field{slot}, Map: set, KeepPort: true}} }
 	last := draw(Numgen(1))
@@ -422,7 +422,7 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 	return false
 }
 
-// renumbered is a rule of the first chain about clients as another one has it.
+// renumbered returns a rule of the first chain about clients as it is in the chain of another number.
 func renumbered(r Rule, number, id string) Rule {
 	r = slices.Clone(r)
 	for i, s := range r {

@@ -55,7 +55,7 @@ var (
 	Oif           = Field{Kind: FieldOif}
 )
 
-// Numgen is `numgen random mod n`: a random slot in [0, n).
+// Numgen returns `numgen random mod n`: a random slot in [0, n).
 func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
 
 // Mask returns the mask that is applied to an address, as an address.
@@ -68,7 +68,7 @@ func (f Field) Mask(family Family) netip.Addr {
 	return netip.PrefixFrom(all, int(f.Bits)).Masked().Addr()
 }
 
-// Type is the datatype of what the field reads.
+// Type returns the datatype of what the field reads.
 func (f Field) Type() Type {
 	switch f.Kind {
 	case FieldSaddr, FieldDaddr, FieldOriginalDaddr:
@@ -248,10 +248,10 @@ const (
 	Jump
 )
 
-// GotoChain is `goto chain`.
+// GotoChain returns `goto chain`.
 func GotoChain(chain string) Verdict { return Verdict{Kind: Goto, Chain: chain} }
 
-// String is the verdict in nft syntax, which is also how a verdict map's data is held.
+// String returns the verdict in nft syntax, which is also how a verdict map's data is held.
 func (v Verdict) String() string {
 	switch v.Kind {
 	case Goto:
@@ -276,10 +276,10 @@ const (
 // protocolNames are the protocols in Kubernetes (core/v1 Protocol).
 var protocolNames = map[Protocol]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
 
-// Name is the protocol in Kubernetes; "" for one that no Service has.
+// Name returns the protocol in Kubernetes; "" for one that no Service has.
 func (p Protocol) Name() string { return protocolNames[p] }
 
-// ProtocolNamed is the protocol of a Name; false for one that no Service has.
+// ProtocolNamed returns the protocol of a Name; false for one that no Service has.
 func ProtocolNamed(name string) (Protocol, bool) {
 	for p, is := range protocolNames {
 		if is == name {
@@ -289,7 +289,7 @@ func ProtocolNamed(name string) (Protocol, bool) {
 	return 0, false
 }
 
-// String is the protocol in nft syntax.
+// String returns the protocol in nft syntax.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -316,7 +316,7 @@ func (r Rate) Burst() uint32 {
 	return r.Count
 }
 
-// String is the rate in nft syntax, "100/second".
+// String returns the rate in nft syntax, "100/second".
 func (r Rate) String() string {
 	unit := "second"
 	if r.Per == time.Minute {
@@ -331,7 +331,7 @@ type Timeout struct {
 	Idle     time.Duration
 }
 
-// Name is the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
+// Name returns the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
 func (t Timeout) Name() string {
 	if t == (Timeout{}) {
 		return ""
@@ -339,7 +339,7 @@ func (t Timeout) Name() string {
 	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
 }
 
-// definition is the lines between the object's braces.
+// definition returns the lines between the object's braces.
 func (t Timeout) definition(f Family) []string {
 	seconds := int64(t.Idle / time.Second)
 	policy := fmt.Sprintf("established : %d", seconds)
@@ -359,7 +359,7 @@ func (t Timeout) definition(f Family) []string {
 // An endpoint's segment does not say by which frontend the client came. So an endpoint is adopted for one frontend,
 // and for none where two ask for it.
 
-// addAdopted notes the endpoints that are adopted for a frontend.
+// addAdopted records the endpoints that are adopted for a frontend.
 func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 	if !fe.Adopt {
 		return
@@ -416,7 +416,7 @@ func (t *tableState) settleAdopted() {
 	}
 }
 
-// adoptedElements gives the elements of adopted endpoints. It reports whether more are wanted.
+// adoptedElements yields the elements of adopted endpoints. It reports whether more are wanted.
 func (t *tableState) adoptedElements(yield func(string, Element) bool) bool {
 	for _, endpoint := range sortedKeys(t.adopters) {
 		if frontend := t.adopter(endpoint); frontend != "" && !yield(setAdopted, Element{endpoint, frontend}) {

@@ -58,7 +58,7 @@ func removed(prev, now []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(prev), func(ap netip.AddrPort) bool { return here[ap] || !ap.IsValid() })
 }
 
-// distinct are the endpoints of a table, each once, in the order of their addresses.
+// distinct returns the endpoints of a table, each once, in the order of their addresses.
 func distinct(slots []netip.AddrPort) []netip.AddrPort {
 	all := slices.SortedFunc(slices.Values(slots), netip.AddrPort.Compare)
 	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
@@ -84,11 +84,11 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 type SlotRun struct {
 	Frontend string // the key, without the slot
 	Slots    uint32
-	// Spare are more slots, behind these: they are there if one of these is not.
+	// Spare is the number of further slots, after these, that exist if one of these is missing.
 	Spare uint32
 }
 
-// Key is the key of one of the slots.
+// Key returns the key of one of the slots.
 func (r *SlotRun) Key(slot uint32) string {
 	return string(Key(r.Frontend).Slot(slot))
 }
@@ -188,7 +188,7 @@ func (p *compiledPort) addTurns(f *fragment) {
 	}
 }
 
-// idOf is the ID of the port that a verdict goes to a chain of, "" if none does.
+// idOf returns the ID of the port that a verdict goes to a chain of, "" if none does.
 func idOf(verdicts ...string) string {
 	for _, v := range verdicts {
 		if _, id, own := strings.Cut(strings.TrimPrefix(v, "goto "), "/"); own {
@@ -236,7 +236,7 @@ const positions = 256
 // hole marks a slot without an endpoint.
 const hole = math.MaxUint16
 
-// spread gives the endpoint, by index, in each slot of a table. Endpoint i
+// spread returns the endpoint, by index, in each slot of a table. Endpoint i
 // gets quotas[i] slots; the sum of them is at most size, and the rest are holes.
 // ids are the endpoints' identities (see endpointIDs).
 //
@@ -351,7 +351,7 @@ func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	return shares
 }
 
-// endpointIDs are the identities that endpoints are ranked by: their address, so that a
+// endpointIDs returns the identities that endpoints are ranked by: their address, so that a
 // client meets one server on all ports of a Service. Where an address stands there more
 // than once, its ports are part of them.
 func endpointIDs(endpoints []netip.AddrPort) []uint64 {
@@ -370,7 +370,7 @@ func endpointIDs(endpoints []netip.AddrPort) []uint64 {
 	return ids
 }
 
-// identity is the 64-bit FNV-1a of some bytes, mixed.
+// identity returns the 64-bit FNV-1a of some bytes, mixed.
 func identity(b []byte) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -380,7 +380,7 @@ func identity(b []byte) uint64 {
 	return mix(h)
 }
 
-// rank is the hash by which endpoints compete for a place; the highest wins.
+// rank returns the hash by which endpoints compete for a place; the highest wins.
 func rank(id, place uint64) uint64 {
 	const golden = 0x9e3779b97f4a7c15
 	return mix(id ^ mix((place+1)*golden))
@@ -492,7 +492,7 @@ func jhashFinal(a, b, c uint32) uint32 {
 	return c
 }
 
-// HashSlot is the slot in [0, mod) that a field of a hash reads for a client: `jhash ip
+// HashSlot returns the slot in [0, mod) that a field of a hash reads for a client: `jhash ip
 // saddr mod M`, or `jhash ip saddr . th sport mod M`. The kernel scales the hash
 // (reciprocal_scale in net/netfilter/nft_hash.c), so the slots of a table of four times
 // the size lie where those of the smaller one do.

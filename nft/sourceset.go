@@ -30,7 +30,7 @@ func (s *SourceSet) elements(f Family) []Element {
 	return list
 }
 
-// difference gives the elements to delete and to add to make one set into another.
+// difference returns the elements to delete and to add to make one set into another.
 func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Element) {
 	old, wanted := s.ranges[f], now.ranges[f]
 	for len(old) > 0 || len(wanted) > 0 {
@@ -46,7 +46,7 @@ func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Elemen
 	return deletes, adds
 }
 
-// useSourceSets counts the frontends of a fragment that look into a set: once more, or once less.
+// useSourceSets adds by (1 or -1) to the uses of each source set of a fragment.
 func (t *tableState) useSourceSets(f *fragment, by int) {
 	for _, s := range f.sourceSets {
 		uses := t.sourceUses[s.Name]
@@ -115,7 +115,7 @@ func (t *tableState) emitSourceSets(d *tableDiff) {
 	}
 }
 
-// sourceElements gives the elements of all source sets.
+// sourceElements yields the elements of all source sets.
 func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) bool {
 	for _, name := range slices.Sorted(maps.Keys(t.sourceSets)) {
 		set := sourceSetName(name)
@@ -150,7 +150,7 @@ func (s *SourceSets) names() setNames {
 	return setNames{names(s.Allow), names(s.Deny)}
 }
 
-// chain is how they stand in the name of a chain: "office/vpn//scanners", "//scanners".
+// chain returns how they stand in the name of a chain: "office/vpn//scanners", "//scanners".
 func (n setNames) chain() string {
 	text := strings.Join(n.allow, "/")
 	if len(n.deny) > 0 {
@@ -168,7 +168,7 @@ func parseSetNames(chain string) setNames {
 	return setNames{split(allow), split(deny)}
 }
 
-// admissionOf gives the admission of a frontend with source sets; ranges reports that it has elements in
+// admissionOf returns the admission of a frontend with source sets; ranges reports that it has elements in
 // allowed-sources.
 func admissionOf(fe *Frontend, ranges bool) admission {
 	return admission{!fe.Addr.IsValid(), ranges, fe.Sets.names()}
@@ -279,7 +279,7 @@ const limitedSize = 65535
 // than the slowest rate, one a minute, takes to be full again.
 const clientRateLife = 2 * time.Minute
 
-// word is the rate in a name, "100s".
+// word returns the rate in a name, "100s".
 func (r Rate) word() string {
 	return strconv.FormatUint(uint64(r.Count), 10) + r.String()[strings.IndexByte(r.String(), '/')+1:][:1]
 }
@@ -308,7 +308,7 @@ func (l Limits) chain(id string) string {
 	return name + "/" + id
 }
 
-// prefixWord is the length of clients' prefixes in a name, behind their limit: "-p64"; "" for whole addresses.
+// prefixWord returns the length of clients' prefixes in a name, behind their limit: "-p64"; "" for whole addresses.
 func prefixWord(bits uint8) string {
 	if bits == 0 {
 		return ""
@@ -420,7 +420,7 @@ func (t *tableState) limitedChains() (chains []Chain) {
 	return chains
 }
 
-// limitsRule is the rule that has the clients of a range pass its limits, if it has any.
+// limitsRule returns the rule that has the clients of a range pass its limits, if it has any.
 func (p *compiledPort) limitsRule() []Rule {
 	if !p.Limits.Any() {
 		return nil

@@ -44,7 +44,7 @@ type Box struct {
 	MasqueradeOnLink bool
 	// Ping is the answer of a VIP to an echo request.
 	Ping Ping
-	// Fast is the flowtable; nil: no Service is fast. Whether it is nil stays the same, too.
+	// Fast is the flowtable, nil if no Service is fast. Whether it is nil stays the same, too.
 	Fast *Flowtable
 	// Counters has the kernel count connections and refusals. It is the same for as long as a
 	// Compiler lives.
@@ -109,9 +109,9 @@ type ServicePort struct {
 	Refused [NumPools]uint16
 	// Backends, where not nil, have slots of their own in the table of a hash. Weights and Refused follow from them.
 	Backends [NumPools][]Backend
-	// Tables, where not nil, give the endpoint in each slot of a pool's table (the zero AddrPort:
-	// an empty slot) in place of the table computed from Balance and Weights: it was read back from
-	// a kernel, or follows from open connections. The length is one of tableSizes.
+	// Tables, where not nil, have the endpoint in each slot of a pool's table, the zero AddrPort in an
+	// empty one, and replace the table computed from Balance and Weights. They were read back from a
+	// kernel, or follow from open connections. The length is one of tableSizes.
 	Tables [NumPools][]netip.AddrPort
 	// Starting lists new endpoints whose weight grows. The ruleset does not depend on it.
 	Starting []netip.AddrPort
@@ -160,7 +160,7 @@ type AffinityOptions struct {
 // Relayed reports whether the port's clients are sent to listeners on the box.
 func (p *ServicePort) Relayed() bool { return p.Relay[PoolCluster].IsValid() }
 
-// SplitID returns the Service of the ID of a port, "namespace/name", and the name of the port; "": it has none.
+// SplitID returns the Service of the ID of a port, "namespace/name", and the name of the port, "" if it has none.
 func SplitID(id string) (service, port string) {
 	_, rest, _ := strings.Cut(id, "/")
 	name, port, _ := strings.Cut(rest, "/")
@@ -224,7 +224,7 @@ type Frontend struct {
 	Adopt bool
 }
 
-// Text is what clients connect to: "192.0.2.10:80", "192.0.2.10:7000-7009", or ":30080" of a node port.
+// Text returns what clients connect to: "192.0.2.10:80", "192.0.2.10:7000-7009", or ":30080" of a node port.
 func (fe Frontend) Text() string {
 	text := ":" + strconv.Itoa(int(fe.Port))
 	if fe.Addr.IsValid() {
@@ -332,7 +332,7 @@ func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceS
 	return s
 }
 
-// Len is the number of ranges of a family, which are its elements.
+// Len returns the number of ranges of a family, which are its elements.
 func (s *SourceSet) Len(f Family) int { return len(s.ranges[f]) }
 
 // Equal reports whether two sets hold the same addresses.
@@ -364,7 +364,7 @@ func EndpointText(at netip.AddrPort) string {
 	return at.String()
 }
 
-// PortText is the port, "80", or the range, "10000-20000".
+// PortText returns the port, "80", or the range, "10000-20000".
 func (fe *Frontend) PortText() string {
 	text := strconv.Itoa(int(fe.Port))
 	if fe.IsRange() {

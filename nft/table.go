@@ -334,7 +334,7 @@ func (t *tableState) dropChain(name string) {
 	delete(t.chains, name)
 }
 
-// sortedKeys is for output that must not depend on the order of a map.
+// sortedKeys returns the keys of a map in order, so that output does not depend on the order of the map.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // former has the state before a change; concerned is set when the change is about Services of the family.
@@ -398,7 +398,7 @@ func (t *tableState) keepChain(name string) {
 	}
 }
 
-// set is the definition of a set, nil if there is none of the name.
+// set returns the definition of a set, nil if there is none of the name.
 func (t *tableState) set(name string) *Set {
 	if s, ok := t.sets[name]; ok {
 		return &s

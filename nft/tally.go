@@ -101,7 +101,7 @@ type Tallied struct {
 	Start, Last uint64
 }
 
-// Save returns all that was counted; nil: nothing was read yet.
+// Save returns all that was counted, nil if nothing was read yet.
 func (t *Tally) Save() []Tallied {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,7 +115,7 @@ func (t *Tally) Save() []Tallied {
 	return list
 }
 
-// Restore has totals go on with those that were saved; nil: there are none. It is called before anything else.
+// Restore has totals go on with those that were saved, nil if there are none. It is called before anything else.
 func (t *Tally) Restore(list []Tallied) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +187,7 @@ func (e *tallied) carry() {
 	e.start, e.last = 0, 0
 }
 
-// total gives the count of a kind.
+// total returns the count of a kind.
 func (e *tallied) total(kind countKind) uint64 {
 	n := e.carried[kind]
 	if kind == e.kind {
@@ -261,8 +261,8 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 	t.forget(ended)
 }
 
-// leave keeps the counts of elements that go with their set or table. Of frontends that go so nothing stays, unless they
-// come again.
+// leave keeps the counts of elements that are removed with their set or table, and marks the frontends among them as ended: their
+// counts are dropped unless the batch adds them again.
 func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	for id, e := range t.entries {
 		if which(id) {
@@ -274,8 +274,8 @@ func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	}
 }
 
-// carry keeps the count of an element or counter that goes, or that comes and begins at 0. Whether anything of a frontend
-// stays is decided by its first element; named counters, of which there are few, stay.
+// carry keeps the count of an element or counter that is removed, or added and begins at 0. The first element of a frontend decides
+// whether its counts stay; named counters, of which there are few, always do.
 func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	if e := t.entries[id]; e != nil {
 		e.carry()
@@ -285,7 +285,7 @@ func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	}
 }
 
-// frontend is the element that a frontend always has. It may have others, in the maps for limits and for those that depend
+// frontend returns the element that a frontend always has. It may have others, in the maps for limits and for those that depend
 // on the client.
 func (id countID) frontend() countID {
 	for _, maps := range [...]*frontendMaps{&vipMaps, &nodePortMaps} {
@@ -296,7 +296,7 @@ func (id countID) frontend() countID {
 	return id
 }
 
-// beside are the maps of verdicts that a frontend may stand in, besides the one that has all.
+// beside returns the maps of verdicts that a frontend may stand in, besides the one that has all.
 func (m *frontendMaps) beside() [4]string {
 	return [...]string{m.inside, m.outside, m.limits.inside.set, m.limits.outside.set}
 }
@@ -370,7 +370,7 @@ func (t *Tally) Totals() Totals {
 	return totals
 }
 
-// frontendOf is the frontend of an element; the zero one where the key is none of ours, or of a named counter.
+// frontendOf returns the frontend of an element; the zero one where the key is none of ours, or of a named counter.
 func frontendOf(id countID) FrontendTotal {
 	if id.set == "" {
 		return FrontendTotal{}
@@ -389,7 +389,7 @@ func frontendOf(id countID) FrontendTotal {
 	}
 }
 
-// CountedSets are the definitions of the maps that count.
+// CountedSets returns the definitions of the maps that count.
 func CountedSets() []Set {
 	var sets []Set
 	for _, s := range staticSets {

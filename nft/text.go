@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Text is the rule as nft 1.0.6 prints it in the table of family f. Three forms
+// Text returns the rule as nft 1.0.6 prints it in the table of family f. Three forms
 // differ from what the statements say one by one, because nft prints them so:
 //
 //   - `meta l4proto tcp` goes away when a later `th dport` of the rule becomes
@@ -25,7 +25,7 @@ func (r Rule) Text(f Family) string {
 	return string(r.appendText(make([]byte, 0, 128), f))
 }
 
-// Mark is the rule's identity: the 64-bit FNV-1a of its text, never 0. It is stored
+// Mark returns the rule's identity: the 64-bit FNV-1a of its text, never 0. It is stored
 // with the rule in the kernel, so that a chain read back can be compared with one
 // that was compiled.
 func (r Rule) Mark(f Family) uint64 {
@@ -368,7 +368,7 @@ func (c *Chain) priorityText() string {
 	return name
 }
 
-// String is the hook in nft syntax.
+// String returns the hook in nft syntax.
 func (h Hook) String() string {
 	names := [...]string{"none", "prerouting", "input", "forward", "output", "postrouting"}
 	if int(h) < len(names) {
@@ -415,7 +415,7 @@ func digits(s string) int {
 	return n
 }
 
-// number is the digits that s starts with, without leading zeros: of two such, the
+// number returns the digits that s starts with, without leading zeros: of two such, the
 // longer one is the greater.
 func number(s string) string {
 	end := digits(s)

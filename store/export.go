@@ -251,7 +251,7 @@ func readPair(line []byte) (engine.Pair, error) {
 	return pair, nil
 }
 
-// ForRestore is the stored record of a source or a trial after the objects of a data directory have taken the place of
+// ForRestore returns the stored record of a source or a trial after the objects of a data directory have taken the place of
 // those of a fleet. value is the directory's, nil for none, and now the fleet's, nil for none; nil: there is none afterwards.
 //
 // Sources have the files of the directory, as its objects have, and the reader of the fleet. Of trials the directory's
@@ -273,7 +273,7 @@ func ForRestore(key string, value, now []byte, nodeOwner string, named func(path
 	return value, nil
 }
 
-// restoreSource is the record of a source.
+// restoreSource returns the record of a source.
 func restoreSource(value, now []byte) ([]byte, error) {
 	if now == nil {
 		return value, nil
@@ -308,7 +308,7 @@ func IsSecretKey(key string) bool {
 	return strings.HasPrefix(pending.ObjectOfKey(key), record.ObjectPrefix+object.KindSecret+"/")
 }
 
-// ForShared is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
+// ForShared returns a stored object of a single box as a fleet keeps it, nil if it does not. What files declared
 // becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
 // box made of itself stays behind.
 func ForShared(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
@@ -337,7 +337,7 @@ var (
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
 
-// Fork is a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,
+// Fork returns a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,
 // and what files declare. It takes the indexes of a second store, and shares the objects. Nothing of the copy is stored, and
 // revision is that of the store it was made of. The snapshot of the host is the one of now. The copy of a store that
 // other machines write to has what they had committed by then, and decides as it does.
@@ -440,7 +440,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 // SeeAs has the store ask the snapshot of the host that another one has now.
 func (s *Store) SeeAs(other *Store) { s.SetHost(other.hostNow()) }
 
-// Files are the files that were read last.
+// Files returns the files that were read last.
 func (s *Store) Files() manifest.Files {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -457,7 +457,7 @@ func (s *Store) Everything() map[object.Ref]*Owned {
 	return maps.Clone(s.table.records)
 }
 
-// Held are the objects that no file has a document for any more and that are not removed (Decision).
+// Held returns the objects that no file has a document for any more and that are not removed (Decision).
 func (s *Store) Held() map[object.Ref]Decision {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -59,7 +59,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	return errs
 }
 
-// externalPortUse returns why a Service cannot have a port at an external IP; "": it can.
+// externalPortUse returns why a Service cannot have a port at an external IP, "" if it can.
 func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service string) string {
 	if err := t.host.HostPort(addr, port.Protocol, port.Number); err != nil {
 		return fmt.Sprintf("%s on it is not free: %s", port, err)
@@ -74,7 +74,7 @@ func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service 
 }
 
 // onHostAddress returns the first other Service that has a port at an external IP which is an address of the host, and that
-// address; "": none has.
+// address, "" if none has.
 func (t *transaction) onHostAddress(port alloc.Port, except string) (holder string, at netip.Addr) {
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
 		for addr := range all {
@@ -158,7 +158,7 @@ func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string
 	return holder
 }
 
-// version is a Service as of this transaction, with the changes that are being allocated for
+// version returns a Service as of this transaction, with the changes that are being allocated for
 // together; nil when there is none. An object without a number is younger than all that have one.
 func (t *transaction) version(key string) (*object.Service, record.Since) {
 	ref := object.ServiceRef(key)
@@ -179,8 +179,8 @@ func (t *transaction) version(key string) (*object.Service, record.Since) {
 
 // Addresses that are never allocated, because they are in use already.
 
-// avoidIngress reports load balancer IPs that a Service would not be served on: one of the host,
-// an endpoint, or an external IP of another Service with one of the ports.
+// avoidIngress reports whether a Service could not be served on a load balancer IP: it is an address of the
+// host, an endpoint, or an external IP of another Service with one of the ports.
 func (t *transaction) avoidIngress(addr netip.Addr, request alloc.Request) bool {
 	return t.otherUse(nil, addr, request) != ""
 }
@@ -403,7 +403,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 	return nil
 }
 
-// fullPools is the text for a Service whose pools have no free address of a family.
+// fullPools returns the text for a Service whose pools have no free address of a family.
 func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	ranges, size, holders := pools.Offered(family == object.IPv4, &c.request)
 	if c.request.Pool == "" {
@@ -427,7 +427,7 @@ func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	return text + "; the Service waits for one: name another pool, or widen this one"
 }
 
-// noPool is the text for a Service that no pool has an address of a family for.
+// noPool returns the text for a Service that no pool has an address of a family for.
 func (c *change) noPool(kind, family string) string {
 	if c.request.Pool != "" {
 		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)
@@ -440,7 +440,7 @@ func (c *change) prefersFamilies() bool {
 	return policy != nil && *policy == object.PreferDualStack
 }
 
-// wait notes what a load balancer waits for.
+// wait records what a load balancer waits for.
 func (c *change) wait(field, message string) {
 	c.waits = true
 	c.outcome = append(c.outcome, note{path: c.owner.File, field: field, reason: ReasonPending, message: message, warning: true})
@@ -479,7 +479,7 @@ func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.
 	return object.LoadBalancerIngress{IP: text, IPMode: &mode}
 }
 
-// outside notes the values of a Service that lie outside of all ranges by now.
+// outside records the values of a Service that lie outside of all ranges by now.
 func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	var notes []note
 	add := func(field, format string, args ...any) {

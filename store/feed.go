@@ -112,7 +112,7 @@ const (
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange notes the Services, the Pod, the Secret or the other object that a change of an object touches; nil: it was
+// addChange records the Services, the Pod, the Secret or the other object that a change of an object touches; nil: it was
 // not there, or is not any more.
 func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.Record) {
 	var before, now string
@@ -139,7 +139,7 @@ func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.R
 	}
 }
 
-// addService notes that a Service was touched, if it is one.
+// addService records that a Service was touched, if it is one.
 func (l *changeLog) addService(revision uint64, key string) {
 	if key != "" {
 		l.add(logEntry{revision, key, ofService})
@@ -204,7 +204,7 @@ type Event struct {
 	Owner    Owner
 }
 
-// Events are the changes after a revision in order, at most limit (0: no limit); ErrExpired when
+// Events returns the changes after a revision in order, at most limit (0: no limit); ErrExpired when
 // not all are known any more, or the revision is not there yet. Nothing of them may be changed.
 func (s *Store) Events(after uint64, limit int) ([]Event, error) {
 	return s.EventsAbout(after, limit, nil)
@@ -252,14 +252,14 @@ func (s *Store) entriesAfter(revision uint64) ([]*journal.Entry, error) {
 	return entries, err
 }
 
-// Published is closed with the next change. Take it before looking.
+// Published returns a channel that is closed with the next change. Call it before reading the store.
 func (s *Store) Published() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.published
 }
 
-// Recent is the revision that the newest changes follow on, so many of those that are about
+// Recent returns the revision that the newest changes follow on, so many of those that are about
 // some objects, or all that are known: what Events is asked for then. A nil about counts all.
 func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
@@ -267,7 +267,7 @@ func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) 
 	return s.feed.journal.Recent(changes, about)
 }
 
-// Since is the age of a Service and of its requests.
+// Since is the age of a Service and of its requests for ports, see record.Since.
 type Since = record.Since
 
 // maxLost bounds how long a call is decided again because other machines commit first.
@@ -326,7 +326,7 @@ func (s *Store) change(call func() error) error {
 	return s.decide(call)
 }
 
-// decided is change for a call with a result.
+// decided runs a call as change does, and returns its result.
 func decided[T any](s *Store, call func() (T, error)) (result T, err error) {
 	err = s.change(func() (err error) {
 		result, err = call()
@@ -400,7 +400,7 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	return nil
 }
 
-// followed are the changes of a commit, in the order of their revisions.
+// followed returns the changes of a commit, in the order of their revisions.
 func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, err error) {
 	var n commitNote
 	if len(f.Note) > 0 {

@@ -113,8 +113,8 @@ func (s *Store) changePending(change func() error) error {
 	})
 }
 
-// BeginTimed begins a set that ends after a duration, or lets the one that is under way end then. With files it covers all changes of files from
-// now on, and those that are held. It returns the set's head. Errors: ErrFilesShared, ErrFilesHeld.
+// BeginTimed begins a timed set of changes (a trial) that ends after a duration, or sets the end of the one that is under way. With files
+// it covers all changes of files from now on, and those that are held. It returns the head of the set. Errors: ErrFilesShared, ErrFilesHeld.
 func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now deadline.Reading) (begun pending.Head, err error) {
 	if s.storage.shared != nil {
 		if files {
@@ -281,7 +281,7 @@ func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 	return taken, nil
 }
 
-// pendingView is the change as a set judges it.
+// pendingView returns the change as a set judges it.
 func (c *change) pendingView() *pending.Change {
 	return &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.ownerOf(), By: c.by}
 }

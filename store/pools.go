@@ -168,7 +168,7 @@ type poolCheck struct {
 	found     []Disagreement
 }
 
-// of are the values of a Service; none without one.
+// of returns the values of a Service; none without one.
 func (c *poolCheck) of(owner string) (v values) {
 	if svc := c.services[owner]; svc != nil {
 		v = valuesOf(svc)
@@ -291,8 +291,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// GiveFreed gives addresses to Services that wait for one which something else than a load balancer had: the host, or an endpoint. What
-// becomes of these is not in the transactions of Services.
+// GiveFreed decides again on the Services that wait for an address that the host or an endpoint had, and that is free now. Such an
+// address is not freed by the transaction of a Service.
 func (s *Store) GiveFreed() error {
 	end := s.look()
 	free := s.freed()
@@ -302,7 +302,7 @@ func (s *Store) GiveFreed() error {
 	return s.change(s.examined(s.freed))
 }
 
-// examined is a call for the writer that decides again on some objects.
+// examined returns a call for the writer that decides again on some objects.
 func (s *Store) examined(refs func() []object.Ref) func() error {
 	return func() error {
 		t := s.begin()
@@ -312,7 +312,7 @@ func (s *Store) examined(refs func() []object.Ref) func() error {
 	}
 }
 
-// freed are the Services that wait for an address which nothing else has any more, or something else than before. The state of the writer must be held.
+// freed returns the Services that wait for an address which nothing else has any more, or something else than before. The state of the writer must be held.
 func (s *Store) freed() (refs []object.Ref) {
 	t := &transaction{s: s, host: s.hostNow()}
 	for ref := range s.outcomes.waiting {
@@ -325,7 +325,7 @@ func (s *Store) freed() (refs []object.Ref) {
 	return slices.Compact(refs)
 }
 
-// concerned are the Services that wait, those with an address that lies in other pools than before or in none, and those without an
+// concerned returns the Services that wait, those with an address that lies in other pools than before or in none, and those without an
 // address of one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {

@@ -53,7 +53,7 @@ func compareProblems(a, b manifest.Problem) int {
 	)
 }
 
-// foreignProblems is one warning for each, in no order.
+// foreignProblems returns one warning for each, in no order.
 func (s *Store) foreignProblems() (problems []manifest.Problem) {
 	for each, c := range s.table.foreign {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
@@ -92,7 +92,7 @@ type note struct {
 	use     string     // of it, by something else than a load balancer; "": none
 }
 
-// fieldInFile is the field of a document that a field of the object comes from.
+// fieldInFile returns the field of a document that a field of the object comes from.
 func fieldInFile(o object.Object, field string) string {
 	if svc, ok := o.(*object.Service); ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
 		return "spec.clusterIP"
@@ -100,13 +100,13 @@ func fieldInFile(o object.Object, field string) string {
 	return field
 }
 
-// withheldNote is the note about a stored object that is withheld from the dataplane.
+// withheldNote returns the note about a stored object that is withheld from the dataplane.
 func withheldNote(r *record.Record, err error) note {
 	return note{path: r.Owner.File, reason: ReasonConflict, message: fmt.Sprintf(
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
 
-// remarks are what the rules have to say about an object.
+// remarks returns the remarks of the rules about an object.
 func (c *Config) remarks(o object.Object) []annotation.Remark {
 	if c.Rules == nil {
 		return nil
@@ -114,7 +114,7 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 	return c.Rules.Remarks(o)
 }
 
-// refusals are errors about annotations that can mean nothing. What the old version has too, with the same value, is let
+// refusals returns errors about annotations that can mean nothing. What the old version has too, with the same value, is let
 // through, so that the rest of it can be updated; nil: there is none. Safe fields of a file are let through as well: its
 // last good content may be the very thing to end, as a port in the clear.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {

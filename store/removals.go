@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Dependents are the objects of clients that name an owner by its uid.
+// Dependents returns the objects of clients that name an owner by its uid.
 func (s *Store) Dependents(uid string) (list []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -221,7 +221,7 @@ func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	}
 }
 
-// presence is 1 for an object that is there, else 0.
+// presence returns 1 for an object that is there, else 0.
 func presence(r *record.Record) int {
 	if r != nil {
 		return 1
@@ -263,7 +263,7 @@ type dependents struct {
 	orphaned map[object.Ref]struct{}
 }
 
-// move notes that an object becomes another one; either may be nil.
+// move records that an object becomes another one; either may be nil.
 func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner == (Owner{}) {
 		for _, owner := range before.Object.GetMeta().OwnerReferences {
@@ -288,7 +288,7 @@ func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	}
 }
 
-// garbageOf is the garbage collector for a staged set.
+// garbageOf returns the garbage collector for a staged set.
 func garbageOf(id string) Caller { return pending.Staged.CallerOf(garbageCollector, id) }
 
 // holdRemovals asks whether what was examined may be removed, and gives what may not.

@@ -53,7 +53,7 @@ func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
 	return decided(s, func() (RolledBack, error) { return s.rollback(ask) })
 }
 
-// rollback is Rollback once.
+// rollback makes one attempt of Rollback.
 func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 	b := RolledBack{Revision: ask.Revision}
 	last, previous, found := s.lastChange()
@@ -90,7 +90,7 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 	return b, nil
 }
 
-// versionsAt are the objects that have changed since a revision as they were then, nil for those that were not there, and
+// versionsAt returns the objects that have changed since a revision as they were then, nil for those that were not there, and
 // those that are left as they are. Errors: ErrExpired.
 func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Record, left []Revived, err error) {
 	events, err := s.Events(revision, 0)
@@ -128,7 +128,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 	return before, left, nil
 }
 
-// lastChange is the last change of the API's objects by a client, and the revision before the commit that it is of.
+// lastChange returns the last change of the API's objects by a client, and the revision before the commit that it is of.
 func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

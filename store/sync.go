@@ -39,7 +39,7 @@ func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result Sy
 	return decided(s, func() (SyncResult, error) { return s.syncFiles(files, guard, nil) })
 }
 
-// syncFiles is SyncGuarded once. sourced is what it changes of sources; nil: the files are of no source.
+// syncFiles makes one attempt of SyncGuarded. sourced is the change of sources in the same commit, nil if the files are of no source.
 func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sourcesUpdate) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	return result, nil
 }
 
-// unstored are the files that the changes of a transaction come from, sorted.
+// unstored returns the paths of the files that the changes of a transaction come from, sorted, each once.
 func (t *transaction) unstored() (paths []string) {
 	for _, c := range t.changes {
 		if owner := c.ownerOf(); (c.next != nil || c.remove) && owner.File != "" {
@@ -91,7 +91,7 @@ func (s *Store) Generate(controller string, puts []object.Object, deletes []obje
 	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes, statuses) })
 }
 
-// generate is Generate once.
+// generate makes one attempt of Generate.
 func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref, statuses []object.Object) (SyncResult, error) {
 	t := s.begin()
 	owner := Owner{Controller: controller}
@@ -214,7 +214,7 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	return sealed, more, nil
 }
 
-// sealable is the hash of the copy of a file that is durable and has no seal.
+// sealable returns the hash of the copy of a file that is durable and has no seal.
 func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,7 +249,7 @@ type LastGood struct{ s *Store }
 // LastGood returns the storage of the copies of files.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
 
-// Load is every file that was put and not removed, by path: of most what Seal has sealed, of the
+// Load returns every file that was put and not removed, by path: of most what Seal has sealed, of the
 // others the content.
 func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
 	if contents, sealed, err = l.load(); err != nil {
@@ -345,7 +345,7 @@ type seal struct {
 	Versions []string `json:"versions"`
 }
 
-// loadSeals gives the sealed files whose objects are those of the seal, with the sums of their copies.
+// loadSeals returns the sealed files whose objects are those of the seal, with the sums of their copies.
 func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	by := l.s.sealedBy()
 	if by == "" {
@@ -508,8 +508,8 @@ func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	}
 }
 
-// finish notes what became of a commit: what it could not write waits for the next one,
-// unless there is something newer.
+// finish ends a commit with its result. Copies that it could not write are pending again for the next one,
+// unless a newer one of the same path is.
 func (c *copies) finish(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

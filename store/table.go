@@ -121,7 +121,7 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 	}
 }
 
-// declaredBy is 1 for an object of a file, else 0.
+// declaredBy returns 1 for an object of a file, else 0.
 func declaredBy(r *record.Record) int {
 	if r != nil && r.Owner.File != "" {
 		return 1
@@ -188,7 +188,7 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 	return whole
 }
 
-// endpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times.
+// endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
 // keepWhole EndpointSlices stay whole, those that changed last, and packs is whether others are packed during a start; tests have their own.
@@ -215,7 +215,8 @@ func (t *table) pack(least int) (more bool) {
 	return true
 }
 
-// Pack is called when a start is over, which reads all EndpointSlices several times: it packs them, and has later changes pack others.
+// Pack packs EndpointSlices, and has later changes pack others. It is called once, at the end of a start, which reads all of them
+// several times.
 func (s *Store) Pack() {
 	for more := true; more; {
 		s.writer.state.Lock()
@@ -293,7 +294,7 @@ func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.En
 	return svc, wholeSlices(list), endpoints
 }
 
-// Services are the "namespace/name" of all Services that may be programmed, as of the
+// Services returns the "namespace/name" of all Services that may be programmed, as of the
 // moment of the call, with the Services; sorted.
 func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	s.mu.RLock()
@@ -313,7 +314,7 @@ func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// ServiceKeys are the "namespace/name" of all that Service answers something for: also of
+// ServiceKeys returns the "namespace/name" of all that Service answers something for: also of
 // Services that are not there, or withheld, while something is there for them.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
@@ -322,14 +323,14 @@ func (s *Store) ServiceKeys() []string {
 	return sortedOnce(keys)
 }
 
-// Pod is the Pod of a "namespace/name", nil when there is none. It may not be changed.
+// Pod returns the Pod of a "namespace/name", nil when there is none. It may not be changed.
 func (s *Store) Pod(key string) *object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.table.index.Pod(key)
 }
 
-// Secret is the Secret of a "namespace/name", nil when there is none. It may not be changed.
+// Secret returns the Secret of a "namespace/name", nil when there is none. It may not be changed.
 func (s *Store) Secret(key string) *object.Secret {
 	namespace, name, _ := strings.Cut(key, "/")
 	o, _ := s.Get(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
@@ -337,7 +338,7 @@ func (s *Store) Secret(key string) *object.Secret {
 	return secret
 }
 
-// Pods are the "namespace/name" of all Pods; sorted.
+// Pods returns the "namespace/name" of all Pods; sorted.
 func (s *Store) Pods() []string {
 	s.mu.RLock()
 	keys := s.table.index.Pods()
@@ -346,7 +347,7 @@ func (s *Store) Pods() []string {
 	return keys
 }
 
-// Selected are the Pods of a namespace that have all labels of a selector, by name; none
+// Selected returns the Pods of a namespace that have all labels of a selector, by name; none
 // for an empty selector. Its cost is that of the label that the fewest Pods have.
 func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
 	s.mu.RLock()
@@ -354,7 +355,7 @@ func (s *Store) Selected(namespace string, selector map[string]string) []*object
 	return s.table.index.Selected(namespace, selector)
 }
 
-// Selecting are the "namespace/name" of the Services whose selector a Pod with these
+// Selecting returns the "namespace/name" of the Services whose selector a Pod with these
 // labels matches; sorted.
 func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 	s.mu.RLock()
@@ -385,7 +386,7 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 	return all
 }
 
-// Document is the document of the file that an object belongs to, which may not be
+// Document returns the document of the file that an object belongs to, which may not be
 // changed, and where it is. Without a file there is no path; while the file has not been
 // read since the start, or cannot be read, there is no document.
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
@@ -401,7 +402,7 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	return nil, r.Owner.File, 0
 }
 
-// Location is the file that an object comes from, and the line where it starts there: 0
+// Location returns the file that an object comes from, and the line where it starts there: 0
 // while the file has not been read since the start, by this machine or, if it is of a source, by
 // another one. The path of an object of the API is empty. An object that was generated of a Gateway
 // comes from where that does.
@@ -485,7 +486,7 @@ func (s *Store) sorted(kind string) []object.Object {
 	return list.sorted
 }
 
-// Since gives the age of a Service, "namespace/name", and of what it asks for.
+// Since returns the age of a Service, "namespace/name", and of what it asks for.
 func (s *Store) Since(key string) record.Since {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -513,7 +514,7 @@ type kindList struct {
 // maxTouched bounds the changes that are noted of a short list.
 const maxTouched = 1_000
 
-// touch notes that an object has changed. A list that lags too far behind is forgotten.
+// touch records that an object has changed. A list that lags too far behind is forgotten.
 func (l *lists) touch(ref object.Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -531,7 +532,7 @@ func compareNames(a, b *object.ObjectMeta) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// inNamespace is the part of a list that is in one namespace.
+// inNamespace returns the part of a list that is in one namespace.
 func inNamespace(list []object.Object, namespace string) []object.Object {
 	if namespace == "" {
 		return list
@@ -542,7 +543,7 @@ func inNamespace(list []object.Object, namespace string) []object.Object {
 	return list[from:to:to]
 }
 
-// replace is a sorted list with other versions of some objects; nil removes one. The list
+// replace returns a sorted list with other versions of some objects; nil removes one. The list
 // itself stays as it is.
 func replace(list []object.Object, versions map[object.Ref]object.Object) []object.Object {
 	if len(versions) == 0 {

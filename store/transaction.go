@@ -129,7 +129,7 @@ func (s *Store) begin() *transaction {
 	}
 }
 
-// record is an object as of this transaction; nil when there is none.
+// record returns an object as of this transaction; nil when there is none.
 func (t *transaction) record(ref object.Ref) *record.Record {
 	switch c := t.last[ref]; {
 	case c == nil:
@@ -181,7 +181,7 @@ func (c *change) held() values {
 	return valuesOf(c.old.Object.(*object.Service))
 }
 
-// oldService is the stored version of a Service; nil when there is none.
+// oldService returns the stored version of a Service; nil when there is none.
 func (c *change) oldService() *object.Service {
 	if c.old == nil {
 		return nil
@@ -189,7 +189,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.Object.(*object.Service)
 }
 
-// before is the version that the new one is an update of; nil for a new object.
+// before returns the version that the new one is an update of; nil for a new object.
 func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil
@@ -197,7 +197,7 @@ func (c *change) before() *record.Record {
 	return c.old
 }
 
-// ownerOf is the owner of the written or removed object.
+// ownerOf returns the owner of the written or removed object.
 func (c *change) ownerOf() Owner {
 	if c.remove && c.old != nil {
 		return c.old.Owner

@@ -69,7 +69,7 @@ func (e *PreconditionError) Error() string {
 	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.Field, e.Wanted, e.Field, e.Have)
 }
 
-// Unwrap is ErrStale.
+// Unwrap returns ErrStale.
 func (e *PreconditionError) Unwrap() error { return ErrStale }
 
 // Write is one change that a client of the API asks for.
@@ -282,7 +282,7 @@ func (s *Store) writeGroup(group []*call) {
 	}
 }
 
-// tryGroup is one attempt of writeGroup.
+// tryGroup makes one attempt of writeGroup.
 func (s *Store) tryGroup(group []*call) error {
 	t := s.begin()
 	finished := false

@@ -341,7 +341,7 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	return false
 }
 
-// gitSources are the sources of which nothing is taken now.
+// gitSources returns the sources of which nothing is taken now.
 func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	held := map[*source]bool{}
 	for _, s := range w.tree.sources {
@@ -352,7 +352,7 @@ func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	return held
 }
 
-// gitProblems are about locks that were left behind.
+// gitProblems returns problems of locks that were left behind.
 func (s *source) gitProblems() (problems []manifest.Problem) {
 	for _, l := range s.git.locks {
 		if l.stale {

@@ -32,7 +32,7 @@ type Snapshot struct {
 	// Sources are the directories, as configured.
 	Sources []Source
 	// Noticed is the time at which the oldest change was noticed that is in no earlier snapshot
-	// that was received; zero: there is none.
+	// that was received, zero if there is none.
 	Noticed time.Time
 }
 
@@ -200,7 +200,7 @@ type change struct {
 	lacking bool
 }
 
-// problem is why the file's present state is not in force, or nil.
+// problem returns why the file's present state is not in force, or nil.
 func (f *file) problem() *manifest.Problem {
 	var p manifest.Problem
 	switch {
@@ -256,7 +256,7 @@ type LastGood interface {
 	// Load returns what was put: for files whose content is known already the file, sealed and with
 	// its Hash, instead of the content.
 	Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error)
-	// Put sets the content that is kept of a path; nil: none is kept. It does not wait for a disk,
+	// Put sets the content that is kept of a path, nil if none is kept. It does not wait for a disk,
 	// so that an implementation can write the content together with what comes of it. The content
 	// is not changed afterwards.
 	Put(path string, content []byte)
@@ -298,7 +298,7 @@ func (s *saver) retry() {
 	}
 }
 
-// err is why something is not saved, or nil.
+// err returns why something is not saved, or nil.
 func (s *saver) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,7 +412,7 @@ func (st *settling) done(f *file) {
 	delete(st.waiting, f.path)
 }
 
-// drop ends the changes of a source: nothing is known of its files any more.
+// drop ends the waiting for changes of the files of a source.
 func (st *settling) drop(s *source) {
 	for _, f := range st.waiting {
 		if f.source == s {
@@ -421,7 +421,7 @@ func (st *settling) drop(s *source) {
 	}
 }
 
-// ready gives the changed files that have settled, by path, but those of sources that wait for git, and
+// ready returns the changed files that have settled, by path, but those of sources that wait for git, and
 // those with events that were not looked at yet, unless they have waited for the most time. When files are
 // vanishing at the same time, that may be one change of several files: it waits for them, but not for long.
 func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now time.Time) (ready []*file) {
@@ -464,7 +464,7 @@ func (st *settling) next(now time.Time, earlier func(time.Time)) {
 	}
 }
 
-// shrink replaces the map when it is empty: a map never gives memory back, and ranging over it visits all of that.
+// shrink replaces the map when it is empty: a map never frees its memory, and ranging over it visits all of it.
 func (st *settling) shrink() {
 	if len(st.waiting) == 0 {
 		st.waiting = map[string]*file{}
@@ -544,7 +544,7 @@ type publisher struct {
 	published atomic.Uint64
 }
 
-// change notes that there is something for a snapshot, which began at a time.
+// change records that there is something for a snapshot, which began at a time.
 func (p *publisher) change(began time.Time) {
 	p.changed = true
 	if p.began.IsZero() || began.Before(p.began) {
@@ -555,7 +555,7 @@ func (p *publisher) change(began time.Time) {
 // due reports whether a snapshot is to be made.
 func (p *publisher) due(now time.Time) bool { return p.changed && !now.Before(p.next) }
 
-// publish hands out what make gives, if it differs from the snapshot before.
+// publish publishes the snapshot that make returns, if it differs from the one before.
 func (p *publisher) publish(make func() *Snapshot, now time.Time) {
 	began := time.Now()
 	next := make()

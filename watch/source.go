@@ -227,7 +227,7 @@ func tooLarge(size int64, most int) error {
 
 func (s fileState) identity() identity { return s.version.identity }
 
-// reason is an error without the operation and the path.
+// reason returns an error without the operation and the path.
 func reason(err error) string {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err.Error()
@@ -278,7 +278,7 @@ type tree struct {
 	watching map[string]identity // directories
 }
 
-// sourceOf is the source that a path belongs to, or nil.
+// sourceOf returns the source that a path belongs to, or nil.
 func (t *tree) sourceOf(path string) *source {
 	for _, s := range t.sources {
 		if within(s.dir, path) {

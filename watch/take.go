@@ -320,28 +320,28 @@ func lacks(next, before *manifest.File) bool {
 	})
 }
 
-// asideBytes is the size from which on a file is read beside the loop: reading one of 30 MB takes
+// asideBytes is the size from which a file is read concurrently with the loop: reading one of 30 MB takes
 // several hundred milliseconds, in which changes in others would not be noticed.
 const asideBytes = 1 << 20
 
-// An aside is files that are being read beside the loop: one that is large, and those that
-// settled together with it, for what was changed together is to be seen together.
+// aside is a set of files that are read concurrently with the loop: a large one, and those that
+// settled together with it. Files that changed together appear in one snapshot.
 type aside struct {
 	files    []*file
 	seen     []fileState // what was seen when reading began
 	contents []content
 }
 
-// background has the files that are being read beside the loop.
+// background has the files that are being read concurrently with the loop.
 type background struct {
 	current *aside        // nil: none
 	done    chan struct{} // has a value when they are read
 	large   int64         // asideBytes; tests have their own
 }
 
-// setAside begins to read some files beside the loop if one of them is large. Before the first
-// snapshot there is nothing that could go ahead, and one large file after the other is enough:
-// it gives those that are to be read here.
+// setAside starts to read files concurrently with the loop if one of them is large. It returns the files that
+// the caller has to read itself: all of them before the first snapshot, when nothing else could be published
+// sooner, and all but the large ones while an earlier set is being read.
 func (w *Watcher) setAside(ready []*file) []*file {
 	isLarge := func(f *file) bool { return f.change.seen.version.size >= w.background.large }
 	if w.out.previous == nil || !slices.ContainsFunc(ready, isLarge) {

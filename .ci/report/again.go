@@ -88,7 +88,7 @@ func start(command []string, r *results) (status int, err error) {
 	return 0, nil
 }
 
-// again are the failed tests that are run once more.
+// again returns the failed tests that are run once more.
 func (r *results) again() []test {
 	if len(r.failed) > maxAgain {
 		return nil

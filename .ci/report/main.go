@@ -38,7 +38,7 @@ type event struct {
 // test names a test of a package; the package itself is the test "".
 type test struct{ pkg, name string }
 
-// whole is the test that a part belongs to.
+// whole returns the test that a part belongs to.
 func (t test) whole() test {
 	name, _, _ := strings.Cut(t.name, "/")
 	return test{t.pkg, name}

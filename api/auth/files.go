@@ -121,7 +121,7 @@ func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 type Validity struct {
 	File            string
 	Begins, Expires time.Time
-	// Refused is the reason for which newer content of the files is not used; nil: there is none.
+	// Refused is the reason for which newer content of the files is not used, nil if there is none.
 	Refused error
 }
 

@@ -399,7 +399,7 @@ func (c *Client) warn(header http.Header) {
 	}
 }
 
-// warning is the text in a Warning header, which stands in the first quotes.
+// warning returns the text in a Warning header, which stands in the first quotes.
 func warning(line string) (string, bool) {
 	_, line, ok := strings.Cut(line, `"`)
 	if !ok {

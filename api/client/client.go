@@ -72,7 +72,7 @@ type Client struct {
 	Start string
 }
 
-// New is a Client of the appliance that serves on the unix socket at path.
+// New returns a Client of the appliance that serves on the unix socket at path.
 func New(path string) *Client {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	return &Client{place: path, base: "http://svcctl", stoppedAfter: stoppedAfter, http: &http.Client{
@@ -123,7 +123,7 @@ func (e *UnreachableError) Sent() bool {
 	return !errors.Is(e.Err, fs.ErrPermission) && !errors.Is(e.Err, fs.ErrNotExist) && !errors.Is(e.Err, syscall.ECONNREFUSED)
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Status asks for the status.
@@ -148,8 +148,8 @@ func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration
 	return c.WaitFor(ctx, cond, 0, timeout)
 }
 
-// WaitFor is Wait for Synced up to a revision, such as the resourceVersion of an object; 0
-// is everything that is accepted by now, what files say included.
+// WaitFor waits as Wait does until everything up to a revision is in force, such as the resourceVersion of an object; 0
+// is everything that is accepted by now, including the content of files.
 func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
@@ -223,7 +223,7 @@ func (c *Client) decode(path string, body []byte, v any) error {
 	return nil
 }
 
-// strange is the error of an answer that cannot be read.
+// strange returns the error of an answer that cannot be read.
 func (c *Client) strange(path string, err error) error {
 	return fmt.Errorf("read the answer for %s from %s: %w: is it an svcctl of the same version that serves there?", path, c.place, err)
 }
@@ -232,7 +232,7 @@ func (c *Client) unreachable(err error) error {
 	return &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 }
 
-// silent is the error of a request that got no answer for so long.
+// silent returns the error of a request that got no answer for so long.
 func (c *Client) silent(err error, after time.Duration) error {
 	e := &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 	if errors.Is(err, context.DeadlineExceeded) && !c.Remote() {
@@ -249,7 +249,7 @@ func cause(err error) error {
 	return err
 }
 
-// failure is the error of an answer that is none of success.
+// failure returns the error of an answer that is none of success.
 func failure(code int, body []byte) error {
 	var f wire.Failure
 	if json.Unmarshal(body, &f) == nil && f.Kind == "Status" {
@@ -277,7 +277,7 @@ type Server struct {
 	CA []byte
 }
 
-// Remote is a Client of a remote appliance.
+// Remote returns a Client of a remote appliance.
 func Remote(s Server) (*Client, error) {
 	text := s.URL
 	if !strings.Contains(text, "://") {
@@ -308,7 +308,7 @@ func Remote(s Server) (*Client, error) {
 	}}, nil
 }
 
-// remedy is the cause of not reaching a remote appliance, and what to do about it.
+// remedy returns the cause of not reaching a remote appliance, and what to do about it.
 func (e *UnreachableError) remedy() error {
 	switch unknown, is := errors.AsType[x509.UnknownAuthorityError](e.Err); {
 	case is:

@@ -165,7 +165,7 @@ func expect(d *json.Decoder, delim json.Delim) error {
 	return nil
 }
 
-// broken is the error of an answer that ended early, or has another form than expected.
+// broken returns the error of an answer that ended early, or has another form than expected.
 func (c *Client) broken(path string, err error) error {
 	if own, is := errors.AsType[itemError](err); is {
 		return own.error
@@ -259,7 +259,7 @@ func (c *Client) Watch(ctx context.Context, path string, query url.Values, f fun
 	})
 }
 
-// WatchTable is Watch for rows of a Table. The first one has the columns.
+// WatchTable watches as Watch does, with rows of a Table. The first one has the columns.
 func (c *Client) WatchTable(ctx context.Context, path string, query url.Values, f func(kind string, t *Table) error) error {
 	return c.watch(ctx, path, query, tableType, func(kind string, raw json.RawMessage) error {
 		var t wireTable

@@ -41,7 +41,7 @@ func (d *diagnosis) balance() {
 	}
 }
 
-// weightsText is the weights of the endpoints that are used.
+// weightsText returns the weights of the endpoints that are used.
 func weightsText(s wire.PortState) string {
 	if len(s.Weights) == 0 {
 		return ""
@@ -53,7 +53,7 @@ func weightsText(s wire.PortState) string {
 	return ", with weights: " + strings.Join(shortened(parts), ", ")
 }
 
-// sharesText are lines about shares that change.
+// sharesText returns lines about shares that change.
 func sharesText(s wire.PortState) (lines []string) {
 	var parts []string
 	for _, ap := range slices.Sorted(maps.Keys(s.Shares)) {
@@ -71,7 +71,7 @@ func sharesText(s wire.PortState) (lines []string) {
 	return lines
 }
 
-// chosen are lines about what the client in question gets.
+// chosen returns lines about the endpoint that the client in question gets at each frontend.
 func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	if s.Client == "" {
 		return nil
@@ -138,7 +138,7 @@ func (d *diagnosis) weights() weights {
 	return of
 }
 
-// in is the weight of an endpoint of a slice.
+// in returns the weight of an endpoint of a slice.
 func (w weights) in(s *object.EndpointSlice, e *object.Endpoint) uint16 {
 	if len(e.Addresses) > 0 {
 		if own, given := w[e.Addresses[0]]; given {
@@ -278,7 +278,7 @@ func RangeAt(svc *object.Service, port uint16, protocol string) bool {
 	})
 }
 
-// ranges are the ranges of ports that are asked for. A port of spec is none of them.
+// ranges returns the ranges of ports that are asked for. A port of spec is none of them.
 func (d *diagnosis) ranges() (list []object.PortRange) {
 	q := d.Question
 	if d.asksNodePort() || d.Service.Headless() {
@@ -295,7 +295,7 @@ func (d *diagnosis) ranges() (list []object.PortRange) {
 	return list
 }
 
-// behindRanges are the ports whose endpoints serve the ranges that are asked for.
+// behindRanges returns the ports whose endpoints serve the ranges that are asked for.
 func (d *diagnosis) behindRanges() (ports []object.ServicePort) {
 	for _, r := range d.ranges() {
 		for _, p := range d.Service.Spec.Ports {
@@ -307,7 +307,7 @@ func (d *diagnosis) behindRanges() (ports []object.ServicePort) {
 	return ports
 }
 
-// rangeFrontends are the frontends of the ranges that are asked for, as the state has them.
+// rangeFrontends returns the frontends of the ranges that are asked for, as the state has them.
 func (d *diagnosis) rangeFrontends() (list []string) {
 	for _, r := range d.ranges() {
 		for _, addr := range d.addresses() {

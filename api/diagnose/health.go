@@ -111,7 +111,7 @@ func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []st
 	}
 }
 
-// each is "its endpoint" or "each of its 2 endpoints".
+// each returns "its endpoint" or "each of its 2 endpoints".
 func each(n int) string {
 	if n == 1 {
 		return "its endpoint"
@@ -138,7 +138,7 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	}
 }
 
-// allDown is the text for n endpoints that are all down.
+// allDown returns the text for n endpoints that are all down.
 func allDown(n int) string {
 	switch n {
 	case 1:
@@ -229,7 +229,7 @@ func (d *diagnosis) traffic() {
 	}
 }
 
-// pace is a rate of packets since the look before, which may be minutes ago.
+// pace returns a rate of packets since the look before, which may be minutes ago.
 func (d *diagnosis) pace(rate float64) string {
 	if rate >= 0.05 {
 		return fmt.Sprintf("%.1f packets a second", rate)

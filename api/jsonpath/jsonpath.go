@@ -121,7 +121,7 @@ func (p path) find(root, here any) []any {
 	return found
 }
 
-// field is the step to the field of a name.
+// field returns the step to the field of a name.
 func field(name string) step {
 	return func(_, v any) []any {
 		m, _ := v.(map[string]any)
@@ -132,7 +132,7 @@ func field(name string) step {
 	}
 }
 
-// children is the step to the items of a list, or to the values of a mapping in the order of its keys.
+// children returns the step to the items of a list, or to the values of a mapping in the order of its keys.
 func children(_, v any) (all []any) {
 	switch v := v.(type) {
 	case []any:
@@ -145,7 +145,7 @@ func children(_, v any) (all []any) {
 	return all
 }
 
-// below is the step to a value itself and all its descendants.
+// below returns the step to a value itself and all its descendants.
 func below(root, v any) []any {
 	all := []any{v}
 	for _, child := range children(root, v) {
@@ -189,7 +189,7 @@ type parser struct {
 	err  error // the first one
 }
 
-// fail notes an error, and ends the text, so that nothing more is parsed.
+// fail records an error, and ends the text, so that nothing more is parsed.
 func (p *parser) fail(format string, args ...any) {
 	if p.err == nil {
 		p.err = fmt.Errorf("at character %d: %s", p.at+1, fmt.Sprintf(format, args...))

@@ -308,7 +308,7 @@ func (b *batch) report(it *item) error {
 	return b.out.Encode(it.result)
 }
 
-// end commits the rest, and writes the error that ended the stream; nil: there was none.
+// end commits the rest, and writes the error that ended the stream, nil if there was none.
 func (b *batch) end(why error) error {
 	if err := b.flush(); err != nil || why == nil {
 		return nil // the client hung up, or has all results
@@ -329,7 +329,7 @@ type document struct {
 	err           error    // why it is none that can be used; the next ones can
 }
 
-// documents are the values of a stream of YAML documents, or of JSON values. The items
+// documents returns the values of a stream of YAML documents, or of JSON values. The items
 // of arrays and Lists come one by one. An error is the last of it.
 func documents(body io.Reader, mediaType string) iter.Seq2[document, error] {
 	return func(yield func(document, error) bool) {
@@ -345,7 +345,7 @@ func documents(body io.Reader, mediaType string) iter.Seq2[document, error] {
 	}
 }
 
-// unreadable is the answer to a stream that cannot be read on.
+// unreadable returns the answer to a stream that cannot be read on.
 func unreadable(err error) error {
 	var tooLong *http.MaxBytesError
 	var own *statusError
@@ -408,7 +408,7 @@ func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err
 	return true, nil
 }
 
-// jsonDocument is one value of a stream. One that is too large or too deep stops no other.
+// jsonDocument returns one value of a stream. One that is too large or too deep stops no other.
 func jsonDocument(text json.RawMessage) document {
 	content, fieldWarnings, err := schema.Parse(text)
 	if err != nil {
@@ -417,7 +417,7 @@ func jsonDocument(text json.RawMessage) document {
 	return document{content: content, fieldWarnings: fieldWarnings, length: len(text), err: err}
 }
 
-// itemsOf are the members of an array, or the items of a List; nil when a value is neither.
+// itemsOf returns the members of an array, or the items of a List; nil when a value is neither.
 func itemsOf(value json.RawMessage) ([]json.RawMessage, error) {
 	items := []json.RawMessage{}
 	if bytes.HasPrefix(value, []byte("[")) {
@@ -460,7 +460,7 @@ func yamlDocuments(r *bufio.Reader, yield func(document) bool) error {
 	return nil
 }
 
-// yamlText is the text up to the next line that begins a document.
+// yamlText returns the text up to the next line that begins a document.
 func yamlText(r *bufio.Reader) ([]byte, error) {
 	var text []byte
 	lineBegins := true
@@ -480,7 +480,7 @@ func yamlText(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// yamlItems is a value as documents: the items of a list or List, or itself.
+// yamlItems returns a value as documents: the items of a list or List, or itself.
 func yamlItems(value manifest.Value, length int) []document {
 	items, isList := value.Data.([]any)
 	if o, ok := value.Data.(map[string]any); ok && !isList {

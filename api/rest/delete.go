@@ -167,7 +167,7 @@ func (s *Server) removeAll(r *request, d deletion, writes []store.Write) ([]obje
 	return removed, nil
 }
 
-// of is the same request for one of the objects that it is about.
+// of returns the same request for one of the objects that it is about.
 func (r *request) of(ref object.Ref) *request {
 	one := *r
 	one.namespace, one.name = ref.Namespace, ref.Name

@@ -44,7 +44,7 @@ func (s *Server) hasNamespace(r *request) error {
 // immortal are the namespaces that are always there.
 var immortal = []string{"default", "kube-system"}
 
-// contents are the objects in a namespace, kind by kind.
+// contents returns the objects in a namespace, kind by kind.
 func (s *Server) contents(namespace string) ([]object.Object, error) {
 	var all []object.Object
 	for _, k := range kind.All() {
@@ -106,7 +106,7 @@ func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, er
 	return answer.Object, answer.Err
 }
 
-// removable are the objects in a namespace that go with it when it is removed, and one that
+// removable returns the objects in a namespace that go with it when it is removed, and one that
 // belongs to a file, if there is one.
 func (s *Server) removable(namespace string) (refs []object.Ref, ofFile *object.Ref, err error) {
 	contents, err := s.contents(namespace)
@@ -177,7 +177,7 @@ type fileDeclaration struct {
 	path string
 	line int
 	// entries are the managedFields that the object would have if the file alone had
-	// written it, and typed the same as they are stored.
+	// written it; typed are the same entries in their stored type.
 	entries []any
 	typed   []object.ManagedFieldsEntry
 }
@@ -282,7 +282,7 @@ func (f fileDeclaration) check(r *request, live map[string]any, o object.Object,
 	return e
 }
 
-// place is a line of a file.
+// place returns a line of a file.
 func place(path string, line int) string {
 	if line == 0 {
 		return path

@@ -43,10 +43,10 @@ type form struct {
 	pretty      bool // JSON for people
 }
 
-// metaAPIVersion is the apiVersion of a Table or PartialObjectMetadata.
+// metaAPIVersion returns the apiVersion of a Table or PartialObjectMetadata.
 func (f form) metaAPIVersion() string { return "meta.k8s.io/" + f.metaVersion }
 
-// negotiate is the form that an answer to a request has: the first one that the client
+// negotiate returns the form that an answer to a request has: the first one that the client
 // accepts and that there is; without one, 406.
 func negotiate(r *http.Request, query url.Values, verb string) (form, error) {
 	f, ok := form{}, len(r.Header.Values("Accept")) == 0
@@ -73,7 +73,7 @@ func negotiate(r *http.Request, query url.Values, verb string) (form, error) {
 	return f, nil
 }
 
-// formOf is the form that a clause of an Accept header means; false when there is no
+// formOf returns the form that a clause of an Accept header means; false when there is no
 // such one.
 func formOf(c clause, verb string) (form, bool) {
 	var f form

@@ -122,8 +122,8 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	}}, nil
 }
 
-// isTerminating reports whether an object has to be written although nothing about it changes: it
-// goes when its last finalizer is gone.
+// isTerminating reports whether an object is being deleted and has no finalizers left, so that it has to
+// be written although it does not change.
 func isTerminating(live object.Object) bool {
 	meta := live.GetMeta()
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0

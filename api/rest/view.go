@@ -74,7 +74,7 @@ func (v view) list(namespace string, at uint64) ([]object.Object, uint64, error)
 // store changes faster than it is read.
 const loads = 3
 
-// at is the derivation as of a revision (0: now), with the keys of all that it may show.
+// at returns the derivation as of a revision (0: now), with the keys of all that it may show.
 func (v view) at(namespace string, at uint64) (d derivation, keys map[viewKey]struct{}, revision uint64, err error) {
 	for range loads {
 		d, keys, revision = v.derive(), map[viewKey]struct{}{}, at
@@ -119,7 +119,7 @@ func (v view) follow(namespace string, after uint64) (follower, error) {
 	}}, nil
 }
 
-// affectedBy are the computed objects that a change has to do with, each once.
+// affectedBy returns the computed objects that a change has to do with, each once.
 func affectedBy(d derivation, e store.Event) []viewKey {
 	var keys []viewKey
 	for _, o := range []object.Object{e.Old, e.New} {
@@ -131,7 +131,7 @@ func affectedBy(d derivation, e store.Event) []viewKey {
 	return slices.Compact(keys)
 }
 
-// changesOf is the change from one computed object to another, nil being none. Objects
+// changesOf returns the change from one computed object to another, nil being none. Objects
 // with other uids are two that have come after each other.
 func changesOf(revision uint64, old, now object.Object) []change {
 	switch {
@@ -149,7 +149,7 @@ func changesOf(revision uint64, old, now object.Object) []change {
 	return []change{{revision, old, stamped(now, revision)}}
 }
 
-// stamped is an object with a resourceVersion: its own if it has one.
+// stamped returns an object with a resourceVersion: its own if it has one.
 func stamped(o object.Object, revision uint64) object.Object {
 	if o.GetMeta().ResourceVersion != "" {
 		return o
@@ -157,14 +157,14 @@ func stamped(o object.Object, revision uint64) object.Object {
 	return withVersion(o, revision)
 }
 
-// withVersion is a copy of an object with a revision as its resourceVersion.
+// withVersion returns a copy of an object with a revision as its resourceVersion.
 func withVersion(o object.Object, revision uint64) object.Object {
 	c := object.DeepCopy(o)
 	c.GetMeta().ResourceVersion = strconv.FormatUint(revision, 10)
 	return c
 }
 
-// DerivedUID is the uid of an object that is computed from another one: always the same for
+// DerivedUID returns the uid of an object that is computed from another one: always the same for
 // the same (a UUID of version 8, RFC 9562 section 5.8).
 func DerivedUID(uid, what string) string {
 	sum := sha256.Sum256([]byte(uid + "/" + what))
@@ -181,7 +181,7 @@ const (
 	parentResource      = "services"
 )
 
-// addressesOf is the view of the holders of addresses: an IPAddress for each cluster IP and
+// addressesOf returns the view of the holders of addresses: an IPAddress for each cluster IP and
 // load balancer IP of a Service.
 func addressesOf(s *store.Store) view {
 	derive := func() derivation { return holders{} }
@@ -256,7 +256,7 @@ func (h holders) show(key viewKey) object.Object {
 	}
 }
 
-// addressesIn are the addresses that a Service has been given, each once and in its
+// addressesIn returns the addresses that a Service has been given, each once and in its
 // canonical form.
 func addressesIn(service *object.Service) []string {
 	var all []string
@@ -284,7 +284,7 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// endpointsOf is the view of Endpoints: those that are stored, and for Services that have
+// endpointsOf returns the view of Endpoints: those that are stored, and for Services that have
 // none what their EndpointSlices say. Clients of before 2022 look there.
 func endpointsOf(s *store.Store) view {
 	derive := func() derivation { return endpointsParts{} }
@@ -409,7 +409,7 @@ func (e endpointsParts) show(key viewKey) object.Object {
 	return o
 }
 
-// shown are the slices that Endpoints can represent, by name: those of the Service's first
+// shown returns the slices that Endpoints can represent, by name: those of the Service's first
 // family.
 func (p *endpointsPart) shown() []*object.EndpointSlice {
 	var shown []*object.EndpointSlice
@@ -457,7 +457,7 @@ func subsetsOf(shown []*object.EndpointSlice) (subsets []object.EndpointSubset, 
 	return subsetList(byPorts), false
 }
 
-// subsetList is the subsets that have addresses, sorted.
+// subsetList returns the subsets that have addresses, sorted.
 func subsetList(byPorts map[string]*object.EndpointSubset) []object.EndpointSubset {
 	var subsets []object.EndpointSubset
 	for _, ports := range slices.Sorted(maps.Keys(byPorts)) {
@@ -472,7 +472,7 @@ func subsetList(byPorts map[string]*object.EndpointSubset) []object.EndpointSubs
 	return subsets
 }
 
-// subsetOf is the subset of the ports that a slice has.
+// subsetOf returns the subset of the ports that a slice has.
 func subsetOf(byPorts map[string]*object.EndpointSubset, slice *object.EndpointSlice) *object.EndpointSubset {
 	ports := slices.Clone(slice.Ports)
 	for i := range ports {

@@ -61,7 +61,7 @@ func (s *Server) write(wr *writing) (o object.Object, created bool, err error) {
 	}
 }
 
-// answerTo is statusOf for what may be no error.
+// answerTo returns statusOf of an error, nil for nil.
 func answerTo(err error, r *request) error {
 	if err == nil {
 		return nil
@@ -121,7 +121,7 @@ func (s *Server) planned(wr *writing) (plan, error) {
 	return s.planUpdate(wr, shown(live, wr.request), owner)
 }
 
-// absent is the answer when an object that is to be changed is not there.
+// absent returns the answer when an object that is to be changed is not there.
 func (s *Server) absent(r *request) error {
 	if r.kind.Name == object.KindEndpoints && s.collectionOf(r.kind).get(r.namespace, r.name) != nil {
 		return conflict(r.kind, r.name, "it shows the EndpointSlices of the Service: change those")
@@ -287,7 +287,7 @@ func (o *options) checkPatch(mediaType string) error {
 	return invalid("meta.k8s.io", "PatchOptions", "", errs)
 }
 
-// patchOf is the change that a patch makes. An error is about the patch itself.
+// patchOf returns the change that a patch makes. An error is about the patch itself.
 func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[string]any) (map[string]any, error), error) {
 	t := schema.Of(r.kind)
 	if mediaType == typeJSONPatch {
@@ -384,7 +384,7 @@ func (s *Server) apply(w http.ResponseWriter, r *request, o *options, body []byt
 	return s.answer(w, wr)
 }
 
-// applying is the writing of an object that is applied. The object is its own to change.
+// applying returns the writing of an object that is applied. The object is its own to change.
 func (s *Server) applying(r *request, o *options, applied map[string]any, fieldWarnings []string) (*writing, error) {
 	if err := checkApplied(applied, r); err != nil {
 		return nil, err
@@ -438,7 +438,7 @@ func checkApplied(applied map[string]any, r *request) error {
 	return nil
 }
 
-// unmerged is the answer to why an object could not be applied; nil stays nil.
+// unmerged returns the answer to why an object could not be applied; nil stays nil.
 func (s *Server) unmerged(err error, r *request) error {
 	var contested *fields.ConflictError
 	var invalid *fields.InvalidError

@@ -7,7 +7,7 @@ type Announcement struct {
 	Address string `json:"address"`
 	// Services have it, each as "namespace/name".
 	Services []string `json:"services"`
-	// Flags is set when the address lies in a pool given by flags; it is announced as the flags of the announcer say.
+	// Flags is set when the address lies in a pool given by flags; it is announced according to the flags of the announcer.
 	Flags bool `json:"flags,omitempty"`
 	// L2 are the interfaces that L2Advertisements have it announced on, "*" for all; Via the names of the
 	// BGPAdvertisements that it is announced by.
@@ -92,7 +92,7 @@ type Place struct {
 	// With is the Ethernet address of the host that has it, in state conflict; the address of the box
 	// that answers, if it is known, in state standby.
 	With string `json:"with,omitempty"`
-	// Why is why not, in states unsent and damped.
+	// Why is the reason, in the states unsent and damped.
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
 }
@@ -126,11 +126,11 @@ type Announcements struct {
 	// Ranges are the pools, as "192.0.2.16-192.0.2.31": nothing outside of them is announced.
 	Ranges []string       `json:"ranges"`
 	Items  []Announcement `json:"items"`
-	// Announcer is the process that announces; nil: none is connected.
+	// Announcer is the process that announces, nil if none is connected.
 	Announcer *Announcer `json:"announcer,omitempty"`
 	// Drained reports that this box is to announce nothing (`svcctl announce drain`).
 	Drained bool `json:"drained,omitempty"`
-	// Peers has the peers of the announcer, as it last said, and Group its election; nil: there is
+	// Peers has the peers of the announcer, as it last said, and Group its election, nil if there is
 	// none.
 	Peers []Peer `json:"peers,omitempty"`
 	Group *Group `json:"group,omitempty"`

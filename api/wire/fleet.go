@@ -69,7 +69,7 @@ type FleetSource struct {
 	// Reader is the box that has read it last; Reading is set while it reads it.
 	Reader  string `json:"reader"`
 	Reading bool   `json:"reading"`
-	// Files counts the files in force. Generation is the number of the content; 0: it has none.
+	// Files counts the files in force. Generation is the number of the content, 0 if it has none.
 	Files      int    `json:"files"`
 	Generation uint64 `json:"generation,omitempty"`
 	// Since is the time at which the Reader got the source.

@@ -28,7 +28,7 @@ type ServiceState struct {
 	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
 	// while the line is not known; "" for what no file declares.
 	Declared string `json:"declared,omitempty"`
-	// Rollout is the rollout that the Service is in, as this box programs it; nil: it is in none.
+	// Rollout is the rollout that the Service is in, as this box programs it, nil if it is in none.
 	Rollout *ServiceRollout `json:"rollout,omitempty"`
 	// NotStored is the place of the file that declares the Service, if the appliance could not store it yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
@@ -96,14 +96,14 @@ type PortState struct {
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
-	// RelayLoad counts them there; nil: the kernel translates clients itself.
+	// RelayLoad counts them there, nil if the kernel translates clients itself.
 	RelayLoad *RelayLoad `json:"relayLoad,omitempty"`
 	// Client is the client that was asked about; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`
 }
 
-// AllEndpoints are Endpoints and Local, each once, sorted as text.
+// AllEndpoints returns Endpoints and Local, each once, sorted as text.
 func (p *PortState) AllEndpoints() []string {
 	all := slices.Concat(p.Endpoints, p.Local)
 	slices.Sort(all)
@@ -182,8 +182,8 @@ const (
 	HealthNotAsked = "not asked" // no check was made yet; or, with Why, none can be made on this host, or there are too many
 )
 
-// CheckOfFailures is EndpointHealth.Check of an endpoint without a health check that accepts no connection of the box,
-// after connections of clients to it failed.
+// CheckOfFailures is the value of EndpointHealth.Check for an endpoint without a health check that clients failed to
+// connect to, and then the box too.
 const CheckOfFailures = "failed clients"
 
 // Probed is what a connection of the box to an endpoint came to.
@@ -230,7 +230,7 @@ type EndpointHealth struct {
 	Ejected bool `json:"ejected,omitempty"`
 }
 
-// Reasons is the reason for which an endpoint is down, how often, or the time for which it has to answer.
+// Reasons returns the reason for which an endpoint is down, how often, or the time for which it has to answer.
 func (e *EndpointHealth) Reasons() string {
 	var words []string
 	if e.Why != "" {

@@ -57,7 +57,7 @@ type Status struct {
 	// Trial describes the trial whose changes are rolled back unless they are confirmed, or that was
 	// rolled back and holds files.
 	Trial *Trial `json:"trial,omitempty"`
-	// Rollout is the rollout that is under way; nil: there is none.
+	// Rollout is the rollout that is under way, nil if there is none.
 	Rollout *Rollout `json:"rollout,omitempty"`
 	// Fleet is the state of the box as a member of its fleet; nil when it belongs to none.
 	Fleet *Fleet `json:"fleet,omitempty"`

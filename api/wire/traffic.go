@@ -15,7 +15,7 @@ type Traffic struct {
 	// At is the time at which the table was read. Looks are shared, and made rarely where the table
 	// is large.
 	At time.Time `json:"at"`
-	// Seconds is the time since the look before, the base of rates; 0: there was none yet.
+	// Seconds is the time since the look before, the base of rates, 0 if there was none yet.
 	Seconds float64 `json:"seconds"`
 	// Tracked counts the entries of the table.
 	Tracked int `json:"tracked"`
@@ -31,7 +31,7 @@ type Traffic struct {
 	Counted bool `json:"counted"`
 	// Flows is set when connections are reported as they end (--traffic flows).
 	Flows bool `json:"flows"`
-	// NoBytes is why bytes are absent; "": they are present.
+	// NoBytes is the reason that bytes are absent, "" if they are present.
 	NoBytes string `json:"noBytes,omitempty"`
 	// Refusals are packets that were refused or dropped in all, by reason;
 	// absent where they are not counted.

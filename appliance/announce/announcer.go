@@ -248,7 +248,7 @@ func (a *announcer) end() error {
 	return s.save(a.cfg.StateDir)
 }
 
-// follow processes an event of serve; nil: the connection ended.
+// follow processes an event of serve, nil if the connection ended.
 func (a *announcer) follow(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
 		a.reports.connected = false

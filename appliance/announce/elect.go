@@ -230,7 +230,7 @@ func (e *election) evaluateForeign(now time.Time) {
 	}
 }
 
-// group returns the state of the election for reports; nil: there is none.
+// group returns the state of the election for reports, nil if there is none.
 func (e *election) group() *wire.Group {
 	if e == nil {
 		return nil
@@ -347,8 +347,8 @@ func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	}
 }
 
-// listed returns the addresses of adverts by family, each list ended by the digest: an address that no host can have,
-// of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
+// listed returns the addresses to advertise, by family. The last one of each list encodes the digest in an address that no host can
+// have, of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
 func (l *listing) listed() (by [2][]netip.Addr) {
 	digest4 := [4]byte{}
 	binary.BigEndian.PutUint32(digest4[:], 0xf0000000|uint32(l.digest^l.digest>>28)&0x0fffffff)

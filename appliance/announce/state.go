@@ -55,7 +55,7 @@ type step struct {
 	lastStatus
 }
 
-// lastStatus is the content of the file about an address.
+// lastStatus is the stored state of one address.
 type lastStatus struct {
 	ad
 	Wanted    bool `json:"wanted,omitempty"`

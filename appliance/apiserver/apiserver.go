@@ -70,7 +70,7 @@ type Conditions interface {
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
-	// Conditions computes the conditions of Services; nil: they have the stored ones.
+	// Conditions computes the conditions of Services, nil if they have the stored ones.
 	Conditions Conditions
 	Grants     Grants
 	// Checked returns the states of endpoints with health checks: of a Service, of a namespace, or of all when name, or both, are empty.
@@ -78,7 +78,7 @@ type Views struct {
 	// NotStored returns the file and line that declare an object that could not be stored, and why;
 	// nil if no file does.
 	NotStored func(object.Ref) *wire.NotStored
-	// History has what happened; nil: it is not kept.
+	// History has what happened, nil if it is not kept.
 	History *history.Book
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic Traffic
@@ -230,7 +230,7 @@ type SharedKeys interface {
 	// ReplaceTokens makes a key the one that signs tokens, if the one in force has an ID still, "" for none.
 	ReplaceTokens(ctx context.Context, before string, key []byte) error
 	ReplaceCA(ctx context.Context, before string, key []byte) error
-	// Sharing is why this box shares no keys; nil: it does.
+	// Sharing is why this box shares no keys, nil if it does.
 	Sharing() error
 	// Changes is closed with the next change.
 	Changes() <-chan struct{}

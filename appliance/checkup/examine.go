@@ -58,7 +58,7 @@ func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
 }
 
-// Unforwarded returns why the host of a proc file system forwards no packet of a family; "": it does.
+// Unforwarded returns why the host of a proc file system forwards no packet of a family, "" if it does.
 func Unforwarded(proc string, is4 bool) string {
 	r := reader{proc: proc}
 	if r.forwards(is4) || len(r.errs) > 0 {
@@ -156,7 +156,7 @@ func (f *Facts) legacyNAT() Finding {
 // dockerBridge has the names that Docker gives to its bridges.
 var dockerBridge = regexp.MustCompile(`^(docker[0-9]+|br-[0-9a-f]{12})$`)
 
-// ExamineDocker is about endpoints in containers of this box. Docker 28 and later drop packets that come from elsewhere to ports that
+// ExamineDocker checks for endpoints in containers of this box. Docker 28 and later drop packets that come from elsewhere to ports that
 // are not published (moby/moby#48724). Its rules are in chains that are not of a hook, so its bridges are all there is to see.
 func ExamineDocker(bridges []string) Finding {
 	const check = "docker"

@@ -431,7 +431,7 @@ type ManifestSource struct {
 	Dir  string
 }
 
-// ManifestSources are the directories of Manifests. In a fleet each is NAME=DIR.
+// ManifestSources returns the directories of Manifests. In a fleet each is NAME=DIR.
 func (c *Config) ManifestSources() []ManifestSource {
 	all := make([]ManifestSource, len(c.Manifests))
 	for i, text := range c.Manifests {

@@ -20,13 +20,13 @@ import (
 // PortRange is a range of port numbers; both ends belong to it.
 type PortRange struct{ First, Last uint16 }
 
-// String is "30000-32767".
+// String returns "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
 // AddrRange is a range of addresses of one family; both ends belong to it.
 type AddrRange struct{ First, Last netip.Addr }
 
-// String is "198.51.100.10-198.51.100.20".
+// String returns "198.51.100.10-198.51.100.20".
 func (r AddrRange) String() string { return r.First.String() + "-" + r.Last.String() }
 
 // Contains reports whether a is in the range.
@@ -161,7 +161,7 @@ func ParseAddrRange(s string) (AddrRange, error) {
 	return AddrRange{First: a, Last: b}, nil
 }
 
-// hostsOf is the addresses of a network that hosts can have: all but the network address,
+// hostsOf returns the addresses of a network that hosts can have: all but the network address,
 // which in IPv6 is the subnet-router anycast address (RFC 4291, section 2.6.1), and in IPv4 the
 // broadcast address. Of two addresses, or one, all are (RFC 3021, RFC 6164).
 func hostsOf(p netip.Prefix) AddrRange {
@@ -251,7 +251,7 @@ func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 	})
 }
 
-// LastAddr is the highest address of a masked prefix.
+// LastAddr returns the highest address of a masked prefix.
 func LastAddr(p netip.Prefix) netip.Addr {
 	_, last := nft.PrefixRange(p)
 	return last
@@ -322,7 +322,7 @@ func (c *Config) DNSServer() dns.Config {
 	}
 }
 
-// owned are the ranges of nft.Box.Owned: the service ranges and the load balancer pools without
+// owned returns the ranges of nft.Box.Owned: the service ranges and the load balancer pools without
 // the networks and addresses of the box. In a pool on a segment of the box, others may have what
 // no Service has. External IP ranges are not among them: they may be as large as everything.
 func (c *Config) owned(facts *node.Facts) []nft.Range {
@@ -352,7 +352,7 @@ func rangeOf(p netip.Prefix) nft.Range {
 	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
 }
 
-// wholePrefix is the prefix that a pool has all hosts of, else the pool: packets to the
+// wholePrefix returns the prefix that a pool has all hosts of, else the pool: packets to the
 // network or broadcast address of a pool have no host to go to either.
 func wholePrefix(r AddrRange) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {

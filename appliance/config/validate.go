@@ -44,7 +44,7 @@ type Error struct {
 	Problem string // the problem and what to do
 }
 
-// Error is "--zone "a b": problem: what to do".
+// Error returns "--zone "a b": problem: what to do".
 func (e *Error) Error() string { return fmt.Sprintf("--%s %q: %s", e.Flag, e.Value, e.Problem) }
 
 // Validate returns every problem at once, joined; each is a *Error.

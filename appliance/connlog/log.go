@@ -62,8 +62,8 @@ type Log struct {
 	lines atomic.Uint64
 }
 
-// Open writes to a file, which it makes if there is none, or to the Journal. That it cannot be written is no reason not to
-// start: see Err.
+// Open returns a Log that writes to a file, which it creates if it is missing, or to the Journal. A failure to open it does not prevent
+// a start: Err returns it.
 func Open(place string) *Log {
 	to := &target{path: place, changed: make(chan struct{}, 1)}
 	if place == Journal {
@@ -99,7 +99,7 @@ func (l *Log) Write(line *Line) {
 	_, _ = l.queue.Write(append(text, '\n'))
 }
 
-// entry is a line as an entry of the journal.
+// entry returns a line as an entry of the journal.
 func entry(line *Line, text []byte) []byte {
 	e := journald.Append(nil, "MESSAGE", string(text))
 	for _, field := range [...][2]string{
@@ -117,7 +117,7 @@ func (l *Log) Lines() uint64 { return l.lines.Load() }
 // Lost is described at Lines.
 func (l *Log) Lost() uint64 { return l.queue.Dropped() }
 
-// Err is why the last line could not be written; nil: it could.
+// Err returns the error of writing the last line, or nil.
 func (l *Log) Err() error { return l.to.state() }
 
 // Changed has a value when Err has another result.

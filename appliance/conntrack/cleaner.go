@@ -411,7 +411,7 @@ func (a *schedule) queries(due []*item, now time.Time) []query {
 	return queries
 }
 
-// done notes that every entry of these frontends was judged at a time.
+// done records that every entry of these frontends was judged at a time.
 func (a *schedule) done(looked []*item, at time.Time) {
 	a.departed(at)
 	for _, it := range looked {
@@ -477,7 +477,7 @@ func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration)
 	}
 }
 
-// of returns the idle timeout of the frontend that the client of an entry connected to; 0: it has none.
+// of returns the idle timeout of the frontend that the client of an entry connected to, 0 if it has none.
 func (t *expirySet) of(e *entry) time.Duration {
 	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after

@@ -30,7 +30,7 @@ func (f Frontend) compare(o Frontend) int {
 		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Last, o.Last))
 }
 
-// FrontendsOf are the frontends of a Service port.
+// FrontendsOf returns the frontends of a Service port.
 func FrontendsOf(p *nft.ServicePort) []Frontend {
 	list := make([]Frontend, len(p.Frontends))
 	for i := range p.Frontends {
@@ -105,11 +105,11 @@ type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []Frontend
-	// Keep are the endpoints whose connections go on, in order: those that get new
-	// ones and those that do not any more and still serve.
+	// Keep are the endpoints whose connections continue, sorted: those that get new
+	// ones, and those that no longer do and still serve.
 	Keep  []netip.AddrPort
 	Drain Drain
-	// Ended are endpoints whose TCP connections end at once, in order; none of them is in Keep.
+	// Ended are endpoints whose TCP connections end at once, sorted; none of them is in Keep.
 	Ended []netip.AddrPort
 	// Sources has, for each of Frontends, the clients that may connect; nil: all clients to all of
 	// them.
@@ -126,7 +126,7 @@ func (p *Port) flows(frontend int) Flows {
 	return flows
 }
 
-// PortOf is the Port of a resolved Service port. serving are the endpoints that may keep
+// PortOf returns the Port of a resolved Service port. serving are the endpoints that may keep
 // their connections besides those in its pools: discovery/v1 conditions serving, be they
 // terminating, and those that topology or a traffic policy passes over.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
@@ -353,7 +353,7 @@ func (b *exactPorts) begin(addr netip.Addr, all map[string][]Port) {
 	}
 }
 
-// of are the exact ports beside a range, nil beside anything else.
+// of returns the exact ports beside a range, nil beside anything else.
 func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	if fe.Last == 0 {
 		return nil
@@ -386,7 +386,7 @@ func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port)
 	}
 }
 
-// noteRange notes a range again, for its drains.
+// noteRange records a range again, for its drains.
 func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return

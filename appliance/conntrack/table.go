@@ -154,8 +154,8 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 	return done, err
 }
 
-// Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: those
-// of a kernel entry, by their roles for a Service.
+// Connection is a tracked connection whose destination was translated, or that was adopted. It has more than 15 fields: those
+// of a kernel entry, named by their roles for a Service.
 type Connection struct {
 	// ID is the kernel's id of the entry, distinct from those of older entries with the same addresses; `conntrack -o id` prints
 	// it.
@@ -330,7 +330,7 @@ func (q *query) has(e *entry) bool {
 		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)
 }
 
-// single is the port of a frontend that has one, 0 of a range.
+// single returns the port of a frontend that has one, 0 of a range.
 func (f *Frontend) single() uint16 {
 	if f.Last != 0 {
 		return 0

@@ -86,7 +86,7 @@ type RecorderConfig struct {
 	Host string
 	// Assigns is set when the store assigns load balancer IPs.
 	Assigns bool
-	// Quiet reports whether another box writes the Events; nil: none does.
+	// Quiet reports whether another box writes the Events, nil if none does.
 	Quiet func() bool
 	// Clock returns the time of Events; nil: time.Now.
 	Clock func() time.Time
@@ -187,7 +187,7 @@ func (r *Recorder) Flush() error {
 	return nil
 }
 
-// due are the happenings to write now.
+// due returns the happenings to write now.
 func (r *Recorder) due() []happening {
 	now := r.now()
 	r.mu.Lock()
@@ -263,7 +263,7 @@ func (r *Recorder) write(batch []happening) error {
 	return nil
 }
 
-// event is the Event of a happening: the stored one counted up, or a new
+// event returns the Event of a happening: the stored one counted up, or a new
 // one. It is nil when nothing is to be written: an earlier process has written it, or the
 // object is in a namespace that does not exist.
 func (r *Recorder) event(h happening, now time.Time) *object.Event {
@@ -357,7 +357,7 @@ func (r *Recorder) assigned() (reported []happening, upTo uint64, err error) {
 	return reported, upTo, nil
 }
 
-// ingressOf are the load balancer IPs of a Service.
+// ingressOf returns the load balancer IPs of a Service.
 func ingressOf(svc *object.Service) []string {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {

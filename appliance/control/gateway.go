@@ -544,8 +544,9 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	s.failed = ""
 }
 
-// Programmed takes the revision of the store that the dataplane has, and the problems of the Services that were planned
-// since the last call, and stores what waited for that. It reports whether the next sync has something to write.
+// Programmed is called with the revision of the store that the dataplane has, and the problems of the Services that were planned
+// since the last call. It stores what the last sync prepared, if that is not stored yet, and reports whether the next sync has something to
+// write.
 func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	err = c.storeLate()
 	c.applied = revision

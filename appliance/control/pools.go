@@ -22,7 +22,7 @@ type Pools struct {
 	plans    int                        // how many were made
 }
 
-// NewPools makes the first Plan with the next Sync.
+// NewPools returns Pools without a Plan; the first Sync makes one.
 func NewPools(objects *store.Store, box advertise.Box, use func(*advertise.Plan)) *Pools {
 	return &Pools{store: objects, box: box, use: use}
 }
@@ -99,7 +99,7 @@ func isList(a, b []object.Object) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// of are objects of one kind.
+// of returns objects of one kind.
 func of[T object.Object](list []object.Object) []T {
 	all := make([]T, 0, len(list))
 	for _, o := range list {

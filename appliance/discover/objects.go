@@ -44,7 +44,7 @@ func (o *objects) complete() bool {
 	return o.listed[pathServices] && o.listed[pathSlices] && o.listed[pathLeases]
 }
 
-// keep notes a slice as it is stored, unless a newer version is known.
+// keep records a slice as it is stored, unless a newer version is known.
 func (o *objects) keep(s storedSlice) {
 	key := s.Namespace + "/" + s.Service
 	if o.slices[key] == nil {
@@ -55,7 +55,7 @@ func (o *objects) keep(s storedSlice) {
 	}
 }
 
-// forget notes that a slice is removed, by this version of it.
+// forget records that a slice is removed, by this version of it.
 func (o *objects) forget(s storedSlice) {
 	key := s.Namespace + "/" + s.Service
 	if o.slices[key][s.Name].revision <= s.revision {
@@ -141,7 +141,7 @@ func keeps(o object.Object) bool {
 	return !is || annotation.HasSources(svc.Metadata.Annotations)
 }
 
-// send hands an event to the goroutine that decides; false: ctx is done.
+// send passes an event to the goroutine that decides. It returns false if ctx is done.
 func (d *discovery) send(ctx context.Context, e seen) bool {
 	select {
 	case d.events <- e:
@@ -218,7 +218,7 @@ func (p *pauses) longer() time.Duration {
 	return jitter(p.last)
 }
 
-// wait waits for the next pause; false: ctx is done.
+// wait waits for the next pause. It returns false if ctx is done.
 func (p *pauses) wait(ctx context.Context) bool {
 	return remote.Sleep(ctx, p.longer()) == nil
 }

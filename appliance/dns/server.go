@@ -350,7 +350,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf is what connections are counted by; the zero Prefix for an address of another kind.
+// clientOf returns what connections are counted by; the zero Prefix for an address of another kind.
 func clientOf(remote net.Addr) netip.Prefix {
 	client, _ := addressOf(remote)
 	if !client.IsValid() {

@@ -174,7 +174,7 @@ func (c *Controller) Problems() []Problem {
 	return slices.Compact(all)
 }
 
-// note keeps a problem under a key; nil: there is none.
+// note keeps a problem under a key, nil if there is none.
 func (c *Controller) note(key string, problem *Problem) {
 	if problem == nil {
 		delete(c.problems, key)
@@ -197,7 +197,7 @@ func (w *work) services() []string {
 	return slices.Compact(keys)
 }
 
-// seePod notes a Pod and which Services have to look at it.
+// seePod records a Pod and which Services have to look at it.
 func (c *Controller) seePod(w *work, key string) {
 	now, before := w.objs.Pod(key), c.pods[key]
 	var services []string
@@ -225,7 +225,7 @@ func (c *Controller) seePod(w *work, key string) {
 	}
 }
 
-// member notes whether a Pod is an endpoint of a Service.
+// member records whether a Pod is an endpoint of a Service.
 func (c *Controller) member(podKey, service string, is bool) {
 	p := c.pods[podKey]
 	if p == nil {
@@ -270,7 +270,7 @@ type group struct {
 	weight, priority string
 }
 
-// shareOf are the weight and priority that an object's annotations give to its endpoints.
+// shareOf returns the weight and priority that an object's annotations give to its endpoints.
 func (g group) shareOf(meta *object.ObjectMeta) group {
 	g.weight, g.priority = meta.Annotations[object.AnnotationWeight], meta.Annotations[object.AnnotationPriority]
 	return g
@@ -302,7 +302,7 @@ func sortPorts(ports []object.EndpointPort) {
 	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(object.Deref(a.Name), object.Deref(b.Name)) })
 }
 
-// portsOf are the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
+// portsOf returns the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
 func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort, lacking []string) {
 	ports = make([]object.EndpointPort, 0, len(svc.Spec.Ports))
 	for i := range svc.Spec.Ports {
@@ -318,7 +318,7 @@ func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort,
 	return ports, lacking
 }
 
-// endpointOf is a Pod as an endpoint of a Service, but for its address.
+// endpointOf returns the endpoint of a Service for a Pod, without its addresses.
 func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.Pod) object.Endpoint {
 	serving, terminating := pod.Ready(), pod.Terminating()
 	ready := svc.Spec.PublishNotReadyAddresses || serving && !terminating
@@ -349,7 +349,7 @@ func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.P
 	return endpoint
 }
 
-// hintsOf are the clients that an endpoint is for: those of its own zone, and with
+// hintsOf returns the clients that an endpoint is for: those of its own zone, and with
 // PreferSameNode those of its own node first.
 func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHints {
 	var hints object.EndpointHints
@@ -400,7 +400,7 @@ func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod
 	return places, lacking, problem
 }
 
-// noteService notes the problem of a Service as a whole.
+// noteService records the problem of a Service as a whole.
 func (c *Controller) noteService(s *service) {
 	var nobody, unused, lacking *Problem
 	if s.managedBy == managedBySelector {
@@ -482,7 +482,7 @@ func (x *addressIndex) keys(addr netip.Addr) []string {
 // resolve.
 const annotationHostAddress = "svcctl.io/allow-host-address"
 
-// vipsOf are the addresses that clients find a Service at. Those of a host are where
+// vipsOf returns the addresses that clients find a Service at. Those of a host are where
 // Pods may be, too.
 func vipsOf(svc *object.Service) []netip.Addr {
 	if svc == nil || svc.Spec.Type == object.TypeExternalName || svc.Headless() {
@@ -534,7 +534,7 @@ func (c *Controller) refusal(addr netip.Addr) string {
 	return ""
 }
 
-// shared are the problems of addresses that several Pods have: one for each address, of
+// shared returns the problems of addresses that several Pods have: one for each address, of
 // the Pod that comes second. Pods in the network of their host share its address rightly.
 func (c *Controller) shared() []Problem {
 	var all []Problem

@@ -91,7 +91,7 @@ func (l *layout) adopt(o *object.EndpointSlice) {
 	}
 }
 
-// in is the slice that an endpoint is in.
+// in returns the slice that an endpoint is in.
 func (l *layout) in(id string, family int) *slice {
 	if places := l.places[id]; places != nil {
 		return places[family]
@@ -99,7 +99,7 @@ func (l *layout) in(id string, family int) *slice {
 	return nil
 }
 
-// place notes the slice that an endpoint is in; nil: none.
+// place records the slice that an endpoint is in; nil: none.
 func (l *layout) place(id string, family int, s *slice) {
 	places := l.places[id]
 	if places == nil {
@@ -177,7 +177,7 @@ func (l *layout) fill(s *slice, arrivals []arrival) []arrival {
 	return arrivals[n:]
 }
 
-// changing are the slices of a group that change anyway, the fullest first.
+// changing returns the slices of a group that change anyway, the fullest first.
 func (l *layout) changing(g group) []*slice {
 	var found []*slice
 	for _, s := range l.slices {
@@ -189,7 +189,7 @@ func (l *layout) changing(g group) []*slice {
 	return found
 }
 
-// roomy is the fullest slice of a group that has room for n more endpoints.
+// roomy returns the fullest slice of a group that has room for n more endpoints.
 func (l *layout) roomy(g group, n int) *slice {
 	var best *slice
 	for _, s := range l.slices {
@@ -269,7 +269,7 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// endpointsObject is the Endpoints object of a Service with a selector: what its slices
+// endpointsObject returns the Endpoints object of a Service with a selector: what its slices
 // of the first family say, as far as an Endpoints object can: 1,000 addresses, the ready
 // ones first.
 func (s *service) endpointsObject() *object.Endpoints {
@@ -306,7 +306,7 @@ func (s *service) endpointsObject() *object.Endpoints {
 	return o
 }
 
-// primarySlices are the slices that the Endpoints object is made of, by their ports and
+// primarySlices returns the slices that the Endpoints object is made of, by their ports and
 // name. Pods that have none of the Service's ports are in no Endpoints object.
 func (s *service) primarySlices() []*slice {
 	var parts []*slice

@@ -15,8 +15,8 @@ const (
 	// is expected again for a while: if few arrivals were expected, a burst would go to the one
 	// endpoint that is least busy.
 	halved = 10
-	// most is the largest share of slots of one endpoint among several, if its weight gives it
-	// no more. The number of those at other endpoints shows how many come.
+	// most is the largest share of the slots that one endpoint gets among several, unless its weight gives it
+	// more: the total rate of arrivals is estimated from those at the other endpoints.
 	most = 7.0 / 8
 	// doubt is the number of missing connections at an endpoint from which it counts as refusing:
 	// an endpoint that resets its clients never has an entry.
@@ -163,7 +163,7 @@ func (p *Pool) isEven(began float64) bool {
 	return off <= began/2 && !slices.ContainsFunc(p.members, func(m *member) bool { return m.refuses })
 }
 
-// fill gives how many connections each endpoint is to get of those that come within some seconds; nil when
+// fill returns how many connections each endpoint is to get of those that come within some seconds; nil when
 // none has a use for any.
 func (p *Pool) fill(seconds, coming float64) []float64 {
 	stay := make([]float64, len(p.members)) // of those that are open, how many live on
@@ -343,10 +343,10 @@ const (
 // steps is in how many steps a share grows, unless that would be more than one a second.
 const steps = 50
 
-// Step is the time between two steps of a slow start.
+// Step returns the time between two steps of a slow start.
 func Step(over time.Duration) time.Duration { return max(time.Second, over/steps) }
 
-// Ramp is the share of its weight, in thousandths, that an endpoint of an age has whose slow start takes
+// Ramp returns the share of its weight, in thousandths, that an endpoint of an age has whose slow start takes
 // so long: the age's share of that time in whole steps, and Least at least.
 func Ramp(age, over time.Duration) uint32 {
 	if over <= 0 || age >= over {

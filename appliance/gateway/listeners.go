@@ -51,7 +51,7 @@ func layer4(protocol string) string {
 	return ""
 }
 
-// kindsOf are the kinds of routes of a protocol.
+// kindsOf returns the kinds of routes of a protocol.
 func kindsOf(protocol string) []string {
 	switch protocol {
 	case object.ProtocolTCP, ProtocolSCTP:
@@ -229,7 +229,7 @@ func (l *listener) meet(other *listener) {
 	}
 }
 
-// conflictWith returns why two listeners of one port are not distinct; "": they are.
+// conflictWith returns why two listeners of one port are not distinct, "" if they are.
 func (l *listener) conflictWith(other *listener) (reason, why string) {
 	by := other.String()
 	switch {
@@ -244,7 +244,7 @@ func (l *listener) conflictWith(other *listener) (reason, why string) {
 	return "ProtocolConflict", fmt.Sprintf("%s has port %d with protocol %s: one port cannot serve both", by, l.spec.Port, other.spec.Protocol)
 }
 
-// intersect returns the names that both of two hostnames match, "" standing for any; false: there are none.
+// intersect returns the names that both of two hostnames match, "" standing for any, false if there are none.
 func intersect(a, b string) (string, bool) {
 	switch {
 	case a == "" || a == b:

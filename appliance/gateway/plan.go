@@ -36,7 +36,7 @@ type Objects interface {
 	Grants(namespace string) []*object.ReferenceGrant
 	// IsGenerated reports whether an object is there and was generated of a Gateway.
 	IsGenerated(ref object.Ref) bool
-	// Trouble returns the problems of a generated Service; nil: it is served as it is stored.
+	// Trouble returns the problems of a generated Service, nil if it is served as it is stored.
 	Trouble(key string) []Trouble
 }
 
@@ -110,7 +110,7 @@ func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	return p.out
 }
 
-// note notes that the plan depends on an object.
+// note records that the plan depends on an object.
 func (p *plan) note(ref object.Ref) { p.refs[ref] = struct{}{} }
 
 // get returns an object, on which the plan depends from then on.
@@ -274,7 +274,7 @@ func (p *plan) generate() {
 	}
 }
 
-// firstOf returns the oldest route of the port of a listener that serves; nil: it has none.
+// firstOf returns the oldest route of the port of a listener that serves, nil if it has none.
 func (p *plan) firstOf(of *listener) (first *route) {
 	for _, l := range p.listeners {
 		if l.serves() && l.port == of.port && len(l.attached) > 0 {
@@ -307,7 +307,7 @@ func (p *plan) service(name, kind string) *object.Service {
 	return svc
 }
 
-// meta is the metadata of a generated object.
+// meta returns the metadata of a generated object.
 func (p *plan) meta(name string) object.ObjectMeta {
 	gw, yes := p.gateway, true
 	meta := object.ObjectMeta{
@@ -409,7 +409,7 @@ func (l *listener) isFor(a *attachment, name string) bool {
 	return best == a
 }
 
-// serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
+// serverName returns a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
 func serverName(hostname string) string {
 	if strings.HasPrefix(hostname, "*.") {
 		return "*" + hostname
@@ -465,7 +465,7 @@ func (p *plan) certificate(ref object.Ref) string {
 	return name
 }
 
-// describe notes what a generated object is of; a nil route is none.
+// describe records what a generated object is of; a nil route is none.
 func describe(annotations map[string]string, l *listener, r *route) {
 	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
 	if r != nil {
@@ -510,7 +510,7 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 	}
 }
 
-// portOf returns the port of a slice that a Service port leads to; nil: the slice has none.
+// portOf returns the port of a slice that a Service port leads to, nil if the slice has none.
 func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointPort {
 	for i := range s.Ports {
 		p := &s.Ports[i]

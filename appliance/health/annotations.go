@@ -28,7 +28,7 @@ const (
 
 // Plan holds the health checks of a Service.
 type Plan struct {
-	// Ports has a Spec for each of spec.ports; nil: the port is not checked.
+	// Ports has a Spec for each of spec.ports, nil if the port is not checked.
 	Ports []*Spec
 	// MinHealthy is the percentage of the endpoints that has to be up: with fewer, all are used.
 	MinHealthy int
@@ -252,7 +252,7 @@ func (k Kind) protocol() string {
 	return object.ProtocolTCP
 }
 
-// Out are the addresses that the annotation AnnotationOut takes out.
+// Out returns the addresses that the annotation AnnotationOut takes out.
 func Out(svc *object.Service) (map[netip.Addr]bool, *Refusal) {
 	text, has := svc.Metadata.Annotations[AnnotationOut]
 	if !has {

@@ -36,7 +36,7 @@ func Unasked(svc *object.Service) *Plan {
 	return plan
 }
 
-// Probes are the readiness probes of the containers of a Pod; all have to pass. When one is refused
+// Probes returns the readiness probes of the containers of a Pod; all have to pass. When one is refused
 // there are none: a Pod is checked as written, or not at all.
 func Probes(pod *object.Pod) (probes []Probe, refused []Refusal) {
 	for field, container := range pod.Running() {
@@ -115,7 +115,7 @@ func (r *probeReader) seconds(name string, n int32, most time.Duration) time.Dur
 	return d
 }
 
-// port is the number of a port, which may be that of a port of the container by its name.
+// port returns the number of a port, which may be that of a port of the container by its name.
 func (r *probeReader) port(name string, port object.IntOrString) uint16 {
 	number := port.Int
 	if port.IsString {
@@ -199,7 +199,7 @@ type Dead struct {
 	Since time.Time
 }
 
-// DeadOf is the Dead of a verdict that is Down.
+// DeadOf returns the Dead of a verdict that is Down.
 func DeadOf(v Verdict) Dead {
 	return Dead{Refuses: v.Why == "connection refused", Why: v.Why, Since: v.Since}
 }
@@ -352,24 +352,24 @@ func (m *Machine) enter(s State, now time.Duration) {
 	}
 }
 
-// within is d, or the interval if that is shorter.
+// within returns d, or the interval if that is shorter.
 func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.Interval) }
 
-// State is the state now.
+// State returns the state now.
 func (m *Machine) State() State { return m.state }
 
 // Assumed reports that the Target began as up, as it was before this process, and did not pass
-// since: nothing is known of it but its failures, if any.
+// since: only its failures, if any, are known.
 func (m *Machine) Assumed() bool { return m.assumed }
 
-// InTransition reports that the last result spoke against the state. The next probe then leaves
+// InTransition reports that the last result contradicted the state. The next probe then leaves
 // from an ephemeral port: a reset that got lost may have left the fixed one half open at the
 // server, which would fail again for no other reason.
 func (m *Machine) InTransition() bool {
 	return m.state == Up && m.failures > 0 || m.state == Down && m.passes > 0 || m.state == New && m.failures > 0
 }
 
-// Verdict is the state with why. epoch is the moment that the times of Observe count from.
+// Verdict returns the state with why. epoch is the moment that the times of Observe count from.
 func (m *Machine) Verdict(epoch time.Time) Verdict {
 	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Why: m.why, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {

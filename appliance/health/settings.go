@@ -258,7 +258,7 @@ const (
 
 var kindNames = [...]string{"", TCP: "tcp", TLS: "tls", HTTP: "http", HTTPS: "https", GRPC: "grpc", DNS: "dns", UDP: "udp", ICMP: "icmp"}
 
-// String is the kind as users write it.
+// String returns the kind as users write it.
 func (k Kind) String() string { return kindNames[k] }
 
 // Check is one kind of health check with its parameters and thresholds. It is comparable:
@@ -303,7 +303,7 @@ const (
 
 var stateNames = [...]string{New: "new", Up: "up", Down: "down"}
 
-// String is the state as users see it.
+// String returns the state as users see it.
 func (s State) String() string { return stateNames[s] }
 
 // Outcome classifies the end of one probe.
@@ -319,7 +319,7 @@ const (
 
 var outcomeNames = [...]string{Pass: "pass", Refused: "refused", Silent: "silent", Void: "void"}
 
-// String is the outcome as metrics have it.
+// String returns the name of the outcome in metrics.
 func (o Outcome) String() string { return outcomeNames[o] }
 
 // Result describes the end of one probe.
@@ -330,17 +330,17 @@ type Result struct {
 	Took time.Duration
 }
 
-// Verdict is the state of a Target, with why.
+// Verdict is the state of a Target, with its reason.
 type Verdict struct {
 	State State
 	// Assumed reports that the Target began as up and did not pass since.
 	Assumed bool
-	// Since is the begin of the state; zero when it began before this process.
+	// Since is the time at which the state began; zero if that was before this process.
 	Since time.Time
 	Last  Result
 	// Why is the reason for which the Target is down. It differs from that of Last while only one failure had another reason.
 	Why string
-	// Asked reports that a probe was made since the process started, and NotMade is why the last one was not; "": it was.
+	// Asked reports that a probe was made since the process started, and NotMade is why the last one was not, "" if it was.
 	Asked   bool
 	NotMade string
 	// Failures and Passes count the last results in a row.
@@ -408,7 +408,7 @@ func ParseCheck(text string) (*Spec, error) {
 	return spec, nil
 }
 
-// quote is a text of an annotation in a message, of bounded length.
+// quote returns a text of an annotation in a message, of bounded length.
 func quote(text string) string {
 	const longest = 100
 	if len(text) > longest {

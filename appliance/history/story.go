@@ -136,13 +136,13 @@ func (t *Transition) IsAbout(namespace, name string) bool {
 	return (about || t.Kind == KindCondition) && is(service) || slices.ContainsFunc(t.Services, is)
 }
 
-// Endpoint is the address and port of an endpoint, without its check.
+// Endpoint returns the address and port of an endpoint, without its check.
 func (t *Transition) Endpoint() string {
 	at, _, _ := strings.Cut(t.What, " ")
 	return at
 }
 
-// severity is that of a problem, which its What begins with after the reason.
+// severity returns the severity of a problem, the second word of its What.
 func (t *Transition) severity() string {
 	_, rest, _ := strings.Cut(t.What, " ")
 	severity, _, _ := strings.Cut(rest, " ")
@@ -267,7 +267,7 @@ func (g *group) entry() Entry {
 	return e
 }
 
-// spanText is a time for people, roughly.
+// spanText returns a time for people, roughly.
 func spanText(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

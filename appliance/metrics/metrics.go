@@ -49,7 +49,7 @@ const (
 	resultFailed    = "failed"
 )
 
-// New is a Metrics with everything at zero; version is the program's.
+// New returns a Metrics with everything at zero; version is the program's.
 func New(version string) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), values: map[string]float64{},

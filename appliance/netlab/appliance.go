@@ -30,7 +30,7 @@ const (
 // Binary is the environment variable with the absolute path of the program to test. Without it, tests build it.
 const Binary = "SVCCTL_BINARY"
 
-// Build gives the path of the program to test. It compiles that of this module into a directory unless Binary is set.
+// Build returns the path of the program to test. It compiles that of this module into a directory unless Binary is set.
 func Build(dir string) (string, error) {
 	if path := os.Getenv(Binary); path != "" {
 		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
@@ -241,7 +241,7 @@ func (a *Appliance) Signal(s os.Signal) {
 	}
 }
 
-// PID is the process that was started last.
+// PID returns the process that was started last.
 func (a *Appliance) PID() int { return a.cmd.Process.Pid }
 
 // Ready reports whether svcctl said, since it was started last, that everything is
@@ -288,7 +288,7 @@ func (a *Appliance) Svcctl(verb string, args ...string) (stdout, stderr string, 
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// Get is the answer of the API to a GET, over the socket: for what tests ask again and again, as each start of a program costs.
+// Get returns the answer of the API to a GET, over the socket: for what tests ask again and again, as each start of a program costs.
 func (a *Appliance) Get(path string) ([]byte, error) {
 	a.t.Helper()
 	client := http.Client{Timeout: readyTimeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

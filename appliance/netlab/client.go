@@ -24,7 +24,7 @@ type Reply struct {
 	Client netip.AddrPort
 }
 
-// String is the line that servers send.
+// String returns the line that servers send.
 func (r Reply) String() string { return fmt.Sprintf("%s %s %s", r.Server, r.At, r.Client) }
 
 func parseReply(line string) (Reply, error) {
@@ -67,7 +67,7 @@ func Sized(bytes int) Option { return func(o *options) { o.size = bytes } }
 // maxDatagram is the largest question or answer, in bytes.
 const maxDatagram = 16 << 10
 
-// padded is a text with blanks behind it, which no reader of it minds.
+// padded returns a text with blanks behind it, which no reader of it minds.
 func padded(text string, size int) []byte {
 	return append([]byte(text), strings.Repeat(" ", max(0, size-len(text)))...)
 }
@@ -160,7 +160,7 @@ func internetChecksum(b []byte) uint16 { // RFC 1071; b has an even length
 	return ^uint16(sum)
 }
 
-// rawPort is a port for a socket without one, that the Host did not use lately: 20000
+// rawPort returns a port for a socket without one, that the Host did not use lately: 20000
 // to 29999, where neither kernels nor node ports take theirs from.
 func (h *Host) rawPort() uint16 { return uint16(20000 + h.rawPorts.Add(1)%10000) }
 

@@ -29,7 +29,7 @@ func (r Refusal) String() string { return refusalNames[r] }
 // Failure is why a question got no answer.
 type Failure struct {
 	Refusal Refusal
-	// Type and Code are of the ICMP error and From is who sent it, when Refusal is
+	// Type and Code are those of the ICMP error, and From is its sender, when Refusal is
 	// Unreachable (RFC 792, RFC 4443).
 	Type, Code uint8
 	From       netip.Addr

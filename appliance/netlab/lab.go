@@ -52,7 +52,7 @@ type Lab struct {
 	hosts  []*Host
 }
 
-// New is an empty Lab. It skips the test when this process may not make network
+// New returns an empty Lab. It skips the test when this process may not make network
 // namespaces (or fails it, see RequirePrivileged), and fails it when a program the
 // labs use is not installed.
 func New(t testing.TB) *Lab {
@@ -96,7 +96,7 @@ func (l *Lab) firstHost() *Host {
 	return h
 }
 
-// Host is a new machine with nothing but a loopback interface that is up.
+// Host returns a new machine with nothing but a loopback interface that is up.
 func (l *Lab) Host(name string) *Host {
 	l.t.Helper()
 	h, err := newHost(name)
@@ -120,7 +120,7 @@ func (l *Lab) add(h *Host) {
 	}
 }
 
-// Router is a Host that forwards, answers every refusal at once (the kernel limits
+// Router returns a Host that forwards, answers every refusal at once (the kernel limits
 // the rate of ICMP errors to each destination, RFC 1812 section 4.3.2.8, which would
 // make refusals look like silence) and takes asymmetric paths.
 func (l *Lab) Router(name string) *Host {

@@ -173,7 +173,7 @@ func (s *Server) answerUDP(c *net.UDPConn, port uint16) {
 	}
 }
 
-// destinationOf is the address a datagram was sent to, and the control message that
+// destinationOf returns the address that a datagram was sent to, and the control message that
 // has the answer sent from there.
 func destinationOf(oob []byte) (netip.Addr, []byte) {
 	messages, err := unix.ParseSocketControlMessage(oob)

@@ -56,7 +56,7 @@ func NewStandard(t testing.TB) *Standard {
 	return s
 }
 
-// For is the same network for a subtest: what fails on its hosts fails the subtest.
+// For returns the same network for a subtest: what fails on its hosts fails the subtest.
 func (s *Standard) For(t testing.TB) *Standard {
 	view := *s
 	for _, host := range []**Host{
@@ -67,7 +67,7 @@ func (s *Standard) For(t testing.TB) *Standard {
 	return &view
 }
 
-// Endpoints are the hosts that serve.
+// Endpoints returns the hosts that serve.
 func (s *Standard) Endpoints() []*Host { return []*Host{s.L1, s.L2, s.R1, s.R2} }
 
 func (s *Standard) link() {

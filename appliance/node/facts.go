@@ -79,7 +79,7 @@ func (f *Facts) BridgeOf(addr netip.Addr) string {
 	return name
 }
 
-// Read gives the facts of the network namespace of the calling thread.
+// Read returns the facts of the network namespace of the calling thread.
 func Read() (Facts, error) {
 	return try(read)
 }
@@ -271,7 +271,7 @@ func init() {
 	}
 }
 
-// open gives a handle of the network namespace of the calling thread, the calls of which end within limit. The library
+// open returns a handle of the network namespace of the calling thread, the calls of which end within limit. The library
 // sets none.
 func open() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -295,7 +295,7 @@ func Try[T any](call func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// try is Try with a handle that is open for it.
+// try opens a handle, calls Try with it, and closes it.
 func try[T any](call func(*netlink.Handle) (T, error)) (result T, err error) {
 	h, err := open()
 	if err != nil {
@@ -323,7 +323,7 @@ type Link struct {
 	Addresses []netip.Prefix
 }
 
-// WatchLinks is Watch for links, sorted by index.
+// WatchLinks watches the links as Watch does the facts; they are sorted by index.
 func WatchLinks(ctx context.Context, log *slog.Logger) (<-chan []Link, error) {
 	return watch(ctx, log, readLinks, func(a, b *[]Link) bool { return reflect.DeepEqual(*a, *b) })
 }

@@ -305,7 +305,7 @@ type shown struct {
 	at netip.AddrPort
 }
 
-// State is the health of the endpoints of a Service, or of all those of a namespace if name is
+// State returns the health of the endpoints of a Service, or of all those of a namespace if name is
 // empty, or of all if that is empty too. It may be called from any goroutine, and keeps the loop
 // waiting only while the Services are picked.
 func (h *Health) State(namespace, name string) []wire.EndpointHealth {
@@ -378,12 +378,12 @@ func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	return e
 }
 
-// checkedKey is what the history has of an endpoint that is checked.
+// checkedKey returns the key in the history of an endpoint that is checked.
 func checkedKey(c *resolve.Checked) history.Key {
 	return history.Key{Kind: history.KindEndpoint, Object: object.ServiceRef(c.Port.Service).String(), What: c.Endpoint.String() + " " + c.Text}
 }
 
-// deadKey is what the history has of an endpoint without a check, and stateDead its state when it accepts no connection.
+// deadKey returns the key in the history of an endpoint without a check; its state is stateDead when it accepts no connection.
 func deadKey(endpoint netip.AddrPort) history.Key {
 	return history.Key{Kind: history.KindEndpoint, What: endpoint.String()}
 }
@@ -400,7 +400,7 @@ func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v healt
 	}
 }
 
-// pastOf is the state that a Target had before this process.
+// pastOf returns the state that a Target had before this process.
 func pastOf(b *history.Book, k history.Key) health.Past {
 	switch t, known := b.Last(k); {
 	case !known:

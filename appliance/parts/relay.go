@@ -106,7 +106,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// Stats are the numbers of the relay.
+// Stats returns the numbers of the relay.
 func (r *Relay) Stats() relay.Stats { return r.relay.Stats() }
 
 // Meet implements reconcile.Answerer: listeners are opened before clients are redirected to them.
@@ -249,7 +249,7 @@ func (r *Relay) openLate() (waiting bool) {
 	return waiting
 }
 
-// returnRoutes is the state of resolve.NeedReturnRoutes.
+// returnRoutes returns the state of resolve.NeedReturnRoutes.
 func returnRoutes(f nft.Family) resolve.State {
 	switch delivered, err := node.DeliversForOthers(f == nft.IPv6); {
 	case err != nil:
@@ -296,7 +296,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 	}
 }
 
-// redirect gives the ports of a Service that the kernel redirects: one for each pool that clients
+// redirect returns the ports of a Service that the kernel redirects: one for each pool that clients
 // may be sent to.
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
@@ -352,7 +352,7 @@ func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	return pick
 }
 
-// weightsOf returns the weights of the endpoints of a pool, in their order; nil: all are alike.
+// weightsOf returns the weights of the endpoints of a pool, in their order, nil if all are alike.
 func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 	if p.Weights[pool] == nil {
 		return nil

@@ -23,7 +23,7 @@ type target struct {
 	hash     uint32
 
 	// asked is false beyond the most Targets, answered before the first answer, gone when no Service wants it
-	// any more. notMade is why the last probe was not made; "": it was.
+	// any more. notMade is why the last probe was not made, "" if it was.
 	asked, answered, gone bool
 	notMade               string
 
@@ -336,7 +336,7 @@ func demandOf(t *target) int64 {
 	return int64(units[t.check.Kind]) * 1e6 * int64(time.Second) / int64(max(t.check.Interval, tick))
 }
 
-// stretch is the factor that intervals take so that the work fits.
+// stretch returns the factor that intervals take so that the work fits.
 func (s *schedule) stretch() float64 {
 	return max(1, float64(s.demand)/1e6/(float64(s.limit.rate)*room))
 }
@@ -416,7 +416,7 @@ func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 	return !wait
 }
 
-// burst is the most units that begin at once: those of a tenth of a second.
+// burst returns the most units that begin at once: those of a tenth of a second.
 func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
 // expired lists the probes whose time is over.
@@ -522,7 +522,7 @@ func (q *queue) Pop() any {
 	return t
 }
 
-// remove takes a target out, if it is in a queue. It must be this one.
+// remove removes a target from its queue, which must be q. It does nothing if the target is in none.
 func (q *queue) remove(t *target) {
 	if t.timing.index >= 0 {
 		heap.Remove(q, t.timing.index)

@@ -177,7 +177,7 @@ func (c cache) Put(_ string, state *tls.ClientSessionState) {
 	c.known[c.key] = s
 }
 
-// handshake begins TLS on a connection. It returns the end of the server's certificate; nil: it sent none.
+// handshake begins TLS on a connection. It returns the end of the server's certificate, nil if it sent none.
 func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
 	secured := tls.Client(c, &tls.Config{
 		ServerName:         cmp.Or(t.check.Host, t.addr.Addr().String()), // an address is not sent (RFC 6066), but verified
@@ -265,7 +265,7 @@ func askGRPC(c *conn, t *target) health.Result {
 	return grpcResult(cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status")), body)
 }
 
-// grpcRequest is HealthCheckRequest{service: name}, with the prefix of a message: not compressed,
+// grpcRequest returns HealthCheckRequest{service: name}, with the prefix of a message: not compressed,
 // four bytes of length.
 func grpcRequest(name string) []byte {
 	var message []byte
@@ -384,7 +384,7 @@ func askDNS(c *conn, check *check) health.Result {
 
 // recipe has the common part of all probes of a check.
 type recipe struct {
-	// err is why the check cannot be made; nil: it can.
+	// err is why the check cannot be made, nil if it can.
 	err    error
 	status []span // of passing status codes
 	// before and after are the request of HTTP without the value of the header Host between them.

@@ -61,7 +61,7 @@ func (n *network) socket(p probe, kind int) (int, error) {
 	return connect(p.target, kind, 0)
 }
 
-// of is the fixed port of a target.
+// of returns the fixed port of a target.
 func (p Ports) of(hash uint32) uint16 {
 	return p.First + uint16(mix(hash)%(uint32(p.Last)-uint32(p.First)+1))
 }
@@ -124,7 +124,7 @@ var own = []error{
 	unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAFNOSUPPORT, unix.ENOSPC, unix.EINVAL,
 }
 
-// refusal is the Result of an error of the kernel before the server has said anything.
+// refusal returns the Result of an error of the kernel before the server has said anything.
 func refusal(err error) health.Result {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return failed(health.Void, "not asked: this host had no time for it before the timeout")
@@ -144,7 +144,7 @@ func refusal(err error) health.Result {
 	return failed(health.Refused, errno.Error())
 }
 
-// broken is the Result of an error in a conversation. what the server has not sent is missing.
+// broken returns the Result of an error in a conversation. what the server has not sent is missing.
 // Only the kind of the error is reported: its text may have bytes of the server.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
@@ -231,7 +231,7 @@ func (p *pings) ask(t *target, deadline time.Time) health.Result {
 	return health.Result{}
 }
 
-// of is the pinger of an address's family, made when it is first needed.
+// of returns the pinger of an address's family, made when it is first needed.
 func (p *pings) of(addr netip.Addr) (*pinger, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -153,7 +153,7 @@ func (a *applier) commit(tr nft.Transition, done *committed) error {
 	return nil
 }
 
-// sweep forgets the clients that packets under way during the commit may have put back.
+// sweep deletes the affinity of clients that packets under way during the commit may have added again.
 func (a *applier) sweep(forget []nft.ForgetData) error {
 	for _, f := range forget {
 		generation, err := a.kernel.Forget(f, a.generation)
@@ -280,7 +280,7 @@ type rejected struct {
 	err error // why; nil while that is being found out
 }
 
-// problem is shown in the status.
+// problem returns the problem for the status.
 func (l *rejected) problem(ref object.Ref) resolve.Problem {
 	kept := "its last version that the kernel took stays in force"
 	if len(l.Ports) == 0 {
@@ -312,7 +312,7 @@ func (q *quarantine) granted(svc *Service) {
 	q.now[svc.Key] = svc
 }
 
-// portsOf are the ports of a Service as planned.
+// portsOf returns the ports of a Service as planned.
 func (q *quarantine) portsOf(key string) []nft.ServicePort {
 	if svc := q.now[key]; svc != nil {
 		return svc.Ports
@@ -320,10 +320,10 @@ func (q *quarantine) portsOf(key string) []nft.ServicePort {
 	return nil
 }
 
-// settled notes that all plans are in the kernel.
+// settled records that all plans are in the kernel.
 func (q *quarantine) settled() { q.applied = map[string]*Service{} }
 
-// due are the Services that were left out and are to be tried again now.
+// due returns the Services that were left out and are to be tried again now.
 func (q *quarantine) due(now time.Time) []string {
 	if len(q.left) == 0 {
 		q.wait = 0

@@ -172,7 +172,7 @@ func (b *RemovalGuard) place(file string) string {
 	return ""
 }
 
-// count decides upon what vanished from directories that are there, by its number.
+// count decides, by their number, on Services that vanished from directories that are available.
 func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
 	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= brake.Step })
 	recent := 0

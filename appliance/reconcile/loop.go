@@ -181,7 +181,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	}
 }
 
-// listening gives the programs that listen at ports that Services have or wait for.
+// listening returns the programs that listen at ports that Services have or wait for.
 func (l *Loop) listening() <-chan []listener {
 	if l.planner.occupied == nil || l.planner.occupied.watch == nil {
 		return nil
@@ -192,7 +192,7 @@ func (l *Loop) listening() <-chan []listener {
 // WatchPorts looks for such programs until ctx is done, beside the loop.
 func (l *Loop) WatchPorts(ctx context.Context) error { return l.planner.occupied.watch.run(ctx) }
 
-// take notes a newer snapshot.
+// take records a newer snapshot.
 func (l *Loop) take(s *watch.Snapshot) {
 	l.observed.snapshot, l.observed.unsynced = s, true
 	if l.observed.since.IsZero() {
@@ -242,7 +242,7 @@ func (l *Loop) step() {
 	l.publish(start, done, err)
 }
 
-// converge is one round of store, plan and commit.
+// converge runs one round of store, plan and commit.
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.progress()
 	var storeErr error

@@ -183,7 +183,7 @@ func newPodUsers() podUsers {
 	return podUsers{probed: map[string]bool{}, of: map[string][]string{}}
 }
 
-// set notes what a Service came to.
+// set records what a Service came to.
 func (u *podUsers) set(service string, out *resolve.Output) {
 	if out.Probed {
 		u.probed[service] = true
@@ -220,7 +220,7 @@ func (u *podUsers) note(service string) {
 	}
 }
 
-// affected are the Services that a change of these Pods makes a difference to.
+// affected returns the Services that a change of these Pods makes a difference to.
 func (u *podUsers) affected(objs Objects, pods []string) []string {
 	if len(pods) > 0 && u.by == nil {
 		u.by = map[namedPod][]string{}

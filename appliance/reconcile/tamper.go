@@ -65,7 +65,7 @@ func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 // mayHeal reports whether a heal is due.
 func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.due()) }
 
-// due returns the time of the next heal in a fight.
+// due returns the time of the next heal while another program changes the tables again and again (i.pause > 0).
 func (i *tamperGuard) due() time.Time {
 	if quiet := i.last.Add(fightQuiet); !i.hasty && quiet.Before(i.next) {
 		return quiet
@@ -73,7 +73,7 @@ func (i *tamperGuard) due() time.Time {
 	return i.next
 }
 
-// healed notes that everything is as it should be, and how long it was not. A reading
+// healed records that everything is as it should be, and how long it was not. A reading
 // that found nothing to mend is not counted as a heal.
 func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	if !i.since.IsZero() {
@@ -119,7 +119,7 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
-// problem returns the problem ForeignInterference during a fight; false: there is none.
+// problem returns the problem ForeignInterference during a fight, false if there is none.
 func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 	if i.pause == 0 {
 		return p, false
@@ -149,7 +149,7 @@ func (l *Loop) onForeignChange(c kernel.Change) bool {
 	return true
 }
 
-// healed notes that what a foreign program did is undone, if it is.
+// healed records that what a foreign program did is undone, if it is.
 func (l *Loop) healed(done committed) {
 	now := l.opts.Clock()
 	defer l.tamper.calm(now)

@@ -31,7 +31,7 @@ type declared struct {
 	strayed   bool                // the problems of strays may be others than at the last report
 }
 
-// set notes a Service, or that it is gone with slices left.
+// set records a Service that exists (there), or the slices that are left of one that does not.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
 	had := len(d.strays[key])
@@ -60,7 +60,7 @@ func (d *declared) set(key string, there, unchecked bool, slices []*object.Endpo
 // mostHints bounds the slices of unknown Services for which the nearest name is looked up.
 const mostHints = 20
 
-// strayProblems are the problems of slices whose Service is not there.
+// strayProblems returns the problems of slices whose Service is not there.
 func (d *declared) strayProblems(there func(key string) bool) (problems []resolve.Problem) {
 	if len(d.strays) == 0 {
 		return nil
@@ -271,15 +271,15 @@ func (c *Conditions) programmed(revision uint64, away bool) {
 	c.changed = make(chan struct{})
 }
 
-// Changed is closed when the conditions of Services may be others than at the call.
+// Changed returns a channel that is closed when the conditions of Services may differ from those at the call.
 func (c *Conditions) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-// Since returns the Services whose conditions changed after a turn, and the newest turn. known is false when too many
-// did: any of them may have.
+// Since returns the Services whose conditions changed after a turn, and the newest turn. known is false when the list does not go back
+// that far: any of them may have changed.
 func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -73,7 +73,7 @@ type WatchdogOptions struct {
 	// DataDir takes the goroutine dumps.
 	DataDir string
 	Log     *slog.Logger
-	// Every is the watchdog interval of systemd (WATCHDOG_USEC); 0: it has none.
+	// Every is the watchdog interval of systemd (WATCHDOG_USEC), 0 if it has none.
 	Every time.Duration
 	Tell  func()
 	// Exit ends the process.
@@ -88,7 +88,7 @@ func NewWatchdog(o WatchdogOptions) *Watchdog {
 	}
 }
 
-// progress notes that the loop gets on.
+// progress records that the loop gets on.
 func (w *Watchdog) progress() { w.moves.Add(1) }
 
 // Run watches until ctx is done, which is when the loop has ended.
@@ -184,7 +184,7 @@ type SlowCalls struct {
 	calls []string
 }
 
-// begin notes a call. The function that it gives is to be called at its end.
+// begin records a call. The function that it gives is to be called at its end.
 func (s *SlowCalls) begin(what string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

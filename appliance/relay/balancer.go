@@ -33,8 +33,8 @@ type balancer struct {
 	suspects map[netip.AddrPort]suspicion
 }
 
-// suspicion is about an endpoint that did not accept a connection: until a point in time it is tried after all others, and then
-// by one connection first.
+// suspicion is the state of an endpoint that did not accept a connection: until a point in time it is tried after all others, and then
+// with a single connection first.
 type suspicion struct {
 	until time.Time
 	lasts time.Duration

@@ -276,7 +276,7 @@ type Port struct {
 	IdleTimeout time.Duration
 	// Logged includes its clients in EndpointsOf.
 	Logged bool
-	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
+	// Front handles TLS and HTTP, nil if bytes are passed on as they are.
 	Front *Front
 	// Names has the endpoints by server name; clients without a server name get the port's own.
 	Names []Named
@@ -288,7 +288,7 @@ type Port struct {
 // Pick is the algorithm by which a new connection gets its endpoint.
 type Pick struct {
 	By Algorithm
-	// Weights has the weights of the endpoints, in their order; nil: all are alike.
+	// Weights has the weights of the endpoints, in their order, nil if all are alike.
 	Weights []uint16
 	// Refused is the part of new connections, from 0 to 1, that is refused.
 	Refused float64
@@ -359,13 +359,13 @@ const (
 type Front struct {
 	// TLS ends the TLS of clients; nil: they speak in the clear.
 	TLS *tls.Config
-	// BackendTLS begins TLS with endpoints; nil: they are spoken to in the clear.
+	// BackendTLS begins TLS with endpoints, nil if they are spoken to in the clear.
 	BackendTLS *tls.Config
 	// HTTP has requests passed on one by one, which name the client in their header. An endpoint takes
 	// ResponseTimeout at most to begin its answer.
 	HTTP            bool
 	ResponseTimeout time.Duration
-	// Hosts are the hosts whose requests are passed on; nil: all are.
+	// Hosts are the hosts whose requests are passed on, nil if all are.
 	Hosts []string
 	// HTTP2 has requests passed on over HTTP/2 without TLS.
 	HTTP2 bool

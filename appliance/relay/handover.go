@@ -165,8 +165,8 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected takes a client of a port that has no endpoint yet; from is zero when its PROXY header was not read yet. early was
-// read from it already.
+// unconnected adds a client without an endpoint yet to the state that is handed over. from is zero if its PROXY header has not been read; early
+// is what has been read from the client.
 func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -346,7 +346,7 @@ func (a *arriving) takeSocket(f *os.File) error {
 	return nil
 }
 
-// socket takes a listening socket; nil: there is none.
+// socket takes a listening socket, nil if there is none.
 func (a *arriving) socket(key socketKey) *os.File {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -383,7 +383,7 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 	return t
 }
 
-// relayedOf is a connection of the program before; nil: it ended meanwhile.
+// relayedOf returns a connection of the previous program, or nil if it ended meanwhile.
 func relayedOf(held HeldConnection, u *pump) *relayed {
 	client, endpoint := tcpOf(held.Client), tcpOf(held.Endpoint)
 	if client == nil || endpoint == nil {
@@ -403,7 +403,7 @@ func relayedOf(held HeldConnection, u *pump) *relayed {
 	return c
 }
 
-// tcpOf is the connection of a descriptor, which it closes; nil: it is none any more.
+// tcpOf returns the connection of a descriptor, which it closes, or nil if it is not one any more.
 func tcpOf(fd int) *net.TCPConn {
 	f := os.NewFile(uintptr(fd), "")
 	if f == nil {
@@ -447,10 +447,10 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	return t
 }
 
-// update replaces what a port leads to.
+// update replaces the destinations of a port.
 func (a *arriving) update(t *tcpPort, p Port) { t.update(p, a.portsNamed(t.serverNames(), p)) }
 
-// portsNamed gives the ports of the server names of p. Those that are there already keep their connections.
+// portsNamed returns the ports of the server names of p. Those in have keep their connections.
 func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpPort {
 	if len(p.Names) == 0 {
 		return nil
@@ -470,7 +470,7 @@ func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpP
 	return names
 }
 
-// flowsOf has a port of UDP go on with the clients that the program before had of it.
+// flowsOf adds the clients of a UDP port that the previous program handed over to l.
 func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	k := u.port.key()
 	a.mu.Lock()

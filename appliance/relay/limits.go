@@ -37,9 +37,9 @@ type limits struct {
 	logInterval time.Duration // between repetitions of a log line
 }
 
-// defaults are for the limit of open files. The times of UDP are a little shorter than those of
+// defaults returns the limits for the limit of open files. The times of UDP are a little shorter than those of
 // conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and nf_conntrack_udp_timeout_stream, 120 s, for
-// what lasts 2 s): what a flow leads to never outlives the entry that said so.
+// what lasts 2 s): a flow never outlives the conntrack entry of its client.
 func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
@@ -84,7 +84,7 @@ func (l *limits) descriptors(files uint64) {
 	l.udp.loopback = bounds{min(1024, all/24), min(8192, all/24)}
 }
 
-// openFiles is the limit of open files of this process (RLIMIT_NOFILE); large where it is unknown.
+// openFiles returns the limit of open files of this process (RLIMIT_NOFILE); large where it is unknown.
 func openFiles() uint64 {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -379,7 +379,7 @@ type ending struct {
 	is  *recentClient
 }
 
-// begin notes a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client
+// begin records a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client
 // is a new one, with an address that may have been another client's before.
 func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool) {
 	l.mu.Lock()
@@ -398,7 +398,7 @@ func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool)
 	}
 }
 
-// end notes that a connection of begin ended. It ignores one that was dropped.
+// end records that a connection of begin ended. It ignores one that was dropped.
 func (l *recentClients) end(k recentKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -421,7 +421,7 @@ func (l *recentClients) end(k recentKey) {
 	l.next = (l.next + 1) % maxRecent
 }
 
-// endpoints returns those that a client had, in the order in which it had them first; nil: it is not known.
+// endpoints returns those that a client had, in the order in which it had them first, nil if it is not known.
 func (l *recentClients) endpoints(k recentKey) []netip.AddrPort {
 	l.mu.Lock()
 	defer l.mu.Unlock()

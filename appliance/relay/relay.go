@@ -76,7 +76,7 @@ func (r *Relay) Stats() Stats {
 // Overloaded returns the ports that have refused clients in the last minute or two, sorted.
 func (r *Relay) Overloaded() []Overloaded { return r.overload.list() }
 
-// OverloadedChanged is signaled when Overloaded has changed.
+// OverloadedChanged returns a channel that has a value after Overloaded has changed.
 func (r *Relay) OverloadedChanged() <-chan struct{} { return r.overload.changed }
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
@@ -87,7 +87,7 @@ func (r *Relay) Set(ports []Port) { r.loopback.set(ports) }
 // time that Run opened and closed listeners: see Changed.
 func (r *Relay) Problems() []Problem { return r.loopback.listeners.Problems() }
 
-// Changed is signaled after Problems has changed.
+// Changed returns a channel that has a value after Problems has changed.
 func (r *Relay) Changed() <-chan struct{} { return r.loopback.listeners.Changed() }
 
 // Open opens a listener that the kernel may redirect clients to, unless it is open. Its clients wait
@@ -368,7 +368,7 @@ type pump struct {
 // pipe is one of pipe(2), empty while it is in the pump.
 type pipe struct{ r, w int }
 
-// pipe returns an empty pipe; nil: there are too many, or the system has none.
+// pipe returns an empty pipe, nil if there are too many, or the system has none.
 func (u *pump) pipe() *pipe {
 	select {
 	case p := <-u.pipes:

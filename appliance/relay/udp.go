@@ -66,7 +66,7 @@ type flow struct {
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
 // listenUDP opens a listener, whose clients wait until start. kept is the socket that the program before left open for
-// it; nil: there is none.
+// it, nil if there is none.
 func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
 	socket, err := udpSocket(at, kept)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	return &udpListener{shared: s, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
 }
 
-// udpSocket is one that listens: that of the program before, or a new one.
+// udpSocket returns a listening socket: that of the previous program, or a new one.
 func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 	if kept == nil {
 		return net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
@@ -201,7 +201,7 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) erro
 // errNoHops means that a datagram was dropped that has passed as many relays as it may.
 var errNoHops = errors.New("it came without a hop left")
 
-// refuseLoop notes a datagram that came without a hop left.
+// refuseLoop records a datagram that came without a hop left.
 func (l *udpListener) refuseLoop(client netip.AddrPort) error {
 	port, _, err := l.route(client)
 	if err != nil {

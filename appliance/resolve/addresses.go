@@ -170,7 +170,7 @@ type clients struct {
 	allow, deny []*nft.SourceSet
 	// nobody reports that a set is unknown: no client may connect.
 	nobody bool
-	// everywhere reports that all this holds on node ports and external IPs too.
+	// everywhere reports that these restrictions also apply to node ports and external IPs.
 	everywhere bool
 }
 
@@ -236,7 +236,7 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 	return sources, &nft.SourceSets{Allow: c.allow, Deny: c.deny}
 }
 
-// sourceRanges are the prefixes that the field, or else an annotation, lets in (readAnnotations).
+// sourceRanges returns the prefixes that the field, or else an annotation, lets in (readAnnotations).
 func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	for _, s := range r.sources {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // malformed ones are reported already
@@ -271,7 +271,7 @@ type setName struct {
 	deny             bool
 }
 
-// sourceSetNames are the sets that the annotations name, each once.
+// sourceSetNames returns the sets that the annotations name, each once.
 func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	for _, key := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
 		text, given := r.Service.Metadata.Annotations[key]

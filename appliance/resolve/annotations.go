@@ -314,7 +314,7 @@ func (r *resolver) clientConnections() uint32 {
 	return n
 }
 
-// connections reads an annotation with a number of connections; 0: there is none.
+// connections reads an annotation with a number of connections, 0 if there is none.
 func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
 	if !given {
@@ -396,7 +396,7 @@ const (
 	maxELBIdle = 4000 * time.Second // as AWS has it
 )
 
-// idleTimeout reads the annotations; 0: the host's timeouts apply.
+// idleTimeout reads the annotations, 0 if the host's timeouts apply.
 func (r *resolver) idleTimeout() time.Duration {
 	annotations := r.Service.Metadata.Annotations
 	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"

@@ -28,13 +28,13 @@ var Balances = map[string]nft.Balance{
 	object.BalanceLeastConnection: nft.LeastConnection,
 }
 
-// ParsedBalance is the algorithm of a value that was validated.
+// ParsedBalance returns the algorithm of a value that was validated.
 func ParsedBalance(value string) nft.Balance {
 	name, _ := object.ParseBalance(value)
 	return Balances[name]
 }
 
-// BalanceName is the name of an algorithm.
+// BalanceName returns the name of an algorithm.
 func BalanceName(b nft.Balance) string {
 	for name, is := range Balances {
 		if is == b {
@@ -207,7 +207,7 @@ func (e *endpoint) isBetter(than *endpoint) bool {
 	return e.weight > than.weight
 }
 
-// everywhere are the endpoints of the cluster pool.
+// everywhere returns the endpoints of the cluster pool.
 func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	near := func(*endpoint) bool { return true }
 	isReady := func(e *endpoint) bool { return e.state == ready }
@@ -221,7 +221,7 @@ func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining })
 }
 
-// onBox are the endpoints of the local pool.
+// onBox returns the endpoints of the local pool.
 func onBox(all []endpoint) []netip.AddrPort {
 	if picked := lowest(all, func(e *endpoint) bool { return e.state == ready && e.local }); len(picked) > 0 {
 		return picked
@@ -229,7 +229,7 @@ func onBox(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining && e.local })
 }
 
-// lowest are the usable endpoints of the lowest tier that has any.
+// lowest returns the usable endpoints of the lowest tier that has any.
 func lowest(all []endpoint, usable func(*endpoint) bool) []netip.AddrPort {
 	tier, some := lowestTier(all, usable)
 	if !some {
@@ -250,7 +250,7 @@ func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some b
 // takesNew reports whether an endpoint takes new connections while a tier has them all.
 func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
 
-// inTier are the endpoints that topology chooses from. Mostly that is all of them.
+// inTier returns the endpoints that topology chooses from. Mostly that is all of them.
 func inTier(all []endpoint, tier uint8) []endpoint {
 	out := func(e endpoint) bool { return !e.takesNew(tier) }
 	if !slices.ContainsFunc(all, out) {

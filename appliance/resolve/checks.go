@@ -347,7 +347,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 	r.cause(down)
 }
 
-// target gives the address and the check for an endpoint; false when its slice does not have the port.
+// target returns the address and the check for an endpoint; false when its slice does not have the port.
 func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
 	at := addr
 	switch {
@@ -476,7 +476,7 @@ func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
 	return used
 }
 
-// frontendAddrs are the addresses and ports at which clients reach a port; the zero Addr stands
+// frontendAddrs returns the addresses and ports at which clients reach a port; the zero Addr stands
 // for its node port.
 func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []netip.AddrPort {
 	v := r.vips.of(family)
@@ -492,7 +492,7 @@ func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []
 	return at
 }
 
-// reasonProbeRefused is of a readiness probe that is not followed.
+// reasonProbeRefused is the reason of the problem of a readiness probe that is not followed.
 const reasonProbeRefused = "ProbeRefused"
 
 // question is one check that an endpoint has to pass.
@@ -503,14 +503,14 @@ type question struct {
 
 // probes are the readiness probes of the Pods of one Service.
 type probes struct {
-	// unasked: only Pods without a readiness condition are probed.
+	// unasked is set when only Pods without a readiness condition are probed.
 	unasked bool
 	of      map[string][]health.Probe // by Pod
 	// refused are the Pods of each refusal.
 	refused map[health.Refusal][]string
 }
 
-// questions are the checks of an endpoint; none: it counts as its documents say.
+// questions returns the checks of an endpoint; none: it counts as its documents say.
 func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []question {
 	if spec.Probe {
 		var all []question
@@ -528,7 +528,7 @@ func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []questi
 	return []question{{target, spec.Text}}
 }
 
-// probesOf are the readiness probes of a Pod, if it is to be probed.
+// probesOf returns the readiness probes of a Pod, if it is to be probed.
 func (r *resolver) probesOf(name string) []health.Probe {
 	if name == "" || r.Pods == nil {
 		return nil

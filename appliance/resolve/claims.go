@@ -317,7 +317,7 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	return ""
 }
 
-// balancerBefore is another Service whose load balancer IP the address was before this Service
+// balancerBefore returns another Service whose load balancer IP the address was before this Service
 // named it as an external IP.
 func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant, asks bool) string {
 	list := c.balancers[fe.Addr]
@@ -372,7 +372,7 @@ func rangePlaceOf(p *nft.ServicePort, fe *nft.Frontend) rangePlace {
 	return rangePlace{fe.Addr, p.Family, p.Protocol}
 }
 
-// winners are the claims of a place that are granted.
+// winners returns the claims of a place that are granted: those that overlap none of another Service before them.
 func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 	for _, claim := range c.at[place] {
 		taken := func(other rangeClaim) bool { return other.service != claim.service && other.overlaps(claim) }
@@ -445,7 +445,7 @@ func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Fronte
 	return ""
 }
 
-// claimantOf is the claim of a Service to a range.
+// claimantOf returns the claim of a Service to a range.
 func (c *rangeClaims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
 	list := c.at[rangePlaceOf(p, fe)]
 	at := slices.IndexFunc(list, func(r rangeClaim) bool { return r.service == service && r.first == fe.Port && r.last == fe.Last })
@@ -502,7 +502,7 @@ func byChance(balance nft.Balance) bool {
 	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
 }
 
-// portRanges are the Service ports of the ranges that are served by the endpoints of a port. Those of a port whose endpoints are
+// portRanges returns the Service ports of the ranges that are served by the endpoints of a port. Those of a port whose endpoints are
 // shared, of the other family, have none: the kernel cannot translate to them.
 func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list []nft.ServicePort) {
 	ranges := slices.DeleteFunc(slices.Clone(r.ranges), func(pr object.PortRange) bool { return pr.Name != r.Service.Spec.Ports[index].Name })
@@ -565,7 +565,7 @@ func withoutPorts(p *nft.ServicePort) nft.ServicePort {
 	return behind
 }
 
-// addressesOf are the addresses of endpoints, each once, with port 0.
+// addressesOf returns the addresses of endpoints, each once, with port 0.
 func addressesOf(endpoints []netip.AddrPort) []netip.AddrPort {
 	list, seen := make([]netip.AddrPort, 0, len(endpoints)), make(map[netip.Addr]bool, len(endpoints))
 	for _, ap := range endpoints {

@@ -225,8 +225,8 @@ func Choose(is bool, yes, no string) string {
 	return no
 }
 
-// egressClaims are the sources of Services that have their address. One with several is that of the first by name, so that boxes
-// with the same objects agree.
+// egressClaims has the sources that leave with an address of a Service. A source of several Services belongs to the first by name, so that
+// boxes with the same objects agree.
 type egressClaims struct {
 	sources addressIndex
 	known   map[string]leaving // by Service

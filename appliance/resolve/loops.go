@@ -19,7 +19,7 @@ import (
 type loops struct {
 	vips     addressIndex // the Services that have an address
 	backends addressIndex // the Services that have an endpoint there
-	// hosts are the addresses of both kinds that were endpoints first: no Service has them.
+	// hosts are the addresses of both kinds that were endpoints first; no Service may use them.
 	hosts map[[16]byte]bool
 	known map[string]askedFor // by Service
 }
@@ -57,7 +57,7 @@ func (h *holders) without(service string) *holders {
 	return h
 }
 
-// of are the Services that have an address, sorted.
+// of returns the Services that have an address, sorted.
 func (x addressIndex) of(addr netip.Addr) []string {
 	switch h := x[addr.As16()]; {
 	case h == nil:
@@ -146,7 +146,7 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 	return false
 }
 
-// endpointOf is a Service with an endpoint at an address that no Service can have; "" when
+// endpointOf returns a Service with an endpoint at an address that no Service can have; "" when
 // Services can.
 func (l *loops) endpointOf(addr netip.Addr) string {
 	if !l.hosts[addr.As16()] {
@@ -173,7 +173,7 @@ func (x addressIndex) replace(changed []netip.Addr, service string, before, now 
 	return changed
 }
 
-// without are the addresses of one sorted list that are not in another.
+// without returns the addresses of one sorted list that are not in another.
 func without(list, other []netip.Addr) []netip.Addr {
 	if len(other) == 0 {
 		return list
@@ -190,7 +190,7 @@ type askedFor struct {
 	unready []netip.Addr
 }
 
-// of are the addresses of one kind, sorted.
+// of returns the addresses of one kind, sorted.
 func (a askedFor) of(kind nft.FrontendKind) []netip.Addr {
 	var addrs []netip.Addr
 	for i := range a.ports {
@@ -231,7 +231,7 @@ func (a askedFor) addresses() served {
 	return served{sortedOnce(s.vips), sortedOnce(s.backends)}
 }
 
-// endpointsOf are the endpoints of a port, in lists that mostly are one and the same.
+// endpointsOf returns the endpoints of a port, in lists that mostly are one and the same.
 func endpointsOf(p *nft.ServicePort) [][]netip.AddrPort {
 	lists := [][]netip.AddrPort{p.Serving}
 	for _, pool := range p.Pools {
@@ -247,7 +247,7 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// cut gives a Service's ports without the endpoints that lead back to the box, and a
+// cut returns a Service's ports without the endpoints that lead back to the box, and a
 // problem for each of those addresses. The ports given are not changed.
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
@@ -302,7 +302,7 @@ type hostPorts struct {
 	owned     map[claimed]map[netip.Addr]bool // the addresses of the host that a port is asked for at, by node port
 }
 
-// asNodePort is the node port that has the place of a frontend.
+// asNodePort returns the node port that has the place of a frontend.
 func (c claimed) asNodePort() claimed {
 	c.addr = netip.Addr{}
 	return c
@@ -337,7 +337,7 @@ func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 	return slices.Compact(affected)
 }
 
-// own notes whether a frontend at an address of the host is asked for.
+// own records whether a frontend at an address of the host is asked for.
 func (c *Claims) own(key claimed) {
 	place := key.asNodePort()
 	if slices.ContainsFunc(c.byFrontend[key], func(w claimant) bool { return w.host }) {
@@ -356,7 +356,7 @@ func (c *Claims) own(key claimed) {
 	}
 }
 
-// setHost notes the claims of a Service at addresses of the host and of node ports, of which keys are those that it has now. It
+// setHost records the claims of a Service at addresses of the host and of node ports, of which keys are those that it has now. It
 // returns the Services that may gain or lose a frontend or an endpoint by what changed.
 func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claimed) (affected []string) {
 	for _, key := range keys {
@@ -374,7 +374,7 @@ func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claime
 	return affected
 }
 
-// changed notes that a Service claims a frontend in another way than before; the zero claimant: not at all.
+// changed records that a Service claims a frontend in another way than before; the zero claimant: not at all.
 func (c *Claims) changed(key claimed, was, now claimant) (affected []string) {
 	nodePort := !key.addr.IsValid()
 	if !nodePort && !was.host && !now.host {
@@ -403,7 +403,7 @@ func (c *Claims) relayedTo(addr netip.Addr) []string {
 	})
 }
 
-// rivals are the Services that ask for what excludes a frontend: the node port of its number, or the same port at an address
+// rivals returns the Services that ask for what excludes a frontend: the node port of its number, or the same port at an address
 // of the host.
 func (c *Claims) rivals(key claimed) (services []string) {
 	add := func(list []claimant) {
@@ -453,7 +453,7 @@ func (c *Claims) rival(service string, key claimed) (owner, what string) {
 // ReasonRelayLoop is the Reason of a Problem about an endpoint of a relayed port that leads to a relay.
 const ReasonRelayLoop = "RelayLoop"
 
-// relayedAt returns the Service whose relayed frontend is at an endpoint, and that frontend in words; "": there is none.
+// relayedAt returns the Service whose relayed frontend is at an endpoint, and that frontend in words, "" if there is none.
 func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, what string) {
 	key := claimed{endpoint.Addr(), p.Family, p.Protocol, endpoint.Port()}
 	if list := c.byFrontend[key]; len(list) > 0 && list[0].host && list[0].relayed {
@@ -465,7 +465,7 @@ func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, 
 	return "", ""
 }
 
-// cutRelayed gives a Service's ports without the endpoints by which the relay would connect to itself, and a problem for
+// cutRelayed returns a Service's ports without the endpoints by which the relay would connect to itself, and a problem for
 // each. The ports given are not changed.
 func (c *Claims) cutRelayed(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem

@@ -51,9 +51,9 @@ type State struct {
 	Missing bool
 	// Wrong is the problem with it, with the next step; "": none.
 	Wrong string
-	// Soon is the warning that a certificate expires soon, with the next step; "": it does not.
+	// Soon is the warning that a certificate expires soon, with the next step, "" if it does not.
 	Soon string
-	// Set is the content of a source set; nil: it was never read.
+	// Set is the content of a source set, nil if it was never read.
 	Set *nft.SourceSet
 }
 

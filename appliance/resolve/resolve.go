@@ -76,7 +76,7 @@ type Networks struct {
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
-	// Pods has the Pods, for their readiness probes; nil: they are left out of account.
+	// Pods has the Pods, for their readiness probes, nil if they are left out of account.
 	Pods Pods
 	// Observed has the states of what the Service needs, as far as they were asked for (Output.Demand).
 	Observed Observed
@@ -132,9 +132,9 @@ type Settings struct {
 	EndpointConnections uint32
 	// Drain is the policy for connections to an endpoint that is gone.
 	Drain Drain
-	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
+	// SlowStart is the time until a new endpoint has its whole weight, 0 if it has it at once.
 	SlowStart time.Duration
-	// Relay has the listeners of relayed ports; nil: there are none.
+	// Relay has the listeners of relayed ports, nil if there are none.
 	Relay *Relay
 }
 
@@ -162,7 +162,7 @@ type LocalEndpoints struct {
 	Count int // ready ones that are up, by address: several ports do not count twice
 }
 
-// PortOf returns the health-check node port; 0: there is none.
+// PortOf returns the health-check node port, 0 if there is none.
 func (e *LocalEndpoints) PortOf() uint16 {
 	if e == nil {
 		return 0
@@ -365,7 +365,7 @@ func (r *resolver) portID(port *object.ServicePort) string {
 	return PortID(r.ref.Key(), port.Name)
 }
 
-// PortID is nft.ServicePort.ID of a port by its name, "" for the only one.
+// PortID returns nft.ServicePort.ID of a port by its name, "" for the only one.
 func PortID(service, port string) string {
 	if port == "" {
 		return service

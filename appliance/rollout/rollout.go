@@ -348,7 +348,7 @@ func find(boxes []Box, name string) *Box {
 	return &Box{Name: name}
 }
 
-// known are the problems of a box that are no news.
+// known returns the problems of a box that are no news.
 func (b *Box) known() []string {
 	ids := make([]string, len(b.Problems))
 	for i := range b.Problems {
@@ -357,7 +357,7 @@ func (b *Box) known() []string {
 	return ids
 }
 
-// trouble is why a rollout stops at a box; "" when it does not.
+// trouble returns why a rollout stops at a box; "" when it does not.
 func (b *Box) trouble(known []string, concerns func(object string) bool) string {
 	switch {
 	case !b.Present:

@@ -38,7 +38,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// life is one process of the appliance. It has more than 15 fields: what a process is made of, each with its way in.
+// life is one process of the appliance. It has more than 15 fields: the components of the process, and the channels into them.
 type life struct {
 	dead, broken atomic.Bool // killed; the disk failed for good
 	ctx          context.Context
@@ -182,7 +182,7 @@ const (
 	fateHalf = "half" // the client breaks off in the middle of its body
 )
 
-// request is one of a client. A status of 0 is one without an answer.
+// request makes a request of a client. A status of 0 means that there was no answer.
 func (b *box) request(method, path, body, fate string) (status int, text string) {
 	if b.life.dead.Load() {
 		return 0, ""

@@ -446,7 +446,7 @@ func (l *link) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ ...grp
 	return resp, err
 }
 
-// Put is a transaction of one.
+// Put runs a transaction of one operation.
 func (l *link) Put(ctx context.Context, r *etcdserverpb.PutRequest, opts ...grpc.CallOption) (*etcdserverpb.PutResponse, error) {
 	resp, err := l.Txn(ctx, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: r}}}}, opts...)
 	if err != nil {
@@ -455,7 +455,7 @@ func (l *link) Put(ctx context.Context, r *etcdserverpb.PutRequest, opts ...grpc
 	return &etcdserverpb.PutResponse{Header: resp.Header}, nil
 }
 
-// DeleteRange is a transaction of one.
+// DeleteRange runs a transaction of one operation.
 func (l *link) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRangeRequest, opts ...grpc.CallOption) (*etcdserverpb.DeleteRangeResponse, error) {
 	resp, err := l.Txn(ctx, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{{Request: &etcdserverpb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}}}, opts...)
 	if err != nil {

@@ -79,8 +79,8 @@ func Generate(seed uint64) Script {
 	return g.script
 }
 
-// days follow the rounds, and one more round follows them: of 128 seeds 56 have a night of 9 hours, 7 a weekend of 62 hours, one 13 days
-// in which little happens, as on boxes. The others have none. They come last, so that a seed begins as it did without them.
+// days adds long quiet times after the rounds, and one more round: of 128 seeds 56 have a night of 9 hours, 7 a weekend, one 13 days,
+// and the others none. They come last, so that the start of a seed does not change.
 func (g *generator) days() {
 	var nights []string
 	switch n := g.IntN(128); {
@@ -108,7 +108,7 @@ func (g *generator) add(verb string, args ...string) {
 	g.script.Events = append(g.script.Events, Event{verb, args})
 }
 
-// round is some changes with some faults, and a rest.
+// round adds some changes, some faults, and a time to settle.
 func (g *generator) round() {
 	if g.newer.egress && g.IntN(3) == 0 {
 		g.add(doSets, fmt.Sprint(g.IntN(len(oracle.SourceSets))))
@@ -253,7 +253,7 @@ func (g *generator) apply() {
 	}
 }
 
-// donor is the Service whose external IPs and port others ask for too; nil: there is none.
+// donor returns the Service whose external IPs and port others ask for too, nil if there is none.
 func (g *generator) donor() *object.Service {
 	if g.without["contest"] {
 		return nil
@@ -265,7 +265,7 @@ func (g *generator) donor() *object.Service {
 	return g.world.Services[i]
 }
 
-// backends is how many Services come with the Gateways of a world.
+// backends is the number of Services that come with the Gateways of a world.
 const backends = 2
 
 // alone adds an object as a unit of its own.
@@ -274,7 +274,7 @@ func (g *generator) alone(next map[string]map[object.Ref]object.Object, o object
 	next[ref.Key()+"/"+ref.Kind] = map[object.Ref]object.Object{ref: o}
 }
 
-// others are objects that come and go by themselves: Pods and pools.
+// others returns objects that come and go by themselves: Pods and pools.
 func (g *generator) others() (all []object.Object) {
 	if g.newer.pods {
 		for i := range 3 {
@@ -292,7 +292,7 @@ func (g *generator) others() (all []object.Object) {
 	return slices.DeleteFunc(all, func(object.Object) bool { return g.IntN(4) == 0 })
 }
 
-// pod is a server with an address of each family, which may be an endpoint of slices too.
+// pod returns a server with an address of each family, which may be an endpoint of slices too.
 func (g *generator) pod(i int) *object.Pod {
 	pod := &object.Pod{TypeMeta: object.TypeMeta{APIVersion: object.APIVersionCore, Kind: object.KindPod}}
 	pod.Metadata = object.ObjectMeta{Namespace: []string{"default", "other"}[i%2], Name: fmt.Sprint("pod", i), Labels: map[string]string{"app": []string{"x", "x", "x", "y"}[g.IntN(4)]}}
@@ -312,7 +312,7 @@ func (g *generator) pod(i int) *object.Pod {
 	return pod
 }
 
-// annotate has a Service ask for what the box has besides.
+// annotate adds annotations for the optional features of the box (egress, fast path, providers, limits) to a Service.
 func (g *generator) annotate(s *object.Service) {
 	key, annotations := object.RefOf(s).Key(), maps.Clone(s.Metadata.Annotations)
 	if annotations == nil {
@@ -472,7 +472,7 @@ func (g *generator) drop(key string) {
 	delete(g.units, key)
 }
 
-// trouble is a fault, or a change of the host.
+// trouble adds a fault, or a change of the host.
 func (g *generator) trouble() {
 	one := func(of ...string) string { return of[g.IntN(len(of))] }
 	n := fmt.Sprint(1 + g.IntN(4))

@@ -85,7 +85,7 @@ func (t *tables) refuses(b *nft.Batch) error {
 	return nil
 }
 
-// violated notes a violated invariant.
+// violated records a violated invariant.
 func (t *tables) violated(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +221,7 @@ func (t *tables) foreign(what string) {
 	t.fake.Tamper(func(rs nft.Ruleset) { _ = tamper(rs, what) })
 }
 
-// tamper is what another program does to tables: the first place that can be changed so is. It returns the same as operations.
+// tamper makes a change of another program to tables, at the first place where it is possible. It returns the change as operations.
 func tamper(rs nft.Ruleset, what string) (ops []nft.Op) {
 	for _, family := range nft.Families {
 		table := rs[family]

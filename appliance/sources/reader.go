@@ -118,7 +118,7 @@ func (r *Reader) After(done func()) {
 
 func (r *Reader) awake() { task.Wake(r.wake) }
 
-// States are the sources of this box, in their order.
+// States returns the sources of this box, in their order.
 func (r *Reader) States() []State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +232,7 @@ func (r *Reader) name(snapshot *watch.Snapshot) {
 	r.files = r.files.Updated(renamed)
 }
 
-// pathOf is the path that all boxes have for a file of this one.
+// pathOf returns the path that all boxes have for a file of this one.
 func (r *Reader) pathOf(path string) string {
 	for _, dir := range r.cfg.Dirs {
 		if relative, within := strings.CutPrefix(path, strings.TrimSuffix(dir.Path, "/")+"/"); within {
@@ -242,7 +242,7 @@ func (r *Reader) pathOf(path string) string {
 	return path
 }
 
-// generation is the number of the content of a directory; 0: it has none.
+// generation returns the number of the content of a directory, 0 if it has none.
 func generation(dir string) uint64 {
 	text, err := os.ReadFile(filepath.Join(dir, GenerationFile))
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	rescan = 10 * time.Second
 )
 
-// File is a set's file.
+// File is the name and the file of a source set.
 type File struct{ Name, Path string }
 
 // Take gets the new content of a set. It never waits.
@@ -94,7 +94,7 @@ func (r *Reader) Start(take Take) {
 
 // look reads the files that are settled and not those that were read last. It reports whether what
 // Broken gives is another one than before, and after what time a file that is not settled has to be looked
-// at again; 0: there is none.
+// at again, 0 if there is none.
 func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Duration) {
 	for i := range r.files {
 		f := &r.files[i]
@@ -107,8 +107,8 @@ func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Durati
 	return changed, again
 }
 
-// look reads a file that has changed. again is the time until it has to be called again, 0: at the next event; err is why the newest
-// content is not in force.
+// look reads a file that has changed. It has to be called again after the duration again, or at the next event if that is 0; err is the
+// reason that the newest content is not in force.
 func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	at := stampOf(f.Path)
 	if at != f.last {
@@ -147,7 +147,7 @@ func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	return 0, err
 }
 
-// quiet is for how long a file has not changed, by its own time, which only the kernel sets, or by what was
+// quiet returns for how long a file has not changed, by its own time, which only the kernel sets, or by what was
 // looked at: the clocks of a file server and of this host may differ.
 func (f *file) quiet(now time.Time) time.Duration {
 	seen := now.Sub(f.since)

@@ -243,7 +243,7 @@ func pickText(n string) string {
 	return n + " endpoints, one is picked at random"
 }
 
-// refusal is why a packet came to the chain that refuses.
+// refusal returns why a packet came to the chain that refuses.
 func (t *description) refusal() string {
 	key, port, _ := t.servicePort(t.first)
 	for _, p := range t.facts.Served[key] {
@@ -257,7 +257,7 @@ func (t *description) refusal() string {
 	return "nothing is served at this port"
 }
 
-// explain is the command that explains a Service, "namespace/name".
+// explain returns the command that explains a Service, "namespace/name".
 func explain(key string) string {
 	namespace, name, _ := strings.Cut(key, "/")
 	return "svcctl explain svc/" + name + " -n " + namespace
@@ -319,7 +319,7 @@ type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
 	From      netip.Addr // the address of this host that is used on that way
-	// Unforwarded is why this host forwards no packet of the family, with the next step; "": it does.
+	// Unforwarded is why this host forwards no packet of the family, with the next step, "" if it does.
 	Unforwarded string
 }
 
@@ -420,7 +420,7 @@ func (n *hostNetwork) MasqueradeAddr(iface uint32) netip.Addr {
 	return way.From
 }
 
-// concerned are the Services whose elements the packet may meet: those of its address, those of its node port, and those that its
+// concerned returns the Services whose elements the packet may meet: those of its address, those of its node port, and those that its
 // source leaves for.
 func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]nft.ServicePort {
 	found := map[string][]nft.ServicePort{}
@@ -489,7 +489,7 @@ func (t *description) outcomes(p *sim.Packet, outcomes []sim.Result) {
 	}
 }
 
-// silence is why a packet is dropped without a word.
+// silence returns the reason that a packet was dropped without a reply.
 func (t *description) silence() string {
 	if key, _, _ := t.servicePort(t.first); key != "" {
 		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: %s has the reason", key, explain(key))

@@ -43,7 +43,7 @@ type Place struct {
 	Endpoint netip.AddrPort
 }
 
-// NewBook is without suspicions.
+// NewBook returns a Book without suspicions.
 func NewBook() *Book {
 	return &Book{
 		asked: map[netip.AddrPort]time.Time{}, tokens: rate, failed: map[Place]uint64{},

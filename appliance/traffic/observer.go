@@ -62,7 +62,7 @@ type sources struct {
 	ports func() []Port // by key, and of one key IPv4 first
 	// changes is another number when ports may be others; nil: they always may.
 	changes func() uint64
-	// totals returns the kernel's counts since the start; nil: it does not count.
+	// totals returns the kernel's counts since the start, nil if it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
 	used   func() time.Duration // threadCost
@@ -75,10 +75,10 @@ type sources struct {
 	settings func() conntrack.Settings
 	failures func() map[string]map[netip.AddrPort]uint64
 	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
-	leave    func([]wire.EgressTraffic) // takes what left; nil: nobody asks
+	leave    func([]wire.EgressTraffic) // receives the egress traffic; may be nil
 }
 
-// New is an Observer that reads connections with read, and what the kernel counted with totals, and
+// New returns an Observer that reads connections with read, and what the kernel counted with totals, and
 // attributes them to what ports gives. totals is nil where the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
 	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]Sample{}}
@@ -103,7 +103,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	return o.look(age, o.due)
 }
 
-// record makes a look for the rings, unless a viewer had one made a moment ago. It returns the time to the next one.
+// record reads the traffic for the rings, unless a viewer caused a reading a moment ago. It returns the time until the next reading.
 func (o *Observer) record() (pause time.Duration, err error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()

@@ -14,7 +14,7 @@ import (
 // maxSeries bounds the series of an answer; the busiest come first.
 const maxSeries = 100_000
 
-// Pages are the pages for Prometheus with labels that name objects, by path. They are apart from
+// Pages returns the pages for Prometheus with labels that name objects, by path. They are apart from
 // /metrics, whose number of series is bounded: whether and how often they are scraped is the
 // operator's choice.
 func (a *Queries) Pages() map[string]http.Handler {

@@ -33,7 +33,7 @@ type RelayedClient struct {
 }
 
 // NewQueries returns Queries over the ports of all Services, "namespace/name", and the box that they are served on, as served
-// returns them, and of those of one. totals are what the kernel counted since the start; nil: it does not count.
+// returns them, and of those of one. totals are what the kernel counted since the start, nil if it does not count.
 func NewQueries(of func(service string) []nft.ServicePort, served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
 	a := &Queries{of: of, served: served}
 	a.observer = New(look, func() []Port {
@@ -86,7 +86,7 @@ func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wi
 // look reads the table of this network namespace.
 func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan(0, each) }
 
-// portsOf are the ports of Services as connections are attributed to them, of one Service or
+// portsOf returns the ports of Services as connections are attributed to them, of one Service or
 // namespace if q names them.
 func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(service string) []nft.ServicePort) []Port {
 	n := 0
@@ -129,7 +129,7 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(s
 	return ports
 }
 
-// endpointsOf are the endpoints that the kernel sends new connections to by any way.
+// endpointsOf returns the endpoints that the kernel sends new connections to by any way.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
 	switch {
 	case p == nil:
@@ -140,7 +140,7 @@ func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
 	return sortedOnce(p.Pools[:]...)
 }
 
-// sortedOnce are the endpoints of lists, each once.
+// sortedOnce returns the endpoints of lists, each once.
 func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, netip.AddrPort.Compare)
@@ -209,7 +209,7 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 // maxJudged bounds the rows with states of endpoints: pages for Prometheus have thousands.
 const maxJudged = 1000
 
-// wantedBy are the rows that a query asks for; nil: all.
+// wantedBy returns the rows that a query asks for; nil: all.
 func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 	if q.Namespace+q.Service+q.Filter == "" {
 		return nil
@@ -344,7 +344,7 @@ func (s clients) add(c *conntrack.Connection) {
 	s[addr] = n
 }
 
-// watch notes a request for the clients of a Service, and reports whether they are counted: beyond maxWatched Services they are
+// watch records a request for the clients of a Service, and reports whether they are counted: beyond maxWatched Services they are
 // not.
 func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
@@ -366,7 +366,7 @@ func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }
 
-// watching are the Services whose clients a look counts, without clients; nil: there are none.
+// watching returns the Services whose clients a look counts, without clients, nil if there are none.
 func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -381,7 +381,7 @@ func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	return of
 }
 
-// Clients are the clients of a Service, "namespace/name", at the newest look, the busiest first and at most so many. They are counted from
+// Clients returns the clients of a Service, "namespace/name", at the newest look, the busiest first and at most so many. They are counted from
 // the look on that follows the first question.
 func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, err error) {
 	a.observer.watch(service)
@@ -392,7 +392,7 @@ func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, e
 	return l.clientsOf(service, most), nil
 }
 
-// clientsOf are the clients of a Service, if the look has them.
+// clientsOf returns the clients of a Service, if the look has them.
 func (l *Snapshot) clientsOf(service string, most int) (told wire.ServiceClients) {
 	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// recordEvery is the longest time between two looks while traffic is recorded. An expensive look is made less often:
-	// recordShare is the least time between looks as a multiple of the CPU time of one, half a percent of a core.
+	// recordEvery is the time between two readings while traffic is recorded. Expensive readings are less frequent: recordShare is the
+	// least time between two as a multiple of the CPU time of one, half a percent of a core.
 	recordEvery = 10 * time.Second
 	recordShare = 200
 	// saveEvery is the time after which the rings of the box are written, saveServices that of the rings of Services.

@@ -19,7 +19,7 @@ type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []netip.AddrPort // the zero Addr for a node port
-	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
+	// Last are, beside Frontends, the last ports of ranges, nil if none is a range. Then Endpoints have port 0.
 	Last      []uint16
 	Adopts    bool             // connections may be adopted, at exact ports
 	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
@@ -27,12 +27,12 @@ type Port struct {
 
 	key    string      // Key, where it is known
 	egress *nft.Egress // what its endpoints leave as; nil: not as the Service
-	// of returns the ports of a Service as they are now, of which this is the one of the ID; nil: they are not known.
+	// of returns the ports of a Service as they are now, of which this is the one of the ID, nil if they are not known.
 	of func(service string) []nft.ServicePort
 	id string
 }
 
-// served is what the kernel serves of the port now; nil where that is not known, or there is no such port any more.
+// served returns what the kernel serves of the port now; nil where that is not known, or there is no such port any more.
 func (p *Port) served() *nft.ServicePort {
 	if p.of != nil {
 		list := p.of(p.Service)
@@ -76,11 +76,11 @@ func (c *Counts) add(conn *conntrack.Connection, isNew bool, in, out uint64) {
 type PortCounts struct {
 	Port *Port
 	Counts
-	// Connections and Refused are what the kernel counted since the start, and Refusing what of
-	// Refused is new since the look before. Then New is of Connections too.
+	// Connections and Refused are the counts of the kernel since the start, and Refusing is the part of
+	// Refused since the last reading. Unless both are 0, New is the part of Connections since then.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows counts all connections of the port, those that ended included; nil: there are none, or connection events are not read.
+	// Flows counts all connections of the port, those that ended included, nil if there are none, or connection events are not read.
 	Flows *flows.Record
 
 	position int              // of Port among those of the index
@@ -242,7 +242,7 @@ func indexOf(ports []Port) *index {
 	return &found
 }
 
-// of is the Service port that a connection goes through.
+// of returns the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
 	if c.Adopted || c.Left {
@@ -256,7 +256,7 @@ func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
 	return port, ok
 }
 
-// counted is the Service port that the kernel has counted for.
+// counted returns the Service port that the kernel has counted for.
 func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
 	port, ok = x.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
 	return port, ok
@@ -348,7 +348,7 @@ func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 // failures counts failed connections by Port.Key and endpoint.
 type failures map[string]map[netip.AddrPort]uint64
 
-// of are the failed connections of a port.
+// of returns the failed connections of a port.
 func (f failures) of(key string) (sum uint64) {
 	for _, n := range f[key] {
 		sum += n
@@ -401,7 +401,7 @@ func (g *growth) since(v volume) (in, out uint64, found bool) {
 }
 
 // count attributes connections to the ports of an index, of which a look is under way. known are those of the look before;
-// without IDs there was none. counts reports whether a connection is added to what ended; nil: connection events are not read. It returns
+// without IDs there was none. counts reports whether a connection is added to what ended, nil if connection events are not read. It returns
 // those of this look.
 func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
 	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)

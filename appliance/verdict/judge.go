@@ -29,7 +29,7 @@ type Problem struct {
 // Occurrence is what a problem is about, apart from the words of its message and its place.
 type Occurrence struct{ Object, What string }
 
-// Occurrences returns those of a problem: a warning about several causes has one for each of them.
+// Occurrences returns the occurrences of a problem: one for each cause of a warning that names several.
 func Occurrences(p *wire.Problem) (all []Occurrence) {
 	o := Occurrence{cmp.Or(p.Object, p.File), p.Reason + " " + p.Severity + " " + p.Field}
 	switch {
@@ -74,7 +74,7 @@ func (w *Why) set(p *wire.Problem) {
 	}
 }
 
-// Word is the state of a Service in one word, of those in wire.Verdict.
+// Word returns the state of a Service as one of the words of wire.Verdict.
 func (s *State) Word() string {
 	switch {
 	case s.Failing.Reason != "" && s.Settling:
@@ -119,7 +119,7 @@ func NewJudge(services map[string]bool) *Judge {
 	return &Judge{services: services, problems: map[string][]*Problem{}, counted: map[string]counted{}, words: map[string]int{}, reasons: map[[2]string]int{}}
 }
 
-// State is that of a Service.
+// State returns the State of a Service.
 func (j *Judge) State(key string) State { return j.counted[key].State }
 
 // Judged yields the Services that have a problem, with their states.
@@ -176,7 +176,7 @@ func (j *Judge) Change(over, came []*Problem, touched []string) (before map[stri
 	return before
 }
 
-// tally counts a Service.
+// tally adds by to the counts that a Service in this state is part of.
 func (j *Judge) tally(c *counted, by int) {
 	if c.State == (State{}) || !c.there && c.Failing.Reason == "" {
 		return // well, or a file has problems with a Service that there is not
@@ -202,7 +202,7 @@ func compare(a, b *Problem) int {
 	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// judged is the State of a Service by its problems.
+// judged returns the State of a Service that its problems result in. there is set when the Service exists.
 func (j *Judge) judged(key string, there bool) (s State) {
 	for _, settling := range []bool{false, true} {
 		for _, p := range j.problems[key] {
@@ -225,7 +225,7 @@ func (j *Judge) judged(key string, there bool) (s State) {
 // Reasons counts the problems by severity and reason.
 func (j *Judge) Reasons() map[[2]string]int { return maps.Clone(j.reasons) }
 
-// Verdict is the answer without its groups and the names of settling Services. unchecked counts Services without health
+// Verdict returns the answer without its groups and the names of settling Services. unchecked counts Services without health
 // checks.
 func (j *Judge) Verdict(unchecked int) wire.Verdict {
 	v := wire.Verdict{
@@ -255,7 +255,7 @@ func (j *Judge) Settling() (keys []string) {
 // serviceOf returns the key of the Service that a problem is about.
 func serviceOf(p *wire.Problem) (key string, is bool) { return strings.CutPrefix(p.Object, service) }
 
-// headline is the answer in one line. A Service answers if it is Ready, also in an earlier version.
+// headline returns the answer in one line. A Service answers if it is Ready, also in an earlier version.
 func headline(v *wire.Verdict, settling int) string {
 	text := ""
 	switch not := v.Fails + v.Idle + settling; {
@@ -403,7 +403,7 @@ func address(cause string) string {
 	return at
 }
 
-// addresses are those of all causes, each once.
+// addresses returns the addresses in all causes, each once.
 func addresses(causes string) string {
 	var all []string
 	for cause := range strings.SplitSeq(causes, causeSeparator) {
@@ -413,7 +413,7 @@ func addresses(causes string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// shown is a group as it is shown.
+// shown returns a group as it is shown.
 func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.ProblemGroup {
 	worst := &slices.MinFunc(c.problems, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(&a.Problem)), boolRank(fails(&b.Problem))))
@@ -458,7 +458,7 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	return g
 }
 
-// why is the reason, in parentheses, for which an endpoint is down, if it is the same for all.
+// why returns the reason, in parentheses, for which an endpoint is down, if it is the same for all.
 func (c *cluster) why(of string) string {
 	found := ""
 	for _, p := range c.problems {
@@ -506,7 +506,7 @@ func place(p *wire.Problem) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// text is a problem in one line, without its place and severity.
+// text returns a problem in one line, without its place and severity.
 func text(p *wire.Problem) string {
 	short := wire.Problem{Object: p.Object, Field: p.Field, Message: p.Message}
 	if p.Object == "" && p.File != "" {

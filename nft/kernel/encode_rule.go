@@ -71,7 +71,7 @@ const (
 	statusDNAT    = 1 << 5
 )
 
-// expressions is a rule as nf_tables evaluates it. ranges reports whether a set of that
+// expressions returns a rule as nf_tables evaluates it. ranges reports whether a set of that
 // name is one of ranges.
 func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
 	e := encoder{Family: f, ranges: ranges}
@@ -312,7 +312,7 @@ func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	})
 }
 
-// load1 is the expression that reads a field which takes one.
+// load1 returns the expression that reads a field which takes one.
 func (e *encoder) load1(field nft.Field, r register) expr.Any {
 	switch protocol := &protocols[e.Family]; field.Kind {
 	case nft.FieldSaddr: // ip saddr
@@ -352,7 +352,7 @@ func masked(r register, mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
-// hostOrder is a number as the kernel holds it in a register.
+// hostOrder returns a number as the kernel holds it in a register.
 func hostOrder(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.
@@ -381,7 +381,7 @@ func (e *encoder) update(u nft.Update) {
 	e.add(dynset)
 }
 
-// limit is `limit rate over 100/second burst 100 packets`.
+// limit returns `limit rate over 100/second burst 100 packets`.
 func limit(r nft.Rate) *expr.Limit {
 	return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(r.Count), Over: true, Unit: expr.LimitTime(r.Per / time.Second), Burst: r.Burst()}
 }

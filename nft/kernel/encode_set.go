@@ -30,7 +30,7 @@ func typeCode(t nft.Type, f nft.Family) uint32 {
 	return typeCodes[t]
 }
 
-// concatCode is the code of a key or of data: the fields' codes, the first one highest.
+// concatCode returns the code of a key or of data: the fields' codes, the first one highest.
 func concatCode(types []nft.Type, f nft.Family) (code uint32) {
 	for _, t := range types {
 		code = code<<codeBits | typeCode(t, f)
@@ -38,7 +38,7 @@ func concatCode(types []nft.Type, f nft.Family) (code uint32) {
 	return code
 }
 
-// length is the length in bytes of a key or of data; see nft.Elements.
+// length returns the length in bytes of a key or of data; see nft.Elements.
 func length(types []nft.Type, f nft.Family) (n int) {
 	if len(types) == 1 {
 		return types[0].Len(f)
@@ -52,7 +52,7 @@ func length(types []nft.Type, f nft.Family) (n int) {
 // isVerdictMap reports whether a set's data are verdicts.
 func isVerdictMap(s *nft.Set) bool { return len(s.Data) == 1 && s.Data[0] == nft.TypeVerdict }
 
-// setFlags are the kernel's flags of a set.
+// setFlags returns the kernel's flags of a set.
 func setFlags(s *nft.Set) (flags uint32) {
 	if s.Data != nil {
 		flags |= unix.NFT_SET_MAP
@@ -270,7 +270,7 @@ func (t *transaction) verdict(data string) error {
 	return nil
 }
 
-// successor is the next key in the order of bytes; the last key has none.
+// successor returns the next key in the order of bytes; the last key has none.
 func successor(key string) (string, bool) {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -282,7 +282,7 @@ func successor(key string) (string, bool) {
 	return "", false
 }
 
-// predecessor is the key before, for one that is not the first.
+// predecessor returns the key before, for one that is not the first.
 func predecessor(key string) string {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -407,7 +407,7 @@ func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 	t.End()
 }
 
-// markData is a rule's userdata: a type, a length and the mark.
+// markData returns a rule's userdata: a type, a length and the mark.
 func markData(mark uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{markType, 8}, mark)
 }
@@ -448,7 +448,7 @@ const (
 	headerDport       = 2  // THDR_DPORT
 )
 
-// typeofData is the userdata from which `nft list` prints the types of a set by
+// typeofData returns the userdata from which `nft list` prints the types of a set by
 // example: `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr .
 // th dport`. Only keys with a slot need it: an integer has no length of its own, so nft
 // could neither print nor load it as a `type`. Of a set of interfaces it has the byte order
@@ -474,7 +474,7 @@ func typeofData(f nft.Family, s *nft.Set) []byte {
 	return u
 }
 
-// byteOrder is nft's number of it (enum byteorder). The fields of a concatenation have
+// byteOrder returns nft's number of it (enum byteorder). The fields of a concatenation have
 // their own.
 func byteOrder(types []nft.Type) uint32 {
 	const mixed, host, network = 0, 1, 2
@@ -498,7 +498,7 @@ func typeofTypes(f nft.Family, types []nft.Type) []byte {
 	return typeof(exprConcat, fields)
 }
 
-// fieldTypeof is the expression that stands for a type.
+// fieldTypeof returns the expression that stands for a type.
 func fieldTypeof(f nft.Family, t nft.Type) []byte {
 	switch t {
 	case nft.TypeAddr: // ip daddr
@@ -519,7 +519,7 @@ func typeof(expression uint32, data []byte) []byte {
 	return appendUdata(appendNumber(nil, udataTypeofExpr, expression), udataTypeofData, data)
 }
 
-// numbers are userdata with the types 0, 1, …
+// numbers returns userdata with the types 0, 1, …
 func numbers(values ...uint32) (u []byte) {
 	for i, v := range values {
 		u = appendNumber(u, byte(i), v)

@@ -191,7 +191,7 @@ func commitError(err error) error {
 	return fmt.Errorf("commit to nf_tables: %w", err)
 }
 
-// opError is about the first message that was refused.
+// opError returns an OpError for the first message that was refused.
 func (t *transaction) opError(refused map[int]nfnetlink.Failure, text func(op, element int) string) error {
 	first := len(t.parts)
 	for i := range refused {
@@ -234,7 +234,7 @@ func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 	return 0, false
 }
 
-// opText is an operation, or one element of it, as nft commands on one line.
+// opText returns an operation, or one element of it, as nft commands on one line.
 func opText(ops []nft.Op, op, element int) string {
 	const longest = 400
 	single := ops[op]
@@ -409,7 +409,7 @@ func isForgotten(ops []nft.Op, c nft.CapTimeouts, data string) bool {
 	})
 }
 
-// readMap gives the entries of a dynamic map that are wanted.
+// readMap returns the entries of a dynamic map that are wanted.
 func readMap(s *socket, f nft.Family, set *nft.Set, wanted func(element) bool) (entries []nft.Element, err error) {
 	seen := map[string]bool{}
 	err = readAll(s, nft.TableName, f, set, -1, func(e element) bool {

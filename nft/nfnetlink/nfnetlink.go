@@ -64,7 +64,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Align is the next place where an attribute or message may begin.
+// Align returns the next place where an attribute or message may begin.
 func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
 // Attributes of a message, behind its nfgenmsg.
@@ -72,7 +72,7 @@ func (m *Message) Attributes() iter.Seq2[uint16, []byte] {
 	return Attributes(m.Body[min(GenHeaderLen, len(m.Body)):])
 }
 
-// Attribute returns the first attribute of a kind in b; nil: there is none.
+// Attribute returns the first attribute of a kind in b, nil if there is none.
 func Attribute(b []byte, kind uint16) []byte {
 	for k, value := range Attributes(b) {
 		if k == kind {
@@ -82,7 +82,7 @@ func Attribute(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// Attribute is that of a message.
+// Attribute returns the first attribute of a kind in a message, nil if there is none.
 func (m *Message) Attribute(kind uint16) []byte {
 	return Attribute(m.Body[min(GenHeaderLen, len(m.Body)):], kind)
 }
@@ -385,7 +385,7 @@ type Socket struct {
 	datagram []byte
 }
 
-// Options say where a Socket is opened.
+// Options are the network namespace and the port of a Socket.
 type Options struct {
 	NetNS int    // file descriptor of the network namespace; 0: the current one
 	Port  uint32 // netlink port to bind; 0: any
@@ -411,7 +411,7 @@ func Dial(o Options) (*Socket, error) {
 	return s, nil
 }
 
-// dupBlocking is the socket of a connection under a descriptor without the runtime's poller.
+// dupBlocking returns the socket of a connection under a descriptor without the runtime's poller.
 func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -426,7 +426,7 @@ func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 // Close gives the socket back. What it owns in the kernel goes with it.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
-// FD is the file descriptor.
+// FD returns the file descriptor.
 func (s *Socket) FD() int { return s.fd }
 
 // Port returns the netlink port, which is in the notifications of changes by this socket.
@@ -462,7 +462,7 @@ func (s *Socket) setSendBuffer(size int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
-// Receive gives the next datagram, ErrQuiet when there is none. It is valid until the
+// Receive returns the next datagram, ErrQuiet when there is none. It is valid until the
 // next call.
 func (s *Socket) Receive() ([]byte, error) {
 	for {

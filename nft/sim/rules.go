@@ -250,7 +250,7 @@ func (f *flow) read(field nft.Field) nft.Value {
 	return v
 }
 
-// masked is the part of an address that a field reads.
+// masked returns the part of an address that a field reads.
 func masked(addr netip.Addr, field nft.Field) netip.Addr {
 	if field.Bits == 0 {
 		return addr

@@ -35,7 +35,7 @@ type Port struct {
 	Number   uint16
 }
 
-// String is "TCP port 30080".
+// String returns "TCP port 30080".
 func (p Port) String() string { return fmt.Sprintf("%s port %d", p.Protocol, p.Number) }
 
 // Ports allocates node ports and health-check node ports from one range. The zero
@@ -47,7 +47,7 @@ type Ports struct {
 	owners            map[Port]string
 }
 
-// NewPorts is an allocator for the ports from first to last, with nothing held.
+// NewPorts returns an allocator for the ports from first to last, with nothing held.
 func NewPorts(first, last uint16, space Space) (*Ports, error) {
 	if first == 0 || last < first {
 		return nil, fmt.Errorf("node port range %d-%d is empty: write it like 30000-32767", first, last)
@@ -72,7 +72,7 @@ func portBand(size uint64) uint64 {
 	return min(max(portBandMin, size/portBandPart), portBandMax)
 }
 
-// Range is "first-last".
+// Range returns "first-last".
 func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
 
 // Contains reports whether a port may be given.
@@ -225,7 +225,7 @@ func (s *numberSet) remove(n uint64) {
 	}
 }
 
-// nextAbsent is the lowest number from n on that is not in the set.
+// nextAbsent returns the lowest number from n on that is not in the set.
 func (s *numberSet) nextAbsent(n uint64) (uint64, bool) {
 	for level := range s.levels {
 		if n > s.last>>(wordBits*level) {
@@ -248,7 +248,7 @@ func (s *numberSet) nextAbsent(n uint64) (uint64, bool) {
 // union is the numbers that are in any of some sets.
 type union []*numberSet
 
-// nextAbsent is the lowest number in [n, high] that is in none of the sets.
+// nextAbsent returns the lowest number in [n, high] that is in none of the sets.
 func (u union) nextAbsent(n, high uint64) (uint64, bool) {
 	for moved := true; moved; {
 		moved = false
@@ -264,7 +264,7 @@ func (u union) nextAbsent(n, high uint64) (uint64, bool) {
 	return n, n <= high
 }
 
-// nextAbsentAround is the lowest number in [n, high] that is in none of the sets, or
+// nextAbsentAround returns the lowest number in [n, high] that is in none of the sets, or
 // else the lowest one in [low, n).
 func (u union) nextAbsentAround(low, high, n uint64) (uint64, bool) {
 	if found, ok := u.nextAbsent(n, high); ok {
@@ -302,7 +302,7 @@ type Addresses struct {
 	owners     map[netip.Addr]string
 }
 
-// NewAddresses is an allocator for a prefix, with nothing held. It refuses prefixes
+// NewAddresses returns an allocator for a prefix, with nothing held. It refuses prefixes
 // without a usable address and IPv6 prefixes shorter than 64 bits.
 func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	if !prefix.IsValid() {
@@ -342,7 +342,7 @@ func addressBand(highest uint64) uint64 {
 	return max(addressBandMin, (highest+1)/addressBandPart)
 }
 
-// Prefix is the range.
+// Prefix returns the range.
 func (a *Addresses) Prefix() netip.Prefix { return a.prefix }
 
 // Contains reports whether an address may be given.
@@ -414,7 +414,7 @@ func (a *Addresses) offset(addr netip.Addr) uint64 {
 	return low64(addr) - low64(a.prefix.Addr())
 }
 
-// pick is a number that is in none of the sets: in [band, last] if one is left there, else
+// pick returns a number that is in none of the sets: in [band, last] if one is left there, else
 // in [first, band).
 func pick(used union, first, band, last uint64, seed string) (uint64, bool) {
 	if band <= last {
@@ -446,7 +446,7 @@ func pickFree(used *numberSet, base netip.Addr, first, band, last uint64, seed s
 	}
 }
 
-// startAt is a number in [first, last] that depends on the seed alone.
+// startAt returns a number in [first, last] that depends on the seed alone.
 func startAt(seed string, first, last uint64) uint64 {
 	hash := fnv.New64a()
 	hash.Write([]byte(seed)) // never fails
@@ -465,7 +465,7 @@ func mix(h uint64) uint64 {
 	return h ^ h>>33
 }
 
-// low64 is an IPv4 address as a number, or the last 64 bits of an IPv6 one.
+// low64 returns an IPv4 address as a number, or the last 64 bits of an IPv6 one.
 func low64(addr netip.Addr) uint64 {
 	if addr.Is4() {
 		b := addr.As4()
@@ -475,7 +475,7 @@ func low64(addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(b[8:])
 }
 
-// plus is the address n after another one, which must be of the same family.
+// plus returns the address n after another one, which must be of the same family.
 func plus(addr netip.Addr, n uint64) netip.Addr {
 	if addr.Is4() {
 		b := addr.As4()

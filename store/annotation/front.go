@@ -19,9 +19,9 @@ const localSecret = "secret:"
 // Front has the settings of a port for TLS and HTTP. It has more than 15 fields: each is one annotation, or
 // the reason why the annotations cannot be followed.
 type Front struct {
-	// Key is the annotation that asks for it; "": none does, and the other fields say nothing.
+	// Key is the annotation that asks for it; if it is "", none does, and the other fields are not set.
 	Key string
-	// Why is why the port cannot be served, and WhyKey the annotation that it is about; "": it can.
+	// Why is the reason why the port cannot be served, "" if it can, and WhyKey is the annotation concerned.
 	Why, WhyKey string
 	// Misplaced is set when Why is about the protocol of the port; else no port could follow the annotation.
 	Misplaced bool
@@ -34,7 +34,7 @@ type Front struct {
 	Policy  *Policy
 	// ALPN are the protocols that clients are offered; nil: none.
 	ALPN []string
-	// ClientCA is the Secret with the CA that clients' certificates have to be from; "": none is asked for.
+	// ClientCA is the Secret with the CA that clients' certificates have to be from, "" if none is asked for.
 	// ClientOptional lets in clients without one.
 	ClientCA       string
 	ClientOptional bool
@@ -46,7 +46,7 @@ type Front struct {
 	// Hosts are the hosts whose requests are passed on, as "*.example.com"; others get 404. Nil: all are.
 	Hosts []string
 	// BackendTLS has connections to endpoints encrypted. BackendCA is the Secret with the CA that their
-	// certificate has to be from, for BackendName; "": it is not checked.
+	// certificate has to be from, for BackendName, "" if it is not checked.
 	BackendTLS  bool
 	BackendCA   string
 	BackendName string
@@ -64,7 +64,7 @@ type NamedService struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
 	// more, "*" for any and for none.
 	ServerName string
-	// Service is in the namespace of the one that names it; "": clients are reset.
+	// Service is in the namespace of the one that names it, "" if clients are reset.
 	Service string
 }
 
@@ -127,7 +127,7 @@ func (r *frontReader) encrypt(key, format string, args ...any) {
 	r.refuse(key, format, args...)
 }
 
-// asks notes an annotation that asks for something; the first one is Key.
+// asks records an annotation that asks for something; the first one is Key.
 func (r *frontReader) asks(key string) {
 	r.Key = cmp.Or(r.Key, key)
 }
@@ -226,7 +226,7 @@ func (r *frontReader) readSecrets() {
 	}
 }
 
-// secretName is the name of a Secret in the Service's namespace.
+// secretName returns the name of a Secret in the Service's namespace.
 func (r *frontReader) secretName(key, text string) string {
 	name := strings.TrimSpace(text)
 	if name == "" || strings.Contains(name, "/") || len(object.NameProblems(name)) > 0 {
@@ -524,7 +524,7 @@ func ofPort(key string) (base, port string) {
 	return key, ""
 }
 
-// unknownPorts are annotations for one port that the Service does not have. Names are compared as they are written, as
+// unknownPorts returns annotations for one port that the Service does not have. Names are compared as they are written, as
 // those of Kubernetes are in lower case.
 func unknownPorts(svc *object.Service) (bad []Bad) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {

@@ -20,10 +20,10 @@ type Bad struct {
 	Idle bool
 }
 
-// Field is the path of an annotation in an object.
+// Field returns the path of an annotation in an object.
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// internalValues are the value of an annotation that asks for an internal load balancer and the one that does not; "": every
+// internalValues returns the value of an annotation that asks for an internal load balancer and the one that does not; "": every
 // value but none asks for it. Any value besides the two asks for it too: an address that is reached by too many would be the worse
 // mistake.
 func (r *Row) internalValues() (yes, no string) {
@@ -35,7 +35,7 @@ func (r *Row) internalValues() (yes, no string) {
 
 // Internal is whether a Service is to be reached from inside only.
 type Internal struct {
-	// Key is the annotation that asks for it; "": none does.
+	// Key is the annotation that asks for it, "" if none does.
 	Key string
 	// Sources are prefixes that it names besides: the permitted clients where there are no source
 	// ranges. Nil: it names none.
@@ -124,7 +124,7 @@ var askedAddresses = []string{
 // Asked is one load balancer IP that an annotation asks for, as it is written.
 type Asked struct{ Key, Text string }
 
-// Addresses are the load balancer IPs that annotations ask for, in the order of the annotations.
+// Addresses returns the load balancer IPs that annotations ask for, in the order of the annotations.
 func Addresses(annotations map[string]string) (list []Asked) {
 	if len(annotations) == 0 {
 		return nil
@@ -139,14 +139,14 @@ func Addresses(annotations map[string]string) (list []Asked) {
 	return list
 }
 
-// AddressPool is the name of the pool that a Service's annotations ask for; "": any.
+// AddressPool returns the name of the pool that a Service's annotations ask for; "": any.
 func AddressPool(annotations map[string]string) string {
 	return cmp.Or(strings.TrimSpace(annotations["metallb.io/address-pool"]), strings.TrimSpace(annotations["metallb.universe.tf/address-pool"]))
 }
 
 var sharingKeys = []string{SharingKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip", "lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
 
-// Sharing is the text that load balancers with one IP have in common; "": it shares none.
+// Sharing returns the text that load balancers with one IP have in common, "" if it shares none.
 func Sharing(annotations map[string]string) string {
 	for _, key := range sharingKeys {
 		if text := annotations[key]; text != "" {
@@ -157,7 +157,7 @@ func Sharing(annotations map[string]string) string {
 }
 
 // UnreadableAccess returns the annotation of a load balancer that names a list of clients which is
-// not available here; "": it has none.
+// not available here, "" if it has none.
 func UnreadableAccess(svc *object.Service) string {
 	i := slices.IndexFunc(clientLists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
 	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {
@@ -166,7 +166,7 @@ func UnreadableAccess(svc *object.Service) string {
 	return clientLists[i].Key
 }
 
-// SourceRanges are the prefixes that annotations name where spec.loadBalancerSourceRanges has
+// SourceRanges returns the prefixes that annotations name where spec.loadBalancerSourceRanges has
 // none, and which annotation names them. Those of object.AnnotationSourceRanges are valid.
 func SourceRanges(annotations map[string]string) (ranges []string, key string) {
 	for _, key := range []string{object.AnnotationSourceRanges, azure + "allowed-ip-ranges"} {
@@ -193,7 +193,7 @@ func (r Remark) String() string { return r.Field + ": " + r.Text }
 // IsOurs reports whether a field is an annotation of svcctl.
 func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annotations["+domain) }
 
-// Remarks are about the annotations of svcctl that do not exist, or not on objects of this kind; and, except on Services
+// Remarks returns remarks about the annotations of svcctl that do not exist, or not on objects of this kind; and, except on Services
 // (see Values), about values that an annotation or label cannot have. Those about EndpointsFrom are here for all types of Services.
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
@@ -225,7 +225,7 @@ func Remarks(o object.Object) (list []Remark) {
 	return list
 }
 
-// Values are about the values of a Service's annotations that nothing else of this package reads.
+// Values returns the invalid values of a Service's annotations among those that nothing else in this package reads.
 func Values(svc *object.Service) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	if AreInert(a) {
@@ -315,7 +315,7 @@ type Foreign struct {
 // String returns the text for the author of the object.
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
-// Foreigners are the labels and annotations of an object that ask for what does not happen here,
+// Foreigners returns the labels and annotations of an object that ask for what does not happen here,
 // those that are refused included. A box reports these as problems of the Service: there
 // Unserved leaves them out.
 func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
@@ -385,7 +385,7 @@ func (r *Row) elsewhere(kind string) string {
 	return ""
 }
 
-// Notes are about annotations of a Service that nothing is known of, and that are about load balancers by their keys.
+// Notes returns notes about unknown annotations of a Service whose keys look like those about load balancers.
 // The client that applies the object gets them; the status does not have them.
 func Notes(o object.Object) (list []Foreign) {
 	if o.GetTypeMeta().Kind != object.KindService {
@@ -414,7 +414,7 @@ func aboutBalancers(key string) bool {
 	})
 }
 
-// misspelled returns the key of the table that differs in upper and lower case only, as a question; "": there is none.
+// misspelled returns the key of the table that differs in upper and lower case only, as a question, "" if there is none.
 func misspelled(key string) string {
 	if i := slices.IndexFunc(table, func(r Row) bool { return !r.isPattern() && r.Key != key && strings.EqualFold(r.Key, key) }); i >= 0 {
 		return "; did you mean " + table[i].Key + "?"
@@ -428,7 +428,7 @@ var judgedKinds = []string{
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
 }
 
-// ours returns the end of a message about the annotation: the one of svcctl to write instead; "": there is none.
+// ours returns the end of a message about the annotation: the one of svcctl to write instead, "" if there is none.
 func (r *Row) ours() string {
 	if r.instead == "" {
 		return ""

@@ -89,20 +89,20 @@ type Row struct {
 	// Page is the page of the manual with more, without .md.
 	Page string
 
-	// idle are values that ask for nothing, see asksNothing; nil: none does.
+	// idle are values that ask for nothing, see asksNothing, nil if none does.
 	idle []string
 	// balancer is set for annotations that act on load balancers alone.
 	balancer bool
 	// internal is set for those that ask for an internal load balancer.
 	internal bool
-	// instead is the annotation that has its effect on other Services, or on other kinds; "": none has.
+	// instead is the annotation that has its effect on other Services, or on other kinds, "" if none has.
 	instead string
 }
 
 // isPattern reports whether the row is about all keys that begin like its own.
 func (r *Row) isPattern() bool { return strings.HasSuffix(r.Key, "*") }
 
-// kinds are the objects on which it means something.
+// kinds returns the objects on which it means something.
 func (r *Row) kinds() []string {
 	if r.Kinds == nil {
 		return []string{object.KindService}
@@ -192,7 +192,7 @@ func parseRow(of string, cells []string, shared map[string]string) Row {
 	return r
 }
 
-// Find is the row of a key, or of the keys that begin like it; nil: nothing is known of it.
+// Find returns the row of a key, or of the keys that begin like it, nil if nothing is known of it.
 func Find(key string) *Row {
 	if r := byKey[key]; r != nil {
 		return r

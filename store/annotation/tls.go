@@ -12,7 +12,7 @@ import (
 )
 
 // TLSKey returns the annotation of a cloud by which a port of a Service asks for TLS to be terminated, and why it
-// cannot be; "": none does. The why is "" where the certificate is in the cloud. It is about TCP ports.
+// cannot be, "" if none does. The why is "" where the certificate is in the cloud. It is about TCP ports.
 func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	if port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
 		return "", ""
@@ -63,7 +63,7 @@ type portList struct {
 	ports []string
 }
 
-// portLists are the annotations of a Service that list ports with TLS.
+// portLists returns the annotations of a Service that list ports with TLS.
 func portLists(svc *object.Service) (lists []portList) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{awsSSLPorts, oracle + "ssl-ports"} {
@@ -175,7 +175,7 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsPorts are the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind unknown
+// tlsPorts returns the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind unknown
 // protocols.
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
@@ -200,7 +200,7 @@ func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// portsInJSON are the ports of specify-protocol of Tencent Cloud that ask for TLS; all: it cannot
+// portsInJSON returns the ports of specify-protocol of Tencent Cloud that ask for TLS; all: it cannot
 // be read.
 func portsInJSON(text string) (ports []string, all bool) {
 	if strings.TrimSpace(text) == "" {
@@ -281,7 +281,7 @@ func given(a map[string]string, key string) bool {
 	return is
 }
 
-// firstGiven is the first annotation that is there.
+// firstGiven returns the first annotation that is there.
 func firstGiven(a map[string]string, keys ...string) string {
 	for _, key := range keys {
 		if given(a, key) {

@@ -66,7 +66,7 @@ type haproxyLine struct {
 	words []string
 }
 
-// word is the word at an index, "" when there is none.
+// word returns the word at an index, "" when there is none.
 func (l haproxyLine) word(i int) string {
 	if i < len(l.words) {
 		return l.words[i]
@@ -74,12 +74,12 @@ func (l haproxyLine) word(i int) string {
 	return ""
 }
 
-// String is the line on one line of text, control characters as haproxy writes them.
+// String returns the line on one line of text, control characters as haproxy writes them.
 func (l haproxyLine) String() string {
 	return strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
 }
 
-// statements are the lines that hold for a proxy: those of its defaults first.
+// statements returns the lines that hold for a proxy: those of its defaults first.
 func (p *proxy) statements() []haproxyLine {
 	if p.from == nil {
 		return p.lines
@@ -87,7 +87,7 @@ func (p *proxy) statements() []haproxyLine {
 	return slices.Concat(p.from.statements(), p.lines)
 }
 
-// ownLines are the numbers of the lines of the section itself, without its defaults.
+// ownLines returns the numbers of the lines of the section itself, without its defaults.
 func (p *proxy) ownLines() map[int]bool {
 	own := map[int]bool{}
 	for _, l := range p.lines {
@@ -106,7 +106,7 @@ func (p *proxy) last(keywords ...string) (found haproxyLine, is bool) {
 	return found, is
 }
 
-// mode is tcp unless something else is said.
+// mode returns the mode of the proxy, "tcp" unless it is set.
 func (p *proxy) mode() string {
 	if l, is := p.last("mode"); is {
 		return l.word(1)
@@ -183,7 +183,7 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	}
 }
 
-// backendOf is the backend that a frontend or listen leads to, whatever a connection is like: that of the first
+// backendOf returns the backend that a frontend or listen leads to, whatever a connection is like: that of the first
 // use_backend without a condition, or else the default one, or else the listen itself. It is nil, with a loss, if there
 // is none.
 func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
@@ -245,7 +245,7 @@ var haproxyBindWords = []string{
 	"npn", "ocsp-update", "proto", "process", "quic-cc-algo", "quic-socket", "severity-output", "shards", "sigalgs", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "thread", "tls-ticket-keys", "uid", "user", "verify", "tcp-md5sig", "default-crt",
 }
 
-// binds are the addresses and ports of a proxy; nil when nothing of them has a counterpart.
+// binds returns the addresses and ports of a proxy; nil when nothing of them has a counterpart.
 func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 	for _, l := range p.lines {
 		if l.words[0] != "bind" {

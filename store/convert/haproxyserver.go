@@ -154,7 +154,7 @@ func haproxyHost(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// checkOf returns the check of a server; nil: it has none.
+// checkOf returns the check of a server, nil if it has none.
 func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 	if !s.isChecked {
 		return nil
@@ -368,7 +368,7 @@ func (r *haproxy) open(line int, words []string) *proxy {
 // haproxyEscapes are the control characters that haproxy writes with \.
 var haproxyEscapes = map[byte]byte{'r': '\r', 'n': '\n', 't': '\t'}
 
-// haproxyWords are the words of a line. # begins a comment, \ takes the meaning of what follows away.
+// haproxyWords returns the words of a line. # begins a comment, \ takes the meaning of what follows away.
 func haproxyWords(l string) (words []string, err string) {
 	var word strings.Builder
 	started := false

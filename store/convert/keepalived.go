@@ -66,7 +66,7 @@ type statement struct {
 	block []statement
 }
 
-// arg is the first word behind the keyword, "" without one.
+// arg returns the first word behind the keyword, "" without one.
 func (s statement) arg() string {
 	if len(s.words) < 2 {
 		return ""
@@ -127,7 +127,7 @@ func (r *keepalived) parse(text string) []statement {
 	return stack[0].block
 }
 
-// keepalivedWords are the words of a line; braces are words of their own.
+// keepalivedWords returns the words of a line; braces are words of their own.
 func keepalivedWords(l string) (words []string, ok bool) {
 	for i := 0; i < len(l); {
 		switch c := l[i]; {
@@ -268,7 +268,7 @@ func (r *keepalived) virtual(s statement) {
 	}
 }
 
-// portsOf are the ports of frontends, and addrsAt the addresses at one of them.
+// portsOf returns the ports of frontends, and addrsAt the addresses at one of them.
 func portsOf(frontends []netip.AddrPort) (ports []uint16) {
 	for _, f := range frontends {
 		ports = addOnce(ports, f.Port())
@@ -285,7 +285,7 @@ func addrsAt(frontends []netip.AddrPort, port uint16) (addrs []netip.Addr) {
 	return addrs
 }
 
-// frontends are the addresses and ports of a virtual server.
+// frontends returns the addresses and ports of a virtual server.
 func (r *keepalived) frontends(s statement) (list []netip.AddrPort, ok bool) {
 	switch {
 	case len(s.words) == 3 && s.words[1] == "fwmark":

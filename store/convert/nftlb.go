@@ -274,7 +274,7 @@ type nftlbFrontend struct {
 	ports []Port
 }
 
-// frontends are the addresses of a farm with their ports.
+// frontends returns the addresses of a farm with their ports.
 func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 	protocol := f.get("protocol").text()
 	if at := f.get("virtual-addr"); at.text() != "" {
@@ -443,7 +443,7 @@ func (v value) items() (list []value) {
 // is reports whether the value is present.
 func (v value) is() bool { return v.data != nil }
 
-// text is a text, number or bool as text; "" for all else.
+// text returns a text, number or bool as text; "" for all else.
 func (v value) text() string {
 	switch d := v.data.(type) {
 	case string:
@@ -456,7 +456,7 @@ func (v value) text() string {
 	return ""
 }
 
-// short is the value in one line.
+// short returns the value in one line.
 func (v value) short() string {
 	if text := v.text(); text != "" {
 		return text

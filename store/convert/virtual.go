@@ -33,7 +33,7 @@ type Virtual struct {
 	Annotations map[string]string
 	// Losses are comments above the Service.
 	Losses []Loss
-	// Line is the first line of its description in the source; 0: it has no source.
+	// Line is the first line of its description in the source, 0 if it has no source.
 	Line int
 }
 
@@ -65,7 +65,7 @@ func (l Loss) String() string {
 	return fmt.Sprintf("line %d: %s", l.Line, l.Text)
 }
 
-// Objects are the Service of v and its EndpointSlices: one for each IP family, and one more for
+// Objects returns the Service of v and its EndpointSlices: one for each IP family, and one more for
 // each set of servers that differ by port, by priority, or by a weight that no address has alone.
 func (v *Virtual) Objects() []object.Object {
 	svc := &object.Service{
@@ -132,7 +132,7 @@ func (v *Virtual) families() (is4, is6 bool) {
 	return is4, is6
 }
 
-// servicePort is a port of the Service. Its target is for readers: the slices decide.
+// servicePort returns a port of the Service. Its target is for readers: the slices decide.
 func (v *Virtual) servicePort(p Port) object.ServicePort {
 	sp := object.ServicePort{Name: v.portName(p), Port: int32(p.Port)}
 	if p.Protocol != object.ProtocolTCP {
@@ -150,7 +150,7 @@ func (v *Virtual) servicePort(p Port) object.ServicePort {
 	return sp
 }
 
-// portName is the name that joins a port of the Service to one of the slices; a single port
+// portName returns the name that joins a port of the Service to one of the slices; a single port
 // needs none.
 func (v *Virtual) portName(p Port) string {
 	if len(v.Ports) == 1 {
@@ -162,7 +162,7 @@ func (v *Virtual) portName(p Port) string {
 // port returns the port that the server listens on for clients of p.
 func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
 
-// weightsByAddress are the weights of servers by address; nil when an address has two of them.
+// weightsByAddress returns the weights of servers by address; nil when an address has two of them.
 func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
 	weights := map[netip.Addr]uint16{}
 	for _, s := range v.Servers {
@@ -174,7 +174,7 @@ func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
 	return weights
 }
 
-// weightsText is the annotation of the weights; "" when all servers have the same share, more than 0.
+// weightsText returns the annotation of the weights; "" when all servers have the same share, more than 0.
 func weightsText(weights map[netip.Addr]uint16) string {
 	var texts []string
 	shares := map[uint16]bool{}
@@ -196,8 +196,8 @@ type sliceKey struct {
 	port     uint16
 }
 
-// slices are the EndpointSlices, those of IPv4 and of low priority first; weighed is set if the
-// Service has the weights.
+// slices returns the EndpointSlices, sorted by family, priority, falling weight, and port. If weighed is set, the weights are on
+// the Service, and servers of different weights share a slice.
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}
 	for _, s := range v.Servers {
@@ -281,7 +281,7 @@ func yamlOf(losses []Loss, objects ...object.Object) (string, error) {
 // commentWidth is the width that comments are broken at, in characters.
 const commentWidth = 100
 
-// comment is text as a YAML comment. Characters that are not printable are escaped: they come from files.
+// comment returns text as a YAML comment. Characters that are not printable are escaped: they come from files.
 func comment(text string) string {
 	var b strings.Builder
 	line := "#"
@@ -295,7 +295,7 @@ func comment(text string) string {
 	return b.String() + line + "\n"
 }
 
-// printable is text with everything escaped that would break a line or a terminal.
+// printable returns text with everything escaped that would break a line or a terminal.
 func printable(text string) string {
 	quoted := strconv.Quote(text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

@@ -76,7 +76,7 @@ type File struct {
 // it opens a file that exists for reading, and commits fail. A file that is encrypted is refused.
 func OpenFile(dir string) (*File, error) { return OpenSealed(dir, nil) }
 
-// OpenSealed is OpenFile for values that are encrypted at rest. A file that is not is encrypted first. A nil key is none.
+// OpenSealed returns OpenFile for values that are encrypted at rest. A file that is not is encrypted first. A nil key is none.
 func OpenSealed(dir string, key *Key) (*File, error) {
 	if err := prepareDirectory(dir); err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (e *DamagedError) Unwrap() error { return e.Cause }
 
 func damaged(path string, err error) error { return &DamagedError{path, err} }
 
-// largeBuffers are for commits that follow upon each other, as at a start: the next collections of garbage take them.
+// largeBuffers keeps buffers for commits in close succession, as at a start. Garbage collection empties it.
 var largeBuffers sync.Pool // of *[]byte
 
 // giveBack is called when a commit is over.

@@ -58,7 +58,7 @@ func openDataFile(path string) (*os.File, int64, error) {
 }
 
 // checkDataFile is checkFile for a file that is looked at where the kernel has it: a copy of it
-// would be the largest thing in memory at a start. wrong is the defect of its structure; nil: there is none.
+// would be the largest thing in memory at a start. wrong is the defect of its structure, nil if there is none.
 func checkDataFile(path string) (wrong, err error) {
 	file, size, err := openDataFile(path)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *fileCheck) run() error {
 	return nil
 }
 
-// account notes what a page is for. It gives false when it is for something else, too.
+// account records what a page is for. It returns false when it is for something else, too.
 func (c *fileCheck) account(id uint64) bool {
 	first := !c.seen[id]
 	if first {
@@ -175,7 +175,7 @@ func readMeta(data []byte, at uint64) (metaBlock, error) {
 	return m, nil
 }
 
-// page is the bytes of a page with its overflow, after which it is accounted for.
+// page returns the bytes of a page with its overflow, after which it is accounted for.
 func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, count int, err error) {
 	if id < 2 || id >= c.pages {
 		return nil, 0, 0, fmt.Errorf("there is no page %d", id)
@@ -307,7 +307,7 @@ func (c *fileCheck) freelist(id uint64) error {
 	return nil
 }
 
-// slice is size bytes at a position that counts from an element.
+// slice returns size bytes at a position that counts from an element.
 func slice(data []byte, element int, position, size uint32) ([]byte, error) {
 	start := uint64(element) + uint64(position)
 	end := start + uint64(size)

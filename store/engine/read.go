@@ -26,7 +26,7 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	return pairs, nil
 }
 
-// Get is the pair of a key, if there is one.
+// Get returns the pair of a key, if there is one.
 func (f *File) Get(key string) (pair Pair, is bool, err error) {
 	err = f.each(key, func(one, key string) bool { return one == key }, func(key string, entry []byte) error {
 		pair, is = Pair{Key: key, Revision: entryRevision(entry)}, true
@@ -184,10 +184,10 @@ type Memory struct {
 	commits int
 }
 
-// NewMemory is an empty engine that never fails.
+// NewMemory returns an empty engine that never fails.
 func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
 
-// Inject has fault decide about every later commit; nil: none fails.
+// Inject has fault decide about every later commit, nil if none fails.
 func (m *Memory) Inject(fault func(Transaction) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,7 +201,7 @@ func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
 	change(m.pairs)
 }
 
-// Reopen is an engine with what a new process would find after this one died. Commits
+// Reopen returns an engine with what a new process would find after this one died. Commits
 // of the old engine fail from now on.
 func (m *Memory) Reopen() *Memory {
 	m.mu.Lock()

@@ -82,7 +82,7 @@ func (c *Config) visit() (*member, error) {
 	return e, nil
 }
 
-// objectsOf are the objects among pairs, and the revision of the head.
+// objectsOf returns the objects among pairs, and the revision of the head.
 func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 	for _, p := range pairs {
 		switch {

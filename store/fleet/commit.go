@@ -331,8 +331,8 @@ func (e *committer) putKeys(ctx context.Context, h, next *head, ops []operation)
 	return e.wait(ctx, func() bool { return e.read.mod != h.mod || e.state.refusal() != nil })
 }
 
-// Accept makes the content of etcd that of all boxes, although it went back or has another history: it gets a revision above all
-// that this box has seen, by which the other boxes accept it.
+// Accept makes all boxes take over the content of etcd although it is older or has another history. It commits a revision above all that this
+// box has seen, so that the other boxes accept it.
 func (e *committer) Accept(ctx context.Context) error {
 	if err := e.origin.refusal(); err != nil {
 		return err

@@ -65,7 +65,7 @@ type Config struct {
 	TLS *tls.Config
 	// Dir is the data directory, which has the replica.
 	Dir string
-	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore; nil: they are not encrypted.
+	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore, nil if they are not encrypted.
 	DataKey *engine.Key
 	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
 	Keys *engine.Keys
@@ -136,7 +136,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// sealing returns the error of storing a Secret in a fleet of a format; nil: it may be stored.
+// sealing returns the error of storing a Secret in a fleet of a format, nil if it may be stored.
 func (c *Config) sealing(of int) error {
 	if c.Keys.SealsBy() == "" {
 		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
@@ -210,7 +210,7 @@ func isDenied(err error) bool {
 	return code == codes.PermissionDenied || code == codes.Unauthenticated
 }
 
-// codeOf is the status of a call that failed, codes.Unknown when it has none.
+// codeOf returns the status of a call that failed, codes.Unknown when it has none.
 func codeOf(err error) codes.Code {
 	var etcd rpctypes.EtcdError
 	if errors.As(err, &etcd) {
@@ -346,7 +346,7 @@ func agree(a, b json.RawMessage) bool {
 	return bytes.Equal(a, b) || json.Valid(a) && json.Valid(b) && reflect.DeepEqual(fieldsOf(a), fieldsOf(b))
 }
 
-// SettingLines are settings as they are given on a command line, one each: "--service-node-port-range 30000-32767". flags has the
+// SettingLines returns settings as they are given on a command line, one each: "--service-node-port-range 30000-32767". flags has the
 // flag of each field, and is what Config.Flags is; a field without one is named itself.
 func SettingLines(settings json.RawMessage, flags map[string]string) (lines []string) {
 	fields := fieldsOf(settings)
@@ -377,7 +377,7 @@ func differences(here, there json.RawMessage, flags map[string]string) string {
 	return strings.Join(texts, "; ")
 }
 
-// fieldsOf are the fields of a JSON object; none when it is not one.
+// fieldsOf returns the fields of a JSON object; none when it is not one.
 func fieldsOf(settings json.RawMessage) map[string]any {
 	fields := map[string]any{}
 	if json.Unmarshal(settings, &fields) != nil || fields == nil {
@@ -393,7 +393,7 @@ func flagOf(field string, flags map[string]string) string {
 	return field
 }
 
-// settingText is a value as a flag takes it; "": there is none.
+// settingText returns a value as a flag takes it, or "" if there is none.
 func settingText(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -458,7 +458,7 @@ type State struct {
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
-	// Unreported is why etcd refuses the report of this box; "": it does not, or Kind is the reason.
+	// Unreported is why etcd refuses the report of this box, "" if it does not, or Kind is the reason.
 	Unreported string
 	// Foreign names the keys of objects that another program has written or removed in etcd; "": none. They are not followed.
 	Foreign string
@@ -485,7 +485,7 @@ func (s *State) Follows() bool {
 // state is the State of a box with its causes, under position.mu.
 type state struct {
 	State // without the fields of other parts
-	// differs lists the settings that differ from the fleet's; "": they agree.
+	// differs lists the settings that differ from the fleet's, "" if they agree.
 	differs string
 	// unreadable names a Secret or shared key that cannot be opened, with the time; "": all can. blind is set when there is a
 	// Secret among them.
@@ -502,7 +502,7 @@ type silence struct {
 	write error // why the last commit was not
 }
 
-// refusal is why nothing may be committed; nil: it may.
+// refusal returns why nothing may be committed, nil if it may.
 func (s *state) refusal() error {
 	switch {
 	case s.Kind != Following && s.Kind != Lagging:

@@ -238,7 +238,7 @@ func (r *replica) content() ([]engine.Pair, error) {
 	return pairs, nil
 }
 
-// cursor is the position of the replica; nil when it has no state of a fleet.
+// cursor returns the position of the replica; nil when it has no state of a fleet.
 func (r *replica) cursor() (*cursor, error) {
 	pairs, err := r.file.Load(cursorKey)
 	if err != nil || len(pairs) == 0 {
@@ -251,7 +251,7 @@ func (r *replica) cursor() (*cursor, error) {
 	return c, nil
 }
 
-// instance is the identifier of this data directory, made when it has none.
+// instance returns the identifier of this data directory, and makes one if it has none.
 func (r *replica) instance() (string, error) {
 	pairs, err := r.file.Load(instanceKey)
 	if err != nil {

@@ -246,7 +246,7 @@ func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) 
 	}
 }
 
-// noteAnswer notes an answer of the origin, and the newest head in it.
+// noteAnswer records an answer of the origin, and the newest head in it.
 func (e *follower) noteAnswer(now *head) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -453,14 +453,14 @@ func (e *follower) Await(ctx context.Context) error {
 	return nil
 }
 
-// question is the question for the newest head that readers wait for together.
+// question is a read of the newest head that several readers wait for.
 type question struct {
 	answered chan struct{}
 	now      *head // nil: there is none
 	err      error
 }
 
-// questions are those under way.
+// questions are the reads of the head that are under way.
 type questions struct {
 	asked *question // nil: none is
 	next  *question // to be asked after it, as asked may miss a write that was answered since; nil: no reader waits

@@ -323,7 +323,7 @@ func (e *Engine) serveState(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// packed begins an answer of package stream, which is compressed as it is.
+// packed writes the header of an answer that is in the gzip encoding of package stream.
 func packed(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Encoding", "gzip")

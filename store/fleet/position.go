@@ -104,7 +104,7 @@ func (e *position) idle() {
 	}
 }
 
-// followed is a commit as the store gets it.
+// followed returns a commit as the store gets it.
 func followed(ops []operation, h *head, note []byte) engine.Followed {
 	f := engine.Followed{Revision: h.Revision, Note: note}
 	for i := range ops {
@@ -153,7 +153,7 @@ func (e *position) Refuse(why error) {
 	e.note(&heldError{TooNew, fmt.Sprintf("a commit of the fleet cannot be read by this version: %v; upgrade this box", why)})
 }
 
-// keep notes for the replica what a head has made of the objects. e.mu must be held.
+// keep queues the operations of a head, and the position after them, for the replica. e.mu must be held.
 func (e *position) keep(ops []operation, h *head) {
 	// A cursor always has a form as JSON.
 	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
@@ -212,14 +212,14 @@ func (e *position) noteReport(err error) {
 	}
 }
 
-// Changes is closed with the next change of the State, or of what was followed.
+// Changes returns a channel that is closed with the next change of the State, or of what was followed.
 func (e *position) Changes() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changed
 }
 
-// caughtUp notes that there was no newer head at a revision of etcd.
+// caughtUp records that there was no newer head at a revision of etcd.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
 	lagged := e.state.Kind == Lagging
@@ -303,7 +303,7 @@ func (e *position) readable(ops []operation) error {
 	return nil
 }
 
-// serves returns why this box serves no leaves now; nil: it does.
+// serves returns an error with the reason that this box serves no leaves now, or nil if it does.
 func (e *position) serves() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -482,7 +482,7 @@ func (c *content) delete(key string) {
 	}
 }
 
-// after is the number of objects and the digest that operations lead to.
+// after returns the number of objects and the digest that operations lead to.
 func (c *content) after(ops []operation) (objects int, digest sum) {
 	objects, digest = len(c.sums), c.digest
 	for i := range ops {
@@ -530,7 +530,7 @@ type head struct {
 	Note json.RawMessage `json:"note,omitempty"`
 
 	mod int64 // the modification revision of the key
-	// text is the value of the key as it was read or written; "": it is not known.
+	// text is the value of the key as it was read or written, "" if it is not known.
 	text string
 }
 
@@ -550,7 +550,7 @@ func (h *head) next(box string) *head {
 	return &n
 }
 
-// newID is a random identifier.
+// newID returns a random identifier.
 func newID() string {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
@@ -574,7 +574,7 @@ func decodeSettings(value []byte) (*settings, error) {
 	return s, nil
 }
 
-// splitKey gives the name and the ID in the key of a shared key.
+// splitKey returns the name and the ID in the key of a shared key.
 func splitKey(key string) (name, id string, is bool) {
 	rest, is := strings.CutPrefix(key, sealedPrefix)
 	if !is {

@@ -262,7 +262,7 @@ func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64
 // objects would push all other changes out of it. JSON of an object begins otherwise than gzip.
 const packLeast = 32 << 10
 
-// packed is a version as the journal keeps it.
+// packed returns a version as the journal keeps it.
 func packed(data []byte) []byte {
 	if len(data) < packLeast {
 		return data
@@ -276,7 +276,7 @@ func packed(data []byte) []byte {
 	return out.Bytes()
 }
 
-// unpacked is the JSON of what packed made.
+// unpacked returns the JSON of what packed made.
 func unpacked(data []byte) ([]byte, error) {
 	if len(data) < 2 || data[0] != 0x1f || data[1] != 0x8b { // RFC 1952, 2.3.1
 		return data, nil
@@ -299,7 +299,7 @@ type Owner struct {
 	Controller string `json:"controller,omitempty"`
 }
 
-// String is the path of the file, "the endpoints controller" or "the API".
+// String returns the path of the file, "the endpoints controller" or "the API".
 func (o Owner) String() string {
 	switch {
 	case o.File != "":
@@ -435,7 +435,7 @@ func decode(pair engine.Pair) (*Entry, error) {
 	return e, nil
 }
 
-// decodeVersion is an object of which the JSON is kept.
+// decodeVersion returns an object of which the JSON is kept.
 func decodeVersion(ref object.Ref, data []byte) (object.Object, error) {
 	o := object.StrategyOfKind(ref.Kind).New()
 	data, err := unpacked(data)

@@ -147,7 +147,7 @@ func (m managers) cap() {
 	}
 }
 
-// entriesOf are the entries of an object. Empty is set when it has the field without
+// entriesOf returns the entries of an object. Empty is set when it has the field without
 // managers: no entries, or one empty entry.
 func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty bool, err error) {
 	metadata, _ := o["metadata"].(map[string]any)
@@ -164,7 +164,7 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 	return entries, false, nil
 }
 
-// withEntries is a copy of an object with other entries.
+// withEntries returns a copy of an object with other entries.
 func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[string]any {
 	o = withoutEntries(o)
 	length := 0
@@ -321,7 +321,7 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	return func(c Conflict) bool { return same.contains(c.path) }
 }
 
-// renewLastApplied is an object whose record of what kubectl applied, if it has one, has
+// renewLastApplied returns an object whose record of what kubectl applied, if it has one, has
 // what was applied now, so that both ways to apply can take turns. A record that would be
 // too large goes.
 func renewLastApplied(merged, applied map[string]any) map[string]any {
@@ -342,7 +342,7 @@ func renewLastApplied(merged, applied map[string]any) map[string]any {
 	return withAnnotations(merged, annotations)
 }
 
-// recordOf is an applied object as kubectl writes it down: JSON without the record itself,
+// recordOf returns an applied object as kubectl writes it down: JSON without the record itself,
 // and a newline.
 func recordOf(applied map[string]any) string {
 	if annotations := maps.Clone(annotationsOf(applied)); annotations != nil {

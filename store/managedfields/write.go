@@ -60,7 +60,7 @@ var unmanaged = func() *set {
 	}}
 }()
 
-// Update is an object as it is written in any way but server-side apply, with
+// Update returns an object as it is written in any way but server-side apply, with
 // metadata.managedFields as it is then: the writer owns what differs from live. A creation
 // contains no live object: live is nil.
 //
@@ -76,7 +76,7 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 	return withEntries(o, all.encode())
 }
 
-// managersBefore are the managers before a write.
+// managersBefore returns the managers before a write.
 func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
 		entries, reset, err := entriesOf(written)
@@ -130,7 +130,7 @@ type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }
 
-// Apply is an object with another one applied to it, with metadata.managedFields as it is
+// Apply returns an object with another one applied to it, with metadata.managedFields as it is
 // then. It returns a *ConflictError when a value differs from that of another owner and
 // force is not set, and an *InvalidError for what cannot be applied at all.
 //
@@ -350,7 +350,7 @@ func sameItem(a, b any, list *schema.Type) bool {
 	return x != nil && y != nil
 }
 
-// keyOf is the value of a key of an item; one that it does not have counts as its default.
+// keyOf returns the value of a key of an item; one that it does not have counts as its default.
 func keyOf(item map[string]any, key string, list *schema.Type) any {
 	if value, ok := item[key]; ok {
 		return value

@@ -48,7 +48,7 @@ func YAML(v any) ([]byte, error) {
 // unlimited are the limits of what the program itself writes.
 var unlimited = Limits{Bytes: math.MaxInt, Documents: math.MaxInt, Depth: math.MaxInt, Keys: math.MaxInt, Nodes: math.MaxInt}
 
-// nodeOf is the JSON form of a value.
+// nodeOf returns the JSON form of a value.
 func nodeOf(v any) (*node, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -238,7 +238,7 @@ func checkText(data []byte) ([]byte, *refusal) {
 	return data, nil
 }
 
-// lineColumn is the place of an offset, from 1; columns are characters.
+// lineColumn returns the place of an offset, from 1; columns are characters.
 func lineColumn(data []byte, offset int) (line, column int) {
 	before := data[:offset]
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
@@ -361,7 +361,7 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || line[3] == ' ' || line[3] == '\t' || line[3] == '\r' || line[3] == '\n'
 }
 
-// nextMarker is the offset of the next line after the first that starts with a
+// nextMarker returns the offset of the next line after the first that starts with a
 // document marker, or len(data).
 func nextMarker(data []byte) int {
 	for at := 0; ; {

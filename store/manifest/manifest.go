@@ -56,7 +56,7 @@ func (d *Document) Position(field string) (line, column int) {
 	return d.Line + below, column
 }
 
-// Problem is a Problem of one of the file's documents, at the place of the field.
+// Problem returns a Problem of one of the file's documents, at the place of the field.
 func (f *File) Problem(d *Document, field, reason, message string) Problem {
 	line, column := d.Position(field)
 	return Problem{File: f.Path, Line: line, Column: column, Object: refOf(d.Object),
@@ -258,7 +258,7 @@ func (r *reading) add(text []byte, line, column int, isJSON bool, as implied) *r
 	return nil
 }
 
-// known is a unit that is in this text already, or was in the one before.
+// known returns a unit that is in this text already, or was in the one before.
 func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
 	if i, ok := r.index[key]; ok {
 		at := r.units[i]
@@ -271,7 +271,7 @@ func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
 	return at.documentsIn(r.old.Documents), at.problemsIn(r.old.Problems), at, ok
 }
 
-// oldUnit is a unit of the old file. Most come in their order.
+// oldUnit returns a unit of the old file. Most come in their order.
 func (r *reading) oldUnit(key unitKey) (placed, bool) {
 	units := r.old.units
 	i, ok := r.next, r.next < len(units) && units[r.next].key == key
@@ -297,7 +297,7 @@ func (p placed) documentsIn(all []Document) []Document {
 
 func (p placed) problemsIn(all []Problem) []Problem { return all[p.problem : p.problem+p.problems] }
 
-// Renamed is the same file at another path.
+// Renamed returns the same file at another path.
 func (f *File) Renamed(path string) *File {
 	r := *f.Opened()
 	r.Path, r.Hash = path, f.Hash
@@ -349,7 +349,7 @@ const (
 // text costs 8 times its length while it is read.
 const maxDocumentBytes = 8 << 20
 
-// DefaultLimits are 64 MiB, 100,000 documents, depth 64, 10,000 keys a mapping, 200,000
+// DefaultLimits returns 64 MiB, 100,000 documents, depth 64, 10,000 keys a mapping, 200,000
 // nodes a document and 10,000 nodes added by aliases.
 func DefaultLimits() Limits { return Limits{}.orDefaults() }
 
@@ -509,7 +509,7 @@ func (f *File) HasObjects() bool {
 	return f != nil && (len(f.Documents) > 0 || f.seal != nil && len(f.seal.names) > 0)
 }
 
-// Opened is the decoded File. Of a sealed one that cannot be read it has no documents.
+// Opened returns the decoded File. Of a sealed one that cannot be read it has no documents.
 func (f *File) Opened() *File {
 	if f.seal == nil {
 		return f
@@ -523,7 +523,7 @@ func (f *File) Opened() *File {
 	return f.seal.opened
 }
 
-// Document is one of the documents; nil when there is none, or the file cannot be read.
+// Document returns one of the documents; nil when there is none, or the file cannot be read.
 func (f *File) Document(i int) *Document {
 	if docs := f.Opened().Documents; i >= 0 && i < len(docs) {
 		return &docs[i]

@@ -97,7 +97,7 @@ const none = -1
 
 func (r *yamlReader) ended() bool { return r.at >= len(r.text) }
 
-// peek is the byte at an offset from the next one; 0 at the end: no text has it.
+// peek returns the byte at an offset from the next one; 0 at the end: no text has it.
 func (r *yamlReader) peek(ahead int) byte {
 	if r.at+ahead >= len(r.text) {
 		return 0
@@ -109,7 +109,7 @@ func isBlank(b byte) bool        { return b == ' ' || b == '\t' }
 func isBreak(b byte) bool        { return b == '\n' || b == '\r' || b == 0 }
 func isBlankOrBreak(b byte) bool { return isBlank(b) || isBreak(b) }
 
-// indent is the column of the next byte, from 0. Before what begins a line, or follows "- " at
+// indent returns the column of the next byte, from 0. Before what begins a line, or follows "- " at
 // its beginning, there are spaces only.
 func (r *yamlReader) indent() int {
 	if r.ended() {
@@ -205,7 +205,7 @@ func (r *yamlReader) trailer() {
 // isItem reports whether an item of a block list is next.
 func (r *yamlReader) isItem() bool { return r.peek(0) == '-' && isBlankOrBreak(r.peek(1)) }
 
-// new is a node at an offset of the line.
+// new returns a new node that begins at an offset of the current line. It fails when depth exceeds the limit.
 func (r *yamlReader) new(kind kind, offset, depth int) *node {
 	r.must(depth <= r.limits.Depth)
 	return r.nodes.new(node{kind: kind, line: r.line, column: r.column(offset), size: 1})
@@ -262,7 +262,7 @@ func (r *yamlReader) isKey() bool {
 	return r.peek(ahead) == ':' && isBlankOrBreak(r.peek(ahead+1))
 }
 
-// plainKey is the field of a key without quotes. One that is another key to kubectl draws a
+// plainKey returns the field of a key without quotes. One that is another key to kubectl draws a
 // warning, which is for the converter to word.
 func (r *yamlReader) plainKey(text string, start int) field {
 	_, oldBool := oldBoolValue(text)
@@ -425,7 +425,7 @@ func (r *yamlReader) closeAnchor(name string, n *node, line, column int) {
 	n.line, n.column = line, column
 }
 
-// alias is the value that an alias stands for. Copies share their nodes, but each counts.
+// alias returns the value that an alias stands for. Copies share their nodes, but each counts.
 func (r *yamlReader) alias(depth int) *node {
 	target := r.anchors[r.name()]
 	r.must(target != nil && depth+target.height <= r.limits.Depth)

@@ -37,7 +37,7 @@ func (r *yamlReader) plainLine(inFlow bool) string {
 	return r.plainRest(inFlow)
 }
 
-// plainRest is plainLine for a line on which the scalar goes on.
+// plainRest is plainLine without the check of the first character, for a line that continues a scalar.
 func (r *yamlReader) plainRest(inFlow bool) string {
 	start, end, i := r.at, r.at, r.at
 	for i < len(r.text) {

@@ -96,7 +96,7 @@ func (t *Tree) each(f func(*Tree) error) error {
 	return nil
 }
 
-// text is the text of a field of the object.
+// text returns the text of a field of the object.
 func (t *Tree) text(key string) string {
 	if n := t.root.get(key); n != nil && n.kind == kindString {
 		return n.text
@@ -104,7 +104,7 @@ func (t *Tree) text(key string) string {
 	return ""
 }
 
-// Position is the line and column of a field, from 1, or those of its nearest ancestor
+// Position returns the line and column of a field, from 1, or those of its nearest ancestor
 // that the text has. Paths are Kubernetes', as Document.Position has them.
 func (t *Tree) Position(field string) (line, column int) {
 	below, column := t.layout.find(field)
@@ -221,7 +221,7 @@ func (p *path) pushKey(key string) { *p = append(*p, step{key: key, isKey: true}
 func (p *path) pushIndex(i int)    { *p = append(*p, step{index: i}) }
 func (p *path) pop()               { *p = (*p)[:len(*p)-1] }
 
-// String is the path as Kubernetes writes it: fields after dots, indexes and the keys
+// String returns the path as Kubernetes writes it: fields after dots, indexes and the keys
 // of free mappings in brackets.
 func (p path) String() string { return p.text(path.isFreeMapping) }
 
@@ -329,7 +329,7 @@ func valueOf(doc parsed) (Value, *refusal) {
 	return value, nil
 }
 
-// jsonNumber is a number of YAML as JSON writes it, whole ones without fraction or
+// jsonNumber returns a number of YAML as JSON writes it, whole ones without fraction or
 // exponent: 0x10 is 16, 1_000 and 1e3 are 1000.
 func jsonNumber(text string) (json.Number, error) {
 	switch whole, float, isWhole, err := parseNumber(text); {

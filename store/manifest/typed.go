@@ -190,7 +190,7 @@ func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
 }
 
-// shared is a copy of a text, which is held once if it is frequent, or was decoded just before.
+// shared returns a copy of a text, which is held once if it is frequent, or was decoded just before.
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
 		return s
@@ -204,7 +204,7 @@ func (d *decoding) shared(text string) string {
 	return *last
 }
 
-// text is a copy of a text: the node's is a part of the document, which would be kept for it.
+// text returns a copy of a text: the node's is a part of the document, which would be kept for it.
 func (d *decoding) text(n *node) (string, bool) {
 	if d.secret() {
 		if n.kind != kindString {

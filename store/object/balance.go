@@ -48,7 +48,7 @@ const (
 	MaxShare    = 1_000_000
 )
 
-// BalanceNames are the algorithms, sorted.
+// BalanceNames returns the algorithms, sorted.
 func BalanceNames() []string {
 	return []string{BalanceDestinationHash, BalanceLeastConnection, BalanceMaglev, BalanceRandom, BalanceRoundRobin, BalanceSourceHash}
 }
@@ -61,7 +61,7 @@ var balanceAliases = map[string]string{
 	"lc": BalanceLeastConnection, "wlc": BalanceLeastConnection, "sed": BalanceLeastConnection, "nq": BalanceLeastConnection, "twos": BalanceLeastConnection,
 }
 
-// ParseBalance gives the algorithm that a name, or an alias of IPVS, stands for.
+// ParseBalance returns the algorithm that a name, or an alias of IPVS, stands for.
 func ParseBalance(value string) (name string, err error) {
 	if errs := checkBalance(root(""), value); len(errs) > 0 {
 		return "", fmt.Errorf("%s", errs[0].Body())
@@ -166,7 +166,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, checkBy(ParseWeights))...)
 }
 
-// checkEndpointWeights is about the annotations of an object that names endpoints; old is nil
+// checkEndpointWeights checks the annotations of an object that names endpoints; old is nil
 // for a new one.
 func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 	weight := checkBy(ParseWeight)
@@ -178,7 +178,7 @@ func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 	return append(errs, checkAnnotation(meta, old, AnnotationPriority, checkBy(ParsePriority))...)
 }
 
-// checkBy makes a check of what reads a value.
+// checkBy returns a function that reports the errors of parse at a path.
 func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
 	return func(p path, value string) Errors {
 		switch _, err := parse(value); of := err.(type) {
@@ -206,7 +206,7 @@ func checkAnnotation(meta, old *ObjectMeta, key string, check func(path, string)
 	return check(metaPath.child("annotations").key(key), value)
 }
 
-// WeightOf is the weight that the annotations of an object give to its endpoints, 1 where
+// WeightOf returns the weight that the annotations of an object give to its endpoints, 1 where
 // they give none.
 func (m *ObjectMeta) WeightOf() uint16 {
 	if value := cmp.Or(m.Annotations[AnnotationWeight], m.Annotations[AnnotationCiliumWeight]); value != "" {
@@ -217,7 +217,7 @@ func (m *ObjectMeta) WeightOf() uint16 {
 	return 1
 }
 
-// PriorityOf is the tier of an object's endpoints, 0 where its annotations give none.
+// PriorityOf returns the tier of an object's endpoints, 0 where its annotations give none.
 func (m *ObjectMeta) PriorityOf() uint8 {
 	if value := m.Annotations[AnnotationPriority]; value != "" {
 		priority, _ := ParsePriority(value) // refused by validation: 0
@@ -226,7 +226,7 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 	return 0
 }
 
-// ShareOf is the share of an EndpointSlice, 1 of a backend without a name where it has no annotation.
+// ShareOf returns the share of an EndpointSlice, 1 of a backend without a name where it has no annotation.
 func (m *ObjectMeta) ShareOf() BackendShare {
 	share, err := ParseShare(m.Annotations[AnnotationShare])
 	if err != nil {
@@ -422,7 +422,7 @@ func ofClients(check func(path, string) Errors) func(path, string) Errors {
 	}
 }
 
-// checkLimits is about the annotations of a Service. A value that stands in old is not asked again.
+// checkLimits checks the annotations of a Service. A value that old has too is not checked again.
 func checkLimits(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil {

@@ -212,7 +212,7 @@ const (
 func (o *Event) GetMeta() *ObjectMeta     { return &o.Metadata }
 func (o *EventView) GetMeta() *ObjectMeta { return &o.Metadata }
 
-// View is the event as events.k8s.io/v1 shows it. It shares nothing with the receiver.
+// View returns the event as events.k8s.io/v1 shows it. It shares nothing with the receiver.
 func (o *Event) View() *EventView {
 	c := DeepCopy(o)
 	return &EventView{
@@ -235,7 +235,7 @@ func (o *Event) View() *EventView {
 	}
 }
 
-// Event is the event as core/v1 shows it, the form that is stored. It shares nothing
+// Event returns the event as core/v1 shows it, the form that is stored. It shares nothing
 // with the receiver.
 func (o *EventView) Event() *Event {
 	c := DeepCopy(o)

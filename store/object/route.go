@@ -162,7 +162,7 @@ type HTTPBackendRef struct {
 	Filters   []HTTPRouteFilter `json:"filters,omitempty" valid:"0..16"`
 }
 
-// Backend is the reference without its filters.
+// Backend returns the reference without its filters.
 func (r HTTPBackendRef) Backend() BackendRef {
 	return BackendRef{r.Group, r.Kind, r.Name, r.Namespace, r.Port, r.Weight}
 }
@@ -252,7 +252,7 @@ func (s *HTTPRouteSpec) rules(at path) Errors {
 	return append(parentRules(at.child("parentRefs"), s.ParentRefs), s.matchRules(at)...)
 }
 
-// parentRules are the rules of a list of parents: several of one parent name different sections.
+// parentRules returns the rules of a list of parents: several of one parent name different sections.
 func parentRules(at path, parents []ParentRef) Errors {
 	type parent struct{ group, kind, namespace, name string }
 	sections := map[parent][]string{}
@@ -288,7 +288,7 @@ func (s *TLSRouteSpec) rules(at path) Errors {
 		violated(wildcard, in, "Wildcards on hostnames must be the first label, and the rest of hostname must be valid based on RFC-1123"))
 }
 
-// portRule is the rule of a reference to a Service.
+// portRule returns the rule of a reference to a Service.
 func portRule(at path, group, kind *string, port *int32) Errors {
 	return violated(Deref(group) == "" && Deref(kind) == KindService && port == nil, at, "Must have port for Service reference")
 }

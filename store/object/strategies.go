@@ -203,7 +203,7 @@ func (s *Strategy) SameSpec(a, b Object) bool {
 	return true
 }
 
-// CopyStatus makes the status of one object that of another; false when the kind has none.
+// CopyStatus copies the status of from to to. It reports whether the kind has a status.
 func (s *Strategy) CopyStatus(to, from Object) bool {
 	if s.HasStatus {
 		copyField(to, from, "Status")

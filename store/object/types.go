@@ -64,18 +64,18 @@ type Ref struct {
 	Kind, Namespace, Name string
 }
 
-// RefOf is the Ref of an object.
+// RefOf returns the Ref of an object.
 func RefOf(o Object) Ref {
 	return Ref{Kind: o.GetTypeMeta().Kind, Namespace: o.GetMeta().Namespace, Name: o.GetMeta().Name}
 }
 
-// ServiceRef is the Ref of the Service "namespace/name".
+// ServiceRef returns the Ref of the Service "namespace/name".
 func ServiceRef(key string) Ref {
 	namespace, name, _ := strings.Cut(key, "/")
 	return Ref{Kind: KindService, Namespace: namespace, Name: name}
 }
 
-// String is "Service default/web", and "Node gw1" without a namespace.
+// String returns "Service default/web", and "Node gw1" without a namespace.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name
@@ -83,7 +83,7 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
 }
 
-// Key is "namespace/name".
+// Key returns "namespace/name".
 func (r Ref) Key() string { return r.Namespace + "/" + r.Name }
 
 // Service is core/v1 Service.
@@ -270,16 +270,16 @@ type IntOrString struct {
 	IsString bool
 }
 
-// FromInt is the IntOrString of a number.
+// FromInt returns the IntOrString of a number.
 func FromInt(n int32) IntOrString { return IntOrString{Int: n} }
 
-// FromString is the IntOrString of a name.
+// FromString returns the IntOrString of a name.
 func FromString(s string) IntOrString { return IntOrString{Name: s, IsString: true} }
 
 // IsZero reports whether the field is absent.
 func (v IntOrString) IsZero() bool { return v == IntOrString{} }
 
-// String is the number or the name.
+// String returns the number or the name.
 func (v IntOrString) String() string {
 	if v.IsString {
 		return v.Name

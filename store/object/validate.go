@@ -166,7 +166,7 @@ func labelValueProblems(value string) []string {
 	return matchProblems(value, maxLabel, labelValueRE, labelValueText)
 }
 
-// labelKeyProblems is for "name" and "example.com/name", which Kubernetes also calls
+// labelKeyProblems checks a label key, "name" or "example.com/name", which Kubernetes also calls
 // a qualified name.
 func labelKeyProblems(value string) []string {
 	var problems []string
@@ -193,7 +193,7 @@ func labelKeyProblems(value string) []string {
 	return problems
 }
 
-// portNameProblems is for the name of a port as a targetPort, an IANA service name
+// portNameProblems checks the name of a port as a targetPort, an IANA service name
 // (RFC 6335 section 5.1) in lower case.
 func portNameProblems(value string) []string {
 	problems := matchProblems(value, maxPortName, portNameRE,
@@ -333,7 +333,7 @@ func (o *Service) ExternallyAccessible() bool {
 	return o.NeedsNodePort() || o.Spec.Type == TypeClusterIP && len(o.Spec.ExternalIPs) > 0
 }
 
-// clusterIPs is spec.clusterIPs, or spec.clusterIP alone where a document gave
+// clusterIPs returns spec.clusterIPs, or spec.clusterIP alone where a document gave
 // only that one and DefaultFamilies has not been here yet.
 func (o *Service) clusterIPs() []string {
 	if len(o.Spec.ClusterIPs) == 0 && o.Spec.ClusterIP != "" {
@@ -405,10 +405,10 @@ type Error struct {
 	Detail string
 }
 
-// Error is "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive".
+// Error returns "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive".
 func (e Error) Error() string { return e.Field + ": " + e.Body() }
 
-// Body is Error without the field: the message of a cause in a Status.
+// Body returns Error without the field: the message of a cause in a Status.
 func (e Error) Body() string {
 	s := cmp.Or(titles[e.Type], string(e.Type))
 	switch e.Type {
@@ -442,7 +442,7 @@ func valueText(v any) string {
 // Errors is every problem of one object.
 type Errors []Error
 
-// Error is the text of the only error, or "[first, second]"; a text that comes twice
+// Error returns the text of the only error, or "[first, second]"; a text that comes twice
 // is shown once.
 func (e Errors) Error() string {
 	unique := Join(e)
@@ -483,7 +483,7 @@ type step struct {
 	key   bool
 }
 
-// root is the path of a field of the object itself, or of one further down.
+// root returns the path of a field of the object itself, or of one further down.
 func root(name string) path { return path{base: name} }
 
 func (p path) child(name string) path { return p.with(step{name: name}) }
@@ -499,7 +499,7 @@ func (p path) with(s step) path {
 	return p
 }
 
-// String is the path as Kubernetes writes it.
+// String returns the path as Kubernetes writes it.
 func (p path) String() string {
 	text := p.base
 	for _, s := range p.steps[:p.n] {
@@ -531,7 +531,7 @@ func invalid(p path, value any, detail string) Errors {
 	return Errors{{Type: FieldValueInvalid, Field: p.String(), Value: value, Detail: detail}}
 }
 
-// invalidFor is one invalid for each of the problems.
+// invalidFor returns an error of invalid for each problem.
 func invalidFor[T any](p path, value T, problems []string) Errors {
 	var errs Errors
 	for _, problem := range problems {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Share is a share for work of some microseconds an index: less is not worth waking a CPU for.
+// Share is a value for the parameter share of Do that fits work of some microseconds per index: fewer indexes do not pay for waking a CPU.
 const Share = 64
 
 // Do calls do for 0 to n-1 and returns when all calls have returned. A CPU takes share indexes

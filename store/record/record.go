@@ -184,7 +184,7 @@ type Since struct {
 	Asked map[string]uint64
 }
 
-// Of is the revision at which the Service first asked for a port on a load balancer IP or an
+// Of returns the revision at which the Service first asked for a port on a load balancer IP or an
 // external IP. For everything else it is the revision of its creation.
 func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
 	if s.Asked != nil && at.Addr().IsValid() {
@@ -193,7 +193,7 @@ func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
 	return s.Created
 }
 
-// OfRange is the same of a range of ports, which begins with that of at.
+// OfRange returns the same of a range of ports, which begins with that of at.
 func (s Since) OfRange(protocol string, at netip.AddrPort, last uint16) uint64 {
 	return s.of(rangeKey(protocol, at, last))
 }
@@ -211,7 +211,7 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 	return askKey(protocol, at) + "-" + strconv.Itoa(int(last))
 }
 
-// Since is the age of a record. A record without a revision of creation has its creation time, as revisions are made of it.
+// Since returns the age of a record. A record without a revision of creation has its creation time, as revisions are made of it.
 func (r *Record) Since() Since {
 	created := r.Created
 	if at := CreatedAt(r.Object); created == 0 && !at.IsZero() {

@@ -136,7 +136,7 @@ func (p *pruner) noText(v any) error {
 	return &TypeError{p.path(), fmt.Sprintf("%s: expected a text, got %s; quote it%s", p.path(), got, quoted)}
 }
 
-// value is a value as its type has it.
+// value returns a value as its type has it.
 func (p *pruner) value(v any, t *Type) (any, error) {
 	switch t.Form {
 	case Structure:

@@ -44,7 +44,7 @@ func (l Labels) Matches(labels map[string]string) bool {
 	return !slices.ContainsFunc(l.requirements, func(r requirement) bool { return !r.matches(labels) })
 }
 
-// Text returns a text that the JSON of every selected object has, `"KEY":"VALUE"` or `"KEY":`; "": none is known.
+// Text returns a text that the JSON of every selected object has, `"KEY":"VALUE"` or `"KEY":`, "" if none is known.
 func (l Labels) Text() string {
 	for _, r := range l.requirements {
 		switch key := `"` + r.key + `":`; r.operator {
@@ -278,7 +278,8 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Text is that of Labels: IPv4 addresses are written in one way alone.
+// Text returns a text that the JSON of every match has, as Labels.Text does, for a field that is an IPv4 address: those are written
+// in one way alone.
 func (f Fields) Text() string {
 	if text, _ := f.Exact(FieldAddress); strings.Contains(text, ".") && !strings.Contains(text, ":") {
 		return `"` + text + `"`

@@ -111,7 +111,7 @@ func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	return s, nil
 }
 
-// minTTL is the least TTL that a packet on a port must have. A neighbor that is one hop away and
+// minTTL returns the least TTL that a packet on a port must have. A neighbor that is one hop away and
 // speaks on the multihop port, as FRR does with ttl-security, is held to 255.
 func (s *Session) minTTL(port uint16) int {
 	if port == MultiHopPort && s.config.MultiHop {
@@ -120,7 +120,7 @@ func (s *Session) minTTL(port uint16) int {
 	return maxTTL
 }
 
-// State is the state now.
+// State returns the state now.
 func (s *Session) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +293,7 @@ const (
 	Up
 )
 
-// String is the name of RFC 5880.
+// String returns the name of RFC 5880.
 func (p Phase) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[p&3]
 }

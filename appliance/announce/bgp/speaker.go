@@ -43,7 +43,7 @@ type State struct {
 	// that cannot be sent in this session, for the reason WithheldBecause.
 	Routes, Withheld int
 	WithheldBecause  string
-	// CannotIPv4 and CannotIPv6 are the reasons why no route of a family can be sent in this session; "": they can.
+	// CannotIPv4 and CannotIPv6 are the reasons why no route of a family can be sent in this session, "" if they can.
 	CannotIPv4, CannotIPv6 string
 	// Pending reports whether there are changes that were not sent yet.
 	Pending bool
@@ -112,7 +112,7 @@ type Speaker struct {
 	lastWords string // a precise reason that there is no session, since one was up; for Run alone
 }
 
-// New is a Speaker that does nothing yet. changed is called after each change of its State but
+// New returns a Speaker that does nothing yet. changed is called after each change of its State but
 // counters; it must not block. Both log and changed may be nil.
 func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
 	if err := p.Check(); err != nil {
@@ -189,7 +189,7 @@ func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
 	return s.routes.take()
 }
 
-// State is the state now.
+// State returns the state now.
 func (s *Speaker) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,7 +335,7 @@ const (
 	External Dynamic = "external" // any other AS
 )
 
-// Peer is a neighbor, and how to speak with it.
+// Peer is a neighbor, with the settings of the session with it.
 type Peer struct {
 	// Addr is the address and port of the peer; port 0 is 179. Either Addr or Interface is set.
 	Addr netip.AddrPort

@@ -17,7 +17,7 @@ const (
 	Out                  // it does not take part
 )
 
-// String is the state in lower case.
+// String returns the state in lower case.
 func (s State) String() string { return [...]string{"backup", "active", "leaving", "out"}[s] }
 
 // Answers reports whether a box in the state answers.
@@ -69,7 +69,7 @@ func New(now time.Time, cfg Config) *Machine {
 	return m
 }
 
-// State is the role of the box, and since when it has it.
+// State returns the role of the box, and since when it has it.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
 // Master returns the active box by its adverts; not valid: this one, or unknown.
@@ -93,7 +93,7 @@ func (m *Machine) Silent(now time.Time) bool {
 	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
 }
 
-// mostInterval is the longest interval of a master that is waited for: what a busy box with the same settings advertises. One
+// mostInterval returns the longest interval of a master that is waited for: what a busy box with the same settings advertises. One
 // advert, which anybody on the segment can forge, would otherwise silence the boxes for three times up to MaxInterval.
 func (m *Machine) mostInterval() time.Duration { return (1 + mostLate) * m.cfg.Interval }
 
@@ -110,7 +110,7 @@ func (m *Machine) skew() time.Duration {
 	return time.Duration(256-int(m.priority)) * m.interval / 256
 }
 
-// down is Active_Down_Interval.
+// down returns Active_Down_Interval.
 func (m *Machine) down() time.Duration { return 3*m.interval + m.skew() }
 
 func (m *Machine) become(now time.Time, s State) {
@@ -165,7 +165,7 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	return nil
 }
 
-// advertise is an advert of an active box, and when the next one is due.
+// advertise returns an advert of an active box, and sets the time of the next one.
 func (m *Machine) advertise(now time.Time) []uint8 {
 	m.sent, m.next = now, now.Add(m.cfg.Interval)
 	return []uint8{m.priority}
@@ -276,7 +276,7 @@ type Advert struct {
 	Source, Destination netip.Addr
 }
 
-// Marshal is the payload of an IP packet.
+// Marshal returns the payload of an IP packet.
 func (a *Advert) Marshal() []byte {
 	addrs := a.Addresses
 	if len(addrs) > maxAddresses {

@@ -169,7 +169,8 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 
 func (p *poll) streamed() bool { return p.header.Get("X-Consul-Query-Backend") == "streaming" }
 
-// instances is next for a question. Where there are ACLs, Consul leaves out what the token may not read: that is no answer.
+// instances waits with next for the instances of a service. It returns an error if Consul left some out because the token may not
+// read them.
 func (p *Provider) instances(ctx context.Context, poll *poll) (all []instance, changed bool, err error) {
 	changed, err = poll.next(ctx, &all)
 	policy := poll.header.Get("X-Consul-Default-ACL-Policy")

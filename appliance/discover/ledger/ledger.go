@@ -76,12 +76,12 @@ type claim struct {
 	// gone has the endpoints in force that the last answer does not have, and the time that is proved to have passed since.
 	gone map[place]time.Duration
 	read bool
-	// began is since when answers have been empty while endpoints are in force; zero: they are not.
+	// began is since when answers have been empty while endpoints are in force, zero if they are not.
 	began time.Time
 	due   time.Time // a proved absence is believed then; zero: more answers are needed
 }
 
-// place is what an endpoint is known by.
+// place identifies an endpoint: its address and port.
 type place struct {
 	address string
 	port    uint16
@@ -204,7 +204,7 @@ func (l *Ledger) Answer(now time.Time, of Asked, a provider.Answer, bad []string
 	l.doubt(q)
 }
 
-// Fail notes that a question has no answer.
+// Fail records that a question has no answer.
 func (l *Ledger) Fail(now time.Time, of Asked, why string) {
 	q := l.asked[of]
 	if q == nil {
@@ -333,7 +333,7 @@ func (s *service) isBare() bool {
 	return !slices.ContainsFunc(s.claims, func(c *claim) bool { return len(c.inForce) > 0 })
 }
 
-// mark notes whether the Service of a claim is emptied now, and holds those that are emptied together if that looks like an accident.
+// mark records whether the Service of a claim is emptied now, and holds those that are emptied together if that looks like an accident.
 func (l *Ledger) mark(now time.Time, of *claim) {
 	s, g := of.service, l.groups[of.key.Provider]
 	was := s.emptied
@@ -418,7 +418,7 @@ func (l *Ledger) setInForce(c *claim, to []provider.Endpoint) {
 	}
 }
 
-// doubt notes whether a claim on a question has an absence that is not believed yet.
+// doubt records whether a claim on a question has an absence that is not believed yet.
 func (l *Ledger) doubt(q *asked) {
 	delete(l.doubted, q)
 	for _, c := range q.claims {
@@ -428,7 +428,7 @@ func (l *Ledger) doubt(q *asked) {
 	}
 }
 
-// again returns when a question has to be asked again for an absence; zero: it need not.
+// again returns when a question has to be asked again for an absence, zero if it need not.
 func (q *asked) again() (at time.Time) {
 	if !q.failed.IsZero() {
 		return at // it is asked again anyway

@@ -82,7 +82,7 @@ type Endpoint struct {
 	Port uint16
 	// State reports whether it takes connections.
 	State State
-	// Weight is its share relative to the others of the Service; 0: the provider has none.
+	// Weight is its share relative to the others of the Service, 0 if the provider has none.
 	Weight uint16
 	// Priority is 0 to 9; endpoints with a higher number are used when none of a lower one is ready. Other numbers, as those of SRV
 	// records, are ranked by the provider.

@@ -39,7 +39,7 @@ type Client struct {
 	Secure bool
 	// Dial connects to an endpoint. Its errors may have a StatusError in them.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Stale reports whether a connection that waits for a request is to be used no more.
+	// Stale reports whether an idle connection must not be used for another request.
 	Stale func() bool
 	// ResponseTimeout is for how long an endpoint may take to begin an answer.
 	ResponseTimeout time.Duration
@@ -246,7 +246,7 @@ type (
 
 func (s *session) end() { s.once.Do(func() { close(s.done) }) }
 
-// state notes the end of a connection.
+// state records the end of a connection.
 func (p *Proxy) state(c net.Conn, state http.ConnState) {
 	found, is := p.sessions.Load(c)
 	if !is {

@@ -71,7 +71,7 @@ func RefuseName(client net.Conn) {
 	_ = client.Close()
 }
 
-// ServerName gives the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower
+// ServerName returns the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower
 // case; "" when there is none. It refuses two: others may choose the other one.
 func ServerName(hello []byte) (string, error) {
 	p := &parser{rest: hello}
@@ -186,7 +186,7 @@ type Server struct {
 	// Suites has the cipher suites of TLS 1.2.
 	Suites []uint16
 	ALPN   []string
-	// Clients is the CA that clients' certificates are from; nil: none is asked for. Optional lets in
+	// Clients is the CA that clients' certificates are from, nil if none is asked for. Optional lets in
 	// clients without one.
 	Clients  *Authority
 	Optional bool
@@ -198,7 +198,7 @@ func (s *Server) Equal(o *Server) bool {
 		slices.Equal(s.ALPN, o.ALPN) && s.Clients == o.Clients && s.Optional == o.Optional
 }
 
-// Config is the configuration for clients. It has keys of its own for session tickets, which change every
+// Config returns the configuration for clients. It has keys of its own for session tickets, which change every
 // day and are good for a week (crypto/tls): a new Config takes no tickets of the one before.
 func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
@@ -223,7 +223,7 @@ func (s *Server) Config() *tls.Config {
 	return c
 }
 
-// ClientConfig is the configuration for endpoints: their certificate has to be from the CA, for the name;
+// ClientConfig returns the configuration for endpoints: their certificate has to be from the CA, for the name;
 // without a CA it is not checked.
 func ClientConfig(ca *Authority, name string) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(0)}

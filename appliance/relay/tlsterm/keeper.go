@@ -51,7 +51,7 @@ func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
 }
 
-// absent is the error for a Secret that does not exist.
+// absent returns the error for a Secret that does not exist.
 func absent(secret string, how string) error {
 	namespace, name, _ := strings.Cut(secret, "/")
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
@@ -115,7 +115,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	return newest, "", kept.ending(now)
 }
 
-// ending returns a warning when the certificate in use expires soon; "": it does not.
+// ending returns a warning when the certificate in use expires soon, "" if it does not.
 func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
@@ -179,7 +179,7 @@ func (k *Keeper) ForgetAuthority(secret string) {
 	delete(k.cas, secret)
 }
 
-// Pairs are the certificates in use, by Secret.
+// Pairs returns the certificates in use, by Secret.
 func (k *Keeper) Pairs() (list []*Pair) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,7 +235,7 @@ func (p *Pair) same(o *Pair) bool {
 	return p != nil && o != nil && slices.EqualFunc(p.certificate.Certificate, o.certificate.Certificate, bytes.Equal)
 }
 
-// Leaf is the certificate itself.
+// Leaf returns the certificate itself.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
 // String formats the names and the expiry of the certificate.
@@ -312,7 +312,7 @@ func checkPEM(text []byte, kind string) error {
 	return nil
 }
 
-// Authority is certificates of a CA.
+// Authority is a set of CA certificates.
 type Authority struct{ pool *x509.CertPool }
 
 // ParseAuthority reads ca.crt of a Secret.

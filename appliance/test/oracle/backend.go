@@ -80,7 +80,7 @@ func (w *World) backendsOf(f frontend) []backend {
 	return judged
 }
 
-// borrows is a frontend in the family of its backends: a relayed port without one of its own family uses those of the other
+// borrows returns a frontend in the family of its backends: a relayed port without one of its own family uses those of the other
 // (behavior 907). Ranges are not relayed.
 func (w *World) borrows(f frontend) frontend {
 	if f.service.Metadata.Annotations[annotationMode] == "userspace" && f.port.Protocol != object.ProtocolSCTP && !f.isRange() && len(w.candidates(f)) == 0 {
@@ -89,7 +89,7 @@ func (w *World) borrows(f frontend) frontend {
 	return f
 }
 
-// candidates are the backends of a frontend's own family before their checks.
+// candidates returns the backends of a frontend's own family before their checks.
 func (w *World) candidates(f frontend) (all []backend) {
 	shares := w.sharesIn(f)
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {

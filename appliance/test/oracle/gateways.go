@@ -300,7 +300,7 @@ func (w *World) IsTaken(gw *object.Gateway, l *object.Listener) bool {
 	})
 }
 
-// Parents are the Gateways that a route names, of those that are there.
+// Parents returns the existing Gateways that a route names.
 func (w *World) Parents(o object.Object) (all []*object.Gateway) {
 	for _, r := range w.routes() {
 		if r.kind != o.GetTypeMeta().Kind || r.meta.Namespace != o.GetMeta().Namespace || r.meta.Name != o.GetMeta().Name {

@@ -61,7 +61,7 @@ func (g *generator) slice(service *object.Service, family int, suffix string) *o
 	return slice
 }
 
-// share is sometimes a weight, and sometimes a priority.
+// share returns sometimes a weight, and sometimes a priority.
 func (g *generator) share() map[string]string {
 	annotations := map[string]string{}
 	if oneIn(g.Rand, 4) {
@@ -73,7 +73,7 @@ func (g *generator) share() map[string]string {
 	return annotations
 }
 
-// slicePort is the port of a slice for one of the Service's, now and then one that
+// slicePort returns the port of a slice for one of the Service's, now and then one that
 // does not fit: of another name or protocol, or without a number.
 func (g *generator) slicePort(port object.ServicePort) object.EndpointPort {
 	name, protocol, number := port.Name, port.Protocol, pick(g.Rand, targetPorts)

@@ -61,7 +61,7 @@ func portOf(text string) uint16 {
 	return uint16(number)
 }
 
-// grantedRanges are the indexes of the ranges that are served at an address: of two Services whose ranges have a port in common
+// grantedRanges returns the indexes of the ranges that are served at an address: of two Services whose ranges have a port in common
 // the older one has its range, and the other one nothing (behavior 390).
 func grantedRanges(all []frontend, address netip.Addr, protocol Protocol) []int {
 	var granted []int

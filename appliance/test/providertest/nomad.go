@@ -109,7 +109,7 @@ func (s *Nomad) Call(method, path string, body, into any) {
 	}
 }
 
-// Set has a job register these, in a group for each.
+// Set registers services by a job that has a group for each.
 func (s *Nomad) Set(space, name string, all ...NomadService) {
 	s.t.Helper()
 	if len(all) == 0 {

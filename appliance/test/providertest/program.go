@@ -79,7 +79,7 @@ func (p *Program) stop() {
 	p.running = nil
 }
 
-// Server is the configuration of a server with Certificates that asks its clients for theirs; it is also that of a client.
+// Server returns the configuration of a server with Certificates that asks its clients for theirs; it is also that of a client.
 func Server(t testing.TB, dir string) *tls.Config {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
@@ -95,7 +95,7 @@ func Server(t testing.TB, dir string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }
 
-// FreePort is a port of 127.0.0.1 for TCP and UDP, of this test alone until it ends. It is below those that the kernel gives by itself,
+// FreePort returns a port of 127.0.0.1 for TCP and UDP, of this test alone until it ends. It is below those that the kernel gives by itself,
 // and no other test process has it: the name of an abstract socket reserves it.
 func FreePort(t testing.TB) int {
 	t.Helper()

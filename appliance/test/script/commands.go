@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// common are the commands of every mode. Package documentation describes them.
+// common returns the commands of every mode. Package documentation describes them.
 func common() map[string]Command {
 	return map[string]Command{
 		"runs":         func(*Session, []string) error { return nil }, // read before the script runs
@@ -62,7 +62,7 @@ func (s *Session) setFlags(args []string) error {
 	return nil
 }
 
-// Args are the flags as svcctl serve takes them.
+// Args returns the flags as svcctl serve takes them.
 func (f Flags) Args() []string {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -257,7 +257,7 @@ func (s *Session) empty(args []string) error {
 	return s.fault(func() { s.Box().Empty(family, args[1]) })
 }
 
-// fault notes the ruleset for the command healed.
+// fault records the ruleset for the command healed.
 func (s *Session) fault(do func()) (err error) {
 	if s.healthy, err = s.ruleset(); err == nil {
 		do()

@@ -157,7 +157,7 @@ func modesOf(content string) ([]string, error) {
 	return nil, errors.New("the script has no commands")
 }
 
-// all are the commands of the mode.
+// all returns the commands of the mode.
 func (m Mode) all() map[string]Command {
 	commands := maps.Clone(m.Commands)
 	if commands == nil {
@@ -204,7 +204,7 @@ func (s *Session) Printf(format string, args ...any) { fmt.Fprintf(&s.out, forma
 // File reads a file of the script.
 func (s *Session) File(name string) string { return s.ts.ReadFile(name) }
 
-// Path is the path of a file of the script.
+// Path returns the path of a file of the script.
 func (s *Session) Path(name string) string { return s.ts.MkAbs(name) }
 
 // arrow splits arguments at "->".
@@ -216,7 +216,7 @@ func arrow(args []string) (before, after []string, err error) {
 	return args[:i], args[i+1:], nil
 }
 
-// usage is the error of a command that got other arguments than these.
+// usage returns the error of a command that got other arguments than these.
 func usage(text string) error { return fmt.Errorf("usage: %s", text) }
 
 // Flags has flags of svcctl serve by name, each with its values.

@@ -93,7 +93,7 @@ var poolNames = map[string]string{
 	wire.PoolClusterIP: "cluster IPs", wire.PoolNodePort: "node ports", wire.PoolLoadBalancer: "load balancer IPs",
 }
 
-// poolName is the kind of a pool for people.
+// poolName returns the kind of a pool for people.
 func poolName(pool wire.Pool) string {
 	name := poolNames[pool.Kind]
 	if pool.Internal {
@@ -105,7 +105,7 @@ func poolName(pool wire.Pool) string {
 	return name
 }
 
-// poolsText is the table of pools, and with wide everything that is held.
+// poolsText returns the table of pools, and with wide everything that is held.
 func poolsText(pools []wire.Pool, wide bool) string {
 	rows := [][]string{{"KIND", "RANGE", "SIZE", "USED", "FREE", "FULL"}}
 	for _, pool := range pools {

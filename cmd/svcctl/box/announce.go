@@ -140,7 +140,7 @@ func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string
 	return env.Output(v, all, func() string { return announcementsText(all, env.Packaged) })
 }
 
-// announcementsText is the table.
+// announcementsText returns the table.
 func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 	text := ""
 	if all.Announcer == nil {
@@ -163,7 +163,7 @@ func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 	return text + new(output.Grid).Text(rows...) + peersText(all.Peers)
 }
 
-// announcementRows are a row for each place of an address.
+// announcementRows returns a row for each place at which an address is announced, or one with the reason if there is none.
 func announcementRows(item *wire.Announcement) (rows [][]string) {
 	services := strings.Join(item.Services, ",")
 	if item.Withheld != "" {
@@ -195,7 +195,7 @@ func sinceText(at time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// groupText is a line about the election; "" without one.
+// groupText returns a line about the election; "" without one.
 func groupText(g *wire.Group) string {
 	if g == nil {
 		return ""
@@ -213,7 +213,7 @@ func groupText(g *wire.Group) string {
 	return text + "\n\n"
 }
 
-// peersText is the table of routers; "" without any.
+// peersText returns the table of routers; "" without any.
 func peersText(peers []wire.Peer) string {
 	if len(peers) == 0 {
 		return ""
@@ -234,7 +234,7 @@ func peersText(peers []wire.Peer) string {
 
 const groupBGP = "BGP"
 
-// bgpOptions are the flags about BGP.
+// bgpOptions returns the flags about BGP.
 func bgpOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "asn", Arg: "NUMBER", Group: groupBGP, Usage: "the autonomous system of this box"},

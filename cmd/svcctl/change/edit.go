@@ -132,7 +132,7 @@ func (e *editing) cancel(why string) error {
 // defaultEditor runs if none of KUBE_EDITOR, VISUAL and EDITOR is set. Without a terminal it would wait forever.
 const defaultEditor = "vi"
 
-// editor is the command of the editor that the user names; "" for none.
+// editor returns the command of the editor that the user names; "" for none.
 func editor(env *cli.Env) string {
 	for _, name := range []string{"KUBE_EDITOR", "VISUAL", "EDITOR"} {
 		if command, ok := env.LookupEnv(name); ok && command != "" {
@@ -142,7 +142,7 @@ func editor(env *cli.Env) string {
 	return ""
 }
 
-// editHead are the lines above the object.
+// editHead returns the comment at the top of the file that is edited; why is the reason for which the last version was refused, or "".
 func editHead(why string) string {
 	var b strings.Builder
 	b.WriteString("# Please edit the object below. Lines that begin with # are left out, and an empty\n" +
@@ -153,7 +153,7 @@ func editHead(why string) string {
 	return b.String()
 }
 
-// withoutComments is a text without the lines that begin with #.
+// withoutComments returns a text without the lines that begin with #.
 func withoutComments(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

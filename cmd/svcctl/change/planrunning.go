@@ -163,7 +163,7 @@ func planObjects(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clien
 	return plan, b, files.Refused, err
 }
 
-// removals are the objects that apply would prune.
+// removals returns the objects that apply would prune.
 func (a *applying) removals(ctx context.Context, labels string) (gone []wire.PlanRemoval, err error) {
 	for _, k := range prunable() {
 		victims, err := a.leftOvers(ctx, k, labels)

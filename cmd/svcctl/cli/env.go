@@ -61,8 +61,8 @@ type Env struct {
 	Doctor func(ctx context.Context, cfg config.Config, serving bool) []appliance.Finding
 }
 
-// Output prints v in the form that the verb's -o asks for; text makes the form for
-// people.
+// Output prints v in the format of the verb's -o; text returns the human-readable
+// form, which is the default.
 func (env *Env) Output(vb *Verb, v any, text func() string) error {
 	switch vb.Option("output").Text() {
 	case FormJSON:
@@ -112,7 +112,7 @@ func (env *Env) Print(text string) error {
 // errDeclined means that the answer to a question was not yes.
 var errDeclined = fmt.Errorf("nothing was changed")
 
-// YesOption is --yes, of each verb that asks.
+// YesOption returns --yes, of each verb that asks.
 func YesOption() *Option {
 	return &Option{Name: "yes", Letter: "y", Group: GroupHow, Usage: "do not ask; required without a terminal if there is a question"}
 }
@@ -172,12 +172,12 @@ func (e *UsageError) Error() string { return errors.Join(e.Problems...).Error() 
 
 func (e *UsageError) Unwrap() []error { return e.Problems }
 
-// Usagef is a usageError with one problem.
+// Usagef returns a usageError with one problem.
 func Usagef(format string, args ...any) error {
 	return &UsageError{Problems: []error{fmt.Errorf(format, args...)}}
 }
 
-// ExitCode is the exit code that goes with an error.
+// ExitCode returns the exit code that goes with an error.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone
@@ -194,7 +194,7 @@ func ExitCode(err error) int {
 	return ExitNo
 }
 
-// Lines are the lines of an error, without empty ones.
+// Lines returns the lines of an error, without empty ones.
 func Lines(err error) []string {
 	if err == nil {
 		return nil
@@ -260,7 +260,7 @@ func (g *Progress) End() {
 // tick is the interval at which a line with a running time is written again.
 const tick = time.Second
 
-// Waiting is a line about something that takes its time: what, for how long, and how long at most, unless that is 0.
+// Waiting shows a line about a long operation: what, since when, and its timeout unless that is 0.
 // end removes it.
 func (env *Env) Waiting(what func() string, atMost time.Duration) (end func()) {
 	if !env.StderrTTY {

@@ -41,13 +41,13 @@ func (p *Page) Object(o map[string]any, k kind.Kind) {
 	}
 }
 
-// metaText is a text of the metadata; "" where there is none.
+// metaText returns a text of the metadata; "" where there is none.
 func metaText(meta map[string]any, field string) string {
 	text, _ := meta[field].(string)
 	return text
 }
 
-// oneLiner is the text of a value that has room in one line.
+// oneLiner returns the text of a value that has room in one line.
 func oneLiner(v any) (string, bool) {
 	switch v := v.(type) {
 	case map[string]any, []any:
@@ -170,7 +170,7 @@ func title(key string) string {
 	return output.Printable(b.String())
 }
 
-// textMap is a mapping of texts, whatever it is.
+// textMap returns a mapping of texts, whatever it is.
 func textMap(v any) map[string]string {
 	m, _ := v.(map[string]any)
 	texts := make(map[string]string, len(m))

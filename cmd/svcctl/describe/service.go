@@ -21,7 +21,7 @@ type Facts struct {
 	Slices  []*object.EndpointSlice
 	Status  *wire.Status
 	Created string // when, and how long ago
-	// State is its state in the appliance; nil: it is not known.
+	// State is its state in the appliance, nil if it is not known.
 	State *wire.ServiceState
 	// Health has rows about the endpoints that are checked, heading included.
 	Health [][]string
@@ -170,7 +170,7 @@ func commas(words []string) string { return cmp.Or(strings.Join(words, ","), "<n
 // shownEndpoints bounds the endpoints in the line of a port.
 const shownEndpoints = 5
 
-// unused returns why no address of a Service uses the endpoints of a slice, for the end of a line; "": one does.
+// unused returns why no address of a Service uses the endpoints of a slice, for the end of a line, "" if one does.
 func unused(svc *object.Service, s *object.EndpointSlice) string {
 	if families := svc.Spec.IPFamilies; svc.Headless() || len(families) == 0 || slices.Contains(families, s.AddressType) {
 		return ""
@@ -244,7 +244,7 @@ func describeSlices(p *Page, svc *object.Service, endpoints []*object.EndpointSl
 	}
 }
 
-// sliceShare is the weight and priority of a slice, where they are not the usual ones.
+// sliceShare returns the weight and priority of a slice, where they are not the usual ones.
 func sliceShare(s *object.EndpointSlice) (text string) {
 	if w := s.Metadata.WeightOf(); w != 1 {
 		text += fmt.Sprintf(", weight %d", w)
@@ -258,7 +258,7 @@ func sliceShare(s *object.EndpointSlice) (text string) {
 	return text
 }
 
-// endpointState is whether an endpoint is used, in words.
+// endpointState returns whether an endpoint is used, in words.
 func endpointState(e *object.Endpoint) string {
 	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
 	switch terminating := object.Deref(e.Conditions.Terminating); {

@@ -53,7 +53,7 @@ func Field(k kind.Kind, path []string, recursive bool) (string, error) {
 	return page.String(), nil
 }
 
-// noField is the error for a field that does not exist.
+// noField returns the error for a field that does not exist.
 func noField(k kind.Kind, path []string, name string, inside *schema.Type) error {
 	where := strings.Join(append([]string{k.Singular()}, path...), ".")
 	if inside == nil {
@@ -66,7 +66,7 @@ func noField(k kind.Kind, path []string, name string, inside *schema.Type) error
 	return fmt.Errorf("%s has no field %q: %s", where, name, output.DidYouMean("", name, names, "it has "+strings.Join(names, ", ")))
 }
 
-// structure is the type whose fields can be named next: that of the items of a list; nil
+// structure returns the type whose fields can be named next: that of the items of a list; nil
 // for none.
 func structure(t *schema.Type) *schema.Type {
 	for t != nil && (t.Form == schema.List || t.Form == schema.Map) {
@@ -78,7 +78,7 @@ func structure(t *schema.Type) *schema.Type {
 	return t
 }
 
-// enum are the values that a field, or each of its items, may have; nil is any.
+// enum returns the values that a field, or each of its items, may have; nil is any.
 func enum(t *schema.Type) []string {
 	if t.Elem != nil {
 		t = t.Elem
@@ -120,7 +120,7 @@ func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*sch
 	delete(within, t)
 }
 
-// typeText is a type as kubectl names it.
+// typeText returns a type as kubectl names it.
 func typeText(t *schema.Type) string {
 	switch t.Form {
 	case schema.Structure:
@@ -182,7 +182,7 @@ func Annotation(name string) (string, error) {
 	return page.String(), nil
 }
 
-// annotationsNamed are the rows of a key, or of all keys that end in a name without a domain.
+// annotationsNamed returns the rows of a key, or of all keys that end in a name without a domain.
 func annotationsNamed(name string) (found []*annotation.Row) {
 	if strings.Contains(name, "/") {
 		if r := annotation.Find(name); r != nil {

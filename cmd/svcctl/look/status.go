@@ -212,7 +212,7 @@ func behind(s *wire.Status) string {
 	return fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
 }
 
-// answer is yes, or no and why.
+// answer returns yes, or no and why.
 func (p *statusText) answer(yes bool, why string) string {
 	if yes {
 		return p.Paint(output.Green, "yes")
@@ -268,7 +268,7 @@ func (p *statusText) problems(s *wire.Status) {
 	}
 }
 
-// join is words behind what introduces them; "" without words.
+// join returns words behind what introduces them; "" without words.
 func join(intro string, words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -339,7 +339,7 @@ func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return nil
 }
 
-// healthRows is a table of endpoints.
+// healthRows returns a table of endpoints.
 func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]string {
 	var rows [][]string
 	if heading {

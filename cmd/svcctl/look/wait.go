@@ -120,7 +120,7 @@ func cutExpression(text string) (path, want string, found bool) {
 
 func isThere(o client.Object) bool { return o != nil }
 
-// hasCondition is met by an object with such a condition in its status.
+// hasCondition returns a Condition that an object meets if its status has this condition.
 func hasCondition(name, status string) resource.Condition {
 	return func(o client.Object) bool {
 		conditions, _ := resource.Field(o, "status", "conditions").([]any)
@@ -130,8 +130,8 @@ func hasCondition(name, status string) resource.Condition {
 	}
 }
 
-// finds is met by an object in which an expression finds something, or, if that is wanted,
-// a text.
+// finds returns a Condition that an object meets if the expression has a result in it that is not
+// empty, and, if wanted is set, is want.
 func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 	return func(o client.Object) bool {
 		return o != nil && slices.ContainsFunc(e.Find(o), func(value any) bool {
@@ -204,7 +204,7 @@ func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited
 	return fmt.Sprintf("there is no %s", t)
 }
 
-// listed are the objects that selectors find.
+// listed returns the objects that selectors find.
 func listed(ctx context.Context, c *client.Client, what []resource.Target, query map[string][]string) ([]resource.Target, error) {
 	var all []resource.Target
 	for _, t := range what {

@@ -20,7 +20,7 @@ import (
 // labels or versions: options that need those are refused.
 var Boxes = kind.Kind{Name: "Box", Plural: "boxes", Verbs: []string{"get", "list"}}
 
-// NotOK is an error that names the boxes that are not OK; nil: all are.
+// NotOK returns an error that names the boxes that are not OK, or nil if all are.
 func NotOK(boxes []wire.FleetBox) error {
 	var names []string
 	for _, b := range boxes {
@@ -64,7 +64,7 @@ func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	return t
 }
 
-// BoxText is the table of boxes, without the columns of wide output.
+// BoxText returns the table of boxes, without the columns of wide output.
 func BoxText(boxes []wire.FleetBox) string {
 	if len(boxes) == 0 {
 		return "No box has joined yet.\n"
@@ -97,7 +97,7 @@ type JournalLine struct {
 	*wire.HistoryEntry
 }
 
-// at is the time of the line.
+// at returns the time of the line.
 func (l *JournalLine) at() time.Time {
 	if l.JournalEntry != nil {
 		return l.JournalEntry.Time
@@ -118,7 +118,7 @@ func Journal(changes []wire.JournalEntry, history []wire.HistoryEntry, limit int
 	return lines[max(0, len(lines)-limit):]
 }
 
-// JournalTable is the journal for people.
+// JournalTable returns the journal for people.
 func JournalTable(lines []JournalLine) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)

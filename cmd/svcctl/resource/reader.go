@@ -31,7 +31,7 @@ type Document struct {
 	tree   *manifest.Tree // for Position only
 }
 
-// Where is the place of a field as FILE:LINE:COLUMN.
+// Where returns the place of a field as FILE:LINE:COLUMN.
 func (d *Document) Where(field string) string {
 	line, column := d.tree.Position(field)
 	return fmt.Sprintf("%s:%d:%d", d.File, line, column)
@@ -63,14 +63,14 @@ func (b *Batch) HasRoom(raw json.RawMessage) bool {
 	return len(b.Documents) == 0 || b.bytes+len(raw) <= BatchBytes
 }
 
-// Add takes in a document. What it holds is dropped: from here on raw is enough.
+// Add adds a document with its JSON, raw. It drops d.Object, which is not needed from here on.
 func (b *Batch) Add(d *Document, raw json.RawMessage) {
 	d.Object = nil
 	i := d.placeIn(b.Documents)
 	b.Documents, b.Raws, b.bytes = slices.Insert(b.Documents, i, d), slices.Insert(b.Raws, i, raw), b.bytes+len(raw)
 }
 
-// Labels are the object's.
+// Labels returns the labels of the object.
 func (d *Document) Labels() map[string]string {
 	labels := map[string]string{}
 	m, _ := Field(d.Object, "metadata", "labels").(map[string]any)
@@ -80,7 +80,7 @@ func (d *Document) Labels() map[string]string {
 	return labels
 }
 
-// FilesOptions are -f and what belongs to it.
+// FilesOptions returns -f and what belongs to it.
 func FilesOptions(what string) []*cli.Option {
 	return []*cli.Option{
 		{Name: "filename", Letter: "f", Arg: "FILE|DIR", Group: cli.GroupWhich, Repeats: true,
@@ -100,7 +100,7 @@ type Reader struct {
 	Refused int
 }
 
-// NewReader is the reader of a verb's files.
+// NewReader returns the reader of a verb's files.
 func NewReader(env *cli.Env, v *cli.Verb) *Reader {
 	return &Reader{Env: env, Paths: v.Option("filename").Texts, flat: v.Option("recursive").Text() == "false",
 		Namespace: settings.Namespace(env, v), Forced: v.Option("namespace").IsSet() && v.Option("namespace").Text() != ""}
@@ -241,7 +241,7 @@ func RefusedError(n int) error {
 // prints, and in documents they mean nothing, as in those of the watched directories.
 var Assigned = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 
-// Raw is the object in JSON as it is applied.
+// Raw returns the object in JSON as it is applied.
 func (d *Document) Raw() (json.RawMessage, error) {
 	if meta, is := d.Object["metadata"].(map[string]any); is {
 		for _, name := range Assigned {
@@ -274,7 +274,7 @@ func (t Target) Path() string {
 	return CollectionPath(t.Kind, t.Namespace)
 }
 
-// CollectionPath is the path of all objects of a namespace, or ("") of all.
+// CollectionPath returns the path of all objects of a namespace, or ("") of all.
 func CollectionPath(k kind.Kind, namespace string) string {
 	path := k.CollectionPath()
 	if namespace == "" {
@@ -306,7 +306,7 @@ func FullName(k kind.Kind, name string) string {
 	return word + "/" + name
 }
 
-// KindNamed is the kind that a word means: its plural, its singular, a short name, each
+// KindNamed returns the kind that a word means: its plural, its singular, a short name, each
 // also with its group after a dot.
 func KindNamed(word string) (kind.Kind, bool) { return named(word, nil) }
 
@@ -329,7 +329,7 @@ func named(word string, more []kind.Kind) (kind.Kind, bool) {
 // everyKind is the word for the kinds that matter most to users.
 const everyKind = "all"
 
-// kindsNamed are the kinds of words with commas between them.
+// kindsNamed returns the kinds of words with commas between them.
 func kindsNamed(words string, more []kind.Kind) ([]kind.Kind, error) {
 	var kinds []kind.Kind
 	add := func(k kind.Kind) {
@@ -362,12 +362,12 @@ func UnknownKind(word string) error {
 	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
 }
 
-// serviceNamed is the hint for a word that is no kind: most often it names a Service.
+// serviceNamed returns the hint for a word that is no kind: most often it names a Service.
 func serviceNamed(word string) string {
 	return "write a Service as svc/" + word + "; `svcctl get --help` lists the kinds"
 }
 
-// Plurals are the names of the kinds, each once.
+// Plurals returns the names of the kinds, each once.
 func Plurals() []string {
 	var words []string
 	for _, k := range kind.All() {
@@ -459,7 +459,7 @@ func WhichOptions() []*cli.Option {
 	}
 }
 
-// Selected are the targets of a verb with WhichOptions and FilesOptions; more are kinds besides those of the API.
+// Selected returns the targets of a verb with WhichOptions and FilesOptions; more are kinds besides those of the API.
 func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Target, error) {
 	if v.Option("filename").IsSet() {
 		return inFiles(env, v, args)
@@ -484,7 +484,7 @@ func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Ta
 	return what, nil
 }
 
-// inFiles are the objects that the files of a verb name. A file that cannot be read, or a
+// inFiles returns the objects that the files of a verb name. A file that cannot be read, or a
 // document of it, is an error: the answer would be about something else.
 func inFiles(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	if len(args) > 0 || len(Selectors(v)) > 0 || v.Option("all-namespaces").On() {
@@ -520,7 +520,7 @@ func checkSelectors(v *cli.Verb, what []Target) error {
 	return nil
 }
 
-// Selectors are the selectors of a verb, as the server takes them.
+// Selectors returns the selectors of a verb, as the server takes them.
 func Selectors(v *cli.Verb) url.Values {
 	q := url.Values{}
 	for name, key := range map[string]string{"selector": "labelSelector", "field-selector": "fieldSelector"} {

@@ -123,7 +123,7 @@ func (s *Setting) Key() string {
 	return b.String()
 }
 
-// Option is the flag of a setting.
+// Option returns the flag of a setting.
 func (s *Setting) Option() *cli.Option {
 	o := &cli.Option{Name: s.Name, Arg: s.Arg, Usage: s.Usage, Def: s.Def, Env: s.Env(), Key: s.Key(), Group: s.Group, Words: s.Words, Repeats: s.List}
 	if s.Shown != "" {
@@ -269,13 +269,13 @@ func Lookup(env *cli.Env, o *cli.Option, s Setting, file map[string]given) (give
 	return g, ok
 }
 
-// ConfigOption is --config.
+// ConfigOption returns --config.
 func ConfigOption() *cli.Option {
 	return &cli.Option{Name: "config", Arg: cli.ArgFile, Env: ConfigEnv, Group: GroupPlaces,
 		Usage: "YAML file with any of the settings below; flags and environment variables come before it"}
 }
 
-// Socket is the path of the appliance's socket.
+// Socket returns the path of the appliance's socket.
 func Socket(env *cli.Env, v *cli.Verb) (string, error) {
 	cfg, err := Load(env, v)
 	if err != nil {
@@ -291,7 +291,7 @@ SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag takes precedence, then the variabl
 file, then the default. Lists are repeated flags, text with commas, or YAML lists; a given
 list replaces that of lower precedence.`
 
-// SettingOptions are the options of all settings, or of those that a plan needs.
+// SettingOptions returns the options of all settings, or of those that a plan needs.
 func SettingOptions(plan bool) []*cli.Option {
 	o := []*cli.Option{ConfigOption()}
 	for _, s := range Settings() {
@@ -441,7 +441,7 @@ func ConnectOptions() []*cli.Option {
 	)
 }
 
-// NamespaceOption is -n.
+// NamespaceOption returns -n.
 func NamespaceOption() *cli.Option {
 	return &cli.Option{Name: "namespace", Letter: "n", Arg: "NAMESPACE", Def: "default", Env: "SVCCTL_NAMESPACE",
 		Group: cli.GroupWhich, Usage: "namespace of the objects"}
@@ -459,7 +459,7 @@ func Given(env *cli.Env, o *cli.Option) (text, source string) {
 	return "", ""
 }
 
-// Namespace is the namespace that a verb is about.
+// Namespace returns the namespace that a verb is about.
 func Namespace(env *cli.Env, v *cli.Verb) string {
 	o := v.Option("namespace")
 	if text, source := Given(env, o); source != "" && text != "" {

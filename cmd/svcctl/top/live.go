@@ -19,7 +19,7 @@ import (
 type live struct {
 	*Top
 	health []wire.EndpointHealth // of the Service of the page
-	// list is the list to which Esc returns; nil: it is on the screen.
+	// list is the list to which Esc returns, nil if it is on the screen.
 	list            *answer
 	typing, helping bool
 	cursor          string // the selected row; "": the first one
@@ -247,10 +247,10 @@ func (l *live) move(by int) {
 	}
 }
 
-// at is the position of the selected row.
+// at returns the position of the selected row.
 func (l *live) at() int { return max(0, slices.Index(l.rows, l.cursor)) }
 
-// selected is the port of the selected row; nil: it is gone, or there is none.
+// selected returns the port of the selected row, nil if it is gone, or there is none.
 func (l *live) selected() *wire.PortTraffic {
 	for i := range l.seen.Ports {
 		if p := &l.seen.Ports[i]; len(l.rows) > 0 && keyOf(p) == l.rows[l.at()] {

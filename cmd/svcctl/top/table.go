@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Table is the last reading, as it is printed without a screen.
+// Table returns the last reading, as it is printed without a screen.
 func (t *Top) Table(now time.Time) string {
 	s := t.seen
 	head := fmt.Sprintf("%s, %d open, %d unanswered, %s new/s; %s tracked in all",
@@ -87,7 +87,7 @@ func (t *Top) Table(now time.Time) string {
 	return text
 }
 
-// endpointName is the address of an endpoint, with its part.
+// endpointName returns the address of an endpoint, with its role: relay, relayed or leaving.
 func endpointName(e *wire.EndpointTraffic) string {
 	switch {
 	case e.Relay:
@@ -100,7 +100,7 @@ func endpointName(e *wire.EndpointTraffic) string {
 	return e.Endpoint
 }
 
-// upText is how many endpoints of a port are up: "2/3".
+// upText returns how many endpoints of a port are up: "2/3".
 func upText(port *wire.PortTraffic) string {
 	if port.States == nil {
 		return ""
@@ -108,7 +108,7 @@ func upText(port *wire.PortTraffic) string {
 	return fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
 }
 
-// numberText is a number that may be absent.
+// numberText returns a number that may be absent.
 func numberText(n *uint64) string {
 	if n == nil {
 		return ""
@@ -116,7 +116,7 @@ func numberText(n *uint64) string {
 	return strconv.FormatUint(*n, 10)
 }
 
-// bytesText is a number of bytes that may be absent: "1.5K".
+// bytesText returns a number of bytes that may be absent: "1.5K".
 func bytesText(n *uint64) string {
 	if n == nil {
 		return ""
@@ -125,7 +125,7 @@ func bytesText(n *uint64) string {
 	return number + prefix
 }
 
-// rateText is bytes a second, "-" before there are two readings.
+// rateText returns bytes a second, "-" before there are two readings.
 func rateText(r *float64) string {
 	if r == nil {
 		return "-"
