@@ -89,8 +89,8 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 			text: `{"farms": [{"name": "lb01", "family": "` + strings.ToLower(f.String()) + `", "virtual-addr": "` + vip(7) + `", "virtual-ports": "8080", "mode": "dnat", "protocol": "tcp",
   "scheduler": "hash", "sched-param": "srcip srcmac", "mark": "0xdead", "helper": "ftp", "state": "up", "backends": [
   {"name": "bck0", "ip-addr": "` + of(b.L1) + `", "port": "8080", "weight": "5", "priority": "1", "state": "up"},
-  {"name": "bck1", "ip-addr": "` + of(b.R1) + `", "port": "8080", "weight": "5", "priority": "1", "est-connlimit": "7", "state": "off"}]}]}`,
-			losses: []string{"mark 0xdead of farm lb01", "helper ftp of farm lb01", "a hash of srcip srcmac", "est-connlimit 7 of", "backend bck1 is off"},
+  {"name": "bck1", "ip-addr": "` + of(b.R1) + `", "port": "8080", "weight": "5", "priority": "1", "est-connlimit": "700", "state": "off"}]}]}`,
+			losses: []string{"mark 0xdead of farm lb01", "helper ftp of farm lb01", "a hash of srcip srcmac", "est-connlimit 700 of", "backend bck1 is off"},
 		},
 		{
 			name: "nftlb with several ports", from: "nftlb", network: "udp", port: 5353, client: masq, servers: []*netlab.Host{b.L1, b.L2}, weights: []int{2, 1}, at: 5353,
