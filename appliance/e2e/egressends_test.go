@@ -146,7 +146,7 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	// What is begun is not answered, so its port stays taken.
 	b.EXT.LoadNft("table ip quiet { chain input { type filter hook input priority 0; tcp dport 5353 tcp flags syn / syn,ack drop; }; }")
 	failed := insertFailed(b.GW1)
-	b.GW1.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_syn_sent", "3600") // to the end of the test
+	b.GW1.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_syn_sent", "3600")                // to the end of the test
 	use := func(by *netlab.Host, connections int) { begin(by, f.of(by), to, connections) } // again those that a busy machine dropped
 	warning := f.lb(4) + " uses 80 % of its 64512 ports towards " + to.String() + "/TCP, most by " + f.of(b.L1).String()
 	eventually(t, 3*syncTimeout, func() error {
