@@ -140,7 +140,7 @@ var edges = map[string][]string{
 		"api/wire", "appliance/brake", "appliance/checkup", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/task", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "store/pending", "watch",
 	},
-	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
+	"appliance/forecast": {"api/wire", "appliance/resolve", "nft", "store/object"},
 	"appliance/story":    {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
 	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "appliance/node", "appliance/task", "nft"},
 	"appliance/task":     {},

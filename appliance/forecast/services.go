@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Service lists the changes of the ports of a Service, in the order of ports, frontends before endpoints.
@@ -51,7 +52,7 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	for _, list := range []struct {
 		of      string
 		was, is []string
-	}{{wire.OfFrontend, resolve.Texts(was.Frontends, frontend), resolve.Texts(is.Frontends, frontend)}, {wire.OfEndpoint, endpoints(was), endpoints(is)}} {
+	}{{wire.OfFrontend, object.Texts(was.Frontends, frontend), object.Texts(is.Frontends, frontend)}, {wire.OfEndpoint, endpoints(was), endpoints(is)}} {
 		for _, name := range list.was {
 			if !slices.Contains(list.is, name) {
 				add(wire.Ends, list.of, name)
@@ -77,7 +78,7 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	differ(wire.OfPort, "", portAspects(was), portAspects(is))
 	for i := range is.Frontends {
 		name := frontend(is.Frontends[i])
-		if at := slices.Index(resolve.Texts(was.Frontends, frontend), name); at >= 0 {
+		if at := slices.Index(object.Texts(was.Frontends, frontend), name); at >= 0 {
 			differ(wire.OfFrontend, name, frontendAspects(&was.Frontends[at]), frontendAspects(&is.Frontends[i]))
 		}
 	}
@@ -108,17 +109,17 @@ func portAspects(p *nft.ServicePort) []aspect {
 	o, l := p.AffinityOptions, p.Limits
 	return []aspect{
 		{"balance", cmp.Or(resolve.BalanceName(p.Balance), "random")},
-		{"weights", words(" ", resolve.Texts(weights, func(ap netip.AddrPort) string {
+		{"weights", words(" ", object.Texts(weights, func(ap netip.AddrPort) string {
 			return fmt.Sprintf("%s=%d", nft.EndpointText(ap), p.Weights[nft.PoolCluster][ap])
 		})...)},
 		{"refused share", when(p.Refused[nft.PoolCluster] > 0, "%d", p.Refused[nft.PoolCluster])},
 		{"slots", resolve.Choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
-		{"local endpoints", words(" ", slices.Sorted(slices.Values(resolve.Texts(p.Pools[nft.PoolLocal], nft.EndpointText)))...)},
+		{"local endpoints", words(" ", slices.Sorted(slices.Values(object.Texts(p.Pools[nft.PoolLocal], nft.EndpointText)))...)},
 		{"session affinity", words(", ", when(p.Affinity > 0, "%v%s", p.Affinity, client(o.PrefixLen)), when(o.WholeService, "for all ports of the Service"), when(o.Refresh, "again with each answer"))},
 		{"idle timeout", cmp.Or(when(p.Idle > 0, "%v", p.Idle), "the host's")},
 		{"limits", words(", ", when(l.Rate.Count > 0, "%v", l.Rate), when(l.ClientRate.Count > 0, "%v%s", l.ClientRate, client(l.ClientRatePrefix)),
 			when(l.ClientConnections > 0, "%d open%s", l.ClientConnections, client(l.ClientConnectionsPrefix)))},
-		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", &p.Egress, strings.Join(resolve.Texts(p.Egress.Sources, netip.Addr.String), ", ")))},
+		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", &p.Egress, strings.Join(object.Texts(p.Egress.Sources, netip.Addr.String), ", ")))},
 		{"relay", words("", when(p.Relayed(), "%v", p.Relay[nft.PoolCluster]))},
 	}
 }
@@ -129,11 +130,11 @@ func frontendAspects(f *nft.Frontend) []aspect {
 	}
 	clients := "everybody"
 	if f.Sources != nil {
-		clients = words(" ", slices.Sorted(slices.Values(resolve.Texts(f.Sources, netip.Prefix.String)))...)
+		clients = words(" ", slices.Sorted(slices.Values(object.Texts(f.Sources, netip.Prefix.String)))...)
 	}
 	if f.Sets != nil {
 		name := func(s *nft.SourceSet) string { return s.Name }
-		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(resolve.Texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(resolve.Texts(f.Sets.Deny, name), " "))
+		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(object.Texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(object.Texts(f.Sets.Deny, name), " "))
 	}
 	return []aspect{
 		{"clients outside", route(f.External)},

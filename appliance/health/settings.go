@@ -137,10 +137,7 @@ func (p *parser) settings() *common {
 		}
 		i := slices.IndexFunc(allSettings, func(s setting) bool { return s.name == name })
 		if i < 0 {
-			names := make([]string, len(allSettings))
-			for i, s := range allSettings {
-				names[i] = s.name
-			}
+			names := object.Texts(allSettings, func(s setting) string { return s.name })
 			p.refuse(key, "there is no such setting: they are %s", strings.Join(names, ", "))
 			continue
 		}
@@ -174,10 +171,7 @@ func (p *parser) used(key string, s *setting) {
 		}
 		probes = probes || spec != nil && spec.Probe
 	}
-	names := make([]string, len(s.kinds))
-	for i, k := range s.kinds {
-		names[i] = k.String()
-	}
+	names := object.Texts(s.kinds, Kind.String)
 	if len(s.kinds) == len(allKinds) {
 		if !probes {
 			return // all are "none"

@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Grants is the Part that keeps the ports of every Service as they are planned, for the API, which reads them without waiting for
@@ -126,10 +127,10 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Name:      portName,
 			Protocol:  p.Protocol.Name(),
 			Family:    p.Family.Name(),
-			Frontends: resolve.Texts(p.Frontends, nft.Frontend.Text),
+			Frontends: object.Texts(p.Frontends, nft.Frontend.Text),
 			Balance:   resolve.BalanceName(p.Balance),
-			Endpoints: resolve.Texts(p.Pools[nft.PoolCluster], nft.EndpointText),
-			Local:     resolve.Texts(p.Pools[nft.PoolLocal], nft.EndpointText),
+			Endpoints: object.Texts(p.Pools[nft.PoolCluster], nft.EndpointText),
+			Local:     object.Texts(p.Pools[nft.PoolLocal], nft.EndpointText),
 			Fast:      p.Fast && box.Fast != nil, Slow: p.Slow,
 		}
 		for i := range p.Frontends {
@@ -214,7 +215,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 		}
 	}
 	s.Refused = p.RefusedShare(nft.PoolCluster)
-	s.Starting = resolve.Texts(p.Starting, netip.AddrPort.String)
+	s.Starting = object.Texts(p.Starting, netip.AddrPort.String)
 	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return
 	}

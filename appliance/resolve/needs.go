@@ -140,15 +140,6 @@ func (o *Observed) Differs() bool {
 	return differs
 }
 
-// Texts returns a text for each element of a list.
-func Texts[T any](list []T, text func(T) string) []string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = text(v)
-	}
-	return out
-}
-
 // First joins the first so many of names, with the number of the others: "a, b and 3 more".
 func First[T any](names []T, most int) string {
 	texts := make([]string, min(len(names), most))
