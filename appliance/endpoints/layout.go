@@ -478,7 +478,7 @@ func mirroredPorts(ports []object.EndpointPort) []object.EndpointPort {
 // mirroredAnnotations leaves out the annotations about the Endpoints object itself.
 func mirroredAnnotations(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
-	for _, key := range []string{"kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time", annotationOverCapacity} {
+	for _, key := range []string{object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time", annotationOverCapacity} {
 		delete(out, key)
 	}
 	if len(out) == 0 {

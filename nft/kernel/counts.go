@@ -213,7 +213,10 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 
 // echoed appends the counts that the kernel echoes for deleted elements.
 func echoed(m *message, counts []nft.Count) []nft.Count {
-	f := nft.Family(slices.IndexFunc(protocols[:], func(p protocol) bool { return p.family == m.Family() }))
+	f := nft.IPv4
+	if m.Family() == protocols[nft.IPv6].family {
+		f = nft.IPv6
+	}
 	name := nfnetlink.Text(m.Attribute(unix.NFTA_SET_ELEM_LIST_SET))
 	for _, set := range nft.CountedSets() {
 		if set.Name == name {

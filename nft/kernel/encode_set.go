@@ -27,7 +27,11 @@ func typeCode(t nft.Type, f nft.Family) uint32 {
 	if t == nft.TypeAddr {
 		return protocols[f].address
 	}
-	return typeCodes[t]
+	code, known := typeCodes[t]
+	if !known {
+		panic("nft/kernel: type of no kind")
+	}
+	return code
 }
 
 // concatCode returns the code of a key or of data: the fields' codes, the first one highest.

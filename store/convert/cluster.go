@@ -126,7 +126,7 @@ func (r *cluster) problem(p manifest.Problem) {
 }
 
 // clusterAnnotations lists the annotations that a cluster writes for itself.
-var clusterAnnotations = []string{"kube-vip.io/vipHost", "kube-vip.io/active-endpoint", "kube-vip.io/active-endpoint-ipv6", "kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"}
+var clusterAnnotations = []string{"kube-vip.io/vipHost", "kube-vip.io/active-endpoint", "kube-vip.io/active-endpoint-ipv6", object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time"}
 
 // object takes one over.
 func (r *cluster) object(d *manifest.Document) {

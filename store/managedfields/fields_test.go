@@ -227,7 +227,7 @@ func TestFirstApply(t *testing.T) {
 func TestKubectlTakesOverFromItself(t *testing.T) {
 	older := func(port string) map[string]any {
 		o := parse(t, strings.ReplaceAll(web, "8080", port))
-		o["metadata"].(map[string]any)["annotations"] = map[string]any{lastApplied: strings.ReplaceAll(web, "8080", port)}
+		o["metadata"].(map[string]any)["annotations"] = map[string]any{object.AnnotationLastApplied: strings.ReplaceAll(web, "8080", port)}
 		return o
 	}
 	o := Update(nil, older("8080"), writer(t, "kubectl-client-side-apply", clock))
@@ -236,7 +236,7 @@ func TestKubectlTakesOverFromItself(t *testing.T) {
 		t.Error("another manager has no conflict")
 	}
 	o = applied(t, o, "kubectl", newer, 1)
-	record, _ := annotationsOf(o)[lastApplied].(string)
+	record, _ := annotationsOf(o)[object.AnnotationLastApplied].(string)
 	if record != text(t, parse(t, newer))+"\n" {
 		t.Errorf("the record is %s", record)
 	}
@@ -252,9 +252,9 @@ func TestKubectlTakesOverFromItself(t *testing.T) {
 
 func TestRecordIsNotKeptWhenTooLarge(t *testing.T) {
 	o := parse(t, web)
-	o["metadata"].(map[string]any)["annotations"] = map[string]any{lastApplied: "x", "large": strings.Repeat("x", maxAnnotations-200)}
+	o["metadata"].(map[string]any)["annotations"] = map[string]any{object.AnnotationLastApplied: "x", "large": strings.Repeat("x", maxAnnotations-200)}
 	o = applied(t, o, "kubectl", web, 0)
-	if _, there := annotationsOf(o)[lastApplied]; there || len(annotationsOf(o)) != 1 {
+	if _, there := annotationsOf(o)[object.AnnotationLastApplied]; there || len(annotationsOf(o)) != 1 {
 		t.Errorf("%d annotations", len(annotationsOf(o)))
 	}
 }

@@ -291,8 +291,6 @@ const (
 	// kubectl is the manager of `kubectl apply --server-side`, which takes over from
 	// `kubectl apply` without conflicts: any other name opts out.
 	kubectl = "kubectl"
-	// lastApplied is the annotation in which `kubectl apply` keeps what it applied.
-	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 	// maxAnnotations is the size of all annotations of an object, in bytes
 	// (TotalAnnotationSizeLimitB of apimachinery).
 	maxAnnotations = 256 << 10
@@ -308,7 +306,7 @@ func annotationsOf(o map[string]any) map[string]any {
 // still is as kubectl's client-side apply left it: then kubectl may take it over.
 func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bool {
 	none := func(Conflict) bool { return false }
-	text, _ := annotationsOf(live)[lastApplied].(string)
+	text, _ := annotationsOf(live)[object.AnnotationLastApplied].(string)
 	last, _, err := schema.Decode([]byte(text), by.Type)
 	if err != nil || last["apiVersion"] != by.APIVersion {
 		return none
@@ -326,18 +324,18 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 // too large goes.
 func renewLastApplied(merged, applied map[string]any) map[string]any {
 	before := annotationsOf(merged)
-	if text, _ := before[lastApplied].(string); text == "" {
+	if text, _ := before[object.AnnotationLastApplied].(string); text == "" {
 		return merged
 	}
 	annotations := maps.Clone(before)
-	annotations[lastApplied] = recordOf(applied)
+	annotations[object.AnnotationLastApplied] = recordOf(applied)
 	size := 0
 	for key, value := range annotations {
 		text, _ := value.(string)
 		size += len(key) + len(text)
 	}
 	if size > maxAnnotations {
-		delete(annotations, lastApplied)
+		delete(annotations, object.AnnotationLastApplied)
 	}
 	return withAnnotations(merged, annotations)
 }
@@ -346,7 +344,7 @@ func renewLastApplied(merged, applied map[string]any) map[string]any {
 // and a newline.
 func recordOf(applied map[string]any) string {
 	if annotations := maps.Clone(annotationsOf(applied)); annotations != nil {
-		delete(annotations, lastApplied)
+		delete(annotations, object.AnnotationLastApplied)
 		applied = withAnnotations(applied, annotations)
 	}
 	b, err := json.Marshal(applied)

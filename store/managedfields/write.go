@@ -45,8 +45,7 @@ func (w Writer) now() *time.Time {
 }
 
 func (w Writer) ignored() []string {
-	elements := object.Texts(w.Ignored, func(name string) string { return elementField + name })
-	return elements
+	return object.Texts(w.Ignored, func(name string) string { return elementField + name })
 }
 
 // unmanaged are the fields that no manager owns: the identity of an object.
@@ -270,7 +269,7 @@ func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[s
 // usual case, in which nothing changes. It may miss one; Apply then comes to the same.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastAppliedFields(live, by)
-	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[lastApplied] != nil {
+	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[object.AnnotationLastApplied] != nil {
 		return false
 	}
 	mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged)

@@ -398,7 +398,7 @@ var frequent = func() map[string]string {
 	for _, s := range fieldNames {
 		texts[s] = s
 	}
-	values := "v1 List default true false kubectl.kubernetes.io/last-applied-configuration " + object.LabelServiceName + " " + object.LabelManagedBy + " " +
+	values := "v1 List default true false " + object.AnnotationLastApplied + " " + object.LabelServiceName + " " + object.LabelManagedBy + " " +
 		strings.Join([]string{object.TypeClusterIP, object.TypeNodePort, object.TypeLoadBalancer, object.ProtocolTCP, object.ProtocolUDP,
 			object.ProtocolSCTP, object.IPv4, object.IPv6, object.PolicyCluster, object.PolicyLocal, object.AffinityClientIP, object.AffinityNone}, " ")
 	for _, k := range servedKinds() {

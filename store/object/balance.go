@@ -1,7 +1,6 @@
 package object
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -209,12 +208,16 @@ func checkAnnotation(meta, old *ObjectMeta, key string, check func(path, string)
 // WeightOf returns the weight that the annotations of an object give to its endpoints, 1 where
 // they give none.
 func (m *ObjectMeta) WeightOf() uint16 {
-	if value := cmp.Or(m.Annotations[AnnotationWeight], m.Annotations[AnnotationCiliumWeight]); value != "" {
+	value, has := m.Annotations[AnnotationWeight]
+	if !has {
+		value, has = m.Annotations[AnnotationCiliumWeight]
+	}
+	if has {
 		if weight, err := ParseWeight(value); err == nil {
 			return weight
 		}
 	}
-	return 1
+	return 1 // also of what validation refuses
 }
 
 // PriorityOf returns the tier of an object's endpoints, 0 where its annotations give none.

@@ -72,3 +72,16 @@ func TestParseShare(t *testing.T) {
 		wantTexts(t, Validate(s, Options{}), `metadata.annotations[svcctl.io/share]: Invalid value: "`+value+`": must be an integer from 0 to 1000000, or BACKEND=INTEGER`)
 	}
 }
+
+// An annotation that is there and empty is not passed over: validation refuses it, and it has no weight.
+func TestWeightThatIsEmpty(t *testing.T) {
+	for want, annotations := range map[uint16]map[string]string{
+		1: {AnnotationWeight: "", AnnotationCiliumWeight: "7"},
+		7: {AnnotationCiliumWeight: "7"},
+		3: {AnnotationWeight: "3", AnnotationCiliumWeight: "7"},
+	} {
+		if got := (&ObjectMeta{Annotations: annotations}).WeightOf(); got != want {
+			t.Errorf("%v: %d, want %d", annotations, got, want)
+		}
+	}
+}

@@ -278,6 +278,8 @@ const ClusterIPNone = "None"
 const (
 	// LabelServiceName ties an EndpointSlice to the Service of that name.
 	LabelServiceName = "kubernetes.io/service-name"
+	// AnnotationLastApplied has the object as `kubectl apply` sent it last.
+	AnnotationLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 	// LabelManagedBy is on an EndpointSlice and names the controller that writes it; ManagedByDiscover is `svcctl discover`.
 	LabelManagedBy    = "endpointslice.kubernetes.io/managed-by"
 	ManagedByDiscover = "discover.svcctl.io"

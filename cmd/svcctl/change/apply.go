@@ -404,11 +404,12 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 
 // leftOvers are the objects of a kind that are to go.
 func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
-	query := url.Values{"labelSelector": {labels}}
-	if a.set != "" {
-		query.Set("labelSelector", strings.TrimPrefix(labels+","+setLabel+"="+a.set, ","))
+	if of := setLabel + "=" + a.set; a.set != "" && labels != "" {
+		labels += "," + of
+	} else if a.set != "" {
+		labels = of
 	}
-	err = resource.Each(ctx, a.c, resource.Target{Kind: k}, query, func(t resource.Target, o client.Object) error {
+	err = resource.Each(ctx, a.c, resource.Target{Kind: k}, url.Values{"labelSelector": {labels}}, func(t resource.Target, o client.Object) error {
 		if a.isLeftOver(t, o) {
 			gone = append(gone, victim{Target: t, uid: resource.TextField(o, "metadata", "uid")}) // if it still is the one that was seen
 		}

@@ -210,13 +210,10 @@ func (p *Page) table(rows [][]string) {
 	p.WriteString(output.Indent(g.Text(rows...), "  "))
 }
 
-// lastApplied is an annotation that repeats the whole object: kubectl shows it no more than this does.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // pairs writes labels or annotations, one a line.
 func (p *Page) pairs(name string, pairs map[string]string) {
 	pairs = maps.Clone(pairs)
-	delete(pairs, lastApplied)
+	delete(pairs, object.AnnotationLastApplied) // it repeats the whole object: kubectl does not show it either
 	if len(pairs) == 0 {
 		p.line(name, "<none>")
 		return
