@@ -53,6 +53,9 @@ func (d dialect) schemas(kinds []kind.Kind) node {
 	return all
 }
 
+// ref is a reference to the schema of a name.
+func (d dialect) ref(name string) node { return node{"$ref": d.refs + name} }
+
 func gvkOf(k kind.Kind, name string) node {
 	return node{"group": k.Group, "version": k.Version, "kind": name}
 }
@@ -111,7 +114,7 @@ func (d dialect) property(f *Field) node {
 func (d dialect) value(t *Type) node {
 	switch t.Form {
 	case Structure:
-		return node{"$ref": d.refs + t.Name}
+		return d.ref(t.Name)
 	case Map:
 		s := node{"type": "object", "additionalProperties": d.value(t.Elem)}
 		if t.Atomic {
@@ -259,8 +262,8 @@ func kindsOf(apiVersion string) []kind.Kind {
 	return slices.DeleteFunc(kind.All(), func(k kind.Kind) bool { return apiVersion != "" && k.APIVersion() != apiVersion })
 }
 
-// encode encodes a document. It cannot fail, because a node contains only JSON values.
-func encode(document node) []byte {
+// encode encodes a document or a part of one. It cannot fail, because a node contains only JSON values.
+func encode(document any) []byte {
 	b, err := json.Marshal(document)
 	if err != nil {
 		panic("schema: " + err.Error())

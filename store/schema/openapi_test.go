@@ -179,6 +179,14 @@ func TestOpenAPI3Index(t *testing.T) {
 	}
 }
 
+// Fields of messages of OpenAPI v2 in protobuf.
+const (
+	documentSwagger, documentPaths, documentDefinitions       protowire.Number = 1, 8, 9
+	namedName, namedValue, itemOnly, anyYAML                  protowire.Number = 1, 2, 1, 2
+	definitionsSchema, pathsPath, itemPatch                   protowire.Number = 1, 2, 8
+	schemaRef, schemaItems, schemaProperties, schemaExtension protowire.Number = 1, 23, 25, 31
+)
+
 // sub are the values of a field of a message that holds messages or text.
 func sub(t *testing.T, message []byte, field protowire.Number) [][]byte {
 	t.Helper()
@@ -233,7 +241,7 @@ func TestOpenAPI2(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	paths := sub(t, sub(t, document, documentPaths)[0], pathsPath)
-	patch := sub(t, byName(t, paths, "/api/v1/namespaces/{namespace}/services/{name}"), itemMethods["patch"])[0]
+	patch := sub(t, byName(t, paths, "/api/v1/namespaces/{namespace}/services/{name}"), itemPatch)[0]
 	if !strings.Contains(string(patch), "fieldValidation") || !strings.Contains(string(patch), "strategic-merge-patch+json") {
 		t.Errorf("PATCH of a Service is %q", patch)
 	}
