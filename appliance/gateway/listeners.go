@@ -12,7 +12,7 @@ import (
 // ProtocolSCTP is the protocol of listeners for SCTP, which the Gateway API has no name for. Its routes are TCPRoutes.
 const ProtocolSCTP = "svcctl.io/SCTP"
 
-// listenerSet is a ListenerSet of the Gateway.
+// listenerSet is a ListenerSet whose parent is the Gateway, and whether the Gateway allows it.
 type listenerSet struct {
 	object  *object.ListenerSet
 	ref     object.Ref
@@ -38,7 +38,8 @@ type listener struct {
 	attached []*attachment
 }
 
-// layer4 returns the protocol of the Service port of a listener.
+// layer4 maps the protocol of a Gateway listener to the protocol of the Service port that serves it: TCP, UDP or SCTP, "" if it is not
+// supported.
 func layer4(protocol string) string {
 	switch protocol {
 	case object.ProtocolTCP, object.ProtocolTLS, object.ProtocolHTTP, object.ProtocolHTTPS:
@@ -51,7 +52,7 @@ func layer4(protocol string) string {
 	return ""
 }
 
-// kindsOf returns the kinds of routes of a protocol.
+// kindsOf returns the kinds of routes that can attach to a listener of a protocol.
 func kindsOf(protocol string) []string {
 	switch protocol {
 	case object.ProtocolTCP, ProtocolSCTP:
@@ -66,7 +67,7 @@ func kindsOf(protocol string) []string {
 	return nil
 }
 
-// isNamed reports whether the connections of a listener are distinct by TLS server name.
+// isNamed reports whether TLS server names distinguish this listener from others of its port: its protocol is TLS or HTTPS.
 func (l *listener) isNamed() bool {
 	return l.spec.Protocol == object.ProtocolTLS || l.spec.Protocol == object.ProtocolHTTPS
 }
@@ -77,7 +78,7 @@ func (l *listener) terminates() bool {
 		l.spec.Protocol == object.ProtocolTLS && l.spec.TLS != nil && object.Deref(l.spec.TLS.Mode) != object.TLSPassthrough
 }
 
-// hostname returns the hostname of the listener; "": any.
+// hostname returns the hostname of the listener, "" if it takes any.
 func (l *listener) hostname() string { return object.Deref(l.spec.Hostname) }
 
 // serves reports whether the listener may get connections: it is accepted, and has what it refers to.
@@ -93,7 +94,7 @@ func (l *listener) String() string {
 	return name
 }
 
-// checkListeners judges each listener by itself.
+// checkListeners sets the conditions, allowed kinds of routes and certificates of each listener, without regard to the other listeners.
 func (p *plan) checkListeners() {
 	for _, l := range p.listeners {
 		l.accepted = yes("Accepted", "Accepted", "the listener is valid")
@@ -117,7 +118,8 @@ func (p *plan) checkListeners() {
 	}
 }
 
-// checkKinds finds the kinds of routes that a listener takes.
+// checkKinds sets l.kinds to the kinds of routes that may attach to the listener: those of its protocol that allowedRoutes permits. Others
+// that allowedRoutes names make ResolvedRefs false.
 func (p *plan) checkKinds(l *listener) {
 	supported := kindsOf(l.spec.Protocol)
 	if l.spec.AllowedRoutes == nil || len(l.spec.AllowedRoutes.Kinds) == 0 {
@@ -143,7 +145,8 @@ func (p *plan) checkKinds(l *listener) {
 	}
 }
 
-// checkCertificates finds the usable certificates of a listener. One is enough to serve with.
+// checkCertificates sets l.secrets to the usable certificates of a listener, and ResolvedRefs to false for the others. One is enough to
+// serve with.
 func (p *plan) checkCertificates(l *listener) {
 	fail := func(reason, format string, args ...any) {
 		if l.resolved.is || l.resolved.reason == "InvalidRouteKinds" {
@@ -185,8 +188,8 @@ func (p *plan) checkCertificates(l *listener) {
 	}
 }
 
-// conflicts finds the listeners that are not distinct. Within a Gateway or ListenerSet all of them are conflicted;
-// between them the one of higher precedence stays.
+// conflicts marks the listeners of one port that no hostname or protocol distinguishes. Within a Gateway or ListenerSet all of them are
+// conflicted; between them the one of higher precedence is not.
 func (p *plan) conflicts() {
 	ports := map[string][]*listener{}
 	for _, l := range p.listeners {
@@ -213,7 +216,7 @@ func (p *plan) conflicts() {
 	}
 }
 
-// meetsEarlier reports whether a listener is in conflict with one of higher precedence at its port.
+// meetsEarlier reports whether a listener conflicts with one of higher precedence at its port that is not itself conflicted.
 func meetsEarlier(l *listener, all []*listener) bool {
 	return slices.ContainsFunc(all, func(other *listener) bool {
 		reason, _ := l.conflictWith(other)
@@ -221,7 +224,7 @@ func meetsEarlier(l *listener, all []*listener) bool {
 	})
 }
 
-// meet marks a listener as conflicted if it is not distinct from another one.
+// meet marks the listener as conflicted, and not accepted, if it conflicts with another one of its port.
 func (l *listener) meet(other *listener) {
 	if reason, why := l.conflictWith(other); reason != "" && !l.conflicted.is {
 		l.conflicted = yes("Conflicted", reason, why)
@@ -229,7 +232,7 @@ func (l *listener) meet(other *listener) {
 	}
 }
 
-// conflictWith returns why two listeners of one port are not distinct, "" if they are.
+// conflictWith returns the reason and message of a conflict between two listeners of one port, "" if they have none.
 func (l *listener) conflictWith(other *listener) (reason, why string) {
 	by := other.String()
 	switch {
@@ -244,7 +247,8 @@ func (l *listener) conflictWith(other *listener) (reason, why string) {
 	return "ProtocolConflict", fmt.Sprintf("%s has port %d with protocol %s: one port cannot serve both", by, l.spec.Port, other.spec.Protocol)
 }
 
-// intersect returns the names that both of two hostnames match, "" standing for any, false if there are none.
+// intersect returns the hostname that matches what both hostnames match, "" standing for any name. It returns false if no name matches
+// both.
 func intersect(a, b string) (string, bool) {
 	switch {
 	case a == "" || a == b:
@@ -259,7 +263,8 @@ func intersect(a, b string) (string, bool) {
 	return "", false
 }
 
-// covers reports whether a wildcard matches all names of another hostname. "*." stands for one label or more.
+// covers reports whether a wildcard hostname ("*.example.com") matches all that another hostname matches. "*." stands for one label or
+// more.
 func covers(wildcard, name string) bool {
 	suffix, is := strings.CutPrefix(wildcard, "*")
 	return is && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)

@@ -47,7 +47,7 @@ type Trouble struct {
 	Message string
 }
 
-// Planned is what comes of a Gateway.
+// Planned is the result of planning a Gateway: the objects to write, and what they depend on.
 type Planned struct {
 	// Generated are the objects that serve it.
 	Generated []object.Object
@@ -77,7 +77,7 @@ func IsOurs(class object.Object) bool {
 	return is && c.Spec.ControllerName == ControllerName
 }
 
-// plan is the work on one Gateway.
+// plan is the state of one call of Plan.
 type plan struct {
 	objs    Objects
 	gateway *object.Gateway
@@ -95,7 +95,7 @@ type plan struct {
 	taken string
 }
 
-// Plan plans a Gateway whose class is ours. programmed is set when the dataplane has the generated objects.
+// Plan plans a Gateway whose class is ours. programmed is set when the generated objects are in the kernel.
 func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p := &plan{objs: objs, gateway: gw, ref: object.RefOf(gw), refs: map[object.Ref]struct{}{}}
 	p.note(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName})
@@ -110,16 +110,16 @@ func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	return p.out
 }
 
-// note records that the plan depends on an object.
+// note records in p.refs that the plan depends on an object.
 func (p *plan) note(ref object.Ref) { p.refs[ref] = struct{}{} }
 
-// get returns an object, on which the plan depends from then on.
+// get returns an object, nil if it does not exist, and records that the plan depends on it.
 func (p *plan) get(ref object.Ref) object.Object {
 	p.note(ref)
 	return p.objs.Get(ref)
 }
 
-// collect finds the ListenerSets and the routes of the Gateway, and all listeners.
+// collect fills in the ListenerSets and the routes of the Gateway, by age, and the listeners, by precedence.
 func (p *plan) collect() {
 	for i := range p.gateway.Spec.Listeners {
 		p.addListener(p.ref, &p.gateway.Metadata, nil, &p.gateway.Spec.Listeners[i])
@@ -158,7 +158,7 @@ func (p *plan) addListener(owner object.Ref, meta *object.ObjectMeta, set *liste
 	return l
 }
 
-// allows reports whether a Gateway lets in the ListenerSets of a namespace.
+// allows reports whether spec.allowedListeners of the Gateway permits ListenerSets of a namespace.
 func (p *plan) allows(allowed *object.AllowedListeners, namespace string) bool {
 	if allowed == nil || allowed.Namespaces == nil {
 		return false
@@ -167,7 +167,8 @@ func (p *plan) allows(allowed *object.AllowedListeners, namespace string) bool {
 	return from != "" && from != object.FromNone && p.isIn(namespace, from, allowed.Namespaces.Selector, p.gateway.Metadata.Namespace)
 }
 
-// isIn reports whether a namespace is one of those that a field from selects, beside the namespace of its own object.
+// isIn reports whether a namespace is selected by a field "from" (All, Selector or Same) and its selector. The namespace own, that of the
+// object with the field, always is.
 func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own string) bool {
 	switch from {
 	case object.FromAll:
@@ -179,7 +180,8 @@ func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own 
 	return namespace == own
 }
 
-// isGranted reports whether a ReferenceGrant lets an object refer to one of another namespace.
+// isGranted reports whether an object of a kind and a namespace may refer to another object: that is in the same namespace, or a
+// ReferenceGrant of its namespace permits it.
 func (p *plan) isGranted(kind, namespace string, to object.Ref) bool {
 	if namespace == to.Namespace {
 		return true
@@ -208,10 +210,11 @@ func byAge(a, b *object.ObjectMeta) int {
 	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 }
 
-// maxServiceName bounds the name of a Service, as the value of a label.
+// maxServiceName is the largest length of the name of a generated Service in bytes: the name is also the value of a label.
 const maxServiceName = 63
 
-// named cuts a name that is too long, and makes it unique by a hash.
+// named returns name if it is at most maxServiceName bytes and unique is "". Otherwise it appends a hash of both, and truncates the name
+// before it.
 func named(name, unique string) string {
 	if unique == "" && len(name) <= maxServiceName {
 		return name
@@ -231,7 +234,8 @@ func ServiceName(gw *object.Gateway) string {
 	return named(strings.ReplaceAll(gw.Metadata.Name, ".", "-")+"-"+strings.ReplaceAll(gw.Spec.GatewayClassName, ".", "-"), "")
 }
 
-// generate makes the objects that serve the Gateway.
+// generate adds the Services, EndpointSlices and Secrets that serve the Gateway to p.out.Generated. It adds none if another object has the
+// name of its Service.
 func (p *plan) generate() {
 	name := ServiceName(p.gateway)
 	p.out.Service = p.gateway.Metadata.Namespace + "/" + name
@@ -274,7 +278,7 @@ func (p *plan) generate() {
 	}
 }
 
-// firstOf returns the oldest route of the port of a listener that serves, nil if it has none.
+// firstOf returns the oldest route attached to a serving listener of the same port as a listener, nil if there is none.
 func (p *plan) firstOf(of *listener) (first *route) {
 	for _, l := range p.listeners {
 		if l.serves() && l.port == of.port && len(l.attached) > 0 {
@@ -286,7 +290,7 @@ func (p *plan) firstOf(of *listener) (first *route) {
 	return first
 }
 
-// service makes a Service of the Gateway, without ports.
+// service returns a new Service of the Gateway of a type (ClusterIP or LoadBalancer), without ports.
 func (p *plan) service(name, kind string) *object.Service {
 	svc := &object.Service{
 		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
@@ -307,7 +311,7 @@ func (p *plan) service(name, kind string) *object.Service {
 	return svc
 }
 
-// meta returns the metadata of a generated object.
+// meta returns the metadata of a generated object: labels and annotations of spec.infrastructure, owned by the Gateway.
 func (p *plan) meta(name string) object.ObjectMeta {
 	gw, yes := p.gateway, true
 	meta := object.ObjectMeta{
@@ -324,8 +328,8 @@ func (p *plan) meta(name string) object.ObjectMeta {
 	return meta
 }
 
-// addresses asks for the addresses of the Gateway. It returns the families of its Service, of which the first one stays if it can:
-// a Service with another one has to be made again.
+// addresses sets what svc requests for spec.addresses of the Gateway. It returns the IP families of the Service. The first one is that of
+// the stored Service if possible: it is immutable.
 func (p *plan) addresses(svc *object.Service) (families []string) {
 	wanted, had := []string(nil), p.objs.Families()
 	old, is := p.objs.Get(object.RefOf(svc)).(*object.Service)
@@ -360,8 +364,8 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 	return had
 }
 
-// lead makes a Service for each route of each listener of a port, and has the relay of the port pass connections on to them by server
-// name.
+// lead generates a Service for each route of each TLS listener of a port, and annotates svc so that its relay chooses among them by TLS
+// server name.
 func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 	to := map[string]string{} // by name
 	for _, l := range p.listeners {
@@ -397,8 +401,8 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+first.port] = strings.Join(pairs, ",")
 }
 
-// isFor reports whether connections to a name go to an attachment: of the routes at the listener that has the most specific hostname
-// of its own, and of those the oldest.
+// isFor reports whether connections for a server name go to an attachment: its route has the most specific hostname for the name at this
+// listener, and of several such routes it is the oldest.
 func (l *listener) isFor(a *attachment, name string) bool {
 	best, rank := a, a.route.rankAt(l, name)
 	for _, other := range slices.Backward(l.attached) {
@@ -409,7 +413,8 @@ func (l *listener) isFor(a *attachment, name string) bool {
 	return best == a
 }
 
-// serverName returns a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
+// serverName returns the form of a listener's hostname in the annotation svcctl.io/tls-services: "**." stands for one label or more, "*"
+// for any name.
 func serverName(hostname string) string {
 	if strings.HasPrefix(hostname, "*.") {
 		return "*" + hostname
@@ -431,7 +436,7 @@ func (p *plan) isolate(first *listener, to map[string]string) {
 	}
 }
 
-// child makes the Service of a route at a named listener.
+// child generates the Service of a route at a TLS listener. The Service svc of the Gateway passes connections on to it by server name.
 func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
 	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP)
@@ -448,8 +453,8 @@ func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service
 	return child
 }
 
-// certificate returns the name of a Secret in the namespace of the Gateway: that of another namespace is copied as long
-// as a ReferenceGrant lets it.
+// certificate returns the name of the Secret with a certificate in the namespace of the Gateway. A Secret of another namespace, which a
+// ReferenceGrant permits, is copied into that namespace first.
 func (p *plan) certificate(ref object.Ref) string {
 	if ref.Namespace == p.gateway.Metadata.Namespace {
 		return ref.Name
@@ -465,7 +470,7 @@ func (p *plan) certificate(ref object.Ref) string {
 	return name
 }
 
-// describe records what a generated object is of; a nil route is none.
+// describe annotates a generated object with the listener and the route, which may be nil, that it was generated for.
 func describe(annotations map[string]string, l *listener, r *route) {
 	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
 	if r != nil {
@@ -473,7 +478,7 @@ func describe(annotations map[string]string, l *listener, r *route) {
 	}
 }
 
-// slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.
+// slices generates the EndpointSlices of one port of a Service from the slices of the backends of a route.
 func (p *plan) slices(svc *object.Service, r *route, l *listener, families []string) {
 	var out []string
 	for _, g := range r.groups[l.layer4] {
@@ -521,7 +526,7 @@ func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointP
 	return nil
 }
 
-// slice makes an EndpointSlice of a group, without endpoints.
+// slice returns a generated EndpointSlice of a backend group of a route, without endpoints.
 func (p *plan) slice(svc *object.Service, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
 	name, protocol, number := l.port, l.layer4, l.spec.Port
 	backend, _, _ := strings.Cut(g.name[strings.IndexByte(g.name, '/')+1:], ":")

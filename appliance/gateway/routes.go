@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// route is a route of any kind.
+// route holds what TCPRoutes, UDPRoutes, TLSRoutes and HTTPRoutes have in common.
 type route struct {
 	object    object.Object
 	ref       object.Ref
@@ -28,13 +28,13 @@ type route struct {
 	groups   map[string][]group
 }
 
-// outcome is what comes of one parentRef of a route.
+// outcome is the result of attaching a route by one of its parentRefs.
 type outcome struct {
 	accepted condition
 	attached []*attachment
 }
 
-// attachment is a route at a listener.
+// attachment is a route that is attached to a listener.
 type attachment struct {
 	route    *route
 	listener *listener
@@ -101,7 +101,8 @@ func (r *route) parent(i int) object.Ref {
 	return object.Ref{Kind: kind, Namespace: cmp.Or(object.Deref(ref.Namespace), r.meta.Namespace), Name: ref.Name}
 }
 
-// readHTTP reads an HTTPRoute, which is served if it is a TCPRoute in other words.
+// readHTTP reads an HTTPRoute into r. It is served if it has a single rule without matches and filters, like a TCPRoute; otherwise
+// r.unserved is set.
 func (r *route) readHTTP(o *object.HTTPRoute) {
 	const alone = "svcctl balances connections: matches, filters and several rules are not served"
 	if len(o.Spec.Rules) != 1 {
@@ -131,7 +132,7 @@ func (r *route) readHTTP(o *object.HTTPRoute) {
 	}
 }
 
-// attach attaches the routes to listeners.
+// attach attaches the routes to the listeners that their parentRefs select, and resolves their backends.
 func (p *plan) attach() {
 	for _, r := range p.routes {
 		for i := range r.parents {
@@ -144,7 +145,7 @@ func (p *plan) attach() {
 	}
 }
 
-// attachTo attaches a route by one of its parentRefs.
+// attachTo attaches a route to the listeners that the parentRef of index i selects, and sets the condition Accepted of that parentRef.
 func (p *plan) attachTo(r *route, i int) {
 	parent := r.parent(i)
 	if parent != p.ref && !slices.ContainsFunc(p.sets, func(s *listenerSet) bool { return s.ref == parent }) {
@@ -202,7 +203,7 @@ func (p *plan) attachTo(r *route, i int) {
 	}
 }
 
-// namesAt returns the hostnames that a listener and the route have in common.
+// namesAt returns the hostnames that both the listener and the route match, none if they have nothing in common.
 func (r *route) namesAt(l *listener) (names []string) {
 	if l.layer4 == "" || l.spec.Protocol != object.ProtocolHTTP && !l.isNamed() || len(r.hostnames) == 0 {
 		return []string{l.hostname()}
@@ -215,7 +216,8 @@ func (r *route) namesAt(l *listener) (names []string) {
 	return names
 }
 
-// rankAt is how specific the hostname of the route is that has a name at a listener: exact ones go before wildcards, longer ones before shorter ones.
+// rankAt returns how specific the route's hostname is that results in a name at a listener. Exact hostnames rank above wildcards, longer
+// ones above shorter ones.
 func (r *route) rankAt(l *listener, name string) (rank int) {
 	for _, h := range r.hostnames {
 		if at, has := intersect(l.hostname(), h); has && at == name {
@@ -225,7 +227,8 @@ func (r *route) rankAt(l *listener, name string) (rank int) {
 	return rank
 }
 
-// limitHTTP refuses the HTTPRoutes of an HTTP listener beside the oldest one of its port: connections go to one route.
+// limitHTTP detaches from an HTTP listener all HTTPRoutes but the oldest one of its port, and refuses them: without routing by request, all
+// connections of a port go to one route.
 func (p *plan) limitHTTP(l *listener) {
 	if l.spec.Protocol != object.ProtocolHTTP || !l.serves() {
 		return
@@ -245,7 +248,7 @@ func (p *plan) limitHTTP(l *listener) {
 	})
 }
 
-// hostsAt returns the hosts whose requests an HTTP port serves; nil: all.
+// hostsAt returns the values of the header Host that an HTTP port serves; nil: all.
 func (p *plan) hostsAt(port int32) (hosts []string) {
 	for _, l := range p.listeners {
 		if l.spec.Protocol != object.ProtocolHTTP || l.spec.Port != port || !l.serves() {
@@ -262,7 +265,7 @@ func (p *plan) hostsAt(port int32) (hosts []string) {
 	return slices.Compact(hosts)
 }
 
-// group is the endpoints of a backend.
+// group holds the endpoints of one backendRef of a route.
 type group struct {
 	name    string // in the share
 	backend string // "namespace/name:port"
@@ -272,7 +275,7 @@ type group struct {
 	slices  []*object.EndpointSlice
 }
 
-// resolve finds the backends of a route that has a parent here, for each protocol of its listeners.
+// resolve sets r.groups, the backends of a route by protocol of the listeners that it is attached to, and its condition ResolvedRefs.
 func (p *plan) resolve(r *route) {
 	r.resolved, r.groups = yes("ResolvedRefs", "ResolvedRefs", "all references are resolved"), map[string][]group{}
 	for _, out := range r.outcome {
@@ -303,7 +306,8 @@ func (p *plan) resolve(r *route) {
 	}
 }
 
-// findBackend finds the Service of a backendRef and its port. reason is "" if it may be used.
+// findBackend sets g to the Service and port that a backendRef names. reason is that of a false ResolvedRefs, "" if the backend may be
+// used.
 func (p *plan) findBackend(r *route, b *object.BackendRef, ref object.Ref, wanted string, g *group) (reason, why string) {
 	kind := object.KindService
 	if b.Kind != nil {

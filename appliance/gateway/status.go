@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// condition is a condition without a time.
+// condition is a condition of a status without lastTransitionTime.
 type condition struct {
 	kind    string
 	is      bool
@@ -24,7 +24,7 @@ type condition struct {
 func yes(kind, reason, message string) condition { return condition{kind, true, reason, message, 0} }
 func no(kind, reason, message string) condition  { return condition{kind, false, reason, message, 0} }
 
-// conditions are conditions about a generation.
+// conditions returns conditions in the form of the API, with an observedGeneration, their messages cut to maxMessage bytes.
 func conditions(generation int64, list ...condition) (all []object.Condition) {
 	for _, c := range list {
 		status := "False"
@@ -39,15 +39,15 @@ func conditions(generation int64, list ...condition) (all []object.Condition) {
 	return all
 }
 
-// The bounds of statuses in the CustomResourceDefinitions.
+// The limits of statuses in the CustomResourceDefinitions of the Gateway API: bytes of a message, conditions, parents entries of a route.
 const (
 	maxMessage    = 32768
 	maxConditions = 8
 	maxParents    = 32
 )
 
-// orEarlier returns, in place of a condition that is pending, the one of before: that was met by an earlier generation, or is decided
-// for this one.
+// orEarlier replaces a condition whose reason is Pending by the stored condition of its type, if that is true or about this generation. It
+// sets p.out.Pending accordingly.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
 	if c.reason != reasonPending {
 		return c
@@ -65,7 +65,7 @@ func (p *plan) orEarlier(c condition, generation int64, stored []object.Conditio
 // reasonPending is the reason of conditions that are not decided yet.
 const reasonPending = "Pending"
 
-// judge decides whether the Gateway is accepted.
+// judge sets the condition Accepted of the Gateway from its addresses, its infrastructure and its listeners.
 func (p *plan) judge() {
 	gw := p.gateway
 	p.accepted = yes("Accepted", "Accepted", "the Gateway is valid")
@@ -108,7 +108,8 @@ func (p *plan) judge() {
 	}
 }
 
-// status makes all statuses.
+// status appends the statuses of the Gateway, its ListenerSets and its routes to p.out. done is set when the generated objects are in the
+// kernel.
 func (p *plan) status(done bool) {
 	programmed, addresses := p.programmed(done)
 	svc, _ := p.objs.Service(p.out.Service)
@@ -150,7 +151,7 @@ func (p *plan) status(done bool) {
 	}
 }
 
-// The reasons of problems, of which the messages begin with those of the conditions.
+// The reasons of problems of Gateways. The message of such a problem begins with the reason of the condition.
 const (
 	ReasonNotProgrammed    = "GatewayNotProgrammed" // a Gateway or ListenerSet is not accepted, or not programmed
 	ReasonListenerNotValid = "ListenerNotValid"
@@ -158,20 +159,20 @@ const (
 	ReasonRouteUnresolved  = "RouteUnresolved"
 )
 
-// blame notes a condition that is not met as a problem.
+// blame appends a Problem to p.out if a condition of an object is false.
 func (p *plan) blame(o object.Ref, reason string, c condition) {
 	if !c.is {
 		p.out.Problems = append(p.out.Problems, Problem{Object: o, Reason: reason, Message: c.reason + ": " + c.message})
 	}
 }
 
-// about puts a subject before the message.
+// about returns the condition with "subject: " before its message.
 func (c condition) about(subject string) condition {
 	c.message = subject + ": " + c.message
 	return c
 }
 
-// programmed returns the condition of the Gateway, and its addresses.
+// programmed returns the condition Programmed of the Gateway, and the addresses for its status.
 func (p *plan) programmed(done bool) (c condition, addresses []object.GatewayStatusAddress) {
 	if p.refused {
 		return no("Programmed", "Invalid", p.accepted.message), nil
@@ -251,7 +252,7 @@ func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus
 	return all
 }
 
-// setStatus makes the status of a ListenerSet. It reports whether it is attached.
+// setStatus appends the status of a ListenerSet to p.out. It reports whether the ListenerSet is accepted and so attached to the Gateway.
 func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool) {
 	o := &object.ListenerSet{TypeMeta: set.object.TypeMeta, Metadata: set.object.Metadata}
 	p.out.Statuses = append(p.out.Statuses, o)
@@ -290,7 +291,7 @@ func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool)
 	return accepted.is
 }
 
-// routeStatus makes the entries of a route's status that are about the Gateway.
+// routeStatus appends to p.out the status of a route with the parents entries that refer to the Gateway or its ListenerSets.
 func (p *plan) routeStatus(r *route) {
 	if len(r.outcome) == 0 {
 		return
@@ -312,7 +313,7 @@ func (p *plan) routeStatus(r *route) {
 	p.out.Statuses = append(p.out.Statuses, next)
 }
 
-// Class returns the GatewayClass that is always there.
+// Class returns the GatewayClass "svcctl", which svcctl creates itself.
 func Class() *object.GatewayClass {
 	return &object.GatewayClass{
 		TypeMeta: object.TypeMeta{Kind: object.KindGatewayClass, APIVersion: object.APIVersionGateway},
@@ -321,10 +322,10 @@ func Class() *object.GatewayClass {
 	}
 }
 
-// Features are the features of the upstream suite that are passed; sorted.
+// Features lists the features for status.supportedFeatures, sorted: svcctl passes their tests in the conformance suite of the Gateway API.
 var Features = []string{"Gateway", "GatewayAddressEmpty", "GatewayInfrastructure", "GatewayStaticAddresses", "ListenerSet", "ReferenceGrant", "TCPRoute", "TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
 
-// ClassStatus returns a GatewayClass of ours with its status.
+// ClassStatus returns a GatewayClass of svcctl's controller with its new status.
 func ClassStatus(class *object.GatewayClass) object.Object {
 	next := &object.GatewayClass{TypeMeta: class.TypeMeta, Metadata: class.Metadata}
 	accepted := yes("Accepted", "Accepted", "Gateways of this class are served by svcctl")
@@ -410,7 +411,8 @@ func sameKinds(a, b []object.RouteGroupKind) bool {
 	return slices.EqualFunc(a, b, func(a, b object.RouteGroupKind) bool { return a.Kind == b.Kind })
 }
 
-// mergeConditions puts conditions in the place of those of their types, and reports whether that changes anything.
+// mergeConditions replaces or adds conditions by type, and reports whether that changes anything. The time of transition is now where the
+// status of a condition changes.
 func mergeConditions(to *[]object.Condition, from []object.Condition, now time.Time) (changed bool) {
 	*to = slices.Clone(*to)
 	for _, c := range from {
@@ -437,7 +439,8 @@ func mergeConditions(to *[]object.Condition, from []object.Condition, now time.T
 	return changed
 }
 
-// mergeParents puts the entries of a Gateway in the place of those of the same parentRef.
+// mergeParents replaces the parents entries of one Gateway in the status of a route, and reports whether that changes anything. isOther
+// selects the parents whose entries stay.
 func mergeParents(next, planned *route, now time.Time, isOther func(object.Ref) bool) (changed bool) {
 	before := next.status.Parents
 	others := slices.DeleteFunc(slices.Clone(before), func(s object.RouteParentStatus) bool { return s.ControllerName == ControllerName })

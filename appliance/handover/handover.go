@@ -27,18 +27,18 @@ var ErrRequested = errors.New("the program is handed over to a new one")
 func IsRequested(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrRequested) }
 
 const (
-	// variable names the descriptor of the state to the new program; probe as its value asks whether the
-	// program takes over.
+	// variable is an environment variable: it has the number of the memfd with the state for the new program. The value probe instead asks
+	// a program whether it supports the hand-over.
 	variable = "SVCCTL_HANDOVER"
 	probe    = "probe"
-	// answer is the output of such a program. The number is that of the state's form.
+	// answer is the output of a program that supports the hand-over. The number at its end is the version of the state's encoding.
 	answer = "svcctl hand-over 1"
-	// patience bounds the wait for a program's answer.
+	// patience is the longest time to wait for the output of a program that is asked.
 	patience = 10 * time.Second
 )
 
-// Answer replies to another process that asks whether this program can take over, and reports
-// whether it was asked. It is called first of all.
+// Answer prints answer and returns true if another process runs this program to find out whether it supports the hand-over. main calls it
+// before anything else.
 func Answer(out io.Writer) (asked bool) {
 	if os.Getenv(variable) != probe {
 		return false
@@ -47,7 +47,7 @@ func Answer(out io.Writer) (asked bool) {
 	return true
 }
 
-// Program is the path of this program, or of the one that has taken its place.
+// Program returns the path of this program as it was started. An upgrade may have replaced the file since.
 func Program() (string, error) {
 	path, err := exec.LookPath(os.Args[0])
 	if err != nil {
@@ -56,7 +56,8 @@ func Program() (string, error) {
 	return path, nil
 }
 
-// Check asks a program whether it takes over what this one hands over.
+// Check runs a program to find out whether it supports the hand-over with this version of the state. It returns an error if not, or after
+// 10 seconds.
 func Check(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -94,7 +95,7 @@ func Exec(program string, args []string, state []byte, descriptors []int) error 
 	return fmt.Errorf("execute %s: %w", program, unix.Exec(program, args, append(os.Environ(), variable+"="+strconv.Itoa(fd))))
 }
 
-// State returns what the program before left in the same process; nil: nothing. A second call returns nothing.
+// State returns the state that the program before passed to Exec; nil if there is none. A second call returns nil.
 func State() ([]byte, error) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -131,8 +132,8 @@ type Store struct {
 // NewStore returns the store of the unit of this process.
 func NewStore() *Store { return &Store{socket: os.Getenv("NOTIFY_SOCKET")} }
 
-// Keep has a descriptor kept under a name, which has letters, digits, dots and dashes. It never waits: when systemd
-// reads nothing, which fails with EAGAIN, the descriptor is not kept.
+// Keep passes a descriptor to systemd, which stores it under a name of letters, digits, dots and dashes. It never blocks: while systemd
+// reads nothing, it fails with EAGAIN, and the descriptor is not stored.
 func (s *Store) Keep(name string, conn syscall.Conn) error {
 	s.mu.Lock()
 	delete(s.drops, name) // it would take the new one away
@@ -140,8 +141,8 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 	return listen.ControlOf(conn, func(fd int) error { return s.send("FDSTORE=1\nFDNAME="+name, unix.UnixRights(fd)) })
 }
 
-// Drop has systemd close what it keeps under a name. It never waits either: while systemd reads nothing, it is tried
-// again in the background.
+// Drop makes systemd close the descriptors that it stores under a name. It never blocks: while systemd reads nothing, the request is
+// repeated in the background.
 func (s *Store) Drop(name string) error {
 	if err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil); !errors.Is(err, unix.EAGAIN) {
 		return err
@@ -157,7 +158,7 @@ func (s *Store) Drop(name string) error {
 	return nil
 }
 
-// dropAgain sends what Drop could not, and comes back while something is left.
+// dropAgain sends the requests that Drop could not send, and schedules itself again while some are left.
 func (s *Store) dropAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,11 +173,10 @@ func (s *Store) dropAgain() {
 	}
 }
 
-// notifyAgain is the interval at which Notify and Drop try a socket that takes nothing.
+// notifyAgain is the interval at which Notify and Drop repeat a send that failed with EAGAIN.
 const notifyAgain = 20 * time.Millisecond
 
-// Notify sends a state of the process (sd_notify(3)) to systemd. While systemd reads nothing, it tries again until ctx is
-// done.
+// Notify sends a state of the process (sd_notify(3)) to systemd. While systemd reads nothing, it tries again until ctx is done.
 func Notify(ctx context.Context, state string) error {
 	for {
 		err := NewStore().send(state, nil)

@@ -36,7 +36,7 @@ type Plan struct {
 	Reset bool
 }
 
-// Spec is a CHECK of an annotation.
+// Spec is a parsed CHECK, the value of an annotation svcctl.io/health-check.
 type Spec struct {
 	Check Check
 	// Port is asked instead of the endpoint's own; PortName is the one of that name of its slice.
@@ -54,7 +54,7 @@ func (s *Spec) OfAddress() bool {
 	return s.Probe || s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP
 }
 
-// Refusal is why an annotation is not followed.
+// Refusal is the reason why an annotation, or a field of a probe, has no effect.
 type Refusal struct {
 	// Field is its path, as metadata.annotations[svcctl.io/health-check].
 	Field string
@@ -115,7 +115,7 @@ func (p *parser) idle(annotation, format string, args ...any) {
 	p.refused[len(p.refused)-1].Idle = true
 }
 
-// isCheck reports whether an annotation is about a check of the Service.
+// isCheck reports whether an annotation configures health checks: ours, or for a Service of type LoadBalancer one of AWS.
 func (p *parser) isCheck(key string) bool {
 	return key == AnnotationCheck || strings.HasPrefix(key, perPort) || strings.HasPrefix(key, settings) ||
 		p.svc.Spec.Type == object.TypeLoadBalancer && strings.HasPrefix(key, aws)
@@ -137,7 +137,7 @@ func (p *parser) asksOurs() bool {
 
 func (p *parser) asksAWS() bool { return p.asks(aws) }
 
-// ours reads our own annotations.
+// ours reads the annotations svcctl.io/health-check into p.checks.
 func (p *parser) ours() {
 	for _, key := range slices.Sorted(maps.Keys(p.have)) {
 		if key == AnnotationCheck || strings.HasPrefix(key, perPort) {
@@ -165,7 +165,7 @@ func (p *parser) ours() {
 	p.assign()
 }
 
-// assign gives each port its Spec.
+// assign sets the Spec of each port in the Plan: that of the port's own annotation, or that of the Service.
 func (p *parser) assign() {
 	ports := p.svc.Spec.Ports
 	if len(ports) == 0 {
@@ -202,7 +202,7 @@ func (p *parser) assign() {
 	}
 }
 
-// allOwn reports whether each port has an annotation of its own.
+// allOwn reports whether each port has a health-check annotation of its own, by its name.
 func (p *parser) allOwn(ports []object.ServicePort) bool {
 	return !slices.ContainsFunc(ports, func(sp object.ServicePort) bool {
 		_, has := p.checks[perPort+sp.Name]
@@ -210,7 +210,7 @@ func (p *parser) allOwn(ports []object.ServicePort) bool {
 	})
 }
 
-// unfit refuses a CHECK of another protocol than all of these ports.
+// unfit refuses a CHECK that cannot probe any of these ports, because its protocol is another one.
 func (p *parser) unfit(key string, spec *Spec, ports []object.ServicePort) {
 	names := make([]string, len(ports))
 	sctp := true
@@ -252,7 +252,7 @@ func (k Kind) protocol() string {
 	return object.ProtocolTCP
 }
 
-// Out returns the addresses that the annotation AnnotationOut takes out.
+// Out returns the addresses that AnnotationOut lists. It returns a Refusal if the value is malformed.
 func Out(svc *object.Service) (map[netip.Addr]bool, *Refusal) {
 	text, has := svc.Metadata.Annotations[AnnotationOut]
 	if !has {
@@ -270,7 +270,7 @@ func Out(svc *object.Service) (map[netip.Addr]bool, *Refusal) {
 	return out, nil
 }
 
-// Defaults and ranges of AWS (Kubernetes' page on Services; newer pages of AWS differ).
+// Defaults and ranges of the AWS annotations, in seconds or probes (from Kubernetes' page on Services; newer pages of AWS differ).
 const (
 	awsInterval                    = 10 // seconds
 	awsMinInterval, awsMaxInterval = 5, 300
@@ -281,7 +281,7 @@ const (
 	awsMaxThreshold                = 10
 )
 
-// ofAWS reads the health-check annotations of AWS. An empty value is the default, as there.
+// ofAWS reads the health-check annotations of AWS into one check of all ports. An empty value stands for the default.
 func (p *parser) ofAWS() {
 	spec := &Spec{Check: Check{Kind: TCP}}
 	for _, key := range slices.Sorted(maps.Keys(p.have)) {
@@ -316,10 +316,10 @@ func (p *parser) ofAWS() {
 	}
 }
 
-// awsNames are the annotations of AWS that are known, behind their prefix.
+// awsNames are the supported health-check annotations of AWS, without their prefix.
 var awsNames = []string{"healthy-threshold", "unhealthy-threshold", "interval", "timeout", "protocol", "port", "path", "success-codes"}
 
-// awsProtocol reads the protocol, the port, the path and the status codes.
+// awsProtocol reads the protocol, the port, the path and the status codes of the AWS annotations into spec.
 func (p *parser) awsProtocol(spec *Spec) {
 	c := &spec.Check
 	switch text := p.awsText("protocol"); strings.ToUpper(text) {

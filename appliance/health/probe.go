@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// probeWord is the CHECK that stands for the readiness probes of Pods.
+// probeWord is the CHECK for which endpoints are checked by the readiness probes of their Pods.
 const probeWord = "probe"
 
 // Probe is the readiness probe of a container, as a check of the Pod's address.
@@ -21,9 +21,8 @@ type Probe struct {
 	Text string
 }
 
-// Unasked returns the Plan of a Service without annotations of health checks: Pods that have a
-// readinessProbe and no condition Ready are checked by the probe. It is nil for a Service with such
-// annotations.
+// Unasked returns the Plan of a Service without annotations of health checks. With it, Pods that have a readinessProbe and no condition
+// Ready are checked by the probe. It is nil for a Service with such annotations.
 func Unasked(svc *object.Service) *Plan {
 	p := parser{svc: svc, have: svc.Metadata.Annotations}
 	if svc.Spec.PublishNotReadyAddresses || p.asksOurs() || svc.Spec.Type == object.TypeLoadBalancer && p.asksAWS() {
@@ -53,19 +52,20 @@ func Probes(pod *object.Pod) (probes []Probe, refused []Refusal) {
 	return probes, nil
 }
 
-// probeReader reads the probe of one container.
+// probeReader converts the readiness probe of one container to a Probe.
 type probeReader struct {
 	field     string
 	container *object.Container
 	refused   []Refusal
 }
 
-// refuse refuses a field of the probe. The text begins with its name, as it is shown with its Pod.
+// refuse adds a Refusal of a field of the probe. Its text starts with the name of the field, since messages show it behind the name of the
+// Pod.
 func (r *probeReader) refuse(name, format string, args ...any) {
 	r.refused = append(r.refused, Refusal{Field: r.field + "." + name, Text: "readinessProbe." + name + ": " + fmt.Sprintf(format, args...)})
 }
 
-// Texts of refusals.
+// Reasons for which fields of a probe are refused.
 const (
 	noProgram   = "no program is run for a check; serve the answer over HTTP, or let the program write it into the document (ready: false)"
 	noOtherHost = "a check goes to the endpoint itself; leave it out"
@@ -115,7 +115,8 @@ func (r *probeReader) seconds(name string, n int32, most time.Duration) time.Dur
 	return d
 }
 
-// port returns the number of a port, which may be that of a port of the container by its name.
+// port returns the number of a probe's port. A name is looked up among the container's TCP ports. Without a result it refuses the field and
+// returns 0.
 func (r *probeReader) port(name string, port object.IntOrString) uint16 {
 	number := port.Int
 	if port.IsString {
@@ -185,11 +186,11 @@ var ownHeaders = []string{"connection", "content-length", "transfer-encoding", "
 // maxHeaders bounds the header lines of a probe, in bytes.
 const maxHeaders = 4096
 
-// ProofCheck is how an endpoint is asked after clients' connections to it failed: two connections in a row decide, and
-// two that pass end it. An endpoint that refuses is asked again after 100 ms.
+// ProofCheck is the check of an endpoint after connections of clients to it failed. Two failures in a row prove that it is dead; two passes
+// end the check.
 var ProofCheck = Check{Kind: TCP, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 2}
 
-// Dead is the proof that an endpoint accepts no connections: the result of the host's own, which it tries when those of clients fail.
+// Dead is the proof that an endpoint accepts no connections. The host itself tried to connect, after connections of clients had failed.
 type Dead struct {
 	// Refuses is set for a reset, else nothing answers.
 	Refuses bool
@@ -199,24 +200,25 @@ type Dead struct {
 	Since time.Time
 }
 
-// DeadOf returns the Dead of a verdict that is Down.
+// DeadOf converts a Verdict with State Down to a Dead.
 func DeadOf(v Verdict) Dead {
 	return Dead{Refuses: v.Why == "connection refused", Why: v.Why, Since: v.Since}
 }
 
 // Waits before the next probe while the state of a Target may change, in place of the interval.
 const (
-	// afterRefusal follows a refusal. After silence, which took the timeout, the next probe begins at once.
+	// afterRefusal is the wait before the probe that follows a refused one. After a timeout the next probe begins at once.
 	afterRefusal = 100 * time.Millisecond
-	// afterFirst is the wait while a Target that is down has passed, but not often enough to be up, and after a probe that could not
-	// be sent.
+	// afterFirst is the wait for the next probe while a Target that is down has passed less than Rise times, and after a probe that could
+	// not be sent.
 	afterFirst = time.Second
-	// UDPSpacing is the least time between two probes of a UDP target: Linux answers a closed port
-	// once a second for each asking address (net.ipv4.icmp_ratelimit).
+	// UDPSpacing is the least time between two probes of a UDP target: Linux sends at most one ICMP port unreachable a second to an address
+	// (net.ipv4.icmp_ratelimit).
 	UDPSpacing = time.Second
 )
 
-// A Target that falls often has to pass for longer before it is up again.
+// Flap damping: a Target that went down flapFalls times within flapWindow has to pass for a hold time before it is up. That is flapHold for
+// each fall, at most flapMost.
 const (
 	flapFalls  = 3                // so many falls
 	flapWindow = 10 * time.Minute // within this
@@ -224,9 +226,8 @@ const (
 	flapMost   = 5 * time.Minute  // and no longer
 )
 
-// Machine follows the state of one Target through the results of its probes. It reads no clock:
-// times are monotonic durations since a moment that its caller chooses and keeps. Not safe for
-// concurrent use.
+// Machine computes the state of one Target from the results of its probes. It reads no clock: times are monotonic durations since a moment
+// that its caller chooses and keeps. Not safe for concurrent use.
 type Machine struct {
 	check Check
 	state State
@@ -256,7 +257,8 @@ type Past struct {
 	Since time.Time
 }
 
-// NewMachine starts at a state: New, or what the Target counts as.
+// NewMachine returns a Machine in a state: New, or Up or Down where the result of a previous process or another check is assumed. now is
+// the begin of a state New.
 func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
 	m := Machine{check: c, state: start, since: -1, assumed: start == Up, past: past}
 	if start == New {
@@ -327,7 +329,7 @@ func (m *Machine) fail(now time.Duration, r Result) (next time.Duration, changed
 	return m.check.Interval, true
 }
 
-// fell counts a fall, and sets for how long the Target has to pass after it.
+// fell counts a change from up to down, and sets the hold time for which the Target has to pass after it.
 func (m *Machine) fell(now time.Duration) {
 	kept := m.falls[:0]
 	for _, at := range append(m.falls, now) {
@@ -343,7 +345,7 @@ func (m *Machine) fell(now time.Duration) {
 	}
 }
 
-// enter changes the state. A Target that was down before this process, and is found to be, is down since then.
+// enter changes the state. If the previous process ended with the same state, the begin of that one is kept.
 func (m *Machine) enter(s State, now time.Duration) {
 	if m.state, m.since = s, now; s != m.past.State {
 		m.past = Past{}
@@ -352,24 +354,22 @@ func (m *Machine) enter(s State, now time.Duration) {
 	}
 }
 
-// within returns d, or the interval if that is shorter.
+// within returns d, at most the interval of the check.
 func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.Interval) }
 
 // State returns the state now.
 func (m *Machine) State() State { return m.state }
 
-// Assumed reports that the Target began as up, as it was before this process, and did not pass
-// since: only its failures, if any, are known.
+// Assumed reports whether the Target was taken to be up at the start, as in the previous process, and has not passed a probe since.
 func (m *Machine) Assumed() bool { return m.assumed }
 
-// InTransition reports that the last result contradicted the state. The next probe then leaves
-// from an ephemeral port: a reset that got lost may have left the fixed one half open at the
-// server, which would fail again for no other reason.
+// InTransition reports whether the last result contradicted the state. The next probe then uses an ephemeral source port: after a lost
+// reset the server may have a half-open connection from the fixed one, which would fail again.
 func (m *Machine) InTransition() bool {
 	return m.state == Up && m.failures > 0 || m.state == Down && m.passes > 0 || m.state == New && m.failures > 0
 }
 
-// Verdict returns the state with why. epoch is the moment that the times of Observe count from.
+// Verdict returns the state with its reason. epoch is the moment from which the durations of Observe are counted.
 func (m *Machine) Verdict(epoch time.Time) Verdict {
 	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Why: m.why, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {

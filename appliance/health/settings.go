@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Defaults of our own annotations.
+// Defaults of the settings of svcctl.io/health-check.
 const (
 	defaultInterval = 5 * time.Second
 	defaultTimeout  = 2 * time.Second
@@ -25,7 +25,7 @@ const (
 	defaultStatus   = "200-399"
 )
 
-// Bounds of settings.
+// Bounds of the values of settings.
 const (
 	minInterval, maxInterval = 200 * time.Millisecond, time.Hour
 	minTimeout, maxTimeout   = 50 * time.Millisecond, time.Minute
@@ -34,7 +34,7 @@ const (
 	maxPayload               = 256 // bytes of send and expect
 )
 
-// setting is one annotation behind svcctl.io/health-check-.
+// setting is one annotation with the prefix svcctl.io/health-check-.
 type setting struct {
 	name string
 	// kinds are the checks that it is a setting of; nil: all, and readiness probes too.
@@ -45,7 +45,7 @@ type setting struct {
 // allKinds lists the kinds of checks whose times are settings, not fields of a probe.
 var allKinds = []Kind{TCP, TLS, HTTP, HTTPS, GRPC, DNS, UDP, ICMP}
 
-// allSettings are the settings, in the order of the manual.
+// allSettings lists the settings, in the order of the manual.
 var allSettings = []setting{
 	{"interval", allKinds, func(_ *parser, c *Check, text string) (err error) {
 		c.Interval, err = duration(text, minInterval, maxInterval)
@@ -102,10 +102,10 @@ var allSettings = []setting{
 	}},
 }
 
-// common holds the values of the settings, for checks of all kinds.
+// common holds the values of a Service's settings, from which each of its checks takes those of its kind.
 type common struct{ Check }
 
-// onto gives a check the settings of its kind.
+// onto copies to a check the settings that its kind has.
 func (s *common) onto(c *Check) {
 	c.Interval, c.Timeout, c.Rise, c.Fall = s.Interval, s.Timeout, s.Rise, s.Fall
 	for _, setting := range allSettings {
@@ -127,7 +127,7 @@ func (s *common) onto(c *Check) {
 	}
 }
 
-// settings reads those of our annotations that are no CHECK.
+// settings reads the annotations with the prefix svcctl.io/health-check-.
 func (p *parser) settings() *common {
 	set := &common{Check{Interval: defaultInterval, Timeout: defaultTimeout, Rise: defaultRise, Fall: defaultFall, Status: defaultStatus}}
 	for key, text := range p.have {
@@ -159,7 +159,7 @@ func (p *parser) settings() *common {
 	return set
 }
 
-// used refuses a setting that none of the checks has.
+// used refuses a setting that is of none of the Service's checks.
 func (p *parser) used(key string, s *setting) {
 	if s.kinds == nil || len(p.checks) == 0 {
 		return
@@ -182,7 +182,7 @@ func (p *parser) used(key string, s *setting) {
 	p.refuse(key, "none of the Service's checks has this setting: it is one of %s", strings.Join(names, ", "))
 }
 
-// duration reads "5s", or seconds.
+// duration parses a time with a unit ("5s"), or in seconds without one. It returns an error if it is outside of least to most.
 func duration(text string, least, most time.Duration) (time.Duration, error) {
 	d, err := object.ParseSeconds(text)
 	if err != nil || d < least || d > most {
@@ -199,7 +199,7 @@ func number(text string, least, most int, unit string) (int, error) {
 	return n, nil
 }
 
-// status checks ranges of HTTP status codes, as "200-399" or "200,204".
+// status validates a list of HTTP status codes and ranges, such as "200-399" or "200,204", and returns it without spaces.
 func status(text string) (string, error) {
 	refused := fmt.Errorf("%s are no status codes: write at most %d numbers or ranges from 100 to 599, as 200-299,304", quote(text), maxRanges)
 	ranges := strings.Split(strings.ReplaceAll(text, " ", ""), ",")
@@ -220,7 +220,7 @@ func status(text string) (string, error) {
 	return strings.Join(ranges, ","), nil
 }
 
-// payload reads a text, or bytes behind "hex:".
+// payload parses the bytes that a UDP check sends or expects: a text, or hexadecimal digits after "hex:".
 func payload(text string) (string, error) {
 	if digits, is := strings.CutPrefix(text, "hex:"); is {
 		raw, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
@@ -255,8 +255,7 @@ var kindNames = [...]string{"", TCP: "tcp", TLS: "tls", HTTP: "http", HTTPS: "ht
 // String returns the kind as users write it.
 func (k Kind) String() string { return kindNames[k] }
 
-// Check is one kind of health check with its parameters and thresholds. It is comparable:
-// endpoints that are asked alike are asked once.
+// Check is one kind of health check with its parameters and thresholds. It is comparable: equal checks of one address share one Target.
 type Check struct {
 	Kind Kind
 	// Path is requested by HTTP and HTTPS.
@@ -279,13 +278,13 @@ type Check struct {
 	Rise, Fall int
 }
 
-// Target is an address with how it is asked. The port is 0 for ICMP.
+// Target is an address and its check. The port is 0 for ICMP.
 type Target struct {
 	Addr  netip.AddrPort
 	Check Check
 }
 
-// State is whether a Target answers.
+// State is the state of a Target.
 type State uint8
 
 // The states.
@@ -344,7 +343,7 @@ type Verdict struct {
 	Held time.Duration
 }
 
-// Bounds of what a CHECK may hold.
+// Bounds of the parameters of a CHECK.
 const (
 	maxPath = 1024 // bytes
 	maxName = 253  // bytes: a DNS name, RFC 1035 section 2.3.4 in text
@@ -352,23 +351,22 @@ const (
 
 // Few boxes need these patterns, which take 0.4 MB and a millisecond to compile: each is with its first use.
 var (
-	// hostPattern is an RFC 1123 host name.
+	// hostPattern matches an RFC 1123 host name.
 	hostPattern = pattern(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
-	// dnsPattern is a name that a DNS server may be asked for, as _dns.resolver.arpa.
+	// dnsPattern matches a name in a DNS question, such as _dns.resolver.arpa.
 	dnsPattern = pattern(`^[A-Za-z0-9_]([-A-Za-z0-9_]{0,62})(\.[A-Za-z0-9_]([-A-Za-z0-9_]{0,62}))*\.?$`)
-	// grpcPattern is a full name of a service in Protocol Buffers, or any word that servers register.
+	// grpcPattern matches a full service name in Protocol Buffers, and other names that gRPC servers register.
 	grpcPattern = pattern(`^[A-Za-z0-9_][-A-Za-z0-9_./]{0,252}$`)
-	// portPattern is an IANA service name (RFC 6335 section 5.1), which names of ports are.
+	// portPattern matches an IANA service name (RFC 6335 section 5.1), the form of names of ports.
 	portPattern = pattern(`^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$`)
 )
 
-// pattern compiles a pattern once it is needed.
+// pattern returns a function that compiles a regular expression at its first call.
 func pattern(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// ParseCheck reads a CHECK, such as "tcp", "http:8080/healthz" or "dns/example.org", without the
-// settings. It is nil for "none".
+// ParseCheck parses a CHECK, such as "tcp", "http:8080/healthz" or "dns/example.org". Its settings are not set. The Spec is nil for "none".
 func ParseCheck(text string) (*Spec, error) {
 	word, rest := text, ""
 	if i := strings.IndexAny(text, ":/"); i >= 0 {
@@ -402,7 +400,7 @@ func ParseCheck(text string) (*Spec, error) {
 	return spec, nil
 }
 
-// quote returns a text of an annotation in a message, of bounded length.
+// quote quotes a text of an annotation for a message, cut after 100 bytes.
 func quote(text string) string {
 	const longest = 100
 	if len(text) > longest {
@@ -411,7 +409,7 @@ func quote(text string) string {
 	return strconv.Quote(text)
 }
 
-// setPort reads ":8080" or ":name"; "" is the endpoint's own port.
+// setPort sets the port of the check from ":8080" or ":name". "" leaves the endpoint's own port.
 func (s *Spec) setPort(text string) error {
 	name, has := strings.CutPrefix(text, ":")
 	if !has {
@@ -431,7 +429,7 @@ func (s *Spec) setPort(text string) error {
 	return nil
 }
 
-// setPath reads the text from the slash on: a path, or a name to ask for.
+// setPath sets the part of a CHECK from the slash on: the path of HTTP, the name in a DNS question, or the service of gRPC.
 func (s *Spec) setPath(text string) error {
 	name := strings.TrimPrefix(text, "/")
 	switch c := &s.Check; c.Kind {

@@ -30,7 +30,7 @@ type Service struct {
 	LocalEndpoints  int    // ready endpoint addresses on this host, each counted once for all ports
 }
 
-// Problem is a health-check node port without a listener on some address.
+// Problem is a health-check node port that cannot listen on some address.
 type Problem struct {
 	Namespace, Name string
 	Reason          string // one of the Reason constants
@@ -39,13 +39,13 @@ type Problem struct {
 
 // The reasons of Problems.
 const (
-	// ReasonListen: the listener cannot be opened. It is the reason of kube-proxy's event.
+	// ReasonListen is the reason when a listener cannot be opened. kube-proxy's event has the same one.
 	ReasonListen = "FailedToStartServiceHealthcheck"
-	// ReasonConflict: another Service has the port.
+	// ReasonConflict is the reason when another Service has the port.
 	ReasonConflict = "Conflict"
 )
 
-// Servers answers for Services. All methods may be called concurrently.
+// Servers answers HTTP requests on the health-check node ports of Services. All methods may be called concurrently.
 type Servers struct {
 	log       *slog.Logger
 	retry     time.Duration
@@ -64,9 +64,8 @@ func New(log *slog.Logger) *Servers {
 	return &Servers{log: log, retry: retryInterval, listeners: listen.NewReconciler[Problem](retryInterval)}
 }
 
-// Set replaces the Services and returns at once. Answers have the new numbers from now
-// on; Run opens and closes listeners soon. If two Services have the same port, which
-// allocation prevents, the first by namespace and name gets it.
+// Set replaces the Services and returns at once. Responses have the new numbers from now on; Run opens and closes listeners soon. If two
+// Services have the same port, which allocation prevents, the first by namespace and name gets it.
 func (s *Servers) Set(services []Service) {
 	ordered := slices.Clone(services)
 	slices.SortFunc(ordered, func(a, b Service) int {
@@ -144,8 +143,7 @@ func (p listenAddr) String() string {
 	return fmt.Sprintf(":%d", p.port)
 }
 
-// reconcile opens missing listeners and closes superfluous ones. missing means that one
-// could not be opened.
+// reconcile opens missing listeners and closes superfluous ones. missing reports that at least one could not be opened.
 func (s *Servers) reconcile(ctx context.Context, open map[listenAddr]*server) (problems []Problem, missing bool) {
 	s.mu.RLock()
 	services, addresses := s.services, s.addresses
@@ -237,7 +235,7 @@ func (s *Servers) serve(ctx context.Context, at listenAddr) (*server, error) {
 	return srv, nil
 }
 
-// answer is the body of an answer. Its fields and their order are kube-proxy's.
+// answer is the body of a response, in JSON. Its fields and their order are kube-proxy's.
 type answer struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -247,7 +245,7 @@ type answer struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-// handler answers on any path, for the Service that has the port at the time of the request.
+// handler returns the handler of a port. For any path, it answers for the Service that has the port at the time of the request.
 func (s *Servers) handler(port uint16) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -18,19 +18,19 @@ import (
 const (
 	fileName = "history.jsonl"
 	oldName  = "history.old.jsonl"
-	// mostLines bounds the bytes of new lines in a file.
+	// mostLines bounds the bytes of appended lines in a file; a new file follows it.
 	mostLines = 512 << 10
-	// mostOpen bounds the open problems. The begin of further ones is not kept over a restart.
+	// mostOpen bounds the number of open problems. The begin of further ones is not kept over a restart.
 	mostOpen = 8192
-	// mostRead bounds the bytes that are read of a file: more than mostOpen lines and mostLines ever take.
+	// mostRead bounds the bytes that are read of a file. It exceeds mostOpen lines and mostLines bytes.
 	mostRead = 16 << 20
-	// mostPast bounds the transitions in memory.
+	// mostPast bounds the number of transitions in memory.
 	mostPast = 8192
-	// mostServices bounds the Services that a transition names, mostWhy the bytes of its reason.
+	// mostServices bounds the number of Services of a transition, mostWhy the bytes of its reason.
 	mostServices = 64
 	mostWhy      = 400
-	// claimFor is the time after a start in which a problem that was there before it keeps its begin: endpoints that are
-	// all down are used, and are down only when their checks fail again.
+	// claimFor is the time after a start within which a problem of the previous process may occur again and keep its begin. Endpoints that
+	// are down, for example, are found to be down only when their checks fail again.
 	claimFor = 5 * time.Minute
 )
 
@@ -39,20 +39,20 @@ const (
 	KindProblem   = "problem"
 	KindEndpoint  = "endpoint"
 	KindCondition = "condition"
-	// KindAnnouncement is of an address that is announced from now on, or no more: Object is the address, What the place.
+	// KindAnnouncement is a change of an announced address: Object is the address, What the place.
 	KindAnnouncement = "announcement"
-	// kindBegin is of the first line of a file: its Object is the box.
+	// kindBegin is the first line of a file: its Object is the name of the box.
 	kindBegin = "begin"
 )
 
-// Key names a thing with a state.
+// Key identifies what has a state: a problem, an endpoint, a condition or an announcement.
 type Key struct {
 	Kind   string `json:"kind"`
 	Object string `json:"object,omitempty"` // "Service shop/web"
 	What   string `json:"what,omitempty"`
 }
 
-// Transition is a change of state, a line of the file.
+// Transition is a change of the state of a Key, and a line of the file in JSON.
 type Transition struct {
 	At time.Time `json:"at"`
 	Key
@@ -65,7 +65,8 @@ type Transition struct {
 	Lasted int `json:"lasted,omitempty"`
 }
 
-// Book has the transitions. Its methods may be called concurrently. Close alone waits for the disk. A nil Book keeps nothing.
+// Book records transitions in memory and in a file. Its methods may be called concurrently. Only Close waits for the disk. A nil Book
+// records nothing.
 type Book struct {
 	box  string
 	log  *slog.Logger
@@ -84,7 +85,7 @@ type Book struct {
 	disk    disk
 }
 
-// disk is the file.
+// disk is the file of a Book.
 type disk struct {
 	dir    string
 	file   *os.File // nil: not open
@@ -93,7 +94,7 @@ type disk struct {
 	failed bool     // it cannot be written
 }
 
-// Open reads the transitions before this process from the data directory. Those of another box are not taken.
+// Open returns a Book with the transitions in the data directory dir. Those that another box wrote are dropped.
 func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
 	seen := map[string]bool{}
 	b := &Book{disk: disk{dir: dir}, box: box, log: log, from: now, latest: now, wake: make(chan struct{}, 1), open: map[Key]Transition{}, before: map[Key]Transition{}}
@@ -121,8 +122,8 @@ func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
 	return b
 }
 
-// take reads the lines of a file, and reports whether it is one of this box. A torn line is left out, as is one that was
-// seen in the file before.
+// take adds the transitions in the content of a file, and reports whether this box wrote the file. Torn lines, and lines that are in seen,
+// are skipped.
 func (b *Book) take(content []byte, seen map[string]bool) bool {
 	own := false
 	for line := range bytes.Lines(content) {
@@ -150,7 +151,7 @@ func (b *Book) take(content []byte, seen map[string]bool) bool {
 	return own
 }
 
-// From is the time from which on transitions are known.
+// From returns the time since which transitions are recorded; now for a nil Book.
 func (b *Book) From(now time.Time) time.Time {
 	if b == nil {
 		return now
@@ -158,7 +159,7 @@ func (b *Book) From(now time.Time) time.Time {
 	return b.from
 }
 
-// Last returns the last transition of a key, if it is known.
+// Last returns the last transition of a key; false if there is none on record.
 func (b *Book) Last(k Key) (Transition, bool) {
 	if b == nil {
 		return Transition{}, false
@@ -172,7 +173,7 @@ func (b *Book) Last(k Key) (Transition, bool) {
 	return t, is
 }
 
-// Before returns the transitions of a kind that are the last ones of their keys before this process.
+// Before returns those transitions of a kind from previous processes whose keys have had no transition in this one.
 func (b *Book) Before(kind string) (list []Transition) {
 	if b == nil {
 		return nil
@@ -187,8 +188,8 @@ func (b *Book) Before(kind string) (list []Transition) {
 	return list
 }
 
-// Note records the state of a key, and returns the begin of that state, which may be before this process. services are those
-// that it is about, where the key names none.
+// Note records the state of a key, "" for its end, and returns the time at which that state began, which may be before this process.
+// services are the affected ones, where the key names none.
 func (b *Book) Note(k Key, state, why string, now time.Time, services ...string) (since time.Time) {
 	if b == nil {
 		return now
@@ -225,7 +226,7 @@ func (b *Book) Note(k Key, state, why string, now time.Time, services ...string)
 	return now
 }
 
-// Add records a transition of something whose state is not kept.
+// Add records a transition of a key whose present state is not tracked.
 func (b *Book) Add(t Transition) {
 	if b == nil {
 		return
@@ -235,14 +236,14 @@ func (b *Book) Add(t Transition) {
 	b.write(bounded(t))
 }
 
-// bounded is a transition as a line of the file has it.
+// bounded returns a transition within the bounds of a line: time in UTC, reason and Services truncated.
 func bounded(t Transition) Transition {
 	t.At = t.At.UTC().Round(0)
 	t.Why, t.Services = strings.ToValidUTF8(t.Why[:min(len(t.Why), mostWhy)], ""), t.Services[:min(len(t.Services), mostServices)]
 	return t
 }
 
-// ends takes what the state before has.
+// ends completes a transition from the state that it ends: how long that lasted and, if there is no new state, its reason and its Services.
 func (t *Transition) ends(was Transition) {
 	t.Lasted = max(0, int(t.At.Sub(was.At)/time.Second))
 	if t.State == "" {
@@ -253,7 +254,7 @@ func (t *Transition) ends(was Transition) {
 	}
 }
 
-// Transitions returns those since a time, the oldest first. Before from they are not known.
+// Transitions returns the transitions since a time, the oldest first. from is the time before which none are on record.
 func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) {
 	if b == nil {
 		return nil, since
@@ -270,7 +271,7 @@ func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) 
 	return slices.Clone(b.past[i:]), from
 }
 
-// write keeps a transition, and queues its line. The caller holds mu.
+// write adds a transition to those in memory, and queues its line for the file. The caller holds mu.
 func (b *Book) write(t Transition) {
 	if len(b.past) > mostPast+mostPast/8 {
 		b.past = slices.Delete(b.past, 0, len(b.past)-mostPast)
@@ -296,7 +297,7 @@ func line(t Transition) []byte {
 	return append(text, '\n')
 }
 
-// Settle ends the problems from before this process whose keys over reports.
+// Settle ends the problems of the previous process for whose keys over returns true.
 func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	if b == nil {
 		return
@@ -315,7 +316,7 @@ func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	}
 }
 
-// Run writes transitions until ctx is done. It calls Settle a while after the start.
+// Run writes queued transitions to the file until ctx is done. It calls Settle once, claimFor after the start.
 func (b *Book) Run(ctx context.Context) error {
 	settle := time.NewTimer(claimFor)
 	defer settle.Stop()
@@ -331,7 +332,7 @@ func (b *Book) Run(ctx context.Context) error {
 	}
 }
 
-// Close writes the rest.
+// Close writes the queued transitions and closes the file.
 func (b *Book) Close() error {
 	b.flush()
 	b.writing.Lock()
@@ -344,7 +345,7 @@ func (b *Book) Close() error {
 	return err
 }
 
-// flush writes the queue. After a failure the next transition writes a new file.
+// flush writes the queued lines to the file. After a failure the next flush writes a new file.
 func (b *Book) flush() {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -376,7 +377,7 @@ func (b *Book) flush() {
 	b.disk.failed, b.disk.begun = err != nil, b.disk.begun || err == nil
 }
 
-// whole returns the lines of a new file: the begin, and the open problems. The caller holds mu.
+// whole returns the first lines of a new file: the one with the begin, and those of the open problems. The caller holds mu.
 func (b *Book) whole() []byte {
 	at := b.latest // earlier transitions are in the old file
 	if !b.disk.begun {
@@ -393,7 +394,7 @@ func (b *Book) whole() []byte {
 	return lines
 }
 
-// put appends lines to the file, or makes a new one of them.
+// put appends lines to the file, or with renew replaces the file by a new one with them.
 func (d *disk) put(lines []byte, renew bool) (err error) {
 	path := filepath.Join(d.dir, fileName)
 	if renew {
@@ -413,7 +414,7 @@ func (d *disk) put(lines []byte, renew bool) (err error) {
 	return err
 }
 
-// begin begins a new file. The one before becomes the old one.
+// begin starts a new file with these lines. The previous file gets the old name.
 func (d *disk) begin(path string, lines []byte) error {
 	if d.file != nil {
 		_ = d.file.Close()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Entry is what happened: one transition, or several of one cause at nearly the same time.
+// Entry is an event for display: one transition, or several of one cause at nearly the same time.
 type Entry struct {
 	At   time.Time
 	Kind string
@@ -23,9 +23,8 @@ type Entry struct {
 // together is the time within which transitions of one cause are one Entry.
 const together = 10 * time.Second
 
-// Story returns the entries in a list of transitions, the oldest first. A problem whose effect is among them, as an
-// endpoint that is down or a Service that does not answer, is no Entry of its own; nor is a Service that waits for its
-// endpoints, which is no problem yet.
+// Story returns the events in a list of transitions, the oldest first. A problem whose effect is among them, such as an endpoint that is
+// down or a Service that does not answer, has no Entry of its own. Neither has a Service that waits for its endpoints.
 func Story(list []Transition) []Entry {
 	shown := shownOf(list)
 	type cause struct{ kind, what, state string }
@@ -52,7 +51,7 @@ func Story(list []Transition) []Entry {
 	return entries
 }
 
-// shownOf has the severity of each transition that is part of an Entry.
+// shownOf returns the severity of each transition that is part of an Entry, by index in list.
 func shownOf(list []Transition) map[int]string {
 	shown := map[int]string{}
 	problems, ends := map[string][]int{}, map[Key][]int{} // by object; of conditions
@@ -121,13 +120,13 @@ func shownOf(list []Transition) map[int]string {
 	return shown
 }
 
-// hasNear reports whether one of times, the oldest first, is together with a time.
+// hasNear reports whether one of times, the oldest first, is within together of at.
 func hasNear(times []time.Time, at time.Time) bool {
 	i, _ := slices.BinarySearchFunc(times, at.Add(-together), time.Time.Compare)
 	return i < len(times) && !times[i].After(at.Add(together))
 }
 
-// IsAbout reports whether a transition is about a Service; name "": about any of the namespace.
+// IsAbout reports whether a transition concerns a Service; with name "", whether it concerns any Service of the namespace.
 func (t *Transition) IsAbout(namespace, name string) bool {
 	is := func(service string) bool {
 		return service == namespace+"/"+name || name == "" && strings.HasPrefix(service, namespace+"/")
@@ -142,14 +141,14 @@ func (t *Transition) Endpoint() string {
 	return at
 }
 
-// severity returns the severity of a problem, the second word of its What.
+// severity returns the severity of a problem: the second word of What.
 func (t *Transition) severity() string {
 	_, rest, _ := strings.Cut(t.What, " ")
 	severity, _, _ := strings.Cut(rest, " ")
 	return severity
 }
 
-// cause has in common what becomes one Entry.
+// cause returns the text by which transitions are grouped into one Entry: those with the same kind and cause.
 func (t *Transition) cause() string {
 	switch {
 	case t.Kind == KindEndpoint:
@@ -161,7 +160,7 @@ func (t *Transition) cause() string {
 	return t.What
 }
 
-// group is transitions of one cause, of which it embeds the first.
+// group is a set of transitions that become one Entry. It embeds the first of them.
 type group struct {
 	*Transition
 	severity string
@@ -196,7 +195,7 @@ func (g *group) add(t *Transition) {
 	}
 }
 
-// subject names what the group is about.
+// subject returns the objects of the group in words: all of them up to two, else the first and the number of the others.
 func (g *group) subject() string {
 	switch n := len(g.about); {
 	case n == 0:
@@ -267,7 +266,7 @@ func (g *group) entry() Entry {
 	return e
 }
 
-// spanText returns a time for people, roughly.
+// spanText returns a duration in one unit, rounded down, such as "5 min".
 func spanText(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

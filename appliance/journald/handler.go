@@ -21,15 +21,15 @@ import (
 // identifier is the SYSLOG_IDENTIFIER of all entries.
 const identifier = "svcctl"
 
-// prefix begins the names of the fields that attributes become.
+// prefix is the prefix of the journal fields that log attributes become.
 const prefix = "SVCCTL_"
 
-// fields are attributes whose field has a name of its own.
+// fields maps keys of attributes to the names of their fields, without prefix, where these differ.
 var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
 
-// Handler is a slog.Handler that makes each record an entry: its message with the attributes behind it, as text has them,
-// and each attribute as a field, SVCCTL_SERVICE of svc, SVCCTL_FILE of file, and so on. An object that is a Service
-// has the former too.
+// Handler is a slog.Handler that writes each record as a journal entry. MESSAGE is its message followed by the attributes as text. Each
+// attribute is a field too: SVCCTL_SERVICE for svc, SVCCTL_FILE for file, and so on. An attribute "object" that is a Service also sets
+// SVCCTL_SERVICE.
 type Handler struct {
 	w      io.Writer
 	level  slog.Leveler
@@ -38,13 +38,13 @@ type Handler struct {
 	group  string // with a dot at its end
 }
 
-// NewHandler writes an entry at a time to w, of records of at least a level.
+// NewHandler returns a Handler that writes records of at least a level to w, one call of Write for each entry.
 func NewHandler(w io.Writer, level slog.Leveler) *Handler { return &Handler{w: w, level: level} }
 
 // Enabled implements slog.Handler.
 func (h *Handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
 
-// priority returns the priority of syslog(3).
+// priority converts a level to a priority of syslog(3), as a digit.
 func priority(level slog.Level) string {
 	switch {
 	case level >= slog.LevelError:
@@ -71,7 +71,7 @@ func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// add adds an attribute to the fields and to the text.
+// add appends an attribute to the fields of an entry and to its text.
 func (h *Handler) add(entry []byte, text, group string, a slog.Attr) ([]byte, string) {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {
@@ -99,7 +99,7 @@ func (h *Handler) add(entry []byte, text, group string, a slog.Attr) ([]byte, st
 	return Append(entry, fieldName(key), shown), text
 }
 
-// fieldName is the field of an attribute.
+// fieldName returns the name of the journal field for the key of an attribute.
 func fieldName(key string) string {
 	if name := fields[key]; name != "" {
 		return prefix + name
@@ -136,10 +136,10 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// Socket is the journal's socket for entries.
+// Socket is the path of the journal's socket for entries.
 const Socket = "/run/systemd/journal/socket"
 
-// IsStderr reports whether stderr is a stream of the journal, which takes more than lines (JOURNAL_STREAM,
+// IsStderr reports whether stderr is connected to the journal, so that structured entries can be sent there (JOURNAL_STREAM,
 // systemd.exec(5)).
 func IsStderr() bool {
 	var stat unix.Stat_t
@@ -163,7 +163,7 @@ func Append(entry []byte, name, value string) []byte {
 	return append(entry, '\n')
 }
 
-// patience bounds the wait for a journal that reads nothing, as while it restarts. The entry is lost after that.
+// patience bounds the wait for a journal that does not read, as during its restart. After that the entry is lost.
 const patience = 10 * time.Second
 
 // Conn sends entries. Its methods may be called concurrently.
@@ -173,10 +173,10 @@ type Conn struct {
 	conn *net.UnixConn // nil: not connected
 }
 
-// NewConn sends to a socket, which it connects to when there is something to send.
+// NewConn returns a Conn to the socket at path. The first Write connects it.
 func NewConn(path string) *Conn { return &Conn{path: path} }
 
-// Write sends one entry.
+// Write sends one entry, as built by Append.
 func (c *Conn) Write(entry []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *Conn) Write(entry []byte) (n int, err error) {
 	return len(entry), nil
 }
 
-// sendFile sends an entry that is too long for a datagram as a sealed file.
+// sendFile sends an entry that is too long for a datagram in a sealed memfd.
 func (c *Conn) sendFile(entry []byte) error {
 	fd, err := unix.MemfdCreate("journal-entry", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -114,8 +114,8 @@ func ControlOf(c syscall.Conn, f func(fd int) error) error {
 	return Control(raw, f)
 }
 
-// Advice returns the next step after a failure to listen on a port. sockets are the socket
-// types for ss ("t", "tu"); alternative is what else the Service may get ("another node port").
+// Advice returns the next step for the user after a failure to listen on a port. sockets are the socket types for ss ("t", "tu");
+// alternative is another port or address for the Service ("another node port").
 func Advice(err error, port uint16, sockets, alternative string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// The queue of New takes so many lines, and so many bytes: the problems of a thousand broken files,
-// while the reader of the log waits for a CPU.
+// The bounds of a Queue of New. They are enough for the problems of a thousand invalid files while the reader of the log gets no CPU.
 const (
 	maxLines = 2048
 	maxBytes = 1 << 20
@@ -32,14 +31,13 @@ type Queue struct {
 // New returns a Queue in front of w.
 func New(w io.Writer) *Queue { return NewSized(w, maxLines, maxBytes) }
 
-// NewSized returns a Queue in front of w that takes at most so many lines and bytes.
+// NewSized returns a Queue in front of w that holds at most so many lines and bytes.
 func NewSized(w io.Writer, lines, bytes int) *Queue {
 	return &Queue{w: w, maxLines: lines, maxBytes: bytes}
 }
 
-// OnDrop has f called with the number of lines that were dropped since its last call, once w
-// takes lines again and most of the queue is written. What f writes to the Queue is in the log
-// after the lines that preceded the gap.
+// OnDrop sets the function f that reports dropped lines. It is called with their number since its last call, once w accepts lines again and
+// most of the queue is written. What f writes to the Queue follows the lines before the gap.
 func (q *Queue) OnDrop(f func(lines uint64)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,7 +63,7 @@ func (q *Queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// drain writes the queue, and ends when it is empty, so that no goroutine is left to stop.
+// drain writes the queued lines to w, and returns when the queue is empty.
 func (q *Queue) drain() {
 	flows := false
 	for {

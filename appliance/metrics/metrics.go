@@ -22,7 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// Metrics are the appliance's numbers. All methods may be called concurrently.
+// Metrics are the Prometheus metrics of the appliance. All methods may be called concurrently.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -100,7 +100,7 @@ func New(version string) *Metrics {
 	return m
 }
 
-// set sets a value of the section "state" of scraped.txt; add adds to one.
+// set sets the value of a metric in the section "state" of scraped.txt; add adds to it.
 func (m *Metrics) set(name string, value float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,7 +113,7 @@ func (m *Metrics) add(name string, n float64) {
 	m.values[name] += n
 }
 
-// Sync is one round of making the kernel equal to what was accepted.
+// Sync is the outcome of one step of the loop that brings the accepted objects into the kernel.
 type Sync struct {
 	At       time.Time     // when it ended
 	Duration time.Duration // from taking up the change
@@ -129,7 +129,7 @@ type Sync struct {
 // Transaction counts the operations and elements of one commit.
 type Transaction struct{ Operations, Elements int }
 
-// Synced records a round.
+// Synced records a Sync.
 func (m *Metrics) Synced(s Sync) {
 	m.syncSeconds.Observe(s.Duration.Seconds())
 	if t := s.Transaction; t != nil && s.Err == nil {
@@ -154,7 +154,7 @@ func (m *Metrics) Synced(s Sync) {
 // Counts are the numbers of Services in force, and of their ports, addresses, frontends and endpoints; see wire.Counts.
 type Counts struct{ Services, ServicePorts, VIPs, Frontends, Endpoints int }
 
-// Serves records how much is served.
+// Serves records the numbers of Services in force and of their parts.
 func (m *Metrics) Serves(c Counts) {
 	m.set("svcctl_services", float64(c.Services))
 	m.set("svcctl_service_ports", float64(c.ServicePorts))
@@ -186,7 +186,7 @@ func (m *Metrics) Verdict(states map[string]int, problems map[[2]string]int) {
 	m.reasons = problems
 }
 
-// FileProblems records how many files are bad.
+// FileProblems records the number of files with problems.
 func (m *Metrics) FileProblems(files int) { m.set("svcctl_file_problems", float64(files)) }
 
 // Revisions records the newest revision accepted, and the newest in the kernel.
@@ -195,10 +195,10 @@ func (m *Metrics) Revisions(accepted, programmed uint64) {
 	m.set("svcctl_revision_programmed", float64(programmed))
 }
 
-// ForeignChanged records that another program changed our tables.
+// ForeignChanged counts a change of our tables by another program.
 func (m *Metrics) ForeignChanged() { m.add("svcctl_foreign_changes_total", 1) }
 
-// Conntrack records how full the connection tracking table is, and what it had no room for.
+// Conntrack records the entries of the connection tracking table, their limit, and how many inserts failed and packets were dropped so far.
 func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.set("svcctl_conntrack_entries", float64(entries))
 	m.set("svcctl_conntrack_entries_limit", float64(limit))
@@ -223,15 +223,14 @@ func (m *Metrics) DNSAnswers(results []string) func(result string) {
 	}
 }
 
-// Held records how many Services are kept although they vanished from the manifests, and
-// how many the kernel refuses.
+// Held records how many Services stay in force because their removal from the manifests awaits confirmation, and how many Services the
+// kernel refuses.
 func (m *Metrics) Held(removals, refused int) {
 	m.set("svcctl_removals_held", float64(removals))
 	m.set("svcctl_refused_services", float64(refused))
 }
 
-// Healed records that what another program changed was undone, and how long after it
-// was noticed.
+// Healed records the repair of a change by another program. after is the time since that change was noticed.
 func (m *Metrics) Healed(after time.Duration) { m.healSeconds.Observe(after.Seconds()) }
 
 // Handler answers /metrics, /healthz, /livez and /readyz, and further pages by path.
@@ -248,7 +247,7 @@ func (m *Metrics) Handler(health api.Health, pages map[string]http.Handler) http
 	return mux
 }
 
-// Listen opens addr, host:port, for Handler. It fails at once when it is in use.
+// Listen opens a TCP listener for Handler on addr, host:port.
 func Listen(addr string) (net.Listener, error) {
 	ln, err := listen.TCP(context.Background(), addr)
 	if err != nil {
@@ -257,7 +256,7 @@ func Listen(addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// apiMetrics are the numbers of requests of the API.
+// apiMetrics counts the requests of the API, and has their durations.
 type apiMetrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -278,7 +277,7 @@ func newAPIMetrics() apiMetrics {
 // APIPanicked records that a handler of the API panicked.
 func (m *Metrics) APIPanicked() { m.add("svcctl_api_panics_total", 1) }
 
-// APICalled records a request that was answered.
+// APICalled records a request to the API that was answered.
 func (m *Metrics) APICalled(c api.Call) {
 	m.api.calls.WithLabelValues(c.Verb, c.Resource, strconv.Itoa(c.Code)).Inc()
 	if !c.Endless {
@@ -312,7 +311,7 @@ var scrapedRows = sync.OnceValue(func() map[string]map[string]*prometheus.Desc {
 	return sections
 })
 
-// Samples takes the values of one section of scraped.txt at a scrape.
+// Samples receives the values of one section of scraped.txt at a scrape.
 type Samples struct {
 	rows map[string]*prometheus.Desc
 	out  chan<- prometheus.Metric
@@ -327,7 +326,7 @@ func (s Samples) Set(name string, value float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(s.rows[name], kind, value, labels...)
 }
 
-// SetIf adds 1 or 0.
+// SetIf adds a metric with the value 1 if is is true, else 0.
 func (s Samples) SetIf(name string, is bool, labels ...string) {
 	s.Set(name, map[bool]float64{true: 1}[is], labels...)
 }

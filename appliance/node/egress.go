@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Leaves is the name of the interface by which packets of a host behind this box leave to an address, by all rules of routing that
-// see their source; "": nothing leads there.
+// Leaves returns the name of the interface by which forwarded packets from source to an address leave, by all routing rules; "" if there is
+// no route.
 func Leaves(source, to netip.Addr) string {
 	in, err := WayTo(source)
 	routes, _ := try(func(h *netlink.Handle) ([]netlink.Route, error) {

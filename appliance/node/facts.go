@@ -117,9 +117,8 @@ func read(h *netlink.Handle) (Facts, error) {
 	return f, nil
 }
 
-// usable leaves out addresses that the host does not answer on: those whose uniqueness
-// is not proven yet (unless it is used meanwhile: RFC 4429), or is disproven (RFC 4862,
-// section 5.4). A deprecated one still answers (section 5.5.4).
+// usable reports whether the host answers on an address. It does not while its uniqueness is unproven (except for optimistic ones, RFC
+// 4429) or disproven (RFC 4862, section 5.4). A deprecated one is usable (section 5.5.4).
 func usable(a netlink.Addr) bool {
 	proven := a.Flags&unix.IFA_F_TENTATIVE == 0 || a.Flags&unix.IFA_F_OPTIMISTIC != 0
 	return proven && a.Flags&unix.IFA_F_DADFAILED == 0
@@ -169,9 +168,8 @@ func (f *Facts) addConnected(r netlink.Route) {
 	}
 }
 
-// markFirst marks the oldest address of each family and interface. The kernel lists IPv4
-// addresses of one scope in the order in which they came, and IPv6 addresses the other way
-// round (inet_insert_ifa, ipv6_link_dev_addr).
+// markFirst sets First of the oldest address of each family and interface in outward, by index. The kernel lists IPv4 addresses of one
+// scope by age, and IPv6 addresses the other way round (inet_insert_ifa, ipv6_link_dev_addr).
 func (f *Facts) markFirst(outward map[uint32]bool) {
 	first := map[[2]int]int{} // by interface and address length
 	for i, a := range f.Addresses {
@@ -188,8 +186,8 @@ func (f *Facts) markFirst(outward map[uint32]bool) {
 	}
 }
 
-// addPrimary finds the primary address of a family. Without a default route it is the
-// first address of the first interface that has one.
+// addPrimary adds the primary address of a family. route is the default route, if one was found. Without it, the first address of the first
+// interface that has one is primary.
 func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	if a, ok := netip.AddrFromSlice(route.Src); found && ok {
 		f.Primary = append(f.Primary, a.Unmap())
@@ -216,7 +214,7 @@ func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	}
 }
 
-// sort orders all but Primary, which is by family, and drops duplicates.
+// sort sorts all lists but Primary, which is ordered by family, and removes duplicates.
 func (f *Facts) sort() {
 	slices.SortFunc(f.Addresses, func(a, b Address) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
@@ -233,8 +231,8 @@ func (f *Facts) equal(o *Facts) bool {
 		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways) && slices.Equal(f.Connected, o.Connected)
 }
 
-// partial accepts a dump that the kernel marked as interrupted by a change: a notification
-// of that change comes too, and then everything is read again.
+// partial returns nil for the error of a dump that a change interrupted, as its results are used: after the notification of that change
+// everything is read again.
 func partial(err error) error {
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil
@@ -255,24 +253,23 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 }
 
 const (
-	// limit is how long a request, and each part of its answer, may take. The kernel answers within the call that
-	// sends the request, so nothing waits unless an answer or the runtime's notice of it is lost: after EAGAIN, as
-	// after a failed allocation, the library waits for an edge of the poller that does not come.
+	// limit bounds the time of a request, and of each part of its answer. The kernel answers within the call that sends the request, so
+	// nothing waits unless an answer or the runtime's notice of it is lost: after EAGAIN, as after a failed allocation, the library waits
+	// for an edge of the poller that does not come.
 	limit = time.Second
-	// attempts is how often a call is made that fails for a transient reason.
+	// attempts is the largest number of calls while they fail with a transient error.
 	attempts = 5
 )
 
-// The functions of the library open a socket for each call, with a limit of a minute unless it is set here: those
-// that appliance/routes, appliance/sockets and appliance/announce/bgp call.
+// The package-level functions of the library open a socket for each call, with a timeout of a minute unless it is set here.
+// appliance/routes, appliance/sockets and appliance/announce/bgp use these.
 func init() {
 	if err := netlink.SetSocketTimeout(limit); err != nil {
 		panic(err)
 	}
 }
 
-// open returns a handle of the network namespace of the calling thread, the calls of which end within limit. The library
-// sets none.
+// open returns a handle of the network namespace of the calling thread. Its calls time out after limit.
 func open() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -285,7 +282,7 @@ func open() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// Try makes a call of netlink, and again after a transient error, 5 times at most.
+// Try calls a function of netlink until it does not fail with a transient error, at most 5 times.
 func Try[T any](call func() (T, error)) (result T, err error) {
 	for range attempts {
 		if result, err = call(); !isPassing(err) {
@@ -295,7 +292,7 @@ func Try[T any](call func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// try opens a handle, calls Try with it, and closes it.
+// try opens a handle, calls Try with it, and closes the handle.
 func try[T any](call func(*netlink.Handle) (T, error)) (result T, err error) {
 	h, err := open()
 	if err != nil {
@@ -311,7 +308,7 @@ func isPassing(err error) bool {
 	return slices.ContainsFunc([]error{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM}, func(errno error) bool { return errors.Is(err, errno) })
 }
 
-// Link is a network interface that is up, with what the sender of frames needs.
+// Link is a network interface that is up, with the data to send frames on it.
 type Link struct {
 	Index int
 	Name  string
@@ -369,7 +366,7 @@ type Way struct {
 	From  netip.Addr // the host's address that is used on that way
 }
 
-// WayTo looks up the route to an address, as `ip route get` does. The error is the kernel's when nothing leads there.
+// WayTo looks up the route to an address, as `ip route get` does. Without a route it returns the error of the kernel.
 func WayTo(addr netip.Addr) (Way, error) {
 	routes, err := try(func(h *netlink.Handle) ([]netlink.Route, error) { return h.RouteGet(addr.AsSlice()) })
 	if err != nil {
@@ -382,11 +379,10 @@ func WayTo(addr netip.Addr) (Way, error) {
 	return Way{routes[0].LinkIndex, routes[0].Type == unix.RTN_LOCAL, from.Unmap()}, nil
 }
 
-// AnswersFor reports whether the kernel answers requests of neighbors on an interface for an address:
-// because it is the host's own, also by a route of type local, or because the neighbor table has a
-// proxy entry for it whose packets leave by another interface (arp_process and ndisc_recv_ns of the
-// kernel), or proxy_arp does so for all. When it cannot be read, it counts as answered: an error
-// raises no problem.
+// AnswersFor reports whether the kernel answers ARP and NDP requests on an interface for an address. It does if the address is the host's
+// own, also by a route of type local, if the neighbor table has a proxy entry for it and its packets leave by another interface
+// (arp_process and ndisc_recv_ns of the kernel), or by proxy_arp. If this cannot be read it returns true, so that an error results in no
+// problem.
 func AnswersFor(addr netip.Addr, index int) bool {
 	h, err := open()
 	if err != nil {
@@ -423,7 +419,7 @@ func AnswersFor(addr netip.Addr, index int) bool {
 	return elsewhere && proxies(h, index, addr.Is4())
 }
 
-// proxies reports whether an interface has proxy_arp (proxy_ndp needs an entry for each address).
+// proxies reports whether an interface has proxy_arp set. For IPv6 it returns false, as proxy_ndp needs an entry for each address.
 func proxies(h *netlink.Handle, index int, is4 bool) bool {
 	if !is4 {
 		return false
@@ -436,9 +432,8 @@ func proxies(h *netlink.Handle, index int, is4 bool) bool {
 	return err == nil && strings.TrimSpace(string(text)) == "1"
 }
 
-// DeliversForOthers reports whether some packets for addresses that the host does not have are delivered on
-// it: whether a rule (ip-rule(8)) leads to a table with a default route of type local. Which packets that are is
-// not judged.
+// DeliversForOthers reports whether a routing rule (ip-rule(8)) leads to a table with a default route of type local: the host then accepts
+// some packets for addresses that it does not have. It does not examine which packets match the rule.
 func DeliversForOthers(v6 bool) (bool, error) {
 	return try(func(h *netlink.Handle) (bool, error) { return deliversForOthers(h, v6) })
 }
@@ -464,15 +459,15 @@ func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 	return false, nil
 }
 
-// Misrouted is an address in the network of one uplink, replies from which leave by another.
+// Misrouted is an address in the network of one uplink (Lies) from which replies leave by another one (Leaves).
 type Misrouted struct {
 	Addr         netip.Addr
 	Lies, Leaves string // names of interfaces
 }
 
-// MisroutedReplies returns those of some VIPs. An uplink is an interface with a default route in some table. A reply of an endpoint
-// is routed before its source is the VIP again, so a rule (ip-rule(8)) by the source does not apply to it; where a rule goes by a
-// packet mark nothing is reported, as the mark may be that of replies.
+// MisroutedReplies returns the VIPs whose replies leave by another uplink than that of their network. An uplink is an interface with a
+// default route in some table. A reply of an endpoint is routed before its source is the VIP again, so rules (ip-rule(8)) by source do not
+// apply. With a rule by packet mark nothing is reported, since replies may have that mark.
 func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
 	return try(func(h *netlink.Handle) (list []Misrouted, err error) {
 		facts, err := read(h)

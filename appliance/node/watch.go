@@ -18,11 +18,11 @@ const (
 	// quiet is the time without events after which the facts are read: bringing an
 	// interface up causes a burst.
 	quiet = 10 * time.Millisecond
-	// atMost bounds that wait while events keep coming.
+	// atMost bounds the wait for quiet while events keep coming.
 	atMost = 50 * time.Millisecond
-	// reread is the interval of readings that find changes whose events were lost.
+	// reread is the interval at which facts are read without an event, in case one was lost.
 	reread = 30 * time.Second
-	// retry is when a reading that failed in all attempts is repeated.
+	// retry is the wait after a reading whose attempts all failed.
 	retry = 2 * time.Second
 )
 
@@ -65,7 +65,7 @@ func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Hand
 	return w.out, nil
 }
 
-// readAgain is read with retries after transient errors, until ctx is done.
+// readAgain calls read, again after transient errors, at most attempts times.
 func readAgain[T any](ctx context.Context, h *netlink.Handle, read func(*netlink.Handle) (T, error)) (facts T, err error) {
 	for range attempts {
 		if facts, err = read(h); ctx.Err() != nil || !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -85,9 +85,8 @@ type watcher[T any] struct {
 	last   T
 }
 
-// listen uses an event only as a signal that something changed; the facts are read
-// afterwards. So an overrun of the socket (ENOBUFS), after a flood of routes, counts as
-// an event.
+// listen signals each rtnetlink event to the reader of the facts, whatever the event contains. An overrun of the socket (ENOBUFS), after a
+// flood of routes, counts as an event.
 func (w *watcher[T]) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	stop := context.AfterFunc(ctx, events.Close) // ends the reading
 	defer stop()
@@ -134,7 +133,7 @@ func (w *watcher[T]) run(ctx context.Context) {
 	}
 }
 
-// settle waits for the end of a burst of changes.
+// settle waits until no event has come for quiet, at most for atMost.
 func (w *watcher[T]) settle(ctx context.Context) {
 	end := time.After(atMost)
 	for {
@@ -150,7 +149,7 @@ func (w *watcher[T]) settle(ctx context.Context) {
 	}
 }
 
-// give sends facts, and replaces facts that are not yet received.
+// give sends facts to the channel, in place of facts that were not received yet.
 func (w *watcher[T]) give(f T) {
 	for {
 		select {

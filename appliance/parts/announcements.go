@@ -19,15 +19,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// announcerPatience is the absence of an announcer, as during a restart, that is no problem yet.
+// announcerPatience is how long the announcer may be absent, as during a restart, before that is a problem.
 const announcerPatience = 30 * time.Second
 
-// differencePatience is the time for which boxes may have different addresses, as while a change arrives, before that is
-// a problem.
+// differencePatience is how long two boxes of a group may announce different addresses, as while a change arrives, before that is a
+// problem.
 const differencePatience = 10 * time.Second
 
-// Announcements keeps the Registry of addresses that are to be announced up to date, and writes Events when an address is
-// announced or withdrawn.
+// Announcements passes the addresses to announce to the Registry, and writes Events when an address is announced or withdrawn.
 type Announcements struct {
 	reconcile.NopPart
 	book    *announcements.Registry
@@ -49,7 +48,7 @@ type Announcements struct {
 	problems func() []resolve.Problem
 }
 
-// inNetworks is the source of addresses in networks of the box.
+// inNetworks lists addresses of Services that lie in networks of the box.
 type inNetworks struct {
 	// unanswered lists those that nothing answers for.
 	unanswered func(most int) (list []wire.Unanswered, more int)
@@ -57,7 +56,7 @@ type inNetworks struct {
 	seen       uint64        // the number at the last plan
 }
 
-// NewAnnouncements follows the drain of the Node of this box.
+// NewAnnouncements returns an Announcements that fills the registry book. It withdraws all addresses while the Node of this box is drained.
 func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, past *history.Book, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int), changes func() uint64) *Announcements {
 	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, history: past, problems: problems, inNetworks: inNetworks{unanswered: unanswered, changes: changes}, planned: make(chan struct{}, 1)}
 }
@@ -123,7 +122,8 @@ func (a *Announcements) Planned(host *reconcile.Host, services []reconcile.Servi
 	}
 }
 
-// recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
+// recordEvents writes an Event, and a transition of the history, for each address that is announced or no longer announced since the last
+// call. The reasons of the Events are MetalLB's.
 func (a *Announcements) recordEvents() {
 	for _, m := range a.book.Takeovers() {
 		reason, verb, state := "nodeAssigned", "announcing", "announced"
@@ -149,7 +149,7 @@ func (a *Announcements) Stepped(step reconcile.Step) {
 	}
 }
 
-// isDrained reports whether the Node of this box is not to get traffic from outside.
+// isDrained reports whether the Node of this box has the label node.kubernetes.io/exclude-from-external-load-balancers.
 func (a *Announcements) isDrained() bool {
 	o, _ := a.store.Get(a.node)
 	if o == nil {
@@ -162,7 +162,7 @@ func (a *Announcements) isDrained() bool {
 // Problems implements reconcile.Part.
 func (a *Announcements) Problems() []resolve.Problem { return slices.Concat(a.problems(), a.found()) }
 
-// found are the problems that Run looks for.
+// found returns the problems of address conflicts, groups and BGP peers that are in the registry.
 func (a *Announcements) found() (list []resolve.Problem) {
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
@@ -192,7 +192,7 @@ func (a *Announcements) found() (list []resolve.Problem) {
 	return list
 }
 
-// groupDisagrees describes the addresses that only one of two boxes of a group has.
+// groupDisagrees returns a text with the addresses that only one of two boxes of a group announces.
 func groupDisagrees(g *wire.Group) string {
 	var words []string
 	for _, part := range []struct {
@@ -210,7 +210,7 @@ func groupDisagrees(g *wire.Group) string {
 		g.VRID, g.Differs.With, strings.Join(words, "; "))
 }
 
-// peerDown describes why a router has no session with this box, and the next step.
+// peerDown returns a text with the reason why a router has no BGP session with this box, and the next step.
 func peerDown(p *wire.Peer) string {
 	who := p.At
 	if p.Name != p.At {
@@ -228,14 +228,14 @@ const (
 	reasonDrained          = "Drained"
 )
 
-// nowherePatience is the time for which an address may be announced nowhere, as while the announcer restarts.
+// nowherePatience is how long an address may be announced nowhere, as while the announcer restarts, before that is a problem.
 const nowherePatience = 5 * time.Second
 
-// mostUnanswered bounds the addresses without an answer to neighbors that are looked at.
+// mostUnanswered bounds the examined addresses for which nothing answers ARP or NDP.
 const mostUnanswered = 1000
 
-// nowhere returns a problem for each Service with an address that has to be announced and is announced nowhere: one in an
-// advertised pool, or in a network of the box where nothing answers for it.
+// nowhere returns a problem for each Service with an address that should be announced and is announced nowhere: one of an advertised pool,
+// or one in a network of the box for which nothing answers ARP or NDP.
 func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []resolve.Problem) {
 	silent := map[string]*wire.Unanswered{}
 	for i := range unanswered {
@@ -277,13 +277,12 @@ func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []
 	return problems
 }
 
-// isAlive reports whether clients reach an address by a place, or will in a moment, or whether the place has a problem of
-// its own.
+// isAlive reports whether an address is reachable at a place, or will be in a moment, or whether the place has a problem of its own.
 func isAlive(p wire.Place) bool {
 	return slices.Contains([]string{"announced", "standby", "host", "probing", "sending", "conflict"}, p.State)
 }
 
-// whyNowhere is why an address is announced nowhere though an announcer runs.
+// whyNowhere returns the reason why an address is announced nowhere although an announcer runs.
 func whyNowhere(item *wire.Announcement) string {
 	if len(item.Places) == 0 {
 		return item.Nowhere
@@ -295,12 +294,12 @@ func whyNowhere(item *wire.Announcement) string {
 	return p.By + " is " + p.State
 }
 
-// awayElsewhere reports whether another box is known to announce the addresses of a drained one.
+// awayElsewhere reports whether another box of the group is known to announce the addresses of this one, which is drained.
 func awayElsewhere(all *wire.Announcements) bool {
 	return all.Group != nil && all.Group.Master != ""
 }
 
-// drainedProblem is the problem of a drained box.
+// drainedProblem returns the problem that this box is drained: an error if lost addresses are announced nowhere, else a warning.
 func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	p := resolve.Problem{Reason: reasonDrained, Warning: lost == 0, Cause: "this box is drained",
 		Message: "this box is drained: it announces no address; `svcctl announce undrain` ends that"}
@@ -313,8 +312,8 @@ func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	return p
 }
 
-// look updates the problems of addresses that are announced nowhere. It returns the time after which to call it again; 0: after
-// the next change.
+// look updates the problems of addresses that are announced nowhere. It returns the time after which to call it again; 0 means after the
+// next change.
 func (a *Announcements) look(now time.Time) (again time.Duration) {
 	all := a.book.List()
 	unanswered, _ := a.unanswered(mostUnanswered)
@@ -345,7 +344,7 @@ func (a *Announcements) look(now time.Time) (again time.Duration) {
 	return again
 }
 
-// nowhereProblems are the problems that the last look found.
+// nowhereProblems returns the problems that the last call of look found.
 func (a *Announcements) nowhereProblems() []resolve.Problem {
 	a.mu.Lock()
 	defer a.mu.Unlock()

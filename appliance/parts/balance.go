@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// sampler looks at open connections: conntrack.Sampler.
+// sampler counts open connections; implemented by conntrack.Sampler.
 type sampler interface {
 	Scan(asked *conntrack.Asked, each func(conntrack.Tracked)) error
 	Close() error
@@ -40,13 +40,13 @@ type Balance struct {
 	failure task.LastError // of looks
 }
 
-// portKey names a port of a Service in one family.
+// portKey identifies a Service port in one family.
 type portKey struct {
 	id     string // nft.ServicePort.ID
 	family nft.Family
 }
 
-// balanced is a port that is balanced by connections, or has a slow start, or both.
+// balanced is the state of a Service port that is balanced by connections, or has a slow start, or both.
 type balanced struct {
 	service string
 	port    *nft.ServicePort // as planned last
@@ -75,7 +75,7 @@ func newBalance(sampler sampler, log *slog.Logger) *Balance {
 // Name implements reconcile.Part.
 func (b *Balance) Name() string { return "balance" }
 
-// Tune implements reconcile.Tuner. What the kernel serves at a start is not new, and stays where it is.
+// Tune implements reconcile.Tuner. Endpoints that the kernel serves when the process starts do not start slowly, and keep their slots.
 func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map[resolve.Frontend]*nft.ServicePort) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -110,7 +110,8 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map
 	}
 }
 
-// arrivals returns the time of arrival of each endpoint that a port had so far. The caller holds mu.
+// arrivals returns the time of arrival of each endpoint that the port has had so far, zero for those without a slow start. Endpoints that
+// the kernel served before this process are among them. The caller holds mu.
 func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Frontend]*nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since
@@ -133,7 +134,7 @@ func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Front
 	return since
 }
 
-// slotsOf returns a pool with the slots that the kernel had before this process; nil when it had none.
+// slotsOf returns a pool with the slots of the table that the kernel served before this process; nil if it had none of this size.
 func slotsOf(p *nft.ServicePort, pool nft.Pool, size int, served func() map[resolve.Frontend]*nft.ServicePort) *feedback.Pool {
 	if served == nil {
 		return nil
@@ -158,13 +159,13 @@ func weightsIn(p *nft.ServicePort, pool nft.Pool, endpoints []netip.AddrPort) []
 	return list
 }
 
-// taken are the slots of a table with an endpoint.
+// taken returns the slots of a table that hold an endpoint.
 func taken(table []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(table), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
-// grow sets the weights of a port's endpoints while some are new, and returns the new ones. If all are new,
-// none of them starts slowly, for no other endpoint could take their share.
+// grow sets the weights of a port's endpoints while some are in their slow start, and returns those. If all are new, none starts slowly,
+// since no other endpoint could take their share.
 func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (starting []netip.AddrPort) {
 	all := distinct(p)
 	shares, old := make([]uint32, len(all)), false
@@ -209,7 +210,7 @@ func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.
 	return starting
 }
 
-// distinct are the endpoints of both pools.
+// distinct returns the endpoints of both pools of a port, sorted, each once.
 func distinct(p *nft.ServicePort) []netip.AddrPort {
 	all := slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
 	slices.SortFunc(all, netip.AddrPort.Compare)
@@ -264,7 +265,7 @@ func (b *Balance) plan(svc *reconcile.Service) bool {
 	return len(had)+len(keys) > 0
 }
 
-// start notes which endpoints are new.
+// start records which endpoints of the port are new and begin a slow start at now.
 func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time) {
 	before := at.since
 	at.over, at.since, at.step = over, nil, time.Time{}
@@ -285,7 +286,7 @@ func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time)
 	}
 }
 
-// place notes the endpoints in the slots of the tables.
+// place records which endpoints have the slots of the port's tables.
 func (at *balanced) place(p *nft.ServicePort) {
 	for pool := range nft.NumPools {
 		table := p.Table(pool)
@@ -310,9 +311,9 @@ func (b *Balance) Problems() []resolve.Problem {
 }
 
 const (
-	// lookAtLeast is the time from one look to the next; see conntrack.RestFor too.
+	// lookAtLeast is the least time between two counts of open connections; see conntrack.RestFor too.
 	lookAtLeast = time.Second
-	// lookAgain is the time until a look that failed is tried again.
+	// lookAgain is the wait after a count that failed.
 	lookAgain = 5 * time.Second
 )
 
@@ -329,7 +330,7 @@ func (b *Balance) Run(ctx context.Context) error {
 	return b.sampler.Close()
 }
 
-// grow returns the Services whose endpoints get more weight.
+// grow returns the Services whose endpoints get more weight at now, as a step of their slow start.
 func (b *Balance) grow(now time.Time) (services []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -342,7 +343,7 @@ func (b *Balance) grow(now time.Time) (services []string) {
 	return services
 }
 
-// due returns the time of the next look or step; the zero Time: none.
+// due returns the time of the next count of connections or step of a slow start; the zero Time if there is none.
 func (b *Balance) due() (at time.Time) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -366,8 +367,8 @@ func (at *balanced) hasTable() bool {
 	return slices.ContainsFunc(at.pools[:], func(p *feedback.Pool) bool { return p != nil })
 }
 
-// lookIfDue looks at the open connections, if it is time for that. It returns the Services whose slots moved, and reports
-// whether Problems changed.
+// lookIfDue counts the open connections, if the time for that has come. It returns the Services whose slots moved, and reports whether
+// Problems changed.
 func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	b.mu.Lock()
 	var list []*balanced
@@ -419,8 +420,8 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	return moved, fails || again
 }
 
-// rebalance sets the slots of a port's tables by what a look found, and reports whether one changed. The caller
-// holds mu.
+// rebalance moves the slots of a port's tables according to the last count of connections, and reports whether one moved. The caller holds
+// mu.
 func (b *Balance) rebalance(at *balanced, now time.Time) (changed bool) {
 	counts, elapsed := at.connections.Done(), now.Sub(at.looked)
 	at.looked = now

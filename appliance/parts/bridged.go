@@ -15,9 +15,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Bridged reports endpoints behind bridges of the box whose packets pass the rules for routed ones: a hairpin
-// connection gets no answer (see checkup.ExamineBridges). Whether an endpoint is a client of its own Service
-// is not known before it connects.
+// Bridged reports endpoints behind bridges of the box whose packets pass the rules for routed packets: a hairpin connection gets no answer
+// (see checkup.ExamineBridges). All of them are reported, since it cannot be seen in advance which ones connect to their own Service.
 type Bridged struct {
 	reconcile.NopPart
 	grants *reconcile.Grants // is notified of Services before this Part
@@ -28,7 +27,7 @@ type Bridged struct {
 	settings []string          // that are 1: net.bridge.bridge-nf-call-iptables, or -ip6tables, or both
 }
 
-// NewBridged returns a Bridged without Services. In the list of Parts it comes after grants.
+// NewBridged returns a Bridged without Services. It must come after grants in the list of Parts.
 func NewBridged(grants *reconcile.Grants) *Bridged {
 	return &Bridged{grants: grants, services: map[string]string{}}
 }
@@ -36,7 +35,7 @@ func NewBridged(grants *reconcile.Grants) *Bridged {
 // Name implements reconcile.Part.
 func (b *Bridged) Name() string { return "bridged endpoints" }
 
-// Settings takes the settings of the host that are 1 (checkup.Facts.BridgeCalls).
+// Settings sets the names of the bridge-nf-call settings of the host that are 1 (checkup.Facts.BridgeCalls).
 func (b *Bridged) Settings(on []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +64,7 @@ func (b *Bridged) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// renew calls note for all Services, after a change of the host.
+// renew calls note for all Services. It follows a change of the host's facts or settings.
 func (b *Bridged) renew() {
 	clear(b.services)
 	if b.facts == nil || len(b.settings) == 0 {
@@ -88,7 +87,7 @@ func (b *Bridged) note(key string, ports []nft.ServicePort) {
 	}
 }
 
-// of lists the endpoints of Service ports that are behind bridges.
+// of returns the endpoints of Service ports that are behind bridges.
 func (b *Bridged) of(ports []nft.ServicePort) (list []wire.BridgedEndpoint) {
 	if b.facts == nil || len(b.settings) == 0 {
 		return nil
@@ -115,7 +114,7 @@ func (b *Bridged) of(ports []nft.ServicePort) (list []wire.BridgedEndpoint) {
 	return list
 }
 
-// Of lists the endpoints of a Service, "namespace/name", that are behind bridges.
+// Of returns the endpoints of a Service, "namespace/name", that are behind bridges.
 func (b *Bridged) Of(service string) []wire.BridgedEndpoint {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,8 +23,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// Conntrack ends the connections that a change leaves without their endpoint. It never keeps the
-// loop waiting.
+// Conntrack deletes the conntrack entries of connections whose endpoint a change removed. It never blocks the loop.
 type Conntrack struct {
 	reconcile.NopPart
 	tracker *conntrack.ChangeTracker
@@ -34,7 +33,7 @@ type Conntrack struct {
 	err     error              // why
 }
 
-// NewConntrack opens the connection tracking table. When it cannot be reached, that is a problem.
+// NewConntrack opens the connection tracking table. A failure is reported by Problems.
 func NewConntrack(log *slog.Logger) *Conntrack {
 	options := conntrack.Options{Log: log}
 	c := &Conntrack{tracker: conntrack.NewChangeTracker(), idle: conntrack.NewIdle(options), retry: conntrack.NewRetry(options)}
@@ -42,7 +41,7 @@ func NewConntrack(log *slog.Logger) *Conntrack {
 	return c
 }
 
-// Stats are nil when the connection tracking table cannot be reached.
+// Stats returns the source of the statistics; nil if the connection tracking table cannot be reached.
 func (c *Conntrack) Stats() func() conntrack.Stats {
 	if c.cleaner == nil {
 		return nil
@@ -71,7 +70,7 @@ func (c *Conntrack) Run(ctx context.Context) error {
 // Adopt implements reconcile.Part.
 func (c *Conntrack) Adopt(have nft.Ruleset) { c.tracker.Adopt(have) }
 
-// minShare is the number of Services from which another CPU is used.
+// minShare is the least number of Services for each further CPU.
 const minShare = 256
 
 // Planned implements reconcile.Part.
@@ -107,7 +106,8 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	c.retry.Update(box, retrying)
 }
 
-// ended returns the endpoints of a port that are down and whose connections end for that, sorted.
+// ended returns the endpoints of a port that are down and whose connections are to be reset, sorted. It is nil unless the Service asks for
+// resets.
 func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 	if !svc.ResetDown || p.Protocol != nft.TCP {
 		return nil
@@ -164,7 +164,7 @@ func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
 	return resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
 }
 
-// Fullness keeps new connections from endpoints that have as many open ones as their Service allows.
+// Fullness excludes endpoints from new connections that have as many open ones as svcctl.io/endpoint-connections allows.
 type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.ConnLimiter
@@ -207,7 +207,7 @@ func (f *Fullness) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// wasLeftOut reports whether the kernel served a port before this process, but not by this endpoint.
+// wasLeftOut reports whether the kernel served a port before this process without this endpoint.
 func (f *Fullness) wasLeftOut(l *resolve.Limited, proto nft.Protocol, endpoint netip.AddrPort) (served bool) {
 	kernel := f.kernel.Load()
 	if kernel == nil {
@@ -249,16 +249,15 @@ func (f *Fullness) Problems() []resolve.Problem {
 }
 
 const (
-	// drainInterval is the interval of readings of events, while there are any.
+	// drainInterval is the interval at which events are read while there are any.
 	drainInterval = 50 * time.Millisecond
-	// listenRetry is the wait before listening to the kernel again, and before a log that could not be written is tried
-	// again.
+	// listenRetry is the wait before conntrack events are subscribed to again, and before writing to a log that failed is tried again.
 	listenRetry = 5 * time.Second
-	// pruneInterval is the least time between two looks for connections whose end was lost.
+	// pruneInterval is the least time between two scans for connections whose end event was lost.
 	pruneInterval = time.Minute
 )
 
-// Flows reads connections as they end, for totals of endpoints and for a log.
+// Flows reads conntrack events of connections that end, for totals by endpoint and for a log.
 type Flows struct {
 	reconcile.NopPart
 	slog *slog.Logger
@@ -271,8 +270,8 @@ type Flows struct {
 	err     error             // why
 }
 
-// NewFlows writes a line for each connection that ends to a place (connlog.Open), of Services that ask for it; "": there
-// is no log. endpointsOf returns the endpoints of a relayed one, as relay.Relay's does.
+// NewFlows returns a Flows that logs the ended connections of Services that ask for it at a place (connlog.Open); "" means no log.
+// endpointsOf returns the endpoints of a relayed connection, as the method of relay.Relay does.
 func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort, log *slog.Logger) *Flows {
 	f := &Flows{slog: log}
 	if place == "" {
@@ -292,7 +291,7 @@ func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrP
 	return f
 }
 
-// lineOf is the line of the log about a connection.
+// lineOf returns the line of the log for an ended connection.
 func lineOf(e *flows.Ended) *connlog.Line {
 	namespace, name, _ := strings.Cut(e.Service, "/")
 	l := &connlog.Line{
@@ -317,10 +316,10 @@ func lineOf(e *flows.Ended) *connlog.Line {
 	return l
 }
 
-// Totals returns the totals.
+// Totals returns the totals by endpoint.
 func (f *Flows) Totals() *flows.Totals { return f.book }
 
-// Log is the log; nil: there is none.
+// Log returns the log, nil if there is none.
 func (f *Flows) Log() *connlog.Log { return f.log }
 
 // Name implements reconcile.Part.
@@ -365,7 +364,7 @@ func (f *Flows) Run(ctx context.Context) error {
 	return nil
 }
 
-// fail notes why listening failed, and reports whether the reason is new.
+// fail records why listening failed, and reports whether the error differs from the last one.
 func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -377,7 +376,7 @@ func (f *Flows) fail(err error) (news bool) {
 	return news
 }
 
-// watchLog tries a log again that cannot be written.
+// watchLog retries to write a log that failed, until ctx is done.
 func (f *Flows) watchLog(ctx context.Context) {
 	if f.log == nil {
 		return
@@ -426,7 +425,7 @@ func (f *Flows) listen(ctx context.Context) error {
 	})
 }
 
-// readEnds listens until ctx is done: begin is called first, and read while there are events, each interval.
+// readEnds subscribes to conntrack events until ctx is done. It calls begin once, and then read at each interval while there are events.
 func readEnds(ctx context.Context, listen func(netns int) (*conntrack.Events, error), interval time.Duration, begin, read func(*conntrack.Events) error) error {
 	if !conntrack.ReadSettings().Events {
 		return errors.New("net.netfilter.nf_conntrack_events is 0: set it to 2")
@@ -468,7 +467,7 @@ func (f *Flows) readEvents() error {
 	return err
 }
 
-// eachConnection calls each for every tracked connection whose destination is translated.
+// eachConnection calls each for every tracked connection with a translated destination, and returns the number of entries of the table.
 func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	return conntrack.Scan(0, func(c *conntrack.Connection) {
 		if !c.Left {
@@ -477,7 +476,7 @@ func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	})
 }
 
-// prune forgets connections whose end was lost.
+// prune drops connections from the totals that are no longer tracked: the event of their end was lost.
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32

@@ -22,7 +22,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Discovered reports the state of answers that `svcctl discover` has for Services: it reads its reports, in Leases.
+// Discovered reports problems of endpoints that `svcctl discover` reads from providers. It reads the reports of that process in Leases.
 type Discovered struct {
 	reconcile.NopPart
 	store     *store.Store
@@ -37,7 +37,7 @@ type Discovered struct {
 	due      time.Time // problems are others by the time alone then; zero: never
 }
 
-// asked is a source of endpoints that a Service names, and since when this process has seen it.
+// asked is a source of endpoints in an annotation of a Service, and the time at which this process saw it first.
 type asked struct {
 	field  string
 	source annotation.Source
@@ -54,10 +54,10 @@ type report struct {
 	wire.Discovered
 }
 
-// discoverPatience is the time that svcctl discover has to ask a provider that was named a moment ago.
+// discoverPatience is how long svcctl discover may take for the first question to a provider before that is a problem.
 const discoverPatience = 10 * time.Second
 
-// NewDiscovered follows the Leases of a store with these rules.
+// NewDiscovered returns a Discovered that reads the Leases of objects. It passes the names of the providers in them to providers.
 func NewDiscovered(objects *store.Store, providers *Providers) *Discovered {
 	return &Discovered{store: objects, providers: providers, planned: make(chan struct{}, 1), asks: map[string][]asked{}, leases: map[string]report{}, outdated: true}
 }
@@ -125,7 +125,7 @@ func (d *Discovered) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the Leases, and returns when it has another result by the time alone; zero: never.
+// look reads the Leases and updates the problems. It returns the time at which they change without a new Lease; zero: never.
 func (d *Discovered) look(now time.Time) (due time.Time) {
 	all, _, err := d.store.List(object.KindLease, annotation.DiscoverLeaseNamespace, 0)
 	if err != nil {
@@ -176,7 +176,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 	return d.due
 }
 
-// judge makes the problems, and returns when there are others by the time alone; zero: never.
+// judge returns the problems by the Leases, and the time at which they change without a new Lease; zero: never.
 func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.Time) {
 	sooner := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
@@ -248,7 +248,7 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.
 	return problems, due
 }
 
-// Providers adds to the rules of a store that a Service names a provider which no process asks.
+// Providers adds a remark to the rules of a store: a Service names a provider that no process of svcctl discover has.
 type Providers struct {
 	store.Rules
 	Packaged wire.Packaged
@@ -273,7 +273,7 @@ func (p *Providers) Remarks(o object.Object) []annotation.Remark {
 	return list
 }
 
-// unknown describes why no process asks a provider.
+// unknown returns the text of the remark: no process asks a provider.
 func (p *Providers) unknown(provider string, known []string) string {
 	if len(known) == 0 {
 		return fmt.Sprintf("%q is asked by no process: start it with %s", provider, p.Packaged.Discover())
@@ -281,7 +281,7 @@ func (p *Providers) unknown(provider string, known []string) string {
 	return fmt.Sprintf("%q is no provider of svcctl discover: it has %s (--from)", provider, strings.Join(known, ", "))
 }
 
-// name is the provider, with its box if it is the box's own.
+// name returns the provider of a report, with the name of the box where the provider is local to one.
 func (r *report) name() string {
 	if r.node != "" {
 		return r.provider + " of " + r.node
@@ -306,7 +306,7 @@ func (d *Discovered) Problems() []resolve.Problem {
 	return d.problems
 }
 
-// Held returns how many Services have endpoints that are held.
+// Held returns the number of Services whose endpoints are held after a mass removal.
 func (d *Discovered) Held() (services int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -316,7 +316,7 @@ func (d *Discovered) Held() (services int) {
 	return services
 }
 
-// held is how many Services a report has as held.
+// held returns the number of Services that a report lists as held.
 func (r *report) held() (services int) {
 	for _, s := range r.States {
 		if s.State == wire.DiscoveredHeld {
@@ -326,8 +326,8 @@ func (r *report) held() (services int) {
 	return services
 }
 
-// Release lets the endpoints go that are held, and returns of how many Services they are. The process that holds them follows its
-// Lease.
+// Release confirms the removal of endpoints that are held, and returns the number of their Services. It writes the Leases, which the
+// processes that hold the endpoints follow.
 func (d *Discovered) Release(now time.Time) (services int, err error) {
 	d.mu.Lock()
 	leases := maps.Clone(d.leases)

@@ -12,12 +12,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An address that endpoints leave with is short of ports from portsShort percent on, and until they are below portsEnough. The kernel
-// loses the first connections at about 96 percent, as it gives up before it has tried all ports. The step of the percentage keeps
-// the text of the problem as it is for most looks.
+// The shares of used source ports of an egress address, in percent. A problem begins at portsShort and ends below portsEnough. The kernel
+// loses the first connections at about 96 percent, as it gives up before it has tried all ports. The problem shows multiples of portsStep,
+// so that its text seldom changes.
 const portsShort, portsEnough, portsStep = 80, 70, 5
 
-// Egress warns before the ports of an address run out that endpoints leave with.
+// Egress warns before the source ports of an egress address run out.
 type Egress struct {
 	reconcile.NopPart
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type Egress struct {
 	at    map[string]bool // addresses with a problem
 }
 
-// NewEgress calls follow with the function that takes the connections which each scan finds.
+// NewEgress returns an Egress. It calls follow with the function that receives the connections found by each scan.
 func NewEgress(follow func(take func([]wire.EgressTraffic))) *Egress {
 	e := new(Egress)
 	follow(e.Take)
@@ -35,7 +35,7 @@ func NewEgress(follow func(take func([]wire.EgressTraffic))) *Egress {
 // Name implements reconcile.Part.
 func (e *Egress) Name() string { return "egress" }
 
-// Take takes the connections that left, as a look found them.
+// Take updates the problems from the egress connections that a scan found.
 func (e *Egress) Take(rows []wire.EgressTraffic) {
 	var short []resolve.Problem
 	at := map[string]bool{}

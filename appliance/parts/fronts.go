@@ -31,8 +31,7 @@ type fronts struct {
 	secrets map[string][]string // with certificates, by Service
 }
 
-// madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
-// session tickets.
+// madeFront is a relay.Front with its inputs. As long as these are equal it is reused, so that session tickets of clients stay valid.
 type madeFront struct {
 	asked  annotation.Front
 	server tlsterm.Server
@@ -63,10 +62,10 @@ func (f *fronts) state(n resolve.Need) resolve.State {
 	return resolve.State{Missing: pair == nil, Wrong: wrong, Soon: soon}
 }
 
-// Foreseen answers as a Relay that has these Secrets, and opens nothing.
+// Foreseen implements reconcile.Answerer for predictions: it answers like a Relay with these Secrets, without opening anything.
 type Foreseen struct{ fronts *fronts }
 
-// NewForeseen takes the source of Secrets, by "namespace/name".
+// NewForeseen returns a Foreseen that reads Secrets, by "namespace/name", with the function secret.
 func NewForeseen(secret func(key string) *object.Secret) Foreseen { return Foreseen{newFronts(secret)} }
 
 // Meet implements reconcile.Answerer.
@@ -81,7 +80,7 @@ func (f Foreseen) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// plan makes the fronts of Services that changed.
+// plan builds the fronts of Services that changed.
 func (f *fronts) plan(services []reconcile.Service) {
 	touched := false
 	for i := range services {
@@ -113,7 +112,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// make returns the Front that annotations ask for; the one before if nothing changed.
+// make returns the front for the annotations of a port; before if nothing changed.
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {
@@ -137,8 +136,8 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	return m
 }
 
-// offered are the protocols that clients are offered by ALPN. A server of HTTP/1.1 serves HTTP/1.0, too, and the
-// handshake of a client that asks for that alone would fail (RFC 7301, section 3.2).
+// offered returns the protocols offered to clients by ALPN. With http/1.1 it adds http/1.0, which such a server also serves: otherwise the
+// handshake of a client that offers only http/1.0 would fail (RFC 7301, section 3.2).
 func offered(asked *annotation.Front) []string {
 	if asked.HTTP && slices.Contains(asked.ALPN, "http/1.1") {
 		return append(slices.Clone(asked.ALPN), "http/1.0")
@@ -146,8 +145,8 @@ func offered(asked *annotation.Front) []string {
 	return asked.ALPN
 }
 
-// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: no client
-// is served in the clear instead. Before that the kernel refuses the clients.
+// build returns the configuration for the relay. If a certificate or CA that is asked for is missing, every handshake fails, so that no
+// client is served in clear text. In this case the kernel already rejects the clients.
 func (m *madeFront) build() *relay.Front {
 	asked := &m.asked
 	front := &relay.Front{HTTP: asked.HTTP, HTTP2: asked.HTTP2, Hosts: asked.Hosts, ResponseTimeout: asked.ResponseTimeout}
@@ -165,7 +164,7 @@ func (m *madeFront) build() *relay.Front {
 	return front
 }
 
-// of is the Front of a port for the relay; nil: it has none.
+// of returns the Front of a port for the relay, nil if it has none.
 func (f *fronts) of(service, port string) *relay.Front {
 	m := f.made[service][port]
 	if m == nil || len(m.asked.Services) > 0 {
@@ -174,10 +173,10 @@ func (f *fronts) of(service, port string) *relay.Front {
 	return m.front
 }
 
-// watchInterval is between looks at the clock, which may be set.
+// watchInterval is the longest time between two readings of the clock, which may be set meanwhile.
 const watchInterval = time.Hour
 
-// watchTime has Services planned again when their certificates begin, end, or end soon.
+// watchTime makes the loop plan Services again when the validity of their certificates begins, ends, or ends soon.
 func (r *Relay) watchTime(ctx context.Context) error {
 	from := time.Now()
 	timer := time.NewTimer(watchInterval)
@@ -224,7 +223,7 @@ func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
 	return slices.DeleteFunc(r.Certificates(), func(c wire.ServiceCertificate) bool { return !slices.Contains(secrets, c.Secret) })
 }
 
-// names are the Services that clients of other Services are passed on to by server name.
+// names holds the Services to which the relay passes clients of other Services by TLS server name.
 type names struct {
 	// naming are the Services that name others; by has them by the Services that they name.
 	naming map[string]reconcile.Service
@@ -235,8 +234,8 @@ type names struct {
 	unknown map[string]bool // those that are named and were not planned yet
 }
 
-// plan takes in Services that were planned. again has the other Services whose server names lead to these, since their ports have to be
-// set up again; unknown has the keys of named Services that were never planned.
+// plan records Services that were planned. again has the other Services whose server names lead to these, since their ports have to be set
+// up again; unknown has the keys of named Services that were never planned.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
 	var left []string
@@ -272,7 +271,8 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming records the Services that the server names of one lead to, and returns those before; targets keeps their entries.
+// setNaming records the Services to which the server names of svc lead, and returns those to which they led before. The entries of the
+// latter in targets stay.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)
@@ -298,7 +298,7 @@ func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	return before
 }
 
-// targetsOf are the Services that one names.
+// targetsOf returns the keys of the Services to which the server names of one lead.
 func targetsOf(svc *reconcile.Service) (targets []string) {
 	if svc.Relay == nil {
 		return nil
@@ -313,8 +313,8 @@ func targetsOf(svc *reconcile.Service) (targets []string) {
 	return targets
 }
 
-// portOf is the port of a named Service that clients of a port go to: the one of that number, or the only
-// one over TCP; nil: there is none.
+// portOf returns the port of a named Service that gets the clients of port p: the TCP port of the same number, or the only TCP port. It
+// returns nil if there is none.
 func portOf(target *reconcile.Service, p *nft.ServicePort) *nft.ServicePort {
 	var ports []*nft.ServicePort
 	for i := range target.Ports {
@@ -333,7 +333,7 @@ func portOf(target *reconcile.Service, p *nft.ServicePort) *nft.ServicePort {
 	return ports[0]
 }
 
-// number is the number of a port at its addresses.
+// number returns the port number of a Service port at its addresses, 0 if it has no address.
 func number(p *nft.ServicePort) uint16 {
 	i := slices.IndexFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr.IsValid() })
 	if i < 0 {
@@ -342,7 +342,7 @@ func number(p *nft.ServicePort) uint16 {
 	return p.Frontends[i].Port
 }
 
-// named returns the destinations of a port's clients by the server name that they ask for.
+// named returns the relay's destinations for clients of a port, by TLS server name.
 func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) (list []relay.Named) {
 	if svc.Relay == nil || svc.Relay.Fronts[p.ID] == nil {
 		return nil
@@ -388,5 +388,5 @@ func (n *names) problems() (list []resolve.Problem) {
 	return list
 }
 
-// reasonNamesNothing: a server name leads to a Service without a port for its clients.
+// reasonNamesNothing is the reason when a server name leads to a Service without a port for its clients.
 const reasonNamesNothing = "NamesNothing"

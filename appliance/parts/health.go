@@ -20,7 +20,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Prober asks endpoints: prober.Prober.
+// Prober probes endpoints; implemented by prober.Prober.
 type Prober interface {
 	Run(ctx context.Context, flipped func())
 	Set(service string, targets []prober.Request)
@@ -30,12 +30,12 @@ type Prober interface {
 	Stats() prober.Stats
 }
 
-// EventRecorder makes Events of what happens to an object.
+// EventRecorder writes Events about objects.
 type EventRecorder interface {
 	Record(about object.Ref, reason, message string, normal bool)
 }
 
-// Reasons of the Events about an endpoint: Unhealthy is the kubelet's word.
+// Reasons of the Events about an endpoint. The kubelet uses Unhealthy too.
 const (
 	reasonUnhealthy = "Unhealthy"
 	reasonHealthy   = "Healthy"
@@ -45,8 +45,7 @@ const (
 // or left out.
 const lookEvery = 5 * time.Second
 
-// Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
-// comes back.
+// Health runs the health checks of endpoints, and makes the loop plan a Service again when one of its endpoints goes down or up.
 type Health struct {
 	reconcile.NopPart
 	// History keeps since when endpoints are down; nil: since this process has found it.
@@ -88,7 +87,7 @@ func (h *Health) Run(ctx context.Context) error {
 	return nil
 }
 
-// flipped has the Services planned again that changed verdicts make a difference to.
+// flipped queues the Services that are affected by changed verdicts to be planned again.
 func (h *Health) flipped() {
 	keys := h.prober.Flipped()
 	h.mu.Lock()
@@ -98,8 +97,8 @@ func (h *Health) flipped() {
 	}
 }
 
-// queueReplan has a Service planned again if it was planned with other verdicts than there are now.
-// The caller holds mu.
+// queueReplan queues a Service to be planned again if the verdicts of its endpoints differ from those at its last plan. The caller holds
+// mu.
 func (h *Health) queueReplan(key string) {
 	if s := h.services[key]; slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
