@@ -108,7 +108,8 @@ func (h *Health) queueReplan(key string) {
 	}
 }
 
-// watch looks for problems of this host until ctx is done, while there are endpoints to check.
+// watch updates the problems of this host that delay checks, at lookEvery, until ctx is done. It sleeps while there are no endpoints to
+// check.
 func (h *Health) watch(ctx context.Context) {
 	for {
 		select {
@@ -137,7 +138,7 @@ func (h *Health) watch(ctx context.Context) {
 	}
 }
 
-// refreshProblems brings the problems of this host up to date, and reports whether they changed.
+// refreshProblems recomputes the problems of this host that delay checks, and reports whether they changed.
 func (h *Health) refreshProblems() bool {
 	now := hostProblems(h.prober.Stats())
 	h.mu.Lock()
@@ -149,7 +150,7 @@ func (h *Health) refreshProblems() bool {
 	return true
 }
 
-// lateBy is the factor by which an interval must exceed the requested one to be a problem.
+// lateBy is the factor of the requested interval above which the real interval of checks is a problem.
 const lateBy = 1.2
 
 // hostProblems returns the problems of this host that delay health checks, or leave some out. Their texts change only when the
@@ -181,7 +182,8 @@ func (h *Health) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	o.Judge(verdicts...)
 }
 
-// Hasten has the checks of an endpoint of a Service, "namespace/name", made now. It reports false if it has none.
+// Hasten requests an immediate probe of the checks of an endpoint of a Service, "namespace/name". It reports false if the endpoint has no
+// check.
 func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -229,7 +231,7 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// requests returns the Requests to the prober: each Target once.
+// requests returns the Requests to the prober for checked endpoints: one for each Target.
 func (h *Health) requests(checked []resolve.Checked) []prober.Request {
 	list := make([]prober.Request, 0, len(checked))
 	seen := make(map[health.Target]bool, len(checked))
@@ -242,7 +244,7 @@ func (h *Health) requests(checked []resolve.Checked) []prober.Request {
 	return list
 }
 
-// report writes a log line and an Event for each endpoint that went down or came back.
+// report writes a log line and an Event for each endpoint of a Service that went down or up from before to now.
 func (h *Health) report(key string, before, now []resolve.Checked) {
 	type place struct {
 		port     resolve.Port
@@ -291,22 +293,21 @@ func (h *Health) Problems() []resolve.Problem {
 	return h.problems
 }
 
-// FailingOpen returns the number of ports that use endpoints which are not up, because too few are.
+// FailingOpen returns the number of Service ports that also use endpoints which are down, because too few are up.
 func (h *Health) FailingOpen() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.opened
 }
 
-// shown is an endpoint with its address, to be sorted by.
+// shown is the health of an endpoint with its address as the sort key.
 type shown struct {
 	wire.EndpointHealth
 	at netip.AddrPort
 }
 
-// State returns the health of the endpoints of a Service, or of all those of a namespace if name is
-// empty, or of all if that is empty too. It may be called from any goroutine, and keeps the loop
-// waiting only while the Services are picked.
+// State returns the health of the endpoints of a Service; of all Services of a namespace if name is empty, or of all Services if both are.
+// It may be called from any goroutine, and blocks the loop only while it selects the Services.
 func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 	var list []shown
 	for key, s := range h.picked(namespace, name) {
@@ -337,7 +338,7 @@ func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 	return all
 }
 
-// picked returns the health of the Services that State lists. The values are never changed afterwards.
+// picked returns the health of the Services that State selects, by key. The values are never changed afterwards.
 func (h *Health) picked(namespace, name string) map[string]resolve.Health {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -354,7 +355,7 @@ func (h *Health) picked(namespace, name string) map[string]resolve.Health {
 	return picked
 }
 
-// endpoint shows one endpoint with the verdict on it.
+// endpoint returns the health of one endpoint of the Service with this key, for the API.
 func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	e := wire.EndpointHealth{Service: key, Port: c.Port.Name, Protocol: c.Port.Protocol, Endpoint: c.Endpoint.String(), Check: c.Text}
 	v, known := h.prober.Verdict(c.Target)
@@ -382,14 +383,14 @@ func checkedKey(c *resolve.Checked) history.Key {
 	return history.Key{Kind: history.KindEndpoint, Object: object.ServiceRef(c.Port.Service).String(), What: c.Endpoint.String() + " " + c.Text}
 }
 
-// deadKey returns the key in the history of an endpoint without a check; its state is stateDead when it accepts no connection.
+// deadKey returns the key in the history of an endpoint without a check. Its state is stateDead while it accepts no connection.
 func deadKey(endpoint netip.AddrPort) history.Key {
 	return history.Key{Kind: history.KindEndpoint, What: endpoint.String()}
 }
 
 const stateDead = "dead"
 
-// noteHealth records in the history since when an endpoint is down, and that it is up again.
+// noteHealth records in the history that an endpoint is down, or up, and since when.
 func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v health.Verdict) {
 	at := cmp.Or(v.Since, time.Now())
 	if state == health.Down {
@@ -399,7 +400,7 @@ func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v healt
 	}
 }
 
-// pastOf returns the state that a Target had before this process.
+// pastOf returns the state that a Target had at the end of the previous process, from the history.
 func pastOf(b *history.Book, k history.Key) health.Past {
 	switch t, known := b.Last(k); {
 	case !known:
@@ -411,7 +412,8 @@ func pastOf(b *history.Book, k history.Key) health.Past {
 	}
 }
 
-// deadBefore returns how an endpoint was dead in the recorded history, before this process.
+// deadBefore returns the proof that an endpoint was dead before this process. It has no time, and a general reason, if the history has no
+// such record.
 func deadBefore(b *history.Book, endpoint netip.AddrPort) health.Dead {
 	t, _ := b.Last(deadKey(endpoint))
 	if t.State != stateDead {

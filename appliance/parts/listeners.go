@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// HealthPorts answers on the health-check node ports.
+// HealthPorts keeps the servers of health-check node ports up to date with the Services.
 type HealthPorts struct {
 	reconcile.NopPart
 	servers  *healthport.Servers
@@ -86,7 +86,7 @@ func (h *HealthPorts) Problems() []resolve.Problem {
 	return list
 }
 
-// runSignaling runs a server, and calls changed for each signal, until ctx is done.
+// runSignaling runs a server, and calls changed for each value of signals, until ctx is done.
 func runSignaling(ctx context.Context, run func(context.Context) error, signals <-chan struct{}, changed func(...resolve.Need)) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return run(ctx) })
@@ -103,7 +103,7 @@ func runSignaling(ctx context.Context, run func(context.Context) error, signals 
 	return tasks.Wait()
 }
 
-// DNS keeps the names of Services up to date.
+// DNS keeps the records of the DNS server up to date with the Services.
 type DNS struct {
 	reconcile.NopPart
 	server *dns.Server
@@ -120,7 +120,7 @@ type DNS struct {
 	facts *node.Facts // that the server has
 }
 
-// NewDNS has a server answer for objects, which may be another store from one step to the next.
+// NewDNS returns a DNS for a server. objects returns the store to answer from, which may differ from one step to the next.
 func NewDNS(server *dns.Server, objects func() *store.Store) *DNS {
 	return &DNS{server: server, objects: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
 }
@@ -145,10 +145,9 @@ func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// Stepped implements reconcile.Part. It gives the server what changed since the last step: after the
-// kernel had it, so that a name does not lead to an address before that is served, and also
-// when the kernel refused it, as the names are right all the same. Objects that were stored before
-// a restart are given at once, as their rules are still in force.
+// Stepped implements reconcile.Part. It passes the changes since the last step to the server: after they are in the kernel, so that no name
+// resolves to an address that is not served yet, but also if the kernel refused them. Objects that were stored before a restart are passed
+// at once, as their rules are still in the kernel.
 func (d *DNS) Stepped(step reconcile.Step) {
 	if step.Applied {
 		defer d.server.Complete()

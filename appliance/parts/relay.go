@@ -51,8 +51,8 @@ type Relay struct {
 	settled bool                       // all Services were named once
 }
 
-// NewRelay returns the part. secret gives the Secret of a "namespace/name", nil when there is none. It goes on
-// with what the program before has left: state, of relay.State as JSON, or nil, and sockets that were kept.
+// NewRelay returns a Relay. secret returns the Secret of a "namespace/name", nil when there is none. state is what the previous process
+// handed over, a relay.State as JSON, or nil; sockets are those that systemd kept for it.
 func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []byte, sockets map[string]*os.File) *Relay {
 	origins := &conntrack.Origins{}
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
@@ -77,7 +77,8 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 	return r
 }
 
-// HandedOver returns the state that Run has left for the next program, as JSON, with its descriptors; nil: nothing.
+// HandedOver returns the state for the next program, as JSON, and the descriptors that it refers to, after Run has ended; nil if there is
+// nothing to hand over.
 func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	s := r.relay.HandedOver()
 	if s == nil {
@@ -87,7 +88,7 @@ func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	return state, s.Descriptors(), err
 }
 
-// Drain waits before a hand-over for what cannot be handed over: see relay.Relay.
+// Drain waits before a hand-over until connections that cannot be handed over have ended, or ctx is done: see relay.Relay.
 func (r *Relay) Drain(ctx context.Context) { r.relay.Drain(ctx) }
 
 // Name implements reconcile.Part.
@@ -106,10 +107,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// Stats returns the numbers of the relay.
+// Stats returns the counters of the relay.
 func (r *Relay) Stats() relay.Stats { return r.relay.Stats() }
 
-// Meet implements reconcile.Answerer: listeners are opened before clients are redirected to them.
+// Meet implements reconcile.Answerer: it opens listeners before the kernel redirects clients to them.
 func (r *Relay) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	for _, n := range d.Needs {
 		switch n.Kind {
@@ -128,7 +129,7 @@ func (r *Relay) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// open opens a listener, unless it is open, or looks for routes.
+// open opens the listener of a need, unless it is open, or checks the routes that it needs. It returns the result.
 func (r *Relay) open(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedReturnRoutes {
 		return returnRoutes(n.Family)
@@ -190,7 +191,7 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// Applying implements reconcile.Part: the relay serves what the kernel is about to redirect.
+// Applying implements reconcile.Part: the relay starts to serve changed ports before the kernel redirects clients to them.
 func (r *Relay) Applying(bool) { r.redirectChanged(true) }
 
 // Stepped implements reconcile.Part.
@@ -214,8 +215,8 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	}
 }
 
-// redirectChanged passes the Services that changed to the relay. more is set when the kernel may still send it clients as
-// before.
+// redirectChanged passes the Services that changed to the relay. more is set while the kernel may still redirect clients by the previous
+// rules.
 func (r *Relay) redirectChanged(more bool) {
 	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {
@@ -226,15 +227,16 @@ func (r *Relay) redirectChanged(more bool) {
 	}
 }
 
-// EndpointsOf returns the endpoints that a client of a relayed and logged port had, as relay.Relay's does.
+// EndpointsOf returns the endpoints that a client of a relayed and logged port was connected to, as relay.Relay's method does.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
 	return r.relay.EndpointsOf(protocol, client, listener)
 }
 
-// openInterval is between attempts to open listeners.
+// openInterval is the interval of attempts to open listeners that failed before.
 const openInterval = 5 * time.Second
 
-// openLate tries to open what Services wait for, and reports whether they wait for more.
+// openLate tries to open the listeners that could not be opened before, and makes the loop plan their Services again. It reports whether
+// some are still missing.
 func (r *Relay) openLate() (waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +251,7 @@ func (r *Relay) openLate() (waiting bool) {
 	return waiting
 }
 
-// returnRoutes returns the state of resolve.NeedReturnRoutes.
+// returnRoutes returns the state of resolve.NeedReturnRoutes: Missing unless replies to clients' addresses are delivered to this host.
 func returnRoutes(f nft.Family) resolve.State {
 	switch delivered, err := node.DeliversForOthers(f == nft.IPv6); {
 	case err != nil:
@@ -265,8 +267,8 @@ func returnRoutes(f nft.Family) resolve.State {
 		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"}
 }
 
-// add has a node port served on the loopback addresses of its family. A client there is the host
-// itself, which counts as internal.
+// add makes the relay serve a node port on the loopback addresses of its family. A client there is the host itself, so the internal traffic
+// policy applies.
 func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend) {
 	for _, a := range r.loopback {
 		if nft.FamilyOf(a) != p.Family {
@@ -296,8 +298,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 	}
 }
 
-// redirect returns the ports of a Service that the kernel redirects: one for each pool that clients
-// may be sent to.
+// redirect returns the ports at which the relay serves the clients of a Service that the kernel redirects: one for each pool of endpoints.
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
@@ -321,7 +322,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	return ports
 }
 
-// relayedPort describes a pool of a port to the relay.
+// relayedPort returns the relay's port for one pool of a Service port.
 func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
@@ -339,8 +340,8 @@ func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft
 	return port
 }
 
-// pickOf returns how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has
-// its endpoints take turns instead of drawing them by chance: the shares are the same.
+// pickOf returns how the relay picks an endpoint of a pool. For a port that is not relayed itself, to which a server name leads, round
+// robin replaces the kernel's random choice: the shares are the same.
 func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, pool), Refused: p.RefusedShare(pool)}
 	switch {
@@ -352,7 +353,7 @@ func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	return pick
 }
 
-// weightsOf returns the weights of the endpoints of a pool, in their order, nil if all are alike.
+// weightsOf returns the weights of the endpoints of a pool, in their order, nil if all are equal.
 func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 	if p.Weights[pool] == nil {
 		return nil
@@ -364,7 +365,7 @@ func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 	return weights
 }
 
-// Load counts the connections of a relayed port of a Service, at both listeners of its family, for reconcile.Grants.
+// Load returns the connections of a relayed port of a Service, summed over its listeners, for reconcile.Grants.
 func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 	load := &wire.RelayLoad{Open: map[string]int{}}
 	for _, l := range r.relay.Load(service) {
@@ -383,7 +384,7 @@ func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 // Loads returns the loads of all relayed ports.
 func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
 
-// Passages returns the passages of all relayed ports.
+// Passages returns the connections by which relayed clients pass through this box, from all relayed ports.
 func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
 
 // PortOf splits the ID of a port of a Service; port is "" for a port without a name.
@@ -404,8 +405,7 @@ func (r *Relay) Problems() []resolve.Problem {
 	return append(list, overloadProblems(r.relay.Overloaded())...)
 }
 
-// overloadProblems returns the problems of ports that refuse clients. A port whose clients go round in a loop of relays has the
-// problem of the loop alone, which fills it.
+// overloadProblems returns the problems of ports that refuse clients. A port that a loop of relays fills has only the problem of the loop.
 func overloadProblems(all []relay.Overloaded) (list []resolve.Problem) {
 	for _, c := range all {
 		loop := c
@@ -432,7 +432,7 @@ func loopProblem(c relay.Overloaded) resolve.Problem {
 	}
 }
 
-// reasonRelayFull: clients of a relayed port are turned away, as there are too many at once.
+// reasonRelayFull is the reason when a relayed port refuses clients because it has too many at once.
 const reasonRelayFull = "RelayFull"
 
 func overloadedProblem(c relay.Overloaded) resolve.Problem {

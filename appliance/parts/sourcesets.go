@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// SourceSets are the named sets of client prefixes (--source-set). When the file of one changes,
-// the Services that name it are planned again.
+// SourceSets holds the named sets of client prefixes (--source-set), read from files. When the file of a set changes, the Services that use
+// it are planned again.
 type SourceSets struct {
 	reconcile.NopPart
 	files   map[string]string // by set
@@ -26,7 +26,7 @@ type SourceSets struct {
 	sets map[string]*nft.SourceSet // without those that were never read
 }
 
-// NewSourceSets reads all files once, so that sets have their content in the first plan.
+// NewSourceSets returns SourceSets that have read all files once, so that the first plan has their content.
 func NewSourceSets(files []sourceset.File) *SourceSets {
 	s := &SourceSets{
 		files: map[string]string{}, reader: sourceset.NewReader(files),
@@ -56,8 +56,8 @@ func (s *SourceSets) content(name string) *nft.SourceSet {
 	return s.sets[name]
 }
 
-// take takes the new content of a set. One goroutine calls it, the reader's. The loop, which looks
-// sets up, does not wait while a large one is put in order.
+// take replaces the content of a set. Only the reader's goroutine calls it. The new set is sorted before it takes the lock, so that the
+// loop does not wait for that.
 func (s *SourceSets) take(name string, prefixes []netip.Prefix) {
 	s.version++
 	now := nft.NewSourceSet(name, s.version, prefixes)
@@ -80,8 +80,7 @@ func (s *SourceSets) Run(ctx context.Context) error {
 	return s.reader.Run(ctx, s.take, func() { s.Changed() })
 }
 
-// Adopt implements reconcile.Part: a set of which the file cannot be read now keeps what the
-// kernel has of it.
+// Adopt implements reconcile.Part: a set whose file cannot be read now keeps the content that it has in the kernel.
 func (s *SourceSets) Adopt(have nft.Ruleset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +100,7 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem returns the problem of a set whose file is not in force, with the content that is in force
-// instead.
+// sourceSetProblem returns the problem of a set whose file cannot be used. kept is set if its last good content is in force instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "no client may connect to the Services that name it"
 	if kept {

@@ -24,22 +24,22 @@ import (
 )
 
 const (
-	// hearInterval is between two readings of failures, while there are any.
+	// hearInterval is the interval at which events of failed connections are read while there are any.
 	hearInterval = 20 * time.Millisecond
-	// attemptsEvery and ejectEvery are between two looks for unanswered connections, the latter while a Service asks
-	// for eject. The former look keeps no more than 0.5 % of a CPU busy.
+	// attemptsEvery is the interval of scans for unanswered connections, ejectEvery the one while a Service asks for eject. The former is
+	// extended so that scans take at most 0.5 % of a CPU.
 	attemptsEvery = 5 * time.Second
 	ejectEvery    = time.Second
 	attemptsRest  = 200
-	// unansweredFor is the silence after which an endpoint is suspected: the client repeats its SYN then.
+	// unansweredFor is the time without a SYN-ACK after which an endpoint is suspected: shortly before the client repeats its SYN.
 	unansweredFor = 900 * time.Millisecond
-	// crowded is the number of entries from which refusals are read for a second of each look's pause only: 2,000 new
-	// connections a second, whose entries last for two minutes after their end.
+	// crowded is the number of conntrack entries above which refusals are read only for the time sample between two scans: that of 2,000
+	// new connections a second, whose entries last for two minutes after their end.
 	crowded = 240_000
 	sample  = time.Second
 )
 
-// Found is a Service port that a connection goes through.
+// Found is the Service port and the endpoint of a connection.
 type Found struct {
 	Service, Key string // "namespace/name", and with "/port"
 	// Endpoint answers; of a range of ports it is an address alone.
@@ -74,7 +74,7 @@ type Suspicion struct {
 	}
 }
 
-// Lookup finds Services and their health checks.
+// Lookup has the functions by which Suspicion finds Services and their health checks.
 type Lookup struct {
 	// Find finds the Service port of a connection.
 	Find func(*conntrack.Connection) (Found, bool)
@@ -84,7 +84,8 @@ type Lookup struct {
 	Hasten func(service string, endpoint netip.AddrPort) bool
 }
 
-// NewSuspicion reads failures while a Service asks for eject, and otherwise if always is set.
+// NewSuspicion returns a Suspicion that probes with p. It looks for failed connections while a Service asks for eject, and with always set
+// at all times.
 func NewSuspicion(p Prober, always bool, lookup Lookup, log *slog.Logger) *Suspicion {
 	return &Suspicion{
 		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), Lookup: lookup,
@@ -92,7 +93,7 @@ func NewSuspicion(p Prober, always bool, lookup Lookup, log *slog.Logger) *Suspi
 	}
 }
 
-// Book has the dead endpoints and the failures.
+// Book returns the record of dead endpoints and failed connections.
 func (s *Suspicion) Book() *suspect.Book { return s.book }
 
 // Meet implements reconcile.Answerer.
@@ -125,14 +126,14 @@ func (s *Suspicion) Run(ctx context.Context) error {
 	return nil
 }
 
-// wanted reports whether failures are looked at.
+// wanted reports whether failed connections are to be looked for.
 func (s *Suspicion) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.always || len(s.ejecting) > 0
 }
 
-// fail notes why refusals are not read.
+// fail records the error for which refused connections are not read.
 func (s *Suspicion) fail(err error) {
 	s.mu.Lock()
 	news := fmt.Sprint(err) != fmt.Sprint(s.reading.err)
@@ -143,7 +144,7 @@ func (s *Suspicion) fail(err error) {
 	}
 }
 
-// listen reads refused connections until ctx is done, or nothing asks for them.
+// listen reads events of refused connections until ctx is done, or no Service asks for them.
 func (s *Suspicion) listen(ctx context.Context) error {
 	return readEnds(ctx, conntrack.ListenFailed, hearInterval, func(events *conntrack.Events) error {
 		s.mu.Lock()
@@ -159,7 +160,7 @@ func (s *Suspicion) listen(ctx context.Context) error {
 	})
 }
 
-// recordEnd takes the end of a connection that was not answered.
+// recordEnd records a connection that ended without an answer, and suspects its endpoint.
 func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	if e.Failure() == conntrack.NoFailure {
 		return
@@ -172,7 +173,7 @@ func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	s.suspect(found, e.Endpoint)
 }
 
-// suspect probes an endpoint, by its health check if it has one.
+// suspect has an endpoint probed: by its health check, or by ProofCheck if it has none.
 func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.Hasten(found.Service, endpoint) {
 		return
@@ -180,12 +181,12 @@ func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	s.prove(endpoint, health.New)
 }
 
-// prove probes an endpoint.
+// prove has an endpoint probed by ProofCheck. start is its state until the first result.
 func (s *Suspicion) prove(endpoint netip.AddrPort, start health.State) {
 	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint), Start: start, Past: pastOf(s.History, deadKey(endpoint))}})
 }
 
-// leave ends the probes of an endpoint.
+// leave ends the probes of an endpoint by ProofCheck, and records in the history that it is not dead.
 func (s *Suspicion) leave(endpoint netip.AddrPort) {
 	s.prober.Set(endpoint.String(), nil)
 	s.History.Note(deadKey(endpoint), "", "", time.Now())
@@ -195,7 +196,7 @@ func proofOf(endpoint netip.AddrPort) health.Target {
 	return health.Target{Addr: endpoint, Check: health.ProofCheck}
 }
 
-// flipped takes the results of probes.
+// flipped applies the changed verdicts of ProofCheck: endpoints become dead, or are no longer suspected.
 func (s *Suspicion) flipped() {
 	for _, name := range s.prober.Flipped() {
 		endpoint, err := netip.ParseAddrPort(name)
@@ -224,7 +225,7 @@ func (s *Suspicion) flipped() {
 	}
 }
 
-// usersOf returns the Services with an endpoint of TCP, sorted.
+// usersOf returns the Services with this endpoint on a TCP port, sorted.
 func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 	for key, ports := range s.Served() {
 		if slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
@@ -237,7 +238,7 @@ func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 	return keys
 }
 
-// look looks for unanswered connections until ctx is done, while that is wanted.
+// look scans the connection tracking table for unanswered connections until ctx is done, while that is wanted.
 func (s *Suspicion) look(ctx context.Context) {
 	defer func() { _ = s.attempts.Close() }()
 	task.Repeat(ctx, s.kick, func() (next time.Time) {
@@ -271,8 +272,8 @@ func (s *Suspicion) look(ctx context.Context) {
 	})
 }
 
-// ration reads refusals for a second and pauses until the next look where connections are many, as the kernel prepares
-// a message for each of them.
+// ration limits the reading of refusals: with many connections, it reads them for the time sample and then pauses until the next scan, as
+// the kernel prepares a message for each connection.
 func (s *Suspicion) ration(ctx context.Context, many bool) {
 	s.mu.Lock()
 	events := s.reading.events
@@ -291,8 +292,8 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 	}
 }
 
-// waits judges a connection whose SYN is not answered yet. It suspects the endpoint after unansweredFor. It returns true if the
-// endpoint was taken out: with the entry deleted the client's next SYN goes to another one.
+// waits handles a connection whose SYN has had no answer for the time waited, and suspects its endpoint after unansweredFor. It returns
+// true if the endpoint was taken out: once its entry is deleted, the client's next SYN goes to another endpoint.
 func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
 	found, ok := s.Find(c)
 	if !ok || found.Apart {
@@ -353,8 +354,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// askAgain probes the endpoints that were dead before this process: without connections of clients nothing else would show that
-// they still are.
+// askAgain probes the endpoints that were dead at the end of the previous process, once: without connections of clients nothing else would
+// show whether they still are.
 func (s *Suspicion) askAgain() {
 	if s.asked || !s.always {
 		return
@@ -381,7 +382,8 @@ func (s *Suspicion) askAgain() {
 	}
 }
 
-// Stepped implements reconcile.Part: once an endpoint is out, its unanswered connections are looked for.
+// Stepped implements reconcile.Part: once the kernel no longer uses an endpoint that was taken out, its unanswered connections are scanned
+// for.
 func (s *Suspicion) Stepped(step reconcile.Step) {
 	s.mu.Lock()
 	look := step.Applied && s.pending

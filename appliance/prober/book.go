@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// target is one Target, asked for all Services that want the same.
+// target is one Target, probed once for all Services that have it.
 type target struct {
 	addr     netip.AddrPort
 	check    *check
@@ -31,20 +31,20 @@ type target struct {
 	mark   uint64 // of the last Set that named it
 }
 
-// check is a health.Check, shared by the targets that are asked by it.
+// check is a health.Check with its recipe, shared by all targets that have it.
 type check struct {
 	health.Check
 	recipe  recipe
 	targets int
 }
 
-// key is a Target with its Check by identity.
+// key is a health.Target in which a pointer stands for the Check, for fast lookups.
 type key struct {
 	addr  netip.AddrPort
 	check *check
 }
 
-// book holds the targets, and the Services that want each of them.
+// book holds the targets, and which Services have them.
 type book struct {
 	most     int
 	checks   map[health.Check]*check
@@ -60,8 +60,7 @@ type book struct {
 	mark       uint64
 }
 
-// bookkeeper has the functions that set calls for targets that are probed from now on or no more, and for those with another
-// state.
+// bookkeeper has the functions that set calls for each target that is now probed, no longer probed, or in another state.
 type bookkeeper struct{ asked, dropped, flipped func(*target) }
 
 func (b *book) find(of health.Target) *target {
@@ -72,7 +71,7 @@ func (b *book) find(of health.Target) *target {
 	return b.targets[key{of.Addr, c}]
 }
 
-// set replaces the targets of a Service.
+// set replaces the targets of a Service, and calls the functions of tell for those that are affected.
 func (b *book) set(service string, requests []Request, now time.Duration, tell bookkeeper) {
 	b.mark += 2
 	before := b.services[service]
@@ -106,7 +105,7 @@ func (b *book) set(service string, requests []Request, now time.Duration, tell b
 	}
 }
 
-// enter adds a target, and has it probed if there is room.
+// enter adds a target, and starts to probe it if the limit of targets permits.
 func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 	c := b.checks[r.Check]
 	if c == nil {
@@ -136,8 +135,8 @@ func (b *book) admit(t *target, tell bookkeeper) {
 	tell.asked(t)
 }
 
-// correct takes the state of a later Request for a target without an answer: up wins over down, as the
-// Service has it in use, and both win over new.
+// correct applies the start state of a later Request to a target that was not probed yet: up replaces down, as a Service uses the endpoint,
+// and both replace new.
 func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper) {
 	known := func(s health.State) int { return slices.Index([]health.State{health.New, health.Down, health.Up}, s) }
 	before := t.machine.State()
@@ -151,7 +150,7 @@ func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper)
 	}
 }
 
-// leave takes a Service from a target, which goes with the last one.
+// leave removes a Service from a target. A target without Services is dropped.
 func (b *book) leave(t *target, service string, tell bookkeeper) {
 	i := slices.Index(t.services, service)
 	t.services = slices.Delete(t.services, i, i+1)
@@ -178,13 +177,13 @@ func (b *book) leave(t *target, service string, tell bookkeeper) {
 	}
 }
 
-// moved counts a target that left a state.
+// moved updates the numbers of targets by state after a target has left the state from.
 func (b *book) moved(t *target, from health.State) {
 	b.states[from]--
 	b.states[t.machine.State()]++
 }
 
-// void counts targets whose last probe was not made.
+// void updates the number and the reason of targets whose last probe was not made.
 func (b *book) void(t *target, r health.Result) {
 	is := r.Outcome == health.Void
 	switch was := t.notMade != ""; {
@@ -199,8 +198,8 @@ func (b *book) void(t *target, r health.Result) {
 	}
 }
 
-// hashOf spreads targets over time and source ports. It is the same after a restart, so that a
-// target keeps its entry in conntrack.
+// hashOf returns the hash that spreads targets over time and source ports. It is the same after a restart, so that a target keeps its
+// conntrack entry.
 func hashOf(t health.Target) uint32 {
 	h := fnv.New32a()
 	addr := t.Addr.Addr().As16()
@@ -211,7 +210,7 @@ func hashOf(t health.Target) uint32 {
 	return mix(h.Sum32())
 }
 
-// mix spreads what differs in few bits (the finalizer of MurmurHash3).
+// mix distributes small differences of its input over all bits (the finalizer of MurmurHash3).
 func mix(h uint32) uint32 {
 	h ^= h >> 16
 	h *= 0x85ebca6b
@@ -221,25 +220,25 @@ func mix(h uint32) uint32 {
 }
 
 const (
-	// tick is the step that times are rounded up to: a busy Prober wakes fifty times a second.
+	// tick is the step to which times are rounded up, so that a busy Prober wakes at most fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is the longest time between two wake-ups of the loop while probes are under way; a
-	// wake-up that is late by more shows that this host stood still.
+	// beat is the longest time between two wake-ups of the loop while probes are under way. A wake-up that is late by more than late shows
+	// that the process did not run meanwhile.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
-	// jitter is the part of the interval by which a probe may come early or late.
+	// jitter is the largest random deviation of an interval, as a fraction of it.
 	jitter = 0.05
-	// ephemerals is the number of probes in a row from ports of the kernel's choice. Each is an
-	// entry of conntrack; with the one of the fixed port a target has at most three.
+	// ephemerals is the largest number of probes in a row that use an ephemeral source port. Each has its own conntrack entry; with that of
+	// the fixed port a target has at most three.
 	ephemerals = 2
-	// room is the part of the rate that probes in the steady state are stretched to fit.
+	// room is the fraction of the rate that regular probes may use: their intervals are stretched to fit.
 	room = 0.95
 )
 
-// units has the cost of a probe of each kind, in the CPU time of a half-open TCP connection.
+// units is the CPU cost of a probe of each kind, in units of one half-open TCP connection.
 var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS: 10, health.GRPC: 4, health.DNS: 2, health.UDP: 2, health.ICMP: 1}
 
-// timing is the part of a target that the schedule keeps.
+// timing is the state of a target in the schedule.
 type timing struct {
 	// at is the time at which it is due, or, while it is under way, its deadline. index is its
 	// place in the queue that holds it, -1 in none.
@@ -252,7 +251,7 @@ type timing struct {
 	underWay, reserved bool
 }
 
-// probe is one question that is to be asked now.
+// probe is one probe that begins now.
 type probe struct {
 	target    *target
 	serial    uint64
@@ -267,8 +266,8 @@ type answer struct {
 	expires *time.Time // of the certificate that the server showed
 }
 
-// schedule decides when each target is probed, within the limits of rate and concurrency. It reads
-// no clock.
+// schedule decides when each target is probed, within the limits of rate and concurrency. It reads no clock: callers pass the time since
+// the epoch of the Prober.
 type schedule struct {
 	limit limits
 	// due are the targets that wait, deadlines those that are under way.
@@ -290,7 +289,7 @@ type schedule struct {
 	turns       map[netip.Addr]*turn // of UDP
 }
 
-// turn spaces the UDP probes of one address.
+// turn spaces the UDP probes of one address. free is the time from which the next may be sent, targets the number of its UDP targets.
 type turn struct {
 	free    time.Duration
 	targets int
@@ -300,8 +299,7 @@ func newSchedule(l limits) schedule {
 	return schedule{limit: l, tokens: burst(l), next: -1, stood: -1, turns: map[netip.Addr]*turn{}}
 }
 
-// add schedules a new target: at once if nothing is known of it, else at the time of the interval
-// that follows from its hash.
+// add schedules a new target: at once if its state is unknown, else at the time within the interval that its hash gives.
 func (s *schedule) add(t *target, now time.Duration) {
 	s.demand += demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -317,7 +315,7 @@ func (s *schedule) add(t *target, now time.Duration) {
 	s.push(t, now+wait)
 }
 
-// remove drops a target. A probe that is under way comes to its end.
+// remove drops a target. A probe that is under way is not interrupted.
 func (s *schedule) remove(t *target) {
 	s.demand -= demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -336,7 +334,7 @@ func demandOf(t *target) int64 {
 	return int64(units[t.check.Kind]) * 1e6 * int64(time.Second) / int64(max(t.check.Interval, tick))
 }
 
-// stretch returns the factor that intervals take so that the work fits.
+// stretch returns the factor by which intervals are multiplied so that all probes fit the rate; at least 1.
 func (s *schedule) stretch() float64 {
 	return max(1, float64(s.demand)/1e6/(float64(s.limit.rate)*room))
 }
@@ -346,8 +344,8 @@ func (s *schedule) push(t *target, at time.Duration) {
 	heap.Push(&s.due, t)
 }
 
-// reschedule schedules a target after a probe, to be probed after next. After one that was not made the time is
-// random, so that targets with the same cause are not all retried at the same moment.
+// reschedule schedules the next probe of a target after the duration next. If the last probe could not be made the duration is randomized,
+// so that targets with the same cause are not all retried at once.
 func (s *schedule) reschedule(t *target, next, now time.Duration) {
 	if t.machine.InTransition() {
 		t.timing.retries++
@@ -373,7 +371,7 @@ func (s *schedule) hasten(t *target, now time.Duration) {
 	s.push(t, now)
 }
 
-// take lists the probes that are to begin now.
+// take appends the probes that are to begin now to batch, as the limits permit, and returns it.
 func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	s.tokens = min(s.tokens+(now-s.filled).Seconds()*float64(s.limit.rate), burst(s.limit))
 	s.filled = now
@@ -399,7 +397,7 @@ func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	return batch
 }
 
-// itsTurn reports whether a UDP probe may go to its address now. If not it waits for its turn.
+// itsTurn reports whether a UDP probe may go to its address now. If not, it schedules the probe for its reserved time.
 func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 	turn := s.turns[t.addr.Addr()]
 	if t.timing.reserved {
@@ -416,10 +414,10 @@ func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 	return !wait
 }
 
-// burst returns the most units that begin at once: those of a tenth of a second.
+// burst returns the largest number of units that begin at once: those of a tenth of a second.
 func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
-// expired lists the probes whose time is over.
+// expired appends the serial numbers of the probes whose deadline has passed to over, and returns it.
 func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 	s.checkPause(now)
 	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
@@ -429,8 +427,7 @@ func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 	return over
 }
 
-// done ends a probe. It reports whether the answer counts: it is the first one to this probe, and
-// the target still exists.
+// done ends a probe. It reports whether its answer counts: it is the first one to this probe, and the target still exists.
 func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	if !t.timing.underWay || t.timing.serial != serial {
 		return false
@@ -442,7 +439,7 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	return !t.gone
 }
 
-// stoodStill is why a doubtful failure counts for nothing.
+// stoodStill is the reason of a probe whose failure does not count because the process did not run.
 const stoodStill = "this host stood still meanwhile"
 
 // doubtful reports whether a failure may be caused by this host, because the process did not run while the probe was under way.
@@ -461,7 +458,7 @@ func (s *schedule) checkPause(now time.Duration) {
 	}
 }
 
-// plan returns how long the loop may sleep; planned is false when nothing will be due.
+// plan returns how long the loop may sleep; planned is false when no probe will be due.
 func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
 	s.checkPause(now)
 	s.full = s.full && len(s.due) > 0 // what was due may be gone
@@ -492,12 +489,12 @@ func (s *schedule) wakes(now time.Duration) time.Duration {
 	return next
 }
 
-// early reports whether something is due, and may begin, before the loop would wake.
+// early reports whether a probe that may begin is due before the planned wake-up of the loop.
 func (s *schedule) early() bool {
 	return !s.full && len(s.due) > 0 && (s.next < 0 || s.due[0].timing.at < s.next)
 }
 
-// queue is a heap of targets by time.
+// queue is a heap of targets by timing.at.
 type queue []*target
 
 func (q queue) Len() int           { return len(q) }

@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	// maxHeader and maxBody are how much of an answer is read, in bytes.
+	// maxHeader and maxBody bound the bytes of the header and the body of an HTTP response that are read.
 	maxHeader = 16 << 10
 	maxBody   = 4 << 10
-	// maxInformed bounds the answers of the class 1xx before the final one.
+	// maxInformed bounds the number of 1xx responses before the final one.
 	maxInformed = 5
 )
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2048) }}
 
-// askHTTP makes one GET request, and reads no further than it has to.
+// askHTTP sends one GET request, and reads the response as far as the check needs it.
 func askHTTP(c io.ReadWriter, t *target) health.Result {
 	check := t.check
 	request := check.recipe.before + cmp.Or(check.Host, t.addr.String()) + check.recipe.after
@@ -69,8 +69,7 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 	return expect(response.Body, check)
 }
 
-// source keeps the first error of a connection: bufio.Reader.ReadLine returns a truncated line as
-// a whole one, without the error.
+// source records the first error of a reader. bufio.Reader.ReadLine returns a truncated line as if it were whole, without the error.
 type source struct {
 	io.Reader
 	err error
@@ -85,7 +84,7 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readResponse reads an answer to its body.
+// readResponse reads the status and header of the final HTTP response, skipping 1xx ones.
 func readResponse(r *bufio.Reader) (*http.Response, error) {
 	for range maxInformed {
 		response, err := http.ReadResponse(r, nil)
@@ -96,7 +95,7 @@ func readResponse(r *bufio.Reader) (*http.Response, error) {
 	return nil, errors.New("too many answers of the class 1xx")
 }
 
-// expect looks for the text in the first bytes of a body, and stops where it is found.
+// expect reads the body until it contains the expected text, at most maxBody bytes, and returns the result of the check.
 func expect(body io.Reader, c *check) health.Result {
 	got := make([]byte, 0, maxBody)
 	for len(got) < maxBody {
@@ -114,15 +113,14 @@ func expect(body io.Reader, c *check) health.Result {
 	return failed(health.Refused, fmt.Sprintf("the first %d KiB of the body do not have the expected text", maxBody>>10))
 }
 
-// sessions are resumed for some time: that takes a quarter of the CPU off a handshake. After it the
-// server's certificate is verified again.
+// sessions holds TLS sessions for resumption, which saves a quarter of the CPU of a handshake. After sessionLife the server's certificate
+// is verified again.
 type sessions struct {
 	mu    *sync.Mutex
 	known map[sessionKey]session
 }
 
-// sessionKey names the server of a session. Checks that verify certificates do not resume the
-// sessions of those that do not.
+// sessionKey identifies the server of a session. Checks that verify certificates do not resume sessions of those that do not.
 type sessionKey struct {
 	addr   netip.AddrPort
 	host   string
@@ -135,8 +133,7 @@ type session struct {
 }
 
 const (
-	// maxSessions bounds the sessions that are kept; each is some KiB. sessionLife is the time for
-	// which one is kept.
+	// maxSessions bounds the number of stored sessions, some KiB each. sessionLife is how long one can be resumed.
 	maxSessions = 2048
 	sessionLife = 10 * time.Minute
 )
@@ -177,7 +174,7 @@ func (c cache) Put(_ string, state *tls.ClientSessionState) {
 	c.known[c.key] = s
 }
 
-// handshake begins TLS on a connection. It returns the end of the server's certificate, nil if it sent none.
+// handshake does the TLS handshake on a connection. It returns the end of validity of the server's certificate, nil if it sent none.
 func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
 	secured := tls.Client(c, &tls.Config{
 		ServerName:         cmp.Or(t.check.Host, t.addr.Addr().String()), // an address is not sent (RFC 6066), but verified
@@ -196,7 +193,7 @@ func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.R
 	return secured, nil, health.Result{}
 }
 
-// tlsFailure names what was wrong with a handshake, in words of ours.
+// tlsFailure returns the Result of a failed handshake. Its reason has no text of the server.
 func tlsFailure(err error, c *check) health.Result {
 	var (
 		invalid x509.CertificateInvalidError
@@ -219,9 +216,8 @@ func tlsFailure(err error, c *check) health.Result {
 	return broken(err, c, "a TLS handshake")
 }
 
-// askGRPC calls grpc.health.v1.Health/Check over HTTP/2 without TLS, as the gRPC protocol over
-// HTTP/2 and the Health Checking Protocol of gRPC have it. The two messages are encoded here: each
-// has one field.
+// askGRPC calls grpc.health.v1.Health/Check over HTTP/2 without TLS, by the gRPC protocol over HTTP/2 and gRPC's Health Checking Protocol.
+// The two messages are encoded here: each has one field.
 func askGRPC(c *conn, t *target) health.Result {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -265,8 +261,7 @@ func askGRPC(c *conn, t *target) health.Result {
 	return grpcResult(cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status")), body)
 }
 
-// grpcRequest returns HealthCheckRequest{service: name}, with the prefix of a message: not compressed,
-// four bytes of length.
+// grpcRequest returns the encoded HealthCheckRequest{service: name} with its message prefix: an uncompressed flag and four bytes of length.
 func grpcRequest(name string) []byte {
 	var message []byte
 	if name != "" {
@@ -275,7 +270,7 @@ func grpcRequest(name string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// The codes of gRPC's status that a health service answers with, and the serving status.
+// The gRPC status codes that a health service responds with, and the value SERVING of the health status.
 const (
 	grpcNotFound      = 5
 	grpcUnimplemented = 12
@@ -302,7 +297,7 @@ func grpcResult(status string, body []byte) health.Result {
 	return health.Result{}
 }
 
-// grpcServing reads HealthCheckResponse, whose field 1 is the status.
+// grpcServing decodes a HealthCheckResponse with its message prefix, and returns the health status, its field 1.
 func grpcServing(body []byte) (status uint64, ok bool) {
 	if len(body) < 5 || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:])) != len(body)-5 {
 		return 0, false
@@ -324,11 +319,10 @@ func grpcServing(body []byte) (status uint64, ok bool) {
 	return status, true
 }
 
-// maxDatagram bounds the bytes of an answer that are read.
+// maxDatagram bounds the bytes that are read of a UDP response.
 const maxDatagram = 4 << 10
 
-// askUDP sends a datagram. Without an expected answer silence passes, and only a refusal (ICMP port
-// unreachable) fails.
+// askUDP sends a datagram. If the check expects no text, a timeout passes and only a refusal (ICMP port unreachable) fails.
 func askUDP(c *conn, check *check) health.Result {
 	if _, err := c.Write([]byte(check.Send)); err != nil {
 		return refusal(err)
@@ -348,7 +342,7 @@ func askUDP(c *conn, check *check) health.Result {
 	}
 }
 
-// askDNS asks for the addresses of a name. Any answer with NOERROR passes.
+// askDNS sends a DNS question for the A records of a name. Any answer with NOERROR passes.
 func askDNS(c *conn, check *check) health.Result {
 	question := new(dns.Msg).SetQuestion(dns.Fqdn(check.Name), dns.TypeA)
 	packet, err := question.Pack()
@@ -382,7 +376,7 @@ func askDNS(c *conn, check *check) health.Result {
 	}
 }
 
-// recipe has the common part of all probes of a check.
+// recipe has what all probes of a check share.
 type recipe struct {
 	// err is why the check cannot be made, nil if it can.
 	err    error
@@ -408,7 +402,7 @@ func newRecipe(c health.Check) (r recipe) {
 	return r
 }
 
-// http composes the request, and reads the status ranges.
+// http builds the request, and parses the status ranges.
 func (r *recipe) http(c health.Check) error {
 	path := cmp.Or(c.Path, "/")
 	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -444,7 +438,7 @@ func (r *recipe) http(c health.Check) error {
 	return err
 }
 
-// validName reports whether a text is the name of a header: a token of RFC 9110.
+// validName reports whether a text is a valid name of a header: a token of RFC 9110.
 func validName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -452,12 +446,12 @@ func validName(name string) bool {
 	})
 }
 
-// validValue reports whether a text has no control character but tabs.
+// validValue reports whether a text is a valid value of a header: it has no control character but tabs.
 func validValue(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// spans reads "200-399" or "200,204,300-399"; nothing is 200-399.
+// spans parses ranges of status codes, such as "200-399" or "200,204,300-399"; "" is 200-399.
 func spans(text string) ([]span, error) {
 	if text == "" {
 		return []span{{200, 399}}, nil
@@ -478,7 +472,7 @@ func spans(text string) ([]span, error) {
 	return all, nil
 }
 
-// passes reports whether a status code is in range.
+// passes reports whether a status code is in one of the ranges.
 func (r *recipe) passes(code int) bool {
 	return slices.ContainsFunc(r.status, func(s span) bool { return s.first <= code && code <= s.last })
 }

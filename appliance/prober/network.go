@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// network sends probes. It opens all TCP connections without a goroutine for each: a kernel queue
-// (epoll) has those that are done. A half-open check is over then; the others get a goroutine.
+// network sends probes. It opens all TCP connections without a goroutine for each, and waits for them with epoll. A TCP check ends when its
+// connection is open; other checks continue in a goroutine.
 type network struct {
 	ports Ports
 	done  func([]answer)
@@ -29,7 +29,7 @@ type network struct {
 	wg      sync.WaitGroup
 }
 
-// opening is a TCP connection that is not there yet.
+// opening is a TCP connection whose handshake is under way.
 type opening struct {
 	probe
 	fd    int
@@ -54,7 +54,7 @@ func newNetwork(ports Ports, done func([]answer)) (*network, error) {
 	return n, nil
 }
 
-// begin starts probes.
+// begin starts probes. Their answers are passed to n.done.
 func (n *network) begin(probes []probe) {
 	var ended []answer
 	for _, p := range probes {
@@ -79,7 +79,7 @@ func (n *network) begin(probes []probe) {
 	}
 }
 
-// datagram asks by a kind that has no connection.
+// datagram makes a probe over UDP, DNS or ICMP, and returns its result.
 func (n *network) datagram(p probe, deadline time.Time) health.Result {
 	if p.target.check.Kind == health.ICMP {
 		return n.pings.ask(p.target, deadline)
@@ -101,7 +101,7 @@ func (n *network) answer(p probe, r health.Result, began time.Time) answer {
 	return answer{target: p.target, serial: p.serial, result: r}
 }
 
-// open sends a SYN. It reports true with the answer if that is all there is to it.
+// open starts a TCP connection. If it fails at once, it returns the answer and true.
 func (n *network) open(p probe) (answer, bool) {
 	o := opening{probe: p, began: time.Now()}
 	fd, err := n.socket(p, unix.SOCK_STREAM)
@@ -122,7 +122,8 @@ func (n *network) open(p probe) (answer, bool) {
 	return answer{}, false
 }
 
-// claim removes an opening connection; false: another goroutine did.
+// claim removes a connection that is being opened, so that only the caller goes on with it. It returns false if another goroutine has
+// claimed it.
 func (n *network) claim(serial uint64) (opening, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -131,7 +132,7 @@ func (n *network) claim(serial uint64) (opening, bool) {
 	return o, there
 }
 
-// collect takes connections that are open, or failed, until the queue is closed.
+// collect waits by epoll for connections that are open or failed, and goes on with them, until the queue is closed.
 func (n *network) collect() {
 	raw, err := n.queue.SyscallConn()
 	if err != nil {
@@ -163,8 +164,7 @@ func (n *network) collect() {
 	}
 }
 
-// opened goes on with a connection that is open, or failed. It reports true with the answer if
-// that is the end.
+// opened continues a probe whose connection is open or failed. If the probe ends with that, it returns the answer and true.
 func (n *network) opened(o opening, failure bool) (answer, bool) {
 	if failure {
 		errno, err := unix.GetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -194,7 +194,7 @@ func (n *network) opened(o opening, failure bool) (answer, bool) {
 	return answer{}, false
 }
 
-// talk asks over an open connection.
+// talk makes a probe over an open connection by HTTP, gRPC or TLS, and returns its answer.
 func (n *network) talk(c *conn, t *target) answer {
 	switch t.check.Kind {
 	case health.HTTP:
@@ -209,7 +209,7 @@ func (n *network) talk(c *conn, t *target) answer {
 	return answer{result: r, expires: expires}
 }
 
-// expire ends connections that did not open in time.
+// expire ends the probes with these serial numbers whose connections did not open before the deadline.
 func (n *network) expire(serials []uint64) {
 	var ended []answer
 	for _, serial := range serials {
@@ -233,7 +233,7 @@ func (n *network) expire(serials []uint64) {
 	}
 }
 
-// close ends all probes.
+// close ends all probes, and waits for their goroutines.
 func (n *network) close() {
 	n.mu.Lock()
 	n.closed = true

@@ -22,13 +22,13 @@ type Options struct {
 	SourcePorts Ports
 }
 
-// Ports are source ports, from First to Last. The zero value leaves the choice to the kernel.
+// Ports is a range of source ports, from First to Last. For the zero value the kernel chooses the port.
 type Ports struct{ First, Last uint16 }
 
-// DefaultPorts lie above the kernel's own range (net.ipv4.ip_local_port_range).
+// DefaultPorts is above the kernel's default range of ephemeral ports (net.ipv4.ip_local_port_range).
 var DefaultPorts = Ports{61000, 61255}
 
-// Request asks for the verdict on a Target.
+// Request asks the Prober to probe a Target.
 type Request struct {
 	health.Target
 	// Start is the state of the Target until it has been asked.
@@ -36,7 +36,7 @@ type Request struct {
 	Past  health.Past
 }
 
-// limits bound the work of a Prober.
+// limits are the limits of a Prober.
 type limits struct {
 	targets  int // that are asked
 	underWay int // probes
@@ -45,8 +45,7 @@ type limits struct {
 
 var defaultLimits = limits{targets: 50_000, underWay: 4096, rate: 5000}
 
-// Prober asks Targets. Its methods may be called from any goroutine, before, during and after
-// Run, and wait for nothing.
+// Prober probes Targets. Its methods may be called from any goroutine, before, during and after Run, and do not block.
 type Prober struct {
 	log   *slog.Logger
 	limit limits
@@ -65,7 +64,7 @@ type Prober struct {
 	notify func()
 }
 
-// asker makes probes. The answer to each comes by the function it was opened with, once.
+// asker makes probes; implemented by network. It passes the answer to each, once, to the function done that it was opened with.
 type asker interface {
 	// begin starts probes and does not wait for them.
 	begin([]probe)
@@ -97,11 +96,11 @@ func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, err
 	}
 }
 
-// now is the time since the epoch, by the monotonic clock.
+// now returns the time since the epoch, by the monotonic clock.
 func (p *Prober) now() time.Duration { return time.Since(p.epoch) }
 
-// Set replaces the Targets of a Service; none takes it out. A Target that is asked already, for
-// this Service or another, keeps its state.
+// Set replaces the Targets of a Service; with no requests the Service is removed. A Target that is probed already, for this Service or
+// another, keeps its state.
 func (p *Prober) Set(service string, requests []Request) {
 	p.mu.Lock()
 	now := p.now()
@@ -120,7 +119,7 @@ func (p *Prober) Set(service string, requests []Request) {
 	}
 }
 
-// Hasten makes a probe of a Target due now, unless one is under way. UDP keeps its pauses.
+// Hasten makes a probe of a Target due now, unless one is under way. UDP probes keep their spacing.
 func (p *Prober) Hasten(of health.Target) {
 	p.mu.Lock()
 	if t := p.book.find(of); t != nil && t.asked {
@@ -131,8 +130,7 @@ func (p *Prober) Hasten(of health.Target) {
 	p.wake(early)
 }
 
-// Verdict returns the verdict on a Target. It reports false for one that is not probed: it was not
-// Set, or there are too many.
+// Verdict returns the verdict on a Target. It returns false for one that is not probed: it was not Set, or is beyond the limit of Targets.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,8 +143,8 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	return v, true
 }
 
-// Flipped lists the Services with a Target whose state changed since the last call, or the reason for which it is down, or whose
-// state was only assumed until it passed, or down before it was asked; sorted.
+// Flipped returns the Services, sorted, with a Target that changed since the last call: its state, the reason for which it is down, or
+// whether its state is the result of a probe instead of an assumption.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +153,8 @@ func (p *Prober) Flipped() []string {
 	return all
 }
 
-// Run asks until the context ends. It calls flipped whenever Flipped has something new; flipped
-// must not wait. Run is called once. While there are no Targets it sleeps, and holds nothing open.
+// Run probes until ctx is done. It calls flipped whenever Flipped has something new; flipped must not block. Run is called once. While
+// there are no Targets it sleeps, and holds nothing open.
 func (p *Prober) Run(ctx context.Context, flipped func()) {
 	asks := &onDemand{open: p.open, done: p.record}
 	defer asks.close()
@@ -201,7 +199,7 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 	}
 }
 
-// wake has the loop look again, if it would sleep too long.
+// wake wakes the loop if early is set: a probe is due before its planned wake-up.
 func (p *Prober) wake(early bool) {
 	if !early {
 		return
@@ -209,7 +207,7 @@ func (p *Prober) wake(early bool) {
 	task.Wake(p.kick)
 }
 
-// record takes the answers to probes.
+// record applies the answers to probes to their targets, and calls the function flipped of Run if a state changed.
 func (p *Prober) record(answers []answer) {
 	p.mu.Lock()
 	now := p.now()
@@ -226,7 +224,7 @@ func (p *Prober) record(answers []answer) {
 	}
 }
 
-// take records one answer. It reports whether the state of the Target changed, or the reason for which it is down.
+// take applies one answer to its target. It reports whether the state of the Target changed, or the reason for which it is down.
 func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	t := a.target
 	if !p.schedule.done(t, a.serial, now) {
@@ -266,8 +264,8 @@ func (p *Prober) flip(t *target) {
 	}
 }
 
-// onDemand opens the asker with the first probe, and again after it was closed. While it cannot be
-// opened, as where this host is out of descriptors, each probe has the reason as its result.
+// onDemand is an asker that opens another one with the first probe, and again after it was closed. While that fails, as when this host is
+// out of descriptors, each probe has the error as its result.
 type onDemand struct {
 	open func(done func([]answer)) (asker, error)
 	done func([]answer)
@@ -320,7 +318,7 @@ type Durations struct {
 	Buckets [len(Bounds)]uint64
 }
 
-// Stats are the numbers of a Prober at one moment. Counters begin with the Prober.
+// Stats are the statistics of a Prober at one moment. Counters start at zero with the Prober.
 type Stats struct {
 	// Services have Targets. Targets are those that are asked, by state; Unasked are beyond the
 	// most there may be, and have no verdict.
@@ -366,7 +364,7 @@ func (c *counts) add(t *target, r health.Result) {
 	}
 }
 
-// Stats takes the numbers of this moment.
+// Stats returns the statistics of this moment.
 func (p *Prober) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// conn is a connected socket. It is closed with a reset.
+// conn is a connected socket. Closing a TCP one sends a reset.
 type conn struct {
 	*os.File
 	remote netip.AddrPort
@@ -30,7 +30,7 @@ type conn struct {
 func (c *conn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
 func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
 
-// adopt makes a connected socket one that a goroutine can wait for.
+// adopt wraps a connected socket of a probe in a conn with a deadline, which close ends too.
 func (n *network) adopt(p probe, fd int, deadline time.Time) *conn {
 	c := &conn{File: os.NewFile(uintptr(fd), "probe"), remote: p.target.addr}
 	n.mu.Lock()
@@ -50,8 +50,8 @@ func (n *network) release(serial uint64, c *conn) {
 	_ = c.Close()
 }
 
-// socket makes a socket for a probe, and connects it: with EINPROGRESS it is on the way. It leaves
-// from the fixed port of the target, or from another if that is taken.
+// socket makes a socket for a probe, and connects it; the error EINPROGRESS means that the handshake is under way. The source port is the
+// fixed one of the target, or an ephemeral one if the probe asks for it or the fixed one is in use.
 func (n *network) socket(p probe, kind int) (int, error) {
 	if n.ports.First > 0 && !p.ephemeral {
 		if fd, err := connect(p.target, kind, n.ports.of(p.target.hash)); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
@@ -61,7 +61,7 @@ func (n *network) socket(p probe, kind int) (int, error) {
 	return connect(p.target, kind, 0)
 }
 
-// of returns the fixed port of a target.
+// of returns the fixed source port of the target with this hash.
 func (p Ports) of(hash uint32) uint16 {
 	return p.First + uint16(mix(hash)%(uint32(p.Last)-uint32(p.First)+1))
 }
@@ -102,8 +102,8 @@ func connect(t *target, kind int, port uint16) (fd int, err error) {
 	return fd, unix.Connect(fd, to)
 }
 
-// halfOpen makes a socket end its handshake with a reset if it is closed as soon as the server's
-// part has come: the acknowledgment waits for data, at most 200 ms, and closing discards both.
+// halfOpen sets options of a TCP socket so that closing it right after the SYN-ACK sends a reset and no ACK: the ACK is delayed for data,
+// at most 200 ms, and closing discards both.
 func halfOpen(fd int) error {
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return err
@@ -118,13 +118,13 @@ func sockaddr(a netip.AddrPort) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}, unix.AF_INET6
 }
 
-// own has the errors of this host, which are no failures of the server.
+// own lists the errors that have a cause on this host, and are no failures of the server.
 var own = []error{
 	unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM, unix.EACCES,
 	unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAFNOSUPPORT, unix.ENOSPC, unix.EINVAL,
 }
 
-// refusal returns the Result of an error of the kernel before the server has said anything.
+// refusal returns the Result of a kernel error that occurred before the server had sent anything.
 func refusal(err error) health.Result {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return failed(health.Void, "not asked: this host had no time for it before the timeout")
@@ -144,8 +144,8 @@ func refusal(err error) health.Result {
 	return failed(health.Refused, errno.Error())
 }
 
-// broken returns the Result of an error in a conversation. what the server has not sent is missing.
-// Only the kind of the error is reported: its text may have bytes of the server.
+// broken returns the Result of an error after the connection was open. missing names what the server has not sent. The reason has only the
+// kind of the error: its text may contain bytes of the server.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
 	var alert *net.OpError
@@ -168,9 +168,8 @@ func silence(c *check, before string) health.Result {
 
 func failed(o health.Outcome, why string) health.Result { return health.Result{Outcome: o, Why: why} }
 
-// pings sends echo requests, all from one socket for each family: an address then has one entry in conntrack. It is
-// a ping socket (icmp(7), ping_group_range), or where these are not permitted a raw one, which needs CAP_NET_RAW.
-// The zero value is ready.
+// pings sends echo requests, all from one socket for each family, so that an address has only one conntrack entry. It is a ping socket
+// (icmp(7), ping_group_range), or where these are not permitted a raw one, which needs CAP_NET_RAW. The zero value is ready.
 type pings struct {
 	mu     sync.Mutex
 	closed bool
@@ -178,7 +177,7 @@ type pings struct {
 	wg     sync.WaitGroup
 }
 
-// pinger is one socket, and the probes that wait for a reply.
+// pinger is the socket of one family, and the probes that wait for a reply.
 type pinger struct {
 	socket *icmp.PacketConn
 	raw    bool
@@ -198,7 +197,7 @@ type waiting struct {
 	done chan struct{}
 }
 
-// ask sends one echo request and waits for its reply.
+// ask sends one echo request to a target, waits for its reply, and returns the result.
 func (p *pings) ask(t *target, deadline time.Time) health.Result {
 	to := t.addr.Addr().Unmap()
 	pinger, err := p.of(to)
@@ -231,7 +230,7 @@ func (p *pings) ask(t *target, deadline time.Time) health.Result {
 	return health.Result{}
 }
 
-// of returns the pinger of an address's family, made when it is first needed.
+// of returns the pinger for the family of an address. The first call for a family creates it.
 func (p *pings) of(addr netip.Addr) (*pinger, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +265,7 @@ func (p *pings) of(addr netip.Addr) (*pinger, error) {
 	return pinger, nil
 }
 
-// onlyReplies leaves a raw socket the echo replies of all ICMP messages of the host; it closes one that it cannot.
+// onlyReplies sets a filter on a raw socket so that it receives only echo replies. On an error it closes the socket.
 func onlyReplies(socket *icmp.PacketConn) (err error) {
 	if c := socket.IPv4PacketConn(); c != nil {
 		var filter ipv4.ICMPFilter
@@ -285,8 +284,8 @@ func onlyReplies(socket *icmp.PacketConn) (err error) {
 	return err
 }
 
-// send sends a request. A value comes by the channel when it is answered; it is closed when the
-// pinger ends.
+// send sends an echo request. replied gets a value when the reply has come, and is closed when the pinger ends. forget must be called when
+// the caller no longer waits.
 func (p *pinger) send(to netip.Addr) (replied <-chan struct{}, forget func(), err error) {
 	done := make(chan struct{}, 1)
 	p.mu.Lock()
@@ -319,7 +318,7 @@ func (p *pinger) send(to netip.Addr) (replied <-chan struct{}, forget func(), er
 	return done, forget, nil
 }
 
-// listen takes replies until the socket is closed.
+// listen reads replies until the socket is closed.
 func (p *pinger) listen() {
 	buffer := make([]byte, 1500)
 	for {
@@ -339,7 +338,7 @@ func (p *pinger) listen() {
 	p.waiting = nil
 }
 
-// take passes a reply to the probe that waits for it.
+// take parses a packet and, if it is a reply to one of our requests, signals the probe that waits for it.
 func (p *pinger) take(packet []byte, from net.Addr) {
 	message, err := icmp.ParseMessage(p.proto, packet)
 	if err != nil || message.Type != p.reply {

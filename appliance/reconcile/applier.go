@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Kernel reads and changes our tables of nf_tables; *kernel.Conn implements it.
+// Kernel reads and changes our nf_tables tables. *kernel.Conn implements it.
 type Kernel interface {
 	Read() (nft.Ruleset, uint32, error)
 	Commit(b *nft.Batch, generation uint32) (uint32, error)
@@ -23,12 +23,11 @@ type Kernel interface {
 	Forget(f nft.ForgetData, generation uint32) (uint32, error)
 }
 
-// maxAttempts bounds how often one change is tried at once. After that the loop
-// tries again later.
+// maxAttempts bounds how often one change is tried in a row. After that the loop tries again later.
 const maxAttempts = 5
 
-// applier owns our tables in the kernel: it commits transitions and recovers a known state when a
-// commit fails. It decides nothing about Services.
+// applier owns our tables in the kernel: it commits transitions, and restores a known state when a commit fails. It decides nothing about
+// Services.
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
@@ -36,7 +35,7 @@ type applier struct {
 	early      Early  // nil: it was taken
 }
 
-// committed has the figures of the transactions of a change.
+// committed has the statistics of the transactions of a change.
 type committed struct {
 	at           time.Time // when the kernel had it
 	duration     time.Duration
@@ -53,10 +52,11 @@ type reading struct {
 	err        error
 }
 
-// Early has our tables as the kernel holds them when a start begins, once they were read.
+// Early delivers the result of ReadEarly, once.
 type Early <-chan reading
 
-// ReadEarly begins to read them: that takes long when it is much, and there is more to do meanwhile. Changes must be watched already.
+// ReadEarly starts to read our tables in a goroutine, since that takes long when they are large and a start has more to do meanwhile. The
+// caller must watch for changes of the tables already.
 func ReadEarly(k Kernel) Early {
 	early := make(chan reading, 1)
 	go func() {
@@ -67,7 +67,7 @@ func ReadEarly(k Kernel) Early {
 	return early
 }
 
-// read returns our tables as the kernel has them now, or had them at ReadEarly.
+// read returns our tables as the kernel has them now. The first call returns the result of ReadEarly, if that was used.
 func (a *applier) read() (nft.Ruleset, error) {
 	var r reading
 	if a.early != nil {
@@ -127,10 +127,10 @@ func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Trans
 // invalidate makes the next transaction begin with reading the kernel.
 func (a *applier) invalidate() { a.generation = 0 }
 
-// certain reports whether the kernel is known to hold what was applied last.
+// certain reports whether the state of the kernel is known: it is that of the last commit.
 func (a *applier) certain() bool { return a.generation != 0 }
 
-// check asks the kernel whether it would take a transition.
+// check asks the kernel whether it would accept a transition, without committing it.
 func (a *applier) check(tr nft.Transition) error {
 	if tr.Apply.Empty() {
 		return nil
@@ -138,7 +138,7 @@ func (a *applier) check(tr nft.Transition) error {
 	return a.kernel.Check(&tr.Apply, 0)
 }
 
-// commit carries out all parts of a transition.
+// commit commits all stages of a transition, and adds them to the statistics in done.
 func (a *applier) commit(tr nft.Transition, done *committed) error {
 	for _, batch := range tr.Stages() {
 		generation, err := a.kernel.Commit(&batch, a.generation)
@@ -153,7 +153,7 @@ func (a *applier) commit(tr nft.Transition, done *committed) error {
 	return nil
 }
 
-// sweep deletes the affinity of clients that packets under way during the commit may have added again.
+// sweep deletes the affinity entries in forget once more: packets during the commit may have added them again.
 func (a *applier) sweep(forget []nft.ForgetData) error {
 	for _, f := range forget {
 		generation, err := a.kernel.Forget(f, a.generation)
@@ -168,7 +168,7 @@ func (a *applier) sweep(forget []nft.ForgetData) error {
 	return nil
 }
 
-// replacement deletes every table and adds it again.
+// replacement returns the transition that deletes every table of have and adds the tables of the desired state.
 func replacement(have nft.Ruleset, from func(have nft.Ruleset) nft.Transition) nft.Transition {
 	tr := from(nil)
 	var deletes []nft.Op
@@ -195,7 +195,7 @@ func elements(b *nft.Batch) int {
 	return n
 }
 
-// RemoveTables removes our tables.
+// RemoveTables deletes our tables from the kernel.
 func RemoveTables(k Kernel, log *slog.Logger) error {
 	a := &applier{kernel: k, log: log}
 	have, err := a.read()
@@ -211,32 +211,28 @@ func RemoveTables(k Kernel, log *slog.Logger) error {
 const reasonRefused = "RefusedByKernel"
 
 const (
-	// How long those that the kernel refuses wait before they are tried again, unless they
-	// change before: the wait doubles from the first to the last. What the kernel refuses
-	// today it may take after a module was loaded.
+	// How long the Services that the kernel refuses wait before they are tried again, unless they change before. The wait doubles from
+	// refusedFirst to refusedLast. A reason may pass, as when a module is loaded.
 	refusedFirst = 5 * time.Second
 	refusedLast  = 5 * time.Minute
-	// maxTrials bounds the questions to the kernel in one search; 30 refused Services
-	// among 10,000 are found with fewer.
+	// maxTrials bounds the checks by the kernel in one search; 30 refused Services among 10,000 are found with fewer.
 	maxTrials = 500
 )
 
-// isRefusal reports whether the kernel refused an operation; an error may be about the state of the kernel, too, and not about
-// the request.
+// isRefusal reports whether an error means that the kernel refuses the request itself, and not that permission or memory is missing.
 func isRefusal(err error) bool {
 	refused, is := errors.AsType[*kernel.OpError](err)
 	return is && !errors.Is(err, kernel.ErrPermission) && !isExhausted(refused)
 }
 
-// isExhausted reports whether the kernel had no room just then.
+// isExhausted reports whether the kernel refused an operation for a temporary lack of memory, or because it was interrupted.
 func isExhausted(refused *kernel.OpError) bool {
 	return slices.Contains([]syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.EAGAIN}, refused.Errno)
 }
 
-// refusedServices finds those of the suspects that must be left out so that the kernel takes the
-// rest; try asks it about some of them, together. They are found by halving, so one among
-// n takes some 2·log n questions. When these run out, whole groups are left out. The error
-// is one that leaving out suspects does not mend.
+// refusedServices returns the suspects, with errors, that must be left out so that the kernel accepts the rest. try checks with the kernel
+// a change that includes only some of them. The search halves groups, so finding one among n takes some 2·log n checks. After maxTrials,
+// whole groups are left out. The returned error is one that leaving out suspects does not resolve.
 func refusedServices(suspects []string, try func(included []string) error) (map[string]error, error) {
 	if err := try(nil); err != nil {
 		return nil, err
@@ -274,13 +270,13 @@ func refusedServices(suspects []string, try func(included []string) error) (map[
 	return bad, err
 }
 
-// rejected is a Service that the kernel refuses, as it was when the kernel last took it.
+// rejected is a Service that the kernel refuses, in the last version that the kernel accepted.
 type rejected struct {
 	Service
 	err error // why; nil while that is being found out
 }
 
-// problem returns the problem for the status.
+// problem returns the problem of a refused Service, for the status.
 func (l *rejected) problem(ref object.Ref) resolve.Problem {
 	kept := "its last version that the kernel took stays in force"
 	if len(l.Ports) == 0 {
@@ -290,7 +286,7 @@ func (l *rejected) problem(ref object.Ref) resolve.Problem {
 		"%v; %s, and everything else is in force; it is tried again when it changes, and at least every %v", l.err, kept, refusedLast)}
 }
 
-// quarantine keeps the Services that the kernel refuses apart from the others.
+// quarantine holds the planned Services, those that changed since the last commit, and those that the kernel refuses.
 type quarantine struct {
 	now     map[string]*Service // as planned, by key; without those that have neither ports nor checks
 	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
@@ -323,7 +319,7 @@ func (q *quarantine) portsOf(key string) []nft.ServicePort {
 // settled records that all plans are in the kernel.
 func (q *quarantine) settled() { q.applied = map[string]*Service{} }
 
-// due returns the Services that were left out and are to be tried again now.
+// due returns the refused Services that are to be tried again now.
 func (q *quarantine) due(now time.Time) []string {
 	if len(q.left) == 0 {
 		q.wait = 0
@@ -335,8 +331,8 @@ func (q *quarantine) due(now time.Time) []string {
 	return slices.Collect(maps.Keys(q.left))
 }
 
-// leave plans these suspects as they were when the kernel last took them, for the reasons given,
-// and all other suspects as their objects ask.
+// leave plans the suspects in out in the last version that the kernel accepted, with the given errors as their reasons, and all other
+// suspects as their objects ask.
 func (p *planner) leave(objs Objects, out map[string]error) {
 	q := &p.quarantine
 	var changed []string
@@ -357,9 +353,8 @@ func (p *planner) leave(objs Objects, out map[string]error) {
 	p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits
-// the rest. The error is cause, or what came in between, when it is not about Services. forget is
-// what the change wanted forgotten.
+// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits the rest. cause is the error of the refused
+// commit. It is returned, or a later error, if leaving out Services does not help. forget has the affinity entries that the change deletes.
 func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 	have, err := l.applier.read()
 	if err != nil {

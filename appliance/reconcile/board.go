@@ -17,8 +17,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Board shows the newest status and which revision is in the kernel to other goroutines.
-// It implements api.Backend.
+// Board publishes the newest status, and which revision is in the kernel, to other goroutines. It implements api.Backend.
 type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
@@ -38,15 +37,15 @@ type Board struct {
 	changed    chan struct{}    // closed when any of the above changes
 }
 
-// live are the sources of parts of the status that change without a step.
+// live has the sources of the parts of the status that change between steps of the loop.
 type live struct {
 	fleet   func() wire.Fleet  // nil: the box is one of its own
 	trial   func() *wire.Trial // nil: there are none
 	rollout func() *wire.Rollout
 }
 
-// NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
-// manifests read once more, release ends holds, and guard has the removals that are waited for.
+// NewBoard returns a Board with the status first until the loop publishes one. accepted is store.Revisions; rescan reads the manifests once
+// more, release ends holds, and guard has the removals that are waited for.
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
 	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: &Conditions{
 		revisions: accepted, ready: map[string]time.Time{}, stored: map[string]time.Time{}, changed: make(chan struct{}),
@@ -56,7 +55,7 @@ func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) err
 // Conditions returns the conditions of Services.
 func (b *Board) Conditions() *Conditions { return b.conditions }
 
-// OfFleet sets the source of the state of the box in its fleet. It is called before the status is shown.
+// OfFleet sets the source of the state of the box in its fleet. It must be called before the status is requested.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
 // OfTrial sets the source of the trial that is under way, or holds files; nil: there is none. Its time runs
