@@ -384,7 +384,7 @@ func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 // Loads returns the loads of all relayed ports.
 func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
 
-// Passages returns the connections by which relayed clients pass through this box, from all relayed ports.
+// Passages returns the passages of all relayed ports: which endpoint each client is connected to.
 func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
 
 // PortOf splits the ID of a port of a Service; port is "" for a port without a name.

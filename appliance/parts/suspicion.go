@@ -173,7 +173,7 @@ func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	s.suspect(found, e.Endpoint)
 }
 
-// suspect has an endpoint probed: by its health check, or by ProofCheck if it has none.
+// suspect starts to probe an endpoint: by its health check, or by ProofCheck if it has none.
 func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.Hasten(found.Service, endpoint) {
 		return
@@ -181,7 +181,7 @@ func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	s.prove(endpoint, health.New)
 }
 
-// prove has an endpoint probed by ProofCheck. start is its state until the first result.
+// prove starts to probe an endpoint by ProofCheck. start is its state until the first result.
 func (s *Suspicion) prove(endpoint netip.AddrPort, start health.State) {
 	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint), Start: start, Past: pastOf(s.History, deadKey(endpoint))}})
 }

@@ -71,7 +71,7 @@ func (b *book) find(of health.Target) *target {
 	return b.targets[key{of.Addr, c}]
 }
 
-// set replaces the targets of a Service, and calls the functions of tell for those that are affected.
+// set replaces the targets of a Service, and calls the functions of the bookkeeper for those that are affected.
 func (b *book) set(service string, requests []Request, now time.Duration, tell bookkeeper) {
 	b.mark += 2
 	before := b.services[service]

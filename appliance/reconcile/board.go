@@ -58,14 +58,15 @@ func (b *Board) Conditions() *Conditions { return b.conditions }
 // OfFleet sets the source of the state of the box in its fleet. It must be called before the status is requested.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
-// OfTrial sets the source of the trial that is under way, or holds files; nil: there is none. Its time runs
-// and its files come without a step. It is called before the status is shown.
+// OfTrial sets the source of the trial that is under way, or after which files are held; it returns nil when there is none. It must be set
+// before the status is requested. The status reads it each time, as it changes without a step of the loop.
 func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 
-// OfRollout sets the source of the rollout that is under way; nil: there is none. It is called before the status is shown.
+// OfRollout sets the source of the rollout that is under way; it returns nil when there is none. It must be set before the status is
+// requested.
 func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
-// publish replaces the status.
+// publish replaces the status. programmed is the newest revision in the kernel, failure the error of the last step.
 func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, failure error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,7 +79,7 @@ func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, fa
 	b.changed = make(chan struct{})
 }
 
-// keep takes the files that could not be stored.
+// keep sets the files whose objects could not be stored.
 func (b *Board) keep(unstored []*manifest.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +122,7 @@ func (b *Board) Status() wire.Status {
 	return s
 }
 
-// brief returns the status without its problems, and what lists them; nil: nothing was published.
+// brief returns the status without its problems, and the Reporter that lists these; nil if no status was published.
 func (b *Board) brief() (wire.Status, *Reporter) {
 	accepted, concerning := b.accepted()
 	b.mu.Lock()
@@ -159,7 +160,7 @@ func (b *Board) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// upTo returns the revision up to which the kernel has everything. Revisions after the last one that concerns the kernel count as
+// upTo returns the revision up to which the kernel is current. Revisions after concerning, the last one that affects the kernel, count as
 // programmed.
 func upTo(programmed, accepted, concerning uint64) uint64 {
 	if programmed >= concerning {
@@ -168,7 +169,7 @@ func upTo(programmed, accepted, concerning uint64) uint64 {
 	return programmed
 }
 
-// Healthy implements api.Health: the loop answers as long as the process lives.
+// Healthy implements api.Health. It always returns nil: a stuck loop is the watchdog's concern.
 func (b *Board) Healthy() error { return nil }
 
 // Ready implements api.Health.
@@ -184,7 +185,7 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
-// heldError means that the state differs from the manifests until the removals are confirmed.
+// heldError is the error that removals are held: the state differs from the manifests until they are confirmed.
 type heldError struct{ services int }
 
 func (e heldError) Error() string {
@@ -192,10 +193,8 @@ func (e heldError) Error() string {
 		"put the files back, or remove with `svcctl confirm --removals` (`svcctl status` has the reason)", wire.Count(e.services, "Service"))
 }
 
-// Synced implements api.Backend. For revision 0 the watched directories are looked at
-// once more first, so that what was written to them before the call counts as accepted. What
-// had vanished from them by then has gone when it returns; if it is held instead, that is an
-// error for revision 0.
+// Synced implements api.Backend. For revision 0 it first rescans the watched directories, so that what was written to them before the call
+// counts as accepted, and waits until removals from them are decided upon. It returns an error if these are held.
 func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	files := revision == 0
 	if files {
@@ -225,7 +224,7 @@ func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// until waits until holds returns true, which is called with the lock held.
+// until waits until holds returns true, or ctx is done. It calls holds with b.mu held.
 func (b *Board) until(ctx context.Context, holds func() bool) error {
 	for {
 		b.mu.Lock()
@@ -260,7 +259,7 @@ func (b *Board) why(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// selectView sets the store whose objects are planned from now on, and reports whether it is another one than before.
+// selectView sets l.shown, the store whose objects are planned from now on, and reports whether it is another one than before.
 func (l *Loop) selectView() (others bool) {
 	now := l.opts.Store
 	if l.opts.InForce != nil {
@@ -273,7 +272,7 @@ func (l *Loop) selectView() (others bool) {
 	return others
 }
 
-// allServices are the Services that this machine is to program and those that are planned.
+// allServices returns the keys of the Services in the store, and of those that are planned already; some twice.
 func (l *Loop) allServices() []string {
 	keys := l.planner.known()
 	for key := range l.shown.InForce().Services() {
@@ -285,7 +284,7 @@ func (l *Loop) allServices() []string {
 // reasonCertificate is the reason of problems with the certificate of the API.
 const reasonCertificate = "Certificate"
 
-// Publisher shows where the loop stands: in the status, the metrics and the log.
+// Publisher publishes the state of the loop as status, metrics and log lines.
 type Publisher struct {
 	Board   *Board
 	Metrics *metrics.Metrics
@@ -303,7 +302,7 @@ type Publisher struct {
 	settled  bool            // problems of objects from before the start, that are over, are forgotten
 }
 
-// publish brings the status and the metrics to where the loop stands after a step.
+// publish updates the status and the metrics after a step that began at start and ended with err.
 func (l *Loop) publish(start time.Time, done committed, err error) {
 	pub := l.opts.Publisher
 	if why := l.waitsFor(); why != "" {
@@ -347,7 +346,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	pub.Board.publish(pub.Status, pub.Reporter, l.applied, err)
 }
 
-// becomeReady logs once that everything is programmed.
+// becomeReady sets the status to ready, and logs that, after the first step that has applied everything.
 func (l *Loop) becomeReady(done committed) {
 	status := &l.opts.Publisher.Status
 	if status.Ready {
@@ -383,7 +382,7 @@ func (l *Loop) measure(start time.Time, done committed, err error) {
 	pub.Metrics.Revisions(accepted, upTo(l.applied, accepted, concerning))
 }
 
-// fileProblems are the problems of files, and of the host, rather than of objects.
+// fileProblems returns the problems that are about files and the host, not objects.
 func (l *Loop) fileProblems() []manifest.Problem {
 	var problems []manifest.Problem
 	if l.observed.snapshot != nil {
@@ -409,8 +408,8 @@ func (l *Loop) fileProblems() []manifest.Problem {
 	return problems
 }
 
-// hostProblems are the findings as the status shows them. Accepted objects are in force all
-// the same, so none of them is an error.
+// hostProblems returns findings as problems. All but those of the API's certificate are warnings, since they keep no object from being in
+// force.
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, f := range findings {
@@ -423,7 +422,7 @@ func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	return problems
 }
 
-// Sources is the state of every manifest directory; without a snapshot all of them are being read.
+// Sources returns the state of every manifest directory. s is nil while they are read for the first time.
 func Sources(dirs []string, s *watch.Snapshot) []wire.Source {
 	list := []wire.Source{}
 	if s == nil {

@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// claimEgress gives up the sources of a declared Service.
+// claimEgress removes the egress sources of a declared Service from the orphans.
 func (o *Orphans) claimEgress(e *nft.Egress) {
 	if len(e.Sources) == 0 {
 		return // mostly

@@ -7,25 +7,25 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// renewEvery is the shortest time between two renewals of the fast path. What another program forbids is in force for fast
-// connections that time later at most, and that of the step that is under way: within a second.
+// renewEvery is the shortest time between two renewals of the fast path. A rule of another program applies to fast connections after at
+// most that time and the step under way: within a second.
 const renewEvery = time.Second / 2
 
-// fastRenewal has fast connections pass the rules again after another program committed: what that forbids ends for them,
-// too. One that commits all the time makes them pass the rules twice a second.
+// fastRenewal schedules renewals of the fast path. After a commit of another program, connections in the fast path have to pass all rules
+// again, so that new rules apply to them. At most two renewals a second are made.
 type fastRenewal struct {
 	asked bool
 	next  time.Time // not before this
 }
 
-// ask notes a transaction of another program. It reports whether the loop has to take a step for that.
+// ask requests a renewal after a transaction of another program. It reports whether the loop has to take a step for it.
 func (r *fastRenewal) ask(compiler *nft.Compiler) bool {
 	first := !r.asked && compiler.HasFast()
 	r.asked = r.asked || first
 	return first
 }
 
-// renewFast renews the fast path when that is due.
+// renewFast renews the fast path if a renewal was requested and is due.
 func (l *Loop) renewFast() error {
 	now := l.opts.Clock()
 	if !l.tamper.renewal.asked || now.Before(l.tamper.renewal.next) {

@@ -13,8 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Grants is the Part that keeps the ports of every Service as they are planned, for the API, which reads them without waiting for
-// the loop.
+// Grants is a Part that holds the planned ports of every Service for the API, which reads them without waiting for the loop.
 type Grants struct {
 	NopPart
 	mu  sync.RWMutex
@@ -31,13 +30,13 @@ type Grants struct {
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 }
 
-// CountRelayed sets the source of the load of relayed ports. It is called before State.
+// CountRelayed sets the function that returns the load of relayed ports. It must be called before State.
 func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
 	g.relayLoad = load
 }
 
-// NewGrants returns Grants without Services. seenTo reports whether another process makes neighbors on an interface get answers
-// for an address; nil: no process does.
+// NewGrants returns Grants without Services. seenTo reports whether another process, the announcer, answers ARP or NDP requests on an
+// interface for an address; nil: there is none.
 func NewGrants(seenTo func(addr netip.Addr, ifname string) bool) *Grants {
 	if seenTo == nil {
 		seenTo = func(netip.Addr, string) bool { return false }
@@ -71,7 +70,8 @@ func (g *Grants) Planned(host *Host, services []Service) {
 	}
 }
 
-// samePlaces reports whether connections are attributed to two versions of a port in the same way.
+// samePlaces reports whether two versions of a port have the same frontends, so that connections are attributed to it as before. It returns
+// false for relayed ports and for those with egress.
 func samePlaces(a, b nft.ServicePort) bool {
 	return a.ID == b.ID && a.Family == b.Family && a.Protocol == b.Protocol && len(a.Egress.Sources)+len(b.Egress.Sources) == 0 && !a.Relayed() && !b.Relayed() &&
 		slices.EqualFunc(a.Frontends, b.Frontends, func(a, b nft.Frontend) bool {
@@ -89,30 +89,30 @@ func (g *Grants) place(key string) {
 	}
 }
 
-// Changes returns a count that rises when the results of Served may have changed in more than the endpoints of ports that are not relayed.
+// Changes returns a count that rises when the results of Served may have changed. Changes of the endpoints of ports that are not relayed do
+// not raise it.
 func (g *Grants) Changes() uint64 {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.changes
 }
 
-// Served are the ports of all Services, "namespace/name", and the box they are served on. Neither is
-// to be changed.
+// Served returns the ports of all Services, by "namespace/name", and the box. The caller must not change either.
 func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return maps.Clone(g.of), g.box
 }
 
-// Of returns the ports of a Service, "namespace/name". They may not be changed.
+// Of returns the ports of a Service, "namespace/name". The caller must not change them.
 func (g *Grants) Of(service string) []nft.ServicePort {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.of[service]
 }
 
-// State lists the ports that a Service has in the kernel. client is a client whose endpoint is asked for; the
-// zero AddrPort: none; port 0: any port.
+// State returns the state of a Service's ports in the kernel. If client is valid, it includes the endpoint that the client's next
+// connection goes to; its port may be 0.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name
 	g.mu.RLock()
@@ -155,7 +155,7 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 	return s
 }
 
-// Addresses lists the addresses of the box.
+// Addresses returns the addresses of the box, and which of them serve node ports.
 func (g *Grants) Addresses() []wire.BoxAddress {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -166,8 +166,8 @@ func (g *Grants) Addresses() []wire.BoxAddress {
 	return list
 }
 
-// Unanswered are the addresses of all Services for which neighbors get no answer, at most so
-// many of them, and how many more there are.
+// Unanswered returns the addresses of Services for which ARP and NDP requests get no answer, at most so many, and the number of further
+// ones.
 func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	g.mu.RLock()
 	box := g.box
@@ -195,7 +195,8 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	return list, more
 }
 
-// balanceState adds the shares of a port's endpoints, and the endpoint of the next connection of a client of its family.
+// balanceState sets the shares of a port's endpoints in s and, for a valid client of its family, the endpoint that the client's next
+// connection goes to.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
 	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
 	for pool, endpoints := range p.Pools {
@@ -241,9 +242,8 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 	}
 }
 
-// unanswered returns the addresses that lie in the network of an interface and that neither the box
-// answers for nor the announcer takes care of: neighbors get no answer by ARP (RFC 826) or NDP
-// (RFC 4861), and only clients whose packets are routed to the box reach them.
+// unanswered returns those of addrs that lie in the network of an interface and for which neither the box nor the announcer answers ARP
+// (RFC 826) or NDP (RFC 4861) requests. Only clients whose packets are routed to the box reach them.
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {
@@ -254,15 +254,14 @@ func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered 
 	return list
 }
 
-// segment is a network of an interface.
+// segment is a network of an interface of the box.
 type segment struct {
 	index  uint32
 	name   string
 	prefix netip.Prefix
 }
 
-// onSegment is the network that an address lies in which is none of the box's own; nil when
-// there is none.
+// onSegment returns the network of the box that contains an address; nil when there is none, or the address is the box's own.
 func onSegment(box *nft.Box, a netip.Addr) *segment {
 	if slices.Contains(box.LocalAddresses, a) {
 		return nil
@@ -277,7 +276,7 @@ func onSegment(box *nft.Box, a netip.Addr) *segment {
 	return nil
 }
 
-// frontendAddrs are the addresses of a port.
+// frontendAddrs returns the addresses of a port's frontends.
 func frontendAddrs(p *nft.ServicePort) (addrs []netip.Addr) {
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; f.Addr.IsValid() {

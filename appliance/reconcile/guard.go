@@ -16,8 +16,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// reasonMassRemoval is the reason of the problem that Services vanished in a way that looks
-// like an accident.
+// reasonMassRemoval is the reason of the problem that removals are held because they look like an accident.
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
@@ -27,10 +26,9 @@ const (
 	removalMost  = 2 * time.Second
 )
 
-// RemovalGuard keeps objects in force that vanish from the manifests when it looks like an
-// accident: most Services at once, or all of their endpoints; a directory that was emptied; a
-// directory that is unavailable, or not configured any more. What else changes goes on. Its methods may be
-// called concurrently: in a fleet files are stored beside the loop.
+// RemovalGuard holds objects that vanish from the manifests when that looks like an accident: most Services at once, or all of their
+// endpoints; a directory that was emptied, is unavailable, or is no longer configured. Other changes are applied meanwhile. Its methods may
+// be called concurrently: in a fleet files are stored beside the loop.
 type RemovalGuard struct {
 	off bool // --allow-mass-removal
 
@@ -42,7 +40,7 @@ type RemovalGuard struct {
 	current atomic.Uint64 // batch, while it is waited; 0: nothing is. It is read while the loop is busy
 }
 
-// removalState follows from the decisions so far.
+// removalState is the state of a RemovalGuard that decisions change; Failed restores the one before.
 type removalState struct {
 	passed   []passage // of the last brake.Step
 	batch    uint64    // how often it was waited
@@ -58,7 +56,7 @@ type removalState struct {
 	released bool      // the next decision is to let go
 }
 
-// passage is a removal that was let through.
+// passage is a removal of Services that was not held.
 type passage struct {
 	at       time.Time
 	services int
@@ -80,10 +78,10 @@ func (g *group) add(file string, services []string) {
 	}
 }
 
-// NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
+// NewRemovalGuard returns a guard. With off (--allow-mass-removal) it holds nothing.
 func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
 
-// Hold is a store.RemovalGuard, at a time.
+// Hold decides about removals at now. It returns the decision for each file, as store.RemovalGuard does.
 func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,8 +130,8 @@ func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) s
 	}
 }
 
-// sort finds the files that are held for the sake of their directories, by the reason, and
-// all others.
+// sort groups the files of removals: places has those that are held because of their directory, by reason; rest has the others, all has
+// both.
 func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, all group) {
 	places = map[string]*group{}
 	for file, services := range r.Files {
@@ -151,7 +149,7 @@ func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, a
 	return places, rest, all
 }
 
-// place returns why objects that vanished from the directory of a file are kept; "" when they are not.
+// place returns the reason why removals from the directory of a file are held; "" when they are not.
 func (b *RemovalGuard) place(file string) string {
 	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return isBelow(file, s.Dir) })
 	if i < 0 {
@@ -172,7 +170,7 @@ func (b *RemovalGuard) place(file string) string {
 	return ""
 }
 
-// count decides, by their number, on Services that vanished from directories that are available.
+// count decides about the Services in rest by their number. They vanished from directories that are available.
 func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
 	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= brake.Step })
 	recent := 0
@@ -205,7 +203,7 @@ func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now ti
 	return store.Wait
 }
 
-// pass records that so many Services are removed.
+// pass records that the removal of so many Services is not held, and ends the wait.
 func (b *RemovalGuard) pass(services int, now time.Time) {
 	if services > 0 {
 		b.passed = append(b.passed, passage{now, services})
@@ -216,10 +214,10 @@ func (b *RemovalGuard) pass(services int, now time.Time) {
 	b.over()
 }
 
-// over ends a wait.
+// over ends the wait for further removals.
 func (b *RemovalGuard) over() { b.waiting = 0 }
 
-// Failed undoes the last decision, as the store did not take the files.
+// Failed restores the state before the last decision, because the store could not be written.
 func (b *RemovalGuard) Failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +225,7 @@ func (b *RemovalGuard) Failed() {
 	b.publish()
 }
 
-// publish makes the number of the wait readable without the lock.
+// publish stores the number of the wait for pending, which reads it without the lock.
 func (b *RemovalGuard) publish() {
 	b.current.Store(0)
 	if b.waiting > 0 {
@@ -235,11 +233,10 @@ func (b *RemovalGuard) publish() {
 	}
 }
 
-// pending returns the number of the wait that is under way, by which its end is recognized; 0: none
-// is. It may be called at any time.
+// pending returns the number of the wait under way before a decision, 0 if there is none. It takes no lock.
 func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
 
-// settled is the last wait that is over.
+// settled returns the number of the last wait that has ended.
 func (b *RemovalGuard) settled() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,28 +246,29 @@ func (b *RemovalGuard) settled() uint64 {
 	return b.batch
 }
 
-// until returns the time at which a decision is due, if one is.
+// until returns the time at which a decision is due, if one is pending.
 func (b *RemovalGuard) until() (at time.Time, needed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.decides, b.waiting > 0
 }
 
-// look takes the states of the directories, before files of them are stored.
+// look sets the states of the directories. It is called before their files are stored.
 func (b *RemovalGuard) look(sources []watch.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sources = sources
 }
 
-// counts are the Services that are held, and those that are not decided upon.
+// counts returns the numbers of Services that are held, and of those about which a decision is pending.
 func (b *RemovalGuard) counts() (held, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.held, b.waiting
 }
 
-// release makes the next decision end all holds, and returns how many Services and files are held.
+// release makes the next decision hold nothing, and returns the numbers of Services and files that are held. engaged is false when nothing
+// is.
 func (b *RemovalGuard) release() (services, files int, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,10 +279,10 @@ func (b *RemovalGuard) release() (services, files int, engaged bool) {
 	return b.held, b.objects, true
 }
 
-// engaged reports whether something is held. mu must be held.
+// engaged reports whether something is held. The caller holds mu.
 func (b *RemovalGuard) engaged() bool { return len(b.why) > 0 }
 
-// problem returns the problem of the status while removals are held; false: none are.
+// problem returns the problem for the status while removals are held; false when none are.
 func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,8 +299,8 @@ func isBelow(file, dir string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
 }
 
-// Foresee returns a guard that decides at a time as this one would, if a watched directory had so many files. It
-// changes nothing; what would be waited for is over.
+// Foresee returns a copy of the guard that decides as this one would at now, if the watched directory dir had so many files. Its decisions
+// do not wait.
 func (b *RemovalGuard) Foresee(dir string, files int, now time.Time) store.RemovalGuard {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,14 +22,13 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// How long the loop waits before it tries again what failed: the wait doubles from
-// the first to the last.
+// The wait before a failed step is tried again doubles from retryFirst to retryLast.
 const (
 	retryFirst = 500 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
 
-// observed holds the newest value of each input.
+// observed holds the newest value of each input of the loop.
 type observed struct {
 	snapshot *watch.Snapshot
 	unsynced bool      // the snapshot is not in the store yet
@@ -65,7 +64,7 @@ type Loop struct {
 	changed []resolve.Need // since the last plan
 }
 
-// New makes a Loop. It begins to read our tables: changes of nf_tables must be watched already.
+// New returns a Loop. It starts to read our tables: the caller must watch for changes of nf_tables already.
 func New(opts Options) *Loop {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -94,17 +93,17 @@ func New(opts Options) *Loop {
 	return l
 }
 
-// withoutDirectories has the guard decide on the objects of files when no directory is watched.
+// withoutDirectories makes the next step pass the objects of earlier manifests to the guard if no directory is watched any more.
 func (l *Loop) withoutDirectories() {
 	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUndeclared() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
 	}
 }
 
-// Wake makes the loop take a step. It never waits.
+// Wake makes the loop take a step. It does not block.
 func (l *Loop) Wake() { task.Wake(l.wake) }
 
-// Changed makes the loop take a step, in which the Services with these needs are planned again. It never waits.
+// Changed makes the loop take a step in which the Services with these needs are planned again. It does not block.
 func (l *Loop) Changed(needs ...resolve.Need) {
 	l.mu.Lock()
 	l.changed = append(l.changed, needs...)
@@ -119,7 +118,7 @@ func (l *Loop) takeChanged() (needs []resolve.Need) {
 	return needs
 }
 
-// Run steps until ctx is done. Its error is one that no retry can mend.
+// Run takes steps until ctx is done. It returns an error only if no retry can help.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
@@ -181,7 +180,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	}
 }
 
-// listening returns the programs that listen at ports that Services have or wait for.
+// listening returns the channel of the programs that listen on ports that Services have or wait for; nil if they are not watched.
 func (l *Loop) listening() <-chan []listener {
 	if l.planner.occupied == nil || l.planner.occupied.watch == nil {
 		return nil
@@ -189,10 +188,10 @@ func (l *Loop) listening() <-chan []listener {
 	return l.planner.occupied.watch.found
 }
 
-// WatchPorts looks for such programs until ctx is done, beside the loop.
+// WatchPorts runs the portWatch, which finds such programs, until ctx is done. It runs beside the loop.
 func (l *Loop) WatchPorts(ctx context.Context) error { return l.planner.occupied.watch.run(ctx) }
 
-// take records a newer snapshot.
+// take sets the newest snapshot, which is not stored yet.
 func (l *Loop) take(s *watch.Snapshot) {
 	l.observed.snapshot, l.observed.unsynced = s, true
 	if l.observed.since.IsZero() {
@@ -200,7 +199,7 @@ func (l *Loop) take(s *watch.Snapshot) {
 	}
 }
 
-// drain takes all inputs that wait, so that one step serves them.
+// drain receives all pending inputs, so that one step handles them together.
 func (l *Loop) drain(in Inputs) {
 	for {
 		l.opts.Watchdog.progress()
@@ -242,7 +241,7 @@ func (l *Loop) step() {
 	l.publish(start, done, err)
 }
 
-// converge runs one round of store, plan and commit.
+// converge stores the files, plans, and commits, once. It returns the statistics of the commit.
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.progress()
 	var storeErr error
@@ -284,7 +283,8 @@ func (l *Loop) converge() (committed, error) {
 	return done, errors.Join(storeErr, err)
 }
 
-// syncPools takes over the pools of load balancer IPs that IPAddressPool objects define.
+// syncPools applies changes of IPAddressPool objects to the pools of load balancer IPs. After a change, Services that depend on the host
+// are planned again.
 func (l *Loop) syncPools() error {
 	if l.opts.Pools == nil {
 		return nil
@@ -294,7 +294,7 @@ func (l *Loop) syncPools() error {
 	return err
 }
 
-// apply commits the plan, after the Parts were notified.
+// apply notifies the Parts of the plan, and commits it. restored reports that our rules were missing in the kernel.
 func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	l.notifyParts()
 	if tr.Empty() && l.applier.certain() {
@@ -319,7 +319,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	return done, err
 }
 
-// notifyParts passes the plans since the last call to the Parts.
+// notifyParts passes the Services, and the host, whose plan changed since the last call to the Parts.
 func (l *Loop) notifyParts() {
 	host, services := l.planner.takeUnsent()
 	if host == nil && len(services) == 0 {
@@ -336,8 +336,8 @@ func (l *Loop) applying(restored bool) {
 	}
 }
 
-// waitsFor names the input that has to be read before anything may be applied: input that was not read must
-// not look empty. It is "" when everything was read.
+// waitsFor returns which input has to be read before anything may be applied, in words, so that unread input is not taken to be empty. It
+// is "" when everything was read.
 func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:
@@ -350,7 +350,7 @@ func (l *Loop) waitsFor() string {
 	return ""
 }
 
-// syncFiles makes the store's objects those of the newest snapshot.
+// syncFiles brings the objects of the newest snapshot into the store, if they are not there yet or a decision about removals is due.
 func (l *Loop) syncFiles() error {
 	if at, due := l.opts.Removals.until(); due && !l.opts.Clock().Before(at) {
 		l.observed.unsynced = true
@@ -376,7 +376,7 @@ func (l *Loop) syncFiles() error {
 	return nil
 }
 
-// afterFiles calls done when the files of the newest snapshot are in the store, or could not be stored.
+// afterFiles calls done when the files of the newest snapshot are stored, or storing them has failed.
 func (l *Loop) afterFiles(done func()) {
 	if l.opts.Files != nil {
 		l.opts.Files.After(done)
@@ -385,8 +385,7 @@ func (l *Loop) afterFiles(done func()) {
 	done()
 }
 
-// until returns the longest wait before the next step; needed is false if only a change makes one
-// necessary.
+// until returns the longest wait before the next step; needed is false if no step is necessary without a change.
 func (l *Loop) until() (wait time.Duration, needed bool) {
 	now := l.opts.Clock()
 	at := func(d time.Duration) {
@@ -418,7 +417,7 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 	return wait, needed
 }
 
-// Options configure a Loop. Only New and the Loop read them, and none changes afterwards.
+// Options configure a Loop. Only New and the Loop read them; they do not change afterwards.
 type Options struct {
 	Accepted
 	Controllers
@@ -435,7 +434,7 @@ type Options struct {
 	OnReady func()
 }
 
-// Accepted are the objects of the Loop, and how files become objects.
+// Accepted has the store of the Loop, and how files become objects in it.
 type Accepted struct {
 	Store *store.Store
 	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
@@ -450,7 +449,7 @@ type Accepted struct {
 	DataDir string
 }
 
-// Controllers run in each step.
+// Controllers write generated objects to the store in each step.
 type Controllers struct {
 	// Cluster runs as soon as anything is known, Endpoints once everything was read.
 	Cluster   interface{ Sync(*node.Facts) error }
@@ -460,7 +459,7 @@ type Controllers struct {
 	Pools Pools
 }
 
-// Target is the box and its kernel.
+// Target has the kernel of the box, and what the Loop derives from its host.
 type Target struct {
 	Kernel  Kernel
 	Early   Early    // nil: New begins to read
@@ -479,13 +478,14 @@ type Target struct {
 	HoldSentinel func() error
 }
 
-// Files stores the files of directories beside the loop.
+// Files stores the manifests of directories beside the loop. Sync passes a snapshot and does not wait; After calls done once the snapshot
+// passed last is stored.
 type Files interface {
 	Sync(*watch.Snapshot) error
 	After(done func())
 }
 
-// Endpoints is the controller of generated EndpointSlices, and of what serves Gateways.
+// Endpoints is the controller of generated EndpointSlices, and of the objects that serve Gateways.
 type Endpoints interface {
 	Sync() error
 	// Ahead returns the EndpointSlices of Services that Sync has made and that are in the kernel before they are stored.
@@ -496,19 +496,19 @@ type Endpoints interface {
 	Problems() []resolve.Problem
 }
 
-// Pools follows the objects that say where load balancer IPs come from.
+// Pools applies objects that define pools of load balancer IPs. Sync reports whether the pools changed.
 type Pools interface {
 	Sync() (changed bool, err error)
 }
 
-// Answerer is a Part that plans depend on.
+// Answerer is a Part that provides the states of needs: the results of plans depend on them.
 type Answerer interface {
 	// Meet provides what a Service, "namespace/name", needs of this Part, and adds the states. It is called while Services
 	// are planned, before clients are sent there, and from several goroutines at once.
 	Meet(service string, d *resolve.Demand, o *resolve.Observed)
 }
 
-// Opener is an Answerer whose Meet opens something, or keeps a copy of objects.
+// Opener is an Answerer whose Meet opens listeners, or keeps copies of objects.
 type Opener interface {
 	Answerer
 	// Foresee returns an Answerer for objects that are not stored. It changes nothing: it answers as if everything could be opened.
@@ -524,7 +524,7 @@ type Tuner interface {
 	Tune(p *nft.ServicePort, slowStart time.Duration, served func() map[resolve.Frontend]*nft.ServicePort)
 }
 
-// Inputs are the channels the loop listens to.
+// Inputs are the channels that the loop receives from.
 type Inputs struct {
 	Snapshots <-chan *watch.Snapshot
 	Facts     <-chan node.Facts

@@ -21,12 +21,11 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// reasonOrphans is the reason of the problem that the kernel serves what no object declares.
+// reasonOrphans is the reason of the problem that the kernel serves frontends that no object declares.
 const reasonOrphans = "UnknownServicesHeld"
 
-// Orphans are the frontends that the kernel serves and no object declares, since the data directory
-// lost its state.db or is not mounted. They stay in force, as Service ports without a Service,
-// until an object declares them or `svcctl confirm --removals` lets them go.
+// Orphans are the frontends that the kernel serves and no object declares, since the data directory lost its state.db or is not mounted.
+// They stay in force, as Service ports without a Service, until an object declares them or `svcctl confirm --removals` releases them.
 type Orphans struct {
 	box   nft.Box // to read the ports back
 	ports map[string]nft.ServicePort
@@ -37,7 +36,7 @@ type Orphans struct {
 	byName  map[string][]string // those with session affinity, by Service
 }
 
-// frontend is the key of a frontend in the dataplane.
+// frontend identifies a frontend in the kernel's maps.
 type frontend struct {
 	family nft.Family
 	proto  nft.Protocol
@@ -46,9 +45,9 @@ type frontend struct {
 	last   uint16 // of a range of ports
 }
 
-// FindOrphans looks for frontends in the kernel that the store has lost: when the store has no
-// Service, or had none when it was opened first and that has not been settled since. The frontends are
-// reserved in the store; with release (--allow-mass-removal) none is kept. nil: there are none.
+// FindOrphans returns the frontends in the kernel that the store has lost. It looks for them if the store has no Service, or had none when
+// it was first opened and orphans remain since. It reserves them in the store; with release (--allow-mass-removal) it keeps none. It
+// returns nil if there are none.
 func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error), box nft.Box, release bool, log *slog.Logger) (*Orphans, error) {
 	if !objects.Blank() && !objects.HasReserved() {
 		return nil, nil
@@ -73,7 +72,7 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 	return o, nil
 }
 
-// adopt makes all frontends of the kernel orphans, before the plan takes out the declared ones.
+// adopt makes all frontends of the kernel's ruleset orphans. The first plan then claims those of declared Services.
 func (o *Orphans) adopt(have nft.Ruleset) {
 	o.ports, o.changed = map[string]nft.ServicePort{}, map[string]bool{}
 	o.byKey, o.byAddr, o.byName = map[frontend]string{}, map[netip.Addr]map[string]bool{}, map[string][]string{}
@@ -101,7 +100,7 @@ func frontendOf(p *nft.ServicePort, fe *nft.Frontend) frontend {
 	return frontend{p.Family, p.Protocol, fe.Addr, fe.Port, fe.Last}
 }
 
-// frontends counts them.
+// frontends returns the number of orphaned frontends.
 func (o *Orphans) frontends() int {
 	n := 0
 	if o != nil {
@@ -112,7 +111,7 @@ func (o *Orphans) frontends() int {
 	return n
 }
 
-// reserved returns the frontends in the form of the store.
+// reserved returns the orphaned frontends in the form in which the store reserves them.
 func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 	for _, key := range slices.Sorted(maps.Keys(o.ports)) {
 		p := o.ports[key]
@@ -152,7 +151,7 @@ func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 	}
 }
 
-// drop takes frontends from an orphan.
+// drop removes the frontends for which goes returns true from an orphan.
 func (o *Orphans) drop(key string, goes func(frontend) bool) {
 	p := o.ports[key]
 	var kept []nft.Frontend
@@ -180,8 +179,7 @@ func (o *Orphans) drop(key string, goes func(frontend) bool) {
 	}
 }
 
-// take gives the orphans that have changed since the last call, as Services without a name; those
-// without ports are gone.
+// take returns the orphans that have changed since the last call, as Services whose keys begin with "?"; those without ports are gone.
 func (o *Orphans) take() (changed []Service) {
 	for _, key := range slices.Sorted(maps.Keys(o.changed)) {
 		svc := Service{Key: key}
@@ -194,7 +192,7 @@ func (o *Orphans) take() (changed []Service) {
 	return changed
 }
 
-// problem returns the problem of the status while there are orphans; false: there are none.
+// problem returns the problem for the status while there are orphans; false when there are none.
 func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 	n := o.frontends()
 	if n == 0 {
@@ -223,8 +221,7 @@ const (
 	reasonDiskFailed = "DiskFailed"
 )
 
-// release ends the holds of Services and frontends that no object declares, or not any more. It
-// returns their numbers.
+// release ends the holds of removed Services and of orphans. It returns their numbers.
 func (l *Loop) release() (r wire.Released) {
 	if services, files, engaged := l.opts.Removals.release(); engaged {
 		r.Services, r.Files = services, files
@@ -241,8 +238,7 @@ func (l *Loop) release() (r wire.Released) {
 	return r
 }
 
-// settleOrphans ends the search for objects that declare what the kernel serves, once all of it is
-// declared or released.
+// settleOrphans removes the reservations from the store once every orphan was declared or released.
 func (l *Loop) settleOrphans() error {
 	if o := l.planner.orphans; o == nil || !l.adopted || o.frontends() > 0 || len(o.changed) > 0 {
 		return nil
@@ -255,8 +251,8 @@ func (l *Loop) settleOrphans() error {
 	return nil
 }
 
-// noteUnstored keeps why nothing can be stored for the status. It replaces the error by one that counts the
-// files that are not stored for that.
+// noteUnstored records an error of the disk for the status. It returns such an error with the number of files that could not be stored, and
+// any other as it was.
 func (l *Loop) noteUnstored(err error) error {
 	l.observed.disk = nil
 	if _, failed := errors.AsType[*engine.DiskError](err); !failed && !errors.Is(err, engine.ErrNoSpace) {
@@ -266,7 +262,7 @@ func (l *Loop) noteUnstored(err error) error {
 	return unstoredError{len(l.observed.unstored), err}
 }
 
-// diskProblem is the problem of the status while nothing can be stored; false: it can be.
+// diskProblem returns the problem for the status while nothing can be stored; false otherwise.
 func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
 	if l.observed.disk == nil {
 		return p, false
@@ -278,7 +274,7 @@ func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
 		"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))}, true
 }
 
-// unstoredError counts the files that are not stored because of the disk; 0: something else is not.
+// unstoredError is an error of the disk with the number of files that could not be stored; 0: something else could not.
 type unstoredError struct {
 	files int
 	error
@@ -301,17 +297,17 @@ func (e unstoredError) Error() string {
 
 func (e unstoredError) Unwrap() error { return e.error }
 
-// reasonNotConfirmed is the reason of the problem that files are held as they were before a trial.
+// reasonNotConfirmed is the reason of the problem that a trial was rolled back and files are held at their content before it.
 const reasonNotConfirmed = "NotConfirmed"
 
-// TrialAsk is an operation of a trial that the loop does between two steps, with the files of the newest
-// snapshot. Its error goes to Done after the step that follows.
+// TrialAsk is an operation on a trial that the loop performs between two steps, with the files of the newest snapshot. The loop sends its
+// error to Done after the step that follows.
 type TrialAsk struct {
 	Do   func(files manifest.Files) error
 	Done chan error
 }
 
-// clocks reads the clocks that deadlines are counted by.
+// clocks reads the clocks on which deadlines are based.
 func (l *Loop) clocks() deadline.Reading {
 	if l.opts.Clocks != nil {
 		return l.opts.Clocks()
@@ -319,7 +315,7 @@ func (l *Loop) clocks() deadline.Reading {
 	return deadline.Now()
 }
 
-// askTrial carries out a request about a trial.
+// askTrial performs an operation on a trial.
 func (l *Loop) askTrial(ask TrialAsk) error {
 	if l.opts.Watching && l.observed.snapshot == nil {
 		return errors.New(l.waitsFor())
@@ -331,7 +327,7 @@ func (l *Loop) askTrial(ask TrialAsk) error {
 	return err
 }
 
-// found are the files of the newest snapshot.
+// found returns the files of the newest snapshot.
 func (l *Loop) found() manifest.Files {
 	if l.observed.snapshot == nil {
 		return manifest.Files{}
@@ -339,8 +335,8 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds returns the time left until a trial ends; not pending when there is none, before the
-// manifests were read, when it cannot be rolled back, or when it is one of a fleet: the loop waits for no other machine.
+// untilTrialEnds returns the time left until a trial ends. It returns false if no trial can end here now: there is none, it is over, the
+// manifests were not read yet, or it is a trial of a fleet, whose members do not roll back by themselves.
 func (l *Loop) untilTrialEnds() (left time.Duration, is bool) {
 	trial, is := l.opts.Store.PendingHead(pending.Timed)
 	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
@@ -349,7 +345,7 @@ func (l *Loop) untilTrialEnds() (left time.Duration, is bool) {
 	return trial.Ends.Left(l.clocks()), true
 }
 
-// endTrial rolls back a trial that was not confirmed in time.
+// endTrial rolls back a trial whose time is over without a confirmation.
 func (l *Loop) endTrial() error {
 	left, is := l.untilTrialEnds()
 	if !is {
@@ -369,7 +365,7 @@ func (l *Loop) endTrial() error {
 	return nil
 }
 
-// TrialStatus is a trial as clients see it.
+// TrialStatus returns the state of a trial in the form of the API.
 func TrialStatus(state *pending.State, now deadline.Reading) *wire.Trial {
 	left := state.Ends.Left(now)
 	t := &wire.Trial{
@@ -385,7 +381,7 @@ func TrialStatus(state *pending.State, now deadline.Reading) *wire.Trial {
 	return t
 }
 
-// trialProblem returns the problem of the status while files are held.
+// trialProblem returns the problem for the status while files are held after a trial.
 func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 	if head, is := l.opts.Store.PendingHead(pending.Timed); !is || head.Pending() {
 		return p, false

@@ -15,9 +15,8 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// Part follows the loop. The loop calls its methods, but for Run, one at a time and from one
-// goroutine; none of them may wait for anything. Embed NopPart for the methods that a Part
-// has no use for.
+// Part reacts to plans and steps of the loop. The loop calls its methods, except Run, one at a time and from one goroutine; none of them
+// may block. Embed NopPart for the methods that a Part does not need.
 type Part interface {
 	// Name names the Part in the log.
 	Name() string
@@ -42,7 +41,7 @@ type Part interface {
 	Problems() []resolve.Problem
 }
 
-// Host is this host as the loop plans for it.
+// Host has the facts of this host in the forms that a plan uses.
 type Host struct {
 	Facts *node.Facts
 	Box   nft.Box
@@ -52,7 +51,7 @@ type Host struct {
 	Loopback []netip.Addr
 }
 
-// Service is a planned Service.
+// Service is a planned Service: what a Part gets.
 type Service struct {
 	// Key is "namespace/name".
 	Key string
@@ -72,14 +71,14 @@ type Step struct {
 	Applied bool
 }
 
-// NopPart is a Part that does nothing.
+// NopPart implements Part without doing anything.
 type NopPart struct {
 	changed func(needs ...resolve.Need)
 }
 
 func (n *NopPart) Attach(changed func(needs ...resolve.Need)) { n.changed = changed }
 
-// Changed wakes the loop (Part.Attach). Before Attach it does nothing: the first plan depends on the states of that time.
+// Changed calls the function that Attach was given: the loop plans the Services with these needs again. Before Attach it does nothing.
 func (n *NopPart) Changed(needs ...resolve.Need) {
 	if n.changed != nil {
 		n.changed(needs...)
@@ -93,7 +92,7 @@ func (*NopPart) Applying(bool)                 {}
 func (*NopPart) Stepped(Step)                  {}
 func (*NopPart) Problems() []resolve.Problem   { return nil }
 
-// needs finds the Services that depend on a need. They are planned again when its state changes.
+// needs records which Services depend on which needs. They are planned again when the state of a need changes.
 type needs struct {
 	of map[string][]resolve.Need // by Service
 	by map[resolve.NeedKind]map[resolve.Need]map[string]struct{}
@@ -108,7 +107,7 @@ func newNeeds() needs {
 	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}, pods: newPodUsers()}
 }
 
-// set replaces what a Service needs.
+// set replaces the needs of a Service.
 func (n *needs) set(service string, out *resolve.Output) {
 	n.pods.set(service, out)
 	before, now := n.of[service], out.Needs
@@ -138,7 +137,7 @@ func (n *needs) set(service string, out *resolve.Output) {
 	}
 }
 
-// users returns the Services that depend on some needs, perhaps several times.
+// users returns the Services that depend on one of some needs, some of them repeatedly.
 func (n *needs) users(changed []resolve.Need) (services []string) {
 	for _, need := range changed {
 		if need.Kind == resolve.NeedPlan {
@@ -149,14 +148,14 @@ func (n *needs) users(changed []resolve.Need) (services []string) {
 	return services
 }
 
-// takeEnded returns the needs that no Service has any more, each once.
+// takeEnded returns the needs that no Service has any more since the last call, each once.
 func (n *needs) takeEnded() []resolve.Need {
 	ended := slices.Collect(maps.Keys(n.ended))
 	clear(n.ended)
 	return ended
 }
 
-// secrets returns the needs of Secrets, by "namespace/name".
+// secrets returns the needs that the Secrets of these names, "namespace/name", are able to meet.
 func secrets(names []string) (needs []resolve.Need) {
 	for _, name := range names {
 		needs = append(needs, resolve.Need{Kind: resolve.NeedKeyPair, Name: name}, resolve.Need{Kind: resolve.NeedAuthority, Name: name})
@@ -164,8 +163,7 @@ func secrets(names []string) (needs []resolve.Need) {
 	return needs
 }
 
-// podUsers finds the Services that follow the readiness probe of a Pod. They are planned again when
-// the Pod changes.
+// podUsers records which Services depend on the readiness probe of a Pod. They are planned again when the Pod changes.
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool
@@ -183,7 +181,7 @@ func newPodUsers() podUsers {
 	return podUsers{probed: map[string]bool{}, of: map[string][]string{}}
 }
 
-// set records what a Service came to.
+// set records which Pods the plan of a Service depends on.
 func (u *podUsers) set(service string, out *resolve.Output) {
 	if out.Probed {
 		u.probed[service] = true
@@ -211,7 +209,7 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 	}
 }
 
-// note adds the Pods of a Service to by.
+// note adds the Pods of a Service to the index by.
 func (u *podUsers) note(service string) {
 	namespace, _, _ := strings.Cut(service, "/")
 	for _, name := range u.of[service] {
@@ -220,7 +218,7 @@ func (u *podUsers) note(service string) {
 	}
 }
 
-// affected returns the Services that a change of these Pods makes a difference to.
+// affected returns the Services that depend on one of these Pods.
 func (u *podUsers) affected(objs Objects, pods []string) []string {
 	if len(pods) > 0 && u.by == nil {
 		u.by = map[namedPod][]string{}
@@ -253,15 +251,15 @@ func (u *podUsers) affected(objs Objects, pods []string) []string {
 
 // Errors of Foresee.
 var (
-	// ErrBehind means that the store has changed since Foresee.Revision. Make another copy of it.
+	// ErrBehind means that the store has changed since Foresee.Revision. The caller should copy it again.
 	ErrBehind = errors.New("the objects have changed meanwhile")
-	// ErrUnsettled means that the kernel does not hold what was planned last.
+	// ErrUnsettled means that the kernel does not hold the last plan.
 	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` has the reason")
-	// ErrHeldBack means that the objects that are planned are not those of the store.
+	// ErrHeldBack means that the loop plans other objects than those of the store.
 	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box gets the outcome of the trial")
 )
 
-// Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.
+// Foresee asks what the loop would plan for objects that are not stored. It changes nothing.
 type Foresee struct {
 	// Objects has the objects after the change: a changed copy of the store. Changes has the
 	// changes.
@@ -287,19 +285,19 @@ type Foreseen struct {
 	Problems []wire.Problem
 }
 
-// ForeseeAsk is a Foresee for the loop, which answers between two steps.
+// ForeseeAsk is a Foresee that the loop answers between two steps.
 type ForeseeAsk struct {
 	Foresee
 	Done chan<- ForeseeAnswer
 }
 
-// ForeseeAnswer is a Foreseen, or an error.
+// ForeseeAnswer is the answer to a ForeseeAsk.
 type ForeseeAnswer struct {
 	Foreseen
 	Err error
 }
 
-// answer sends the answer; a nil ask is none.
+// answer computes the answer and sends it to Done. Without Done it does nothing.
 func (ask *ForeseeAsk) answer(l *Loop) {
 	if ask.Done != nil {
 		f, err := l.foresee(&ask.Foresee)
@@ -307,7 +305,8 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 	}
 }
 
-// foresee answers after a step. Its work is that of the Services that change, and a copy of the claims to frontends.
+// foresee plans the Services that differ in the objects of ask, in a fork of the planner. Its cost is that of these Services, and of a copy
+// of all claims to frontends.
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
@@ -355,8 +354,8 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	return f, nil
 }
 
-// fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which
-// it only reads, and the Parts that answer.
+// fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which it only reads, and the
+// Answerers.
 func (p *planner) fork() *planner {
 	f := newPlanner()
 	f.claims, f.compiler, f.tuners, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.tuners, p.progress, p.inUse

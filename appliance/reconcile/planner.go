@@ -16,8 +16,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// Objects lists the objects that the planner reads from the store. They are never changed
-// afterwards.
+// Objects are the objects that the planner reads from the store. They are never changed afterwards.
 type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
 	// Since is the age of a Service.
@@ -30,7 +29,7 @@ type Objects interface {
 	Selecting(namespace string, labels map[string]string) []string
 }
 
-// aheadObjects are objects of which some Services have EndpointSlices that are not stored yet (Endpoints.Ahead).
+// aheadObjects are Objects in which the EndpointSlices of some Services are newer than those that are stored (Endpoints.Ahead).
 type aheadObjects struct {
 	Objects
 	slices map[string][]*object.EndpointSlice
@@ -45,13 +44,13 @@ func (o aheadObjects) Service(key string) (*object.Service, []*object.EndpointSl
 	return svc, slices, endpoints
 }
 
-// objects are those that the loop plans with.
+// objects returns the objects that the loop plans.
 func (l *Loop) objects() aheadObjects {
 	return aheadObjects{l.shown.InForce(), l.opts.Endpoints.Ahead()}
 }
 
-// planner turns objects and the facts of the host into the ruleset they ask for. Its work for a change is proportional to
-// the Services that the change touches.
+// planner computes the ruleset from objects and the facts of the host. The cost of a change is proportional to the number of Services that
+// it affects.
 type planner struct {
 	host     Host
 	claims   resolve.Claims
@@ -74,19 +73,19 @@ type planner struct {
 	quarantine quarantine
 }
 
-// answering are the Parts that plans depend on.
+// answering has the Parts that plans depend on.
 type answering struct {
 	answerers []Answerer
 	tuners    []Tuner
 }
 
-// found is a ruleset, and its Service ports by frontend, which are read when they are asked for.
+// found is a ruleset of the kernel, and the function that returns its Service ports by frontend, which are read at the first call.
 type found struct {
 	nft.Ruleset
 	served func() map[resolve.Frontend]*nft.ServicePort
 }
 
-// unsent are the Services whose plan changed since Parts were notified, with the host if that did.
+// unsent has the Services whose plan changed since the Parts were notified, and whether the host changed.
 type unsent struct {
 	services map[string]*Service
 	host     bool
@@ -100,7 +99,7 @@ type tally struct {
 	total    size
 }
 
-// size has the numbers of ports, frontends and endpoints that are served.
+// size has the numbers of ports, frontends and endpoints of a Service.
 type size struct{ ports, frontends, endpoints int }
 
 func (s size) plus(o size, sign int) size {
@@ -119,7 +118,7 @@ func newPlanner() *planner {
 	}
 }
 
-// adopt plans all Services on top of a ruleset that is in the kernel.
+// adopt plans all Services, and returns the transition from the ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string) nft.Transition {
 	p.setHost(host)
 	p.found = &found{have, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })}
@@ -130,20 +129,19 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// setHost sets the host for the next plans. It returns the Services whose claims are decided differently on it.
+// setHost sets the host for the next plans. It returns the Services that gain or lose claims to node ports by that.
 func (p *planner) setHost(host Host) (affected []string) {
 	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
-// sameHost reports whether a host is the one that is planned for: routes come and go that no
-// Service depends on.
+// sameHost reports whether plans for a host would equal those for the present one. Changes of most routes do not matter.
 func (p *planner) sameHost(host Host) bool {
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(p.host.Resolve, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
-// ServedBefore returns the Service ports of a ruleset by frontend. A range of ports is left out: it has the endpoints of an
-// exact port, and may begin with the number of another one.
+// ServedBefore returns the Service ports of a ruleset by frontend. Ranges of ports are left out, as the first port of one may also be a
+// frontend of its own.
 func ServedBefore(have nft.Ruleset) map[resolve.Frontend]*nft.ServicePort {
 	served := map[resolve.Frontend]*nft.ServicePort{}
 	ports := nft.Recover(have, &nft.Box{})
@@ -158,19 +156,20 @@ func ServedBefore(have nft.Ruleset) map[resolve.Frontend]*nft.ServicePort {
 	return served
 }
 
-// update plans the Services that changed.
+// update plans the Services that changed, and returns the transition.
 func (p *planner) update(objs Objects, changed []string) nft.Transition {
 	p.retry(changed)
 	return p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// relocate plans for a host that changed: the Services that depend on the change, and others that changed themselves.
+// relocate plans for another host: the Services that depend on its difference to the present one, and changed, those that changed
+// themselves. It returns the transition.
 func (p *planner) relocate(host Host, objs Objects, changed []string) nft.Transition {
 	p.retry(changed)
 	return p.compiler.Update(&host.Box, p.resolve(objs, append(p.setHost(host), changed...)))
 }
 
-// retry plans Services that the kernel refused as their objects ask.
+// retry makes the next plan try Services again that the kernel refused.
 func (p *planner) retry(services []string) {
 	for _, key := range services {
 		delete(p.quarantine.left, key)
@@ -186,8 +185,8 @@ type planned struct {
 	strays []*object.EndpointSlice
 }
 
-// resolve gives the ports of the Services that changed and of those that gain or lose a frontend
-// by that; a Service that is gone has none.
+// resolve plans the Services that changed and those that gain or lose a frontend by that. It returns their ports by key; a Service that is
+// gone has none.
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
 	changed = slices.Compact(slices.Sorted(slices.Values(changed)))
 	p.occupied.begin()
@@ -260,7 +259,7 @@ func (p *planner) takeUnsent() (host *Host, services []Service) {
 	return host, services
 }
 
-// minShare is the number of Services from which another CPU is used.
+// minShare is the least number of Services for each further CPU.
 const minShare = 256
 
 func (p *planner) resolveOne(objs Objects, key string) planned {
@@ -307,11 +306,10 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	return out
 }
 
-// maxRounds bounds how often a Service is resolved in one plan. What it needs does not depend on the states of its needs, so
-// the second time is the last one.
+// maxRounds bounds how often a Service is resolved in one plan. Two should do: its needs do not depend on the states of its needs.
 const maxRounds = 3
 
-// meet asks for what a Service needs. It reports whether the Service is to be resolved again with the answers.
+// meet obtains the states of the needs of a Service. It reports whether the Service must be resolved again with them.
 func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (again bool) {
 	for _, a := range p.answerers {
 		a.Meet(key, d, o)
@@ -327,13 +325,13 @@ func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (agai
 	return o.Differs()
 }
 
-// tuned reports whether the weights of a port's endpoints are set by what happens.
+// tuned reports whether the weights of a port's endpoints are set at run time, by open connections or a slow start.
 func tuned(p *nft.ServicePort, slowStart time.Duration) bool {
 	return (slowStart > 0 || p.Balance == nft.LeastConnection && !p.Relayed()) && p.Balance != nft.DestinationHash &&
 		len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) > 0 && !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() })
 }
 
-// record keeps the problems and the sizes of a Service.
+// record sets the problems and the size of a Service.
 func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
 	if _, planned := t.before[key]; !planned {
 		t.before[key] = t.problems[key]
@@ -354,7 +352,7 @@ func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.P
 	t.sizes[key] = now
 }
 
-// replanned are the problems of the Services that were planned since the last report.
+// replanned returns the problems of the Services that were planned since the last report, by Service.
 func (t *tally) replanned() map[string][]resolve.Problem {
 	all := make(map[string][]resolve.Problem, len(t.before))
 	for key := range t.before {
@@ -363,12 +361,12 @@ func (t *tally) replanned() map[string][]resolve.Problem {
 	return all
 }
 
-// known are the Services that something is planned or reported for.
+// known returns the keys of the Services that have ports or problems.
 func (t *tally) known() []string {
 	return slices.AppendSeq(slices.Collect(maps.Keys(t.sizes)), maps.Keys(t.problems))
 }
 
-// allProblems lists the problems of all Services by Service.
+// allProblems returns the problems of all Services, sorted by Service.
 func (p *planner) allProblems() []resolve.Problem {
 	var all []resolve.Problem
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
@@ -379,8 +377,8 @@ func (p *planner) allProblems() []resolve.Problem {
 	return all
 }
 
-// Plan compiles the ruleset of all Services for a host, from nothing, and their problems. inUse is set when clients are
-// served by it: that a Service has no endpoint is a problem then.
+// Plan computes the ruleset of all Services for a host, and their problems, from nothing. inUse is set when the ruleset serves clients:
+// then a Service without endpoints has a problem.
 func Plan(host Host, objs Objects, services []string, inUse bool, answerers ...Answerer) (nft.Ruleset, []resolve.Problem) {
 	p := newPlanner()
 	p.inUse, p.answerers = inUse, answerers
@@ -388,8 +386,8 @@ func Plan(host Host, objs Objects, services []string, inUse bool, answerers ...A
 	return p.compiler.Ruleset(), p.allProblems()
 }
 
-// plan brings the planner to the store's newest revision. restored reports that rules of ours were
-// missing in the kernel for a while.
+// plan plans the changes of the store up to its newest revision, and those of the other inputs. It returns the transition and that
+// revision. restored reports that our rules were missing in the kernel for a while.
 func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err error) {
 	if !l.adopted {
 		return l.adopt()
@@ -428,7 +426,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	return tr, tampered, changes.Revision, nil
 }
 
-// adopt plans all Services on top of what the kernel holds.
+// adopt makes the first plan: of all Services, as a transition from the ruleset in the kernel. Its results are those of plan.
 func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
 	changes := l.opts.Store.Changes(0)
 	l.selectView()
@@ -448,7 +446,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
-// endNeeds closes what no Service needs any more, once the kernel has the plan.
+// endNeeds closes what was opened for needs that no Service has any more. It is called once the kernel has the plan.
 func (l *Loop) endNeeds() {
 	for _, n := range l.planner.needs.takeEnded() {
 		for _, a := range l.planner.answerers {

@@ -22,10 +22,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// occupied has the sockets of the box's programs at addresses of Services. The older one keeps the port: a
-// Service does not get a port at which a program listens, and a program that comes later gets no clients
-// from outside; both are problems. A request for a port is answered from a look at that moment; everything
-// else is done by portWatch, beside the loop.
+// occupied finds sockets of the box's programs at addresses and ports of Services. The one that came first keeps the port: a Service does
+// not get a port on which a program listens, and a program that starts later gets no clients from outside. Both are problems. For a new
+// port of a Service the sockets are read at once; everything else is done by portWatch, beside the loop.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
@@ -46,19 +45,19 @@ type occupied struct {
 	present []listener       // what portWatch has found
 }
 
-// maxNames bounds the programs that are remembered: finding one takes a look at all processes.
+// maxNames bounds the cached names of programs: to find one, all processes have to be read.
 const maxNames = 256
 
 // PortRange is a range of ports, both ends included.
 type PortRange struct{ First, Last uint16 }
 
-// hostPort is a port of the host.
+// hostPort is a protocol and port of the host.
 type hostPort struct {
 	protocol string // as in sockets.Socket
 	port     uint16
 }
 
-// newOccupied uses look to find the sockets; nil: those of this host.
+// newOccupied returns an occupied that finds sockets with look; nil: those of this host.
 func newOccupied(nodePorts PortRange, look func(*sockets.Ports) ([]sockets.Socket, error), log *slog.Logger) *occupied {
 	if look == nil {
 		look = sockets.NewView().Listening
@@ -68,21 +67,21 @@ func newOccupied(nodePorts PortRange, look func(*sockets.Ports) ([]sockets.Socke
 	return o
 }
 
-// reset forgets all Services.
+// reset removes all Services and cached results.
 func (o *occupied) reset() {
 	o.served = map[hostPort]int{}
 	o.ports, o.present, o.dirty = sockets.Ports{}, nil, true
 	o.names = map[sockets.Socket]string{}
 }
 
-// begin is called before Services are planned.
+// begin drops the sockets read for the last plan. It is called before Services are planned.
 func (o *occupied) begin() {
 	if o != nil && !o.looked.Empty() {
 		o.looked, o.list = sockets.Ports{}, nil
 	}
 }
 
-// record counts what a Service had of the host's ports, and has now.
+// record updates the counts of the host's ports that Services use, from the previous and the new ports of one Service.
 func (o *occupied) record(had, has []nft.ServicePort) {
 	if o == nil {
 		return
@@ -114,7 +113,8 @@ func (o *occupied) count(p hostPort, by int) {
 	o.dirty = o.dirty || now == 0 || before == 0
 }
 
-// notify gives portWatch the ports to watch, if they changed: those of served, and those that Services need and programs have.
+// notify passes the ports to watch to portWatch, if they changed: those that Services use, and those that they need while programs have
+// them.
 func (o *occupied) notify(n *needs) {
 	if o == nil || !o.dirty && !n.portsChanged {
 		return
@@ -130,7 +130,7 @@ func (o *occupied) notify(n *needs) {
 	o.watch.want(o.ports, waited)
 }
 
-// at finds a socket that the box's own traffic to an address and port would come to.
+// at returns the socket that receives the box's own packets to one of addrs and the port, false if there is none.
 func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets.Socket, bool) {
 	if !o.looked.Has(protocol, port) {
 		var ports sockets.Ports
@@ -154,8 +154,8 @@ func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets
 	return sockets.Socket{}, false
 }
 
-// taken returns the program that listens where a frontend would take its clients away, as "nginx (pid 812) listens on tcp
-// 0.0.0.0:30080"; "": none does, or the frontend was served before the program started. It is the answer to
+// taken returns the program that listens on a frontend's address and port and would lose its clients, as "nginx (pid 812) listens on tcp
+// 0.0.0.0:30080". It is "" if there is none, or the kernel served the frontend before the program started. It is the state of
 // resolve.NeedHostPort.
 func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	o := p.occupied
@@ -184,7 +184,7 @@ func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) str
 	return listener{s, who}.String()
 }
 
-// addresses returns the addresses that a frontend answers on.
+// addresses returns the addresses of a frontend: addr or, for a node port, those of node ports.
 func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	if addr.IsValid() {
 		return []netip.Addr{addr}
@@ -192,16 +192,17 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
 }
 
-// takeListeners takes the programs that listen at ports that Services have or wait for. Those that wait are planned again.
+// takeListeners sets the programs that listen on ports that Services have or wait for. Services that wait are planned again.
 func (l *Loop) takeListeners(list []listener) {
 	l.planner.occupied.present = list
 	l.Changed(slices.Collect(maps.Keys(l.planner.needs.by[resolve.NeedHostPort]))...)
 }
 
-// protocolsOf are the protocols of listening sockets, by the names that package sockets gives them.
+// protocolsOf maps the protocols of package sockets to those of package nft.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
-// late are the problems of Services at whose node ports, or ports of the host's addresses, programs listen that came later.
+// late returns a problem for each program that listens on a port that a Service had before it: a node port, or a port of one of the host's
+// addresses.
 func (p *planner) late() []resolve.Problem {
 	if p.occupied == nil {
 		return nil
@@ -228,11 +229,10 @@ func (p *planner) late() []resolve.Problem {
 }
 
 const (
-	// portWatchEvery is the interval of looks for programs that have begun to listen at a node
-	// port. The kernel has no notification of a bound socket.
+	// portWatchEvery is the interval at which sockets are read to find programs that have begun to listen. The kernel does not notify of a
+	// bound socket.
 	portWatchEvery = 10 * time.Second
-	// portWatchPause is the least time between two looks: a program may close thousands of
-	// connections a second.
+	// portWatchPause is the least time between two readings: a program may close thousands of connections a second.
 	portWatchPause = 200 * time.Millisecond
 )
 
@@ -242,19 +242,19 @@ type listener struct {
 	owner string // "" when it cannot be seen
 }
 
-// String is "nginx (pid 812) listens on tcp 0.0.0.0:80".
+// String returns a text such as "nginx (pid 812) listens on tcp 0.0.0.0:80".
 func (l listener) String() string {
 	return fmt.Sprintf("%s listens on %s", cmp.Or(l.owner, "another program"), l.Socket)
 }
 
-// covers reports whether packets to the port of one of the addresses come to the socket.
+// covers reports whether the socket receives packets to the port at one of addrs.
 func (l listener) covers(protocol string, addrs []netip.Addr, port uint16) bool {
 	return l.Protocol == protocol && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.Covers(netip.AddrPortFrom(a, port)) })
 }
 
-// portWatch looks up the programs that listen at the ports that Services have or wait for, in a task of its own:
-// how long that takes depends on the host. It does so when the kernel reports that a socket is closed at a port that a
-// Service waits for, and now and then for programs that come. Without such ports it does nothing.
+// portWatch finds the programs that listen on ports that Services have or wait for. It runs in a task of its own, since the time to read
+// sockets depends on the host. It reads them when the kernel reports that a socket was closed at a port that a Service waits for, and every
+// portWatchEvery to find new programs. Without such ports it does nothing.
 type portWatch struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
@@ -286,8 +286,8 @@ func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner fun
 	}
 }
 
-// want sets the ports to watch. A program that listens at one of ports already is found by the
-// next look; those that Services wait for are looked up now.
+// want sets the ports to watch. Programs on ports are found by the next periodic reading; the ports in waited, which Services wait for, are
+// read at once.
 func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
@@ -312,7 +312,7 @@ func (w *portWatch) wanted() (sockets.Ports, []hostPort) {
 	return ports, w.waited
 }
 
-// run watches until ctx is done.
+// run reads sockets, and sends changes to found, until ctx is done.
 func (w *portWatch) run(ctx context.Context) error {
 	poll := time.NewTicker(portWatchEvery)
 	poll.Stop()
@@ -357,8 +357,8 @@ func (w *portWatch) run(ctx context.Context) error {
 	}
 }
 
-// watchClosed is closed for the ports that Services wait for. Without it, looking now and then has
-// to do.
+// watchClosed returns a channel that signals closed sockets at the ports that Services wait for. If the kernel cannot report them, the
+// channel is nil, and only the periodic readings remain.
 func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop func() error) {
 	var ports sockets.Ports
 	for _, p := range waited {
@@ -372,8 +372,7 @@ func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop f
 	return told, stop
 }
 
-// seen lists the programs that listen at the ports. It is news when they changed, or when a port
-// that a Service waits for is free.
+// seen returns the programs that listen on the ports. news is set when they changed, or when a port that a Service waits for is free.
 func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listener, news bool) {
 	var found []sockets.Socket
 	if !ports.Empty() {
@@ -407,10 +406,9 @@ func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listen
 	return list, news
 }
 
-// affectedBy returns the Services whose plan depends on what differs between the host that is planned for and another one; all are those that
-// there are. Mostly these are few: the kernel has found an address to be unique (DAD), or somebody adds a VIP to an
-// interface, which is of no interest to a Service that has nothing at this address. What the elements of the box are is
-// the compiler's matter.
+// affectedBy returns those Services of all whose plan depends on the difference between the present host and another one. Mostly these are
+// few: the kernel has found an address to be unique (DAD), or a VIP was added to an interface, which concerns only Services at this
+// address. The compiler handles the elements of the box.
 func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 	was, is := p.host.Resolve, host.Resolve
 	moved := map[netip.Addr]bool{}
@@ -443,8 +441,7 @@ func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 	return services
 }
 
-// usersOf returns the Services among some that ask for one of the addresses, or have an endpoint there. What the kernel has of a
-// Service follows from its objects, so that these are looked at.
+// usersOf returns those of services that ask for one of the addresses, or have an endpoint there, by their objects.
 func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users []string) {
 	is := func(text string) bool {
 		addr, err := netip.ParseAddr(text)
@@ -461,7 +458,7 @@ func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users 
 	return users
 }
 
-// addressesAsked returns the texts of all addresses that a Service asks for or was given.
+// addressesAsked returns all addresses in the spec and the status of a Service, as text.
 func addressesAsked(svc *object.Service) []string {
 	texts := slices.Concat([]string{svc.Spec.ClusterIP, svc.Spec.LoadBalancerIP}, svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -470,7 +467,7 @@ func addressesAsked(svc *object.Service) []string {
 	return texts
 }
 
-// Addresses separates the host's own addresses from VIPs that were assigned to it.
+// Addresses distinguishes the host's own addresses from VIPs that were assigned to its interfaces.
 type Addresses interface {
 	// Place takes new facts. wasService reports whether an address was a Service's before it came.
 	Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error
@@ -478,8 +475,7 @@ type Addresses interface {
 	Known() bool
 }
 
-// placeHost separates the host's own addresses from VIPs, when there are new facts: an address of a Service that is in force or stored
-// is a VIP.
+// placeHost passes new facts of the host to Addresses: an address of a Service that is in force or stored is a VIP.
 func (l *Loop) placeHost() error {
 	switch {
 	case !l.observed.moved || l.observed.facts == nil:
@@ -504,7 +500,7 @@ func (l *Loop) placeHost() error {
 	})
 }
 
-// vipsBefore are the addresses of this host that Services have in the kernel.
+// vipsBefore returns the addresses of this host that are VIPs of Services in the kernel.
 func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for _, a := range facts.Addresses {
@@ -515,7 +511,8 @@ func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	return vips
 }
 
-// addAsked adds the addresses that stored Services ask for, and those that they ask for before a rollout comes here.
+// addAsked adds the addresses of stored Services to vips, and those of Services in force, which differ while a rollout has not reached this
+// box.
 func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 	all := slices.Collect(values(objects.Services()))
 	for _, svc := range slices.AppendSeq(all, values(objects.InForce().Services())) {
@@ -531,7 +528,7 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 	}
 }
 
-// values are the values of a sequence of pairs.
+// values returns the values of a sequence of pairs.
 func values[K, V any](of iter.Seq2[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range of {

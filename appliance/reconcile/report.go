@@ -16,9 +16,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Reporter turns problems of all origins into one list, and logs each of them once
-// when it comes up and once when it is over. Its work for a step is that of the problems that differ; the list is made
-// when it is asked for.
+// Reporter merges the problems of all origins into one list, and logs each of them when it begins and when it ends. The cost of a step is
+// that of the problems that differ; the list is computed on request.
 type Reporter struct {
 	Log *slog.Logger
 	// Where gives the file and line that declare an object (store.Location).
@@ -39,26 +38,26 @@ type Reporter struct {
 	listed  *listed // the last one that was asked for
 }
 
-// listed is a list as it is shown.
+// listed is the list of problems at one version of the Reporter, which is cached.
 type listed struct {
 	version  uint64
 	problems []wire.Problem
 	groups   []wire.ProblemGroup
 }
 
-// Events takes the problems that are over and those that came up.
+// Events gets the problems that ended and those that began, and writes Events about them.
 type Events interface {
 	Report(over, new []manifest.Problem)
 }
 
-// reported is a problem.
+// reported is a problem with the number of origins that report it.
 type reported struct {
 	origins int              // that have it
 	problem *verdict.Problem // nil: it came up since the last flush
 	told    manifest.Problem // as it came up, in its place
 }
 
-// NewReporter has no problems.
+// NewReporter returns a Reporter without problems.
 func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int), events Events, past *history.Book) *Reporter {
 	return &Reporter{
 		Log: log, Where: where, Events: events, History: past, files: map[string][]manifest.Problem{}, services: map[string][]resolve.Problem{},
@@ -67,7 +66,7 @@ func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int
 	}
 }
 
-// fromFiles takes all problems of an origin.
+// fromFiles replaces the problems of an origin, which are about files or the host.
 func (r *Reporter) fromFiles(origin string, now []manifest.Problem) {
 	if before := r.files[origin]; !slices.Equal(before, now) {
 		r.replace(before, now)
@@ -75,7 +74,7 @@ func (r *Reporter) fromFiles(origin string, now []manifest.Problem) {
 	}
 }
 
-// fromServices takes all problems of an origin, which are about objects.
+// fromServices replaces the problems of an origin, which are about objects.
 func (r *Reporter) fromServices(origin string, now []resolve.Problem) {
 	if before := r.services[origin]; !slices.Equal(before, now) {
 		r.replace(ofObjects(before), ofObjects(now))
@@ -83,7 +82,7 @@ func (r *Reporter) fromServices(origin string, now []resolve.Problem) {
 	}
 }
 
-// ofObjects are problems without the places of their objects, which may move.
+// ofObjects converts problems about objects. They get no file and line, since these may change.
 func ofObjects(problems []resolve.Problem) []manifest.Problem {
 	list := make([]manifest.Problem, len(problems))
 	for i, p := range problems {
@@ -92,7 +91,7 @@ func ofObjects(problems []resolve.Problem) []manifest.Problem {
 	return list
 }
 
-// replace takes the problems that an origin had before and those that it has now.
+// replace updates the numbers of origins of problems, for an origin that had the problems before and has now other ones.
 func (r *Reporter) replace(before, now []manifest.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,9 +110,8 @@ func (r *Reporter) replace(before, now []manifest.Problem) {
 	count(before, -1)
 }
 
-// flush returns the problems that are over and those that came up since the last call, logs them, and has Events made
-// of them. One that waits for what belongs to it comes up as settling first; until returns when it is a problem, or the
-// zero Time.
+// flush returns the problems that ended and those that began since the last call, logs them, and passes them to Events. A problem for which
+// until returns a time is first settling, and counts as a problem from that time.
 func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) (over, came []*verdict.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +161,7 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	return over, came
 }
 
-// begin returns since when there is what a problem is about: others may have been about it before.
+// begin returns the begin of each occurrence of a problem. Other problems may have been about the same occurrence before.
 func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	for _, o := range verdict.Occurrences(p) {
 		r.times[o]++
@@ -172,7 +170,7 @@ func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	return since
 }
 
-// end notes what no problem is about any more. Those that came with it were noted before.
+// end records in the history the occurrences of an ended problem that no other problem is about.
 func (r *Reporter) end(p *verdict.Problem, at time.Time) {
 	if p.Settling {
 		return
@@ -189,7 +187,7 @@ func keyOf(o verdict.Occurrence) history.Key {
 	return history.Key{Kind: history.KindProblem, Object: o.Object, What: o.What}
 }
 
-// settles returns when the first settling problem is shown; zero: none is settling.
+// settles returns the time at which the first settling problem counts as a problem; zero if none is settling.
 func (r *Reporter) settles() (first time.Time) {
 	for _, due := range r.settling {
 		if first.IsZero() || due.Before(first) {
@@ -199,15 +197,15 @@ func (r *Reporter) settles() (first time.Time) {
 	return first
 }
 
-// moved has places looked up again.
+// moved makes the next list look up files and lines again.
 func (r *Reporter) moved() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.version++
 }
 
-// list returns the problems that are shown, sorted, and by cause, with next steps that fit how the appliance runs. They are not to be changed. The loop does not wait
-// for it.
+// list returns the problems, sorted, and in groups by cause. The next steps fit how the appliance is packaged. The caller must not change
+// them. It does not block the loop.
 func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemGroup) {
 	r.mu.Lock()
 	have, version := r.listed, r.version
@@ -239,8 +237,8 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 	return have.problems, have.groups
 }
 
-// logChanges logs the problems that are over and those that came up, and has Events made of them. One with a cause outside, of which the
-// message alone differs, goes on: an endpoint may fail in other ways by turns.
+// logChanges logs the problems that ended and those that began, and passes them to Events. A problem with a cause outside whose message
+// alone changed is not logged again: an endpoint may fail in alternating ways.
 func (r *Reporter) logChanges(over, new []manifest.Problem) {
 	ends := map[manifest.Problem]bool{}
 	wordless := func(p manifest.Problem) manifest.Problem { p.Message = ""; return p }
@@ -318,12 +316,12 @@ func wireProblem(p manifest.Problem) wire.Problem {
 	return w
 }
 
-// InFile adds where the object of a problem was declared.
+// InFile returns a problem with the file and line that declare its object.
 func (r *Reporter) InFile(p resolve.Problem) manifest.Problem {
 	return r.located(ofObjects([]resolve.Problem{p})[0])
 }
 
-// located adds where the object of a problem is declared, unless that is known.
+// located returns a problem with the file and line that declare its object, unless it has them.
 func (r *Reporter) located(p manifest.Problem) manifest.Problem {
 	if p.File == "" && p.Object != (object.Ref{}) {
 		p.File, p.Line = r.Where(p.Object)

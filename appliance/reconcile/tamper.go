@@ -22,16 +22,16 @@ import (
 const reasonInterference = "ForeignInterference"
 
 const (
-	// More than fightHeals heals within fightWindow are a fight.
+	// More than fightHeals repairs within fightWindow are a fight with another program.
 	fightHeals  = 5
 	fightWindow = 10 * time.Second
-	// In a fight the time between two heals doubles from the first pause to the last.
+	// During a fight the time between two repairs doubles from pauseFirst to pauseLast.
 	pauseFirst = time.Second
 	pauseLast  = 30 * time.Second
-	// Once the other program has changed nothing for this long, one heal does not wait for the pause to end: the
-	// fight may be over, and clients wait.
+	// fightQuiet is the time without a foreign change after which one repair is made before the pause has ended: the fight may be over, and
+	// clients wait.
 	fightQuiet = time.Second
-	// A fight is over when no other program changed our tables for this long.
+	// fightPeace is the time without a foreign change after which a fight is over.
 	fightPeace = time.Minute
 )
 
@@ -48,7 +48,7 @@ type tamperGuard struct {
 	renewal fastRenewal   // of the fast path
 }
 
-// note counts a foreign change.
+// note records a foreign change of our tables.
 func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 	i.last = now
 	if i.since.IsZero() {
@@ -62,10 +62,10 @@ func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 	}
 }
 
-// mayHeal reports whether a heal is due.
+// mayHeal reports whether the tables may be repaired now.
 func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.due()) }
 
-// due returns the time of the next heal while another program changes the tables again and again (i.pause > 0).
+// due returns the time of the next repair during a fight (i.pause > 0).
 func (i *tamperGuard) due() time.Time {
 	if quiet := i.last.Add(fightQuiet); !i.hasty && quiet.Before(i.next) {
 		return quiet
@@ -73,8 +73,8 @@ func (i *tamperGuard) due() time.Time {
 	return i.next
 }
 
-// healed records that everything is as it should be, and how long it was not. A reading
-// that found nothing to mend is not counted as a heal.
+// healed records that our tables are as planned, and returns how long they were not. mended is set if something had to be repaired; only
+// that counts as a repair.
 func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	if !i.since.IsZero() {
 		took = now.Sub(i.since)
@@ -101,7 +101,7 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	return took
 }
 
-// calm ends a fight that is over.
+// calm resets the guard if a fight is over.
 func (i *tamperGuard) calm(now time.Time) {
 	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
 		*i = tamperGuard{renewal: i.renewal}
@@ -129,7 +129,7 @@ func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 			"stop that program, or keep it off the tables ip svcctl and ip6 svcctl", i.culprit, fightHeals, fightWindow, pauseLast)}, true
 }
 
-// onForeignChange takes a change of nf_tables and reports whether it concerns our tables.
+// onForeignChange handles a change of nf_tables, and reports whether the loop has to take a step for it.
 func (l *Loop) onForeignChange(c kernel.Change) bool {
 	renews := l.tamper.renewal.ask(l.planner.compiler)
 	switch {
@@ -149,7 +149,7 @@ func (l *Loop) onForeignChange(c kernel.Change) bool {
 	return true
 }
 
-// healed records that what a foreign program did is undone, if it is.
+// healed records, after a step, that a foreign change of our tables is undone, if it is.
 func (l *Loop) healed(done committed) {
 	now := l.opts.Clock()
 	defer l.tamper.calm(now)
@@ -172,21 +172,21 @@ func (l *Loop) healed(done committed) {
 	}
 }
 
-// adopting finds endpoints that are to be adopted for several frontends. An answer of such an endpoint does not say by
-// which of them the client came, so it is adopted for none (nft.Frontend.Adopt). The zero value is ready to use.
+// adopting finds endpoints that several frontends are to adopt. The source of an answer of such an endpoint does not show which frontend
+// the client used, so none adopts it (nft.Frontend.Adopt). The zero value is ready to use.
 type adopting struct {
 	of     map[string]map[adoptedBy]struct{} // by Service
 	by     map[netip.AddrPort]map[adoptedBy]struct{}
 	shared map[netip.AddrPort]bool // the endpoints with several frontends
 }
 
-// adoptedBy is an endpoint with a frontend of a Service that it is to be adopted for.
+// adoptedBy is an endpoint with a frontend of a Service that is to adopt it.
 type adoptedBy struct {
 	endpoint          netip.AddrPort
 	service, frontend string
 }
 
-// set takes the ports that a Service is about to get.
+// set replaces the ports of a Service, and unsets Adopt in those whose endpoints other frontends are to adopt too.
 func (a *adopting) set(service string, ports []nft.ServicePort) {
 	var now map[adoptedBy]struct{}
 	for i := range ports {
@@ -234,7 +234,7 @@ func (a *adopting) set(service string, ports []nft.ServicePort) {
 	}
 }
 
-// frontends returns the frontends that an endpoint is to be adopted for, sorted.
+// frontends returns the frontends that are to adopt an endpoint, sorted.
 func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
 	for use := range a.by[ap] {
 		list = append(list, use.frontend)
@@ -243,7 +243,7 @@ func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
 	return slices.Compact(list)
 }
 
-// problems returns one problem for each Service that shares endpoints with another one.
+// problems returns one problem for each Service whose frontends share endpoints to adopt.
 func (a *adopting) problems() (all []resolve.Problem) {
 	shared := map[string][]netip.AddrPort{}
 	for ap := range a.shared {

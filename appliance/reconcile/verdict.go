@@ -18,11 +18,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// newFor is the time for which a new object may wait for those that come with it, as an EndpointSlice after its
-// Service, before that is a problem.
+// newFor is how long a new object may wait for those that belong to it, such as the EndpointSlice of a Service, before that is a problem.
 const newFor = 10 * time.Second
 
-// declared are the Services that are planned, and EndpointSlices of Services that are not.
+// declared records the Services that exist, and the EndpointSlices of those that do not.
 type declared struct {
 	unchecked map[string]bool     // by Service: it has endpoints and no health check
 	count     int                 // of those that unchecked has as true
@@ -31,7 +30,7 @@ type declared struct {
 	strayed   bool                // the problems of strays may be others than at the last report
 }
 
-// set records a Service that exists (there), or the slices that are left of one that does not.
+// set records a Service that exists (there), with whether its endpoints lack a health check, or else its slices that remain.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
 	had := len(d.strays[key])
@@ -60,7 +59,7 @@ func (d *declared) set(key string, there, unchecked bool, slices []*object.Endpo
 // mostHints bounds the slices of unknown Services for which the nearest name is looked up.
 const mostHints = 20
 
-// strayProblems returns the problems of slices whose Service is not there.
+// strayProblems returns the problems of EndpointSlices whose Service does not exist.
 func (d *declared) strayProblems(there func(key string) bool) (problems []resolve.Problem) {
 	if len(d.strays) == 0 {
 		return nil
@@ -98,7 +97,7 @@ func (d *declared) strayProblems(there func(key string) bool) (problems []resolv
 	return problems
 }
 
-// report takes the problems of all origins, and judges the Services whose problems differ.
+// report passes the problems of all origins to the Reporter, and updates the conditions of the Services whose problems changed.
 func (l *Loop) report() {
 	pub, p := l.opts.Publisher, l.planner
 	r := pub.Reporter
@@ -145,8 +144,8 @@ func (l *Loop) report() {
 	pub.Metrics.Verdict(words, reasons)
 }
 
-// settled returns when a problem is one, if it may yet end by itself: an object that came a moment ago waits for those
-// that come with it. Else it returns the zero Time.
+// settled returns the time from which a problem counts, if it may resolve itself until then: a new object waits for those that belong to
+// it. Otherwise it returns the zero Time.
 func (l *Loop) settled(p *manifest.Problem) time.Time {
 	if p.Reason != resolve.ReasonNoEndpoints && p.Reason != resolve.ReasonOrphanSlice {
 		return time.Time{}
@@ -162,12 +161,13 @@ func (l *Loop) settled(p *manifest.Problem) time.Time {
 	return due
 }
 
-// mostTurns bounds the changes of conditions that are kept for watchers; a slower one looks at all Services.
+// mostTurns bounds the changes of conditions that are kept for watchers. A watcher that missed older ones reads the conditions of all
+// Services.
 const mostTurns = 8192
 
-// Conditions are the conditions Ready and Programmed of Services, as this box judges them. They are computed when they
-// are asked for and never stored: they cost no write, need no disk, and boxes of a fleet, of which each has its own,
-// do not overwrite each other's. Its methods may be called concurrently.
+// Conditions are the conditions Ready and Programmed of Services, as this box determines them. They are computed on request and never
+// stored: so they cost no write, need no disk, and boxes of a fleet, which have different ones, do not overwrite each other's. Its methods
+// may be called concurrently.
 type Conditions struct {
 	revisions func() (accepted, concerning uint64) // of the store
 
@@ -183,9 +183,9 @@ type Conditions struct {
 	changed       chan struct{}
 }
 
-// judge takes the problems that are over and those that came up, and the Services that were planned. services has the
-// keys of those that there are, unchecked counts those without health checks. It returns the verdict without its
-// groups, and the number of problems by severity and reason. past has since when conditions are as they are.
+// judge updates the conditions from the problems that ended and began, and the Services that were planned (touched). services has the keys
+// of all Services, unchecked is the number of those without health checks, past the history with the begin of conditions. It returns the
+// verdict without its groups, and the number of problems by severity and reason.
 func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, past *history.Book, now time.Time) (wire.Verdict, map[[2]string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +229,7 @@ func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, serv
 	return c.bench.Verdict(unchecked), c.bench.Reasons()
 }
 
-// State returns the state of a Service.
+// State returns the state of a Service, by key.
 func (c *Conditions) State(key string) (s verdict.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,8 +239,8 @@ func (c *Conditions) State(key string) (s verdict.State) {
 	return s
 }
 
-// Judged returns the states of the Services that do not answer, or not well, and why, the numbers of all by state, and the
-// answer of the status in one line.
+// Judged returns the state of each Service that has a problem, with the reason; the number of all Services by state; and the verdict in one
+// line.
 func (c *Conditions) Judged() (states map[string]wire.Judged, counts map[string]int, answer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,14 +255,14 @@ func (c *Conditions) Judged() (states map[string]wire.Judged, counts map[string]
 	return states, v.ByState(), v.Text
 }
 
-// settling names the first of the Services that are settling.
+// settling returns the first Services that are settling.
 func (c *Conditions) settling() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bench.Settling()
 }
 
-// programmed takes the revision that the kernel stands at, unless another program has changed the rules.
+// programmed sets the revision that is in the kernel. away is set while another program's change of the rules is not repaired.
 func (c *Conditions) programmed(revision uint64, away bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +278,8 @@ func (c *Conditions) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// Since returns the Services whose conditions changed after a turn, and the newest turn. known is false when the list does not go back
-// that far: any of them may have changed.
+// Since returns the Services whose conditions changed after turn, a number that counts such changes, and the newest turn. known is false
+// when the changes since turn are no longer kept: any Service may have changed.
 func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,8 +290,8 @@ func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known boo
 	return append([]string(nil), c.turns[turn-c.dropped:]...), newest, true
 }
 
-// reasonPending is the reason of conditions of a version that is not in the kernel yet, reasonServed and
-// reasonProgrammed are those of a Service without a problem.
+// reasonPending is the reason of conditions while the version of a Service is not in the kernel yet; reasonServed and reasonProgrammed are
+// those of a Service without a problem.
 const (
 	reasonPending    = "Pending"
 	reasonServed     = "Served"

@@ -22,19 +22,16 @@ import (
 )
 
 const (
-	// watchdogTick is the interval at which the loop is asked for a turn: long enough that an idle
-	// process is hardly woken up for it.
+	// watchdogTick is the interval at which the watchdog requests a turn of the loop: long enough to wake an idle process rarely.
 	watchdogTick = 5 * time.Second
-	// stuckAfter bounds the time of the loop without progress. The time that the process waited for
-	// a CPU does not count, see cpuTimes.
+	// stuckAfter bounds the time of the loop without progress. The time for which the process waited for a CPU does not count, see
+	// cpuTimes.
 	stuckAfter = 30 * time.Second
-	// slowCalls is the factor on stuckAfter during a call whose time the kernel or the disk
-	// decides: 10 minutes in all.
+	// slowCalls multiplies stuckAfter during a call whose duration depends on the kernel or the disk: 10 minutes in all.
 	slowCalls = 20
 	// maxDump bounds the goroutine dump, in bytes.
 	maxDump = 1 << 20
-	// lastWords bounds the end of a stuck process: writing the dump to a disk, and the log to its
-	// reader.
+	// lastWords bounds the time to end a stuck process: to write the dump to a disk, and the log to its reader.
 	lastWords = 5 * time.Second
 )
 
@@ -88,7 +85,7 @@ func NewWatchdog(o WatchdogOptions) *Watchdog {
 	}
 }
 
-// progress records that the loop gets on.
+// progress counts a turn of the loop, or progress within one.
 func (w *Watchdog) progress() { w.moves.Add(1) }
 
 // Run watches until ctx is done, which is when the loop has ended.
@@ -177,14 +174,14 @@ func (w *Watchdog) expire(spent time.Duration) {
 	w.exit()
 }
 
-// SlowCalls are the calls under way whose time is not ours: an fsync of a slow disk, a transaction of
-// 300,000 elements, a lock of the kernel that another program has. The zero value has none.
+// SlowCalls records the calls under way whose duration does not depend on us: an fsync of a slow disk, a transaction of 300,000 elements, a
+// lock of the kernel that another program holds. The zero value is ready to use.
 type SlowCalls struct {
 	mu    sync.Mutex
 	calls []string
 }
 
-// begin records a call. The function that it gives is to be called at its end.
+// begin records a call. The caller calls end when the call has ended.
 func (s *SlowCalls) begin(what string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,8 +200,8 @@ func (s *SlowCalls) underWay() []string {
 	return slices.Clone(s.calls)
 }
 
-// slowKernel is the kernel, with its running calls noted for the watchdog: a large transaction takes
-// seconds on a machine with nothing else to do, and other programs' transactions come first.
+// slowKernel is a Kernel that records its running calls in SlowCalls. A large transaction takes seconds on an idle machine, and
+// transactions of other programs may come first.
 type slowKernel struct {
 	Kernel
 	calls *SlowCalls
@@ -234,8 +231,7 @@ func (s slowKernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) 
 	return s.Kernel.Forget(f, generation)
 }
 
-// slowEngine is a store's engine, with its running commits noted for the watchdog: the loop's own,
-// and those of others that it has to wait for.
+// slowEngine is a store's engine that records its running commits in SlowCalls: the loop's own, and those of others for which it waits.
 type slowEngine struct {
 	engine.Engine
 	calls *SlowCalls
@@ -247,24 +243,23 @@ func (s slowEngine) Commit(t engine.Transaction) error {
 	return s.Engine.Commit(t)
 }
 
-// Kernel returns k, with its running calls noted for the watchdog.
+// Kernel returns a Kernel that records the running calls of k.
 func (s *SlowCalls) Kernel(k Kernel) Kernel { return slowKernel{k, s} }
 
-// Engine returns e, with its running commits noted for the watchdog.
+// Engine returns an Engine that records the running commits of e.
 func (s *SlowCalls) Engine(e engine.Engine) engine.Engine { return slowEngine{e, s} }
 
 // keptDumps is the number of goroutine dumps that are kept in the data directory, the newest.
 const keptDumps = 3
 
-// Dumps are called stuck-20260102T150405.000Z.txt.
+// A dump has a name such as stuck-20260102T150405.000Z.txt.
 const (
 	dumpPrefix = "stuck-"
 	dumpSuffix = ".txt"
 )
 
-// writeDump writes a goroutine dump to a new file of the data directory, removes the oldest beyond
-// those that are kept, and gives its path. Only the owner may read it: it has the arguments of
-// functions.
+// writeDump writes a goroutine dump to a new file of the data directory, and returns its path. It removes the oldest beyond keptDumps. Only
+// the owner may read it, as it contains arguments of functions.
 func writeDump(dir string, at time.Time, goroutines []byte) (file string, err error) {
 	file = filepath.Join(dir, dumpPrefix+at.UTC().Format("20060102T150405.000Z")+dumpSuffix)
 	if err := os.WriteFile(file, goroutines, 0o600); err != nil {
@@ -287,11 +282,10 @@ func writeDump(dir string, at time.Time, goroutines []byte) (file string, err er
 	return file, nil
 }
 
-// cpuTimes are the times of the threads of this process by their ids, as the scheduler counts
-// them.
+// cpuTimes has the times of the threads of this process by thread ID, from the scheduler.
 type cpuTimes map[int]threadTime
 
-// threadTime has the CPU time of a thread since it began, and the time that it waited for a CPU.
+// threadTime has the CPU time of a thread since its start, and the time for which it waited for a CPU.
 type threadTime struct {
 	used    time.Duration // on a CPU
 	waited  time.Duration // runnable, and not on one
@@ -325,7 +319,7 @@ func (now cpuTimes) fair(before cpuTimes, tick time.Duration) time.Duration {
 	return min(tick, max(tick-waited, used))
 }
 
-// blocked reports whether the kernel holds a thread up.
+// blocked reports whether a thread waits in the kernel for a disk or a lock (state D).
 func (now cpuTimes) blocked() bool {
 	for _, t := range now {
 		if t.blocked {
@@ -335,8 +329,8 @@ func (now cpuTimes) blocked() bool {
 	return false
 }
 
-// readCPUTimes reads those of this process from its schedstat and stat files (proc(5); the kernel
-// needs CONFIG_SCHED_INFO, which every distribution has).
+// readCPUTimes reads the times of the threads of this process from their schedstat and stat files (proc(5); the kernel needs
+// CONFIG_SCHED_INFO, which every distribution has).
 func readCPUTimes() (cpuTimes, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

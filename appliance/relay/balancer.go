@@ -33,8 +33,8 @@ type balancer struct {
 	suspects map[netip.AddrPort]suspicion
 }
 
-// suspicion is the state of an endpoint that did not accept a connection: until a point in time it is tried after all others, and then
-// with a single connection first.
+// suspicion is the state of an endpoint that did not accept a connection. Until a point in time it is picked after all others; then it is
+// tried with a single connection first.
 type suspicion struct {
 	until time.Time
 	lasts time.Duration
@@ -46,14 +46,14 @@ type affinityEntry struct {
 	until    time.Time
 }
 
-// newBalancer returns the balancer of a Port that remembers at most so many clients, and counts connections in open.
+// newBalancer returns the balancer of a Port. It keeps the affinity of at most maxClients clients, and counts connections in open.
 func newBalancer(p Port, maxClients int, open *openCounts) *balancer {
 	c := &balancer{maxClients: maxClients, counted: countKey{p.ID, p.Protocol}, open: open}
 	c.set(p)
 	return c
 }
 
-// set replaces the endpoints and how they are picked.
+// set replaces the endpoints and the algorithm.
 func (c *balancer) set(p Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *balancer) set(p Port) {
 	maps.DeleteFunc(c.suspects, func(e netip.AddrPort, _ suspicion) bool { return !slices.Contains(endpoints, e) })
 }
 
-// suspect has an endpoint that did not accept a connection tried last for a time.
+// suspect makes an endpoint that did not accept a connection the last choice for some time.
 func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *balancer) trust(endpoint netip.AddrPort) {
 	delete(c.suspects, endpoint)
 }
 
-// accepted notes that an endpoint has accepted the connection of a client, which keeps it where there is affinity.
+// accepted records that an endpoint has accepted the connection of a client. With affinity the client keeps it.
 func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	}
 }
 
-// unsuspected is fresh among the endpoints that accept connections, as far as known. The caller holds the lock.
+// unsuspected picks an endpoint that was not tried, by the algorithm; suspected ones only if there is no other. The caller holds c.mu.
 func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	now := time.Now()
 	avoid := slices.Clone(tried)
@@ -122,7 +122,7 @@ func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return e, ok
 }
 
-// inOrder are endpoints in the order of their addresses, with their weights.
+// inOrder returns endpoints, with their weights, sorted by address. weights may be nil.
 func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []uint16) {
 	sorted := slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
 	if weights == nil {
@@ -139,7 +139,7 @@ func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []
 	return sorted, moved
 }
 
-// owed returns the credits of endpoints, in parts of a turn; nil: there are none. The caller holds the lock.
+// owed returns the credits of the endpoints for weighted round robin, as fractions of a turn; nil if there are none. The caller holds c.mu.
 func (c *balancer) owed() map[netip.AddrPort]float64 {
 	if c.credits == nil {
 		return c.arrived
@@ -151,7 +151,7 @@ func (c *balancer) owed() map[netip.AddrPort]float64 {
 	return owed
 }
 
-// credit gives the endpoints what they are owed. Those that are new are owed nothing. The caller holds the lock.
+// credit sets the credits of the endpoints to those in owed, as fractions of a turn. New endpoints start at zero. The caller holds c.mu.
 func (c *balancer) credit(owed map[netip.AddrPort]float64) {
 	c.credits, c.arrived = nil, nil
 	switch {
@@ -168,7 +168,7 @@ func (c *balancer) credit(owed map[netip.AddrPort]float64) {
 	}
 }
 
-// total is the sum of the weights, where they differ. The caller holds the lock.
+// total returns the sum of the weights, 0 if all are equal. The caller holds c.mu.
 func (c *balancer) total() (sum int64) {
 	for _, w := range c.weights {
 		sum += int64(w)
@@ -176,9 +176,9 @@ func (c *balancer) total() (sum int64) {
 	return sum
 }
 
-// pick returns the endpoint for a new connection of a client to an address: its last one, if its affinity has not
-// expired, the endpoint still exists and was not tried, else another one that was not tried. It
-// returns false if there is none. The connection counts as open until done.
+// pick returns the endpoint for a new connection of the client from, which connected to asked. With affinity it is the client's last one,
+// if that has not expired, still exists and was not tried; otherwise another one that was not tried. It returns false if there is none. The
+// connection counts as open until done is called.
 func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (endpoint netip.AddrPort, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,20 +193,20 @@ func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (en
 	return endpoint, ok
 }
 
-// goesOn counts a connection of the program before, until done.
+// goesOn counts a connection that the previous program handed over, until done is called.
 func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpoint) }
 
 // done records that a connection to a picked endpoint has ended, or was never made.
 func (c *balancer) done(endpoint netip.AddrPort) { c.open.done(c.counted, endpoint) }
 
-// none reports whether there is no endpoint.
+// none reports whether the balancer has no endpoints.
 func (c *balancer) none() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.endpoints) == 0
 }
 
-// known is the endpoint of a client that is remembered, or is from now on.
+// known returns the endpoint for a client with affinity: its recorded one or, if that cannot be used, a new one, which it records.
 func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	client := from.Addr()
 	now := time.Now()
@@ -225,7 +225,8 @@ func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (ne
 	return v.endpoint, true
 }
 
-// fresh returns an endpoint that was not tried, for a client that is not remembered.
+// fresh returns an endpoint that was not tried, for a client without a recorded one. It returns false if there is none, or the connection
+// is to be refused.
 func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	if c.how.Choose != nil {
 		if e, ok := c.how.Choose(client, asked); ok && !slices.Contains(tried, e) {
@@ -242,7 +243,7 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 	return c.byAlgorithm(tried)
 }
 
-// byAlgorithm returns an endpoint that was not tried, whoever the client is.
+// byAlgorithm returns an endpoint that was not tried, by the algorithm alone.
 func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	switch {
 	case c.how.By == LeastConnection:
@@ -269,7 +270,7 @@ func (c *balancer) weight(place int) int {
 	return int(c.weights[place])
 }
 
-// inTurn are the places of the endpoints, those after the last turn first.
+// inTurn yields the indexes of the endpoints in turn, beginning after the endpoint that was picked last.
 func (c *balancer) inTurn(yield func(int) bool) {
 	first, had := slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare)
 	if had {
@@ -282,8 +283,8 @@ func (c *balancer) inTurn(yield func(int) bool) {
 	}
 }
 
-// nextByWeight gives the turn to the endpoint with the largest credit. Each turn adds its weight to the credit of
-// each endpoint, and takes the sum of weights from the one that gets the turn.
+// nextByWeight picks the endpoint with the largest credit. Each pick adds its weight to the credit of each endpoint, and subtracts the sum
+// of the weights from that of the picked one.
 func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	best, sum := -1, int64(0)
 	for i, e := range c.endpoints {
@@ -303,7 +304,7 @@ func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.last, true
 }
 
-// least gives the endpoint that has the fewest connections for its weight, with the new one.
+// least picks the endpoint with the fewest open connections for its weight, counting the new one.
 func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	open := c.open.counts(c.counted, c.endpoints)
 	best := -1
@@ -322,8 +323,8 @@ func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.last, true
 }
 
-// drawn draws an endpoint that was not tried by weight. Each one takes the place of those before it
-// with the chance of its share in the weight so far, so one pass is enough.
+// drawn picks a random endpoint that was not tried, with a probability by weight. Each endpoint replaces the one drawn so far with the
+// probability of its share in the sum of weights so far, so one pass is enough.
 func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool) {
 	sum := uint32(0)
 	for i, e := range c.endpoints {
@@ -338,7 +339,7 @@ func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool)
 	return drawn, sum > 0
 }
 
-// sweepInterval bounds how often all affinity entries are looked at.
+// sweepInterval is the least time between two searches for expired affinity entries.
 const sweepInterval = time.Second
 
 // evict makes room for one more affinity entry: it deletes expired ones and, if that is
@@ -414,7 +415,7 @@ type Passage struct {
 	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it
 }
 
-// Passages lists those of all ports that the kernel redirects clients to.
+// Passages returns the passages of all ports to which the kernel redirects clients.
 func (r *Relay) Passages() (list []Passage) {
 	for _, p := range r.fronts.of("") {
 		if p.tcp != nil {
@@ -426,13 +427,14 @@ func (r *Relay) Passages() (list []Passage) {
 	return list
 }
 
-// EndpointsOf returns the endpoints that a client of a Port with Logged had, through a listener at a port of the box: while it is
-// connected, and for a while after that. Over HTTP there can be several, of which the first 16 are kept. Nil: it is not known.
+// EndpointsOf returns the endpoints to which a client of a Port with Logged was connected, through a listener at a port of the box: while
+// it is connected, and for a while after that. Over HTTP there can be several; the first 16 are kept. Nil: unknown.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
 	return r.lately.endpoints(recentKey{protocol, unmapped(client), listener})
 }
 
-// passages adds those of a port to a list. The listener is the client's: a server name may have led it here from another port.
+// passages appends the passages of a port to list. Their listener is the one that the client is connected to: a server name may have led it
+// here from another port.
 func (t *tcpPort) passages(list []Passage) []Passage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -487,8 +489,8 @@ func loadOf(p *Port, q *quota) PortLoad {
 	return PortLoad{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Taken: q.taken.Load(), Open: map[netip.AddrPort]int{}}
 }
 
-// openCounts counts the open connections, and clients of UDP, to the endpoints of ports. Ports of one ID and
-// protocol, as those of both pools of a Service port and those that server names lead to, count together.
+// openCounts counts the open connections, and clients of UDP, to the endpoints of ports. Ports with the same ID and protocol are counted
+// together, such as those of both pools of a Service port and those of server names.
 type openCounts struct {
 	mu sync.Mutex
 	of map[countKey]map[netip.AddrPort]int // without zeros
@@ -510,7 +512,7 @@ func (o *openCounts) add(k countKey, endpoint netip.AddrPort) {
 	o.of[k][endpoint]++
 }
 
-// done takes a connection out that was counted.
+// done ends a connection that add has counted.
 func (o *openCounts) done(k countKey, endpoint netip.AddrPort) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -525,7 +527,7 @@ func (o *openCounts) done(k countKey, endpoint netip.AddrPort) {
 	}
 }
 
-// counts returns the open connections of endpoints, in their order.
+// counts returns the numbers of open connections of endpoints, in their order.
 func (o *openCounts) counts(k countKey, endpoints []netip.AddrPort) []int {
 	list := make([]int, len(endpoints))
 	o.mu.Lock()

@@ -24,7 +24,7 @@ import (
 // errNoEndpoint means that a Port has no endpoint.
 var errNoEndpoint = errors.New("there is no endpoint")
 
-// attempt is one connection to an endpoint for a client.
+// attempt is an attempt to connect to an endpoint for a client, with its result.
 type attempt struct {
 	to   netip.AddrPort
 	conn *net.TCPConn
@@ -32,10 +32,10 @@ type attempt struct {
 	took time.Duration
 }
 
-// connect connects to an endpoint for a client whose connection is near: to another one if that refuses or does not answer in time, and
-// beside it if it has not answered after hedge.begin. The first that accepts wins. No endpoint is tried twice, and no more others than
-// Port.Retries; those that refused or were overtaken are tried last for a while, or until they accept. The connection counts as open until end, or until
-// balancer.done.
+// connect connects to an endpoint for the client of the connection near. It tries another one if an endpoint refuses or does not accept in
+// time, and in parallel if it has not accepted after hedge.begin; the first one that accepts is used. No endpoint is tried twice, and at
+// most Port.Retries others. Those that refused or were slower become the last choice for some time, or until they accept. The connection
+// counts as open until end, or until balancer.done.
 func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
 	if how.Timeout <= 0 {
@@ -133,7 +133,7 @@ func (t *tcpPort) attempt(ctx context.Context, how Connect, client, to netip.Add
 	return attempt{to, conn, err, time.Since(began)}
 }
 
-// overtaken notes endpoints that did not accept a connection, or not before another one did.
+// overtaken records endpoints that did not accept a connection, or accepted it later than another one.
 func (t *tcpPort) overtaken(endpoints []netip.AddrPort) {
 	for _, e := range endpoints {
 		t.endpoints.suspect(e, t.shared.limits.last)
@@ -142,7 +142,7 @@ func (t *tcpPort) overtaken(endpoints []netip.AddrPort) {
 	}
 }
 
-// countIn counts the endpoints of a list that are in another one.
+// countIn returns how many endpoints of list are in other.
 func countIn(list, other []netip.AddrPort) (n int) {
 	for _, e := range list {
 		if slices.Contains(other, e) {
@@ -153,22 +153,23 @@ func countIn(list, other []netip.AddrPort) (n int) {
 }
 
 const (
-	// vainShare bounds the attempts beside others that were in vain, in parts of the connections: endpoints that are all slow
-	// would get every connection twice.
+	// vainShare bounds the parallel attempts that were not needed, as a fraction of all connections: otherwise slow endpoints would get
+	// every connection twice.
 	vainShare = 0.2
-	// vainBurst is the number of those that are made before connections have earned them.
+	// vainBurst is the number of unneeded attempts that are permitted in advance.
 	vainBurst = 20
 )
 
-// hedge decides when a connection to an endpoint that has not accepted yet gets an attempt at another one beside it. The
-// zero value has no connects yet.
+// hedge decides when a connection to an endpoint that has not accepted yet gets a parallel attempt at another one. The zero value is ready
+// to use.
 type hedge struct {
 	mu   sync.Mutex
 	mean time.Duration // of connects, the newest ones with the most weight
 	vain float64       // attempts in vain, less what connections have earned
 }
 
-// begin counts a connection, and returns after what time without an answer another attempt begins, at least the time least.
+// begin counts a connection, and returns the time without an answer after which a parallel attempt begins: twice the mean duration of
+// connecting, at least least.
 func (h *hedge) begin(least time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,14 +177,14 @@ func (h *hedge) begin(least time.Duration) time.Duration {
 	return max(least, 2*h.mean)
 }
 
-// may reports whether another attempt may be in vain.
+// may reports whether a parallel attempt is permitted, even if it turns out not to be needed.
 func (h *hedge) may() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.vain < vainBurst
 }
 
-// took notes the duration of a connect, and how many attempts beside it were in vain.
+// took records the duration of connecting, and how many parallel attempts for the connection were not needed.
 func (h *hedge) took(d time.Duration, vain int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,12 +198,12 @@ func (h *hedge) took(d time.Duration, vain int) {
 // errNoAnswer means that an endpoint did not accept a connection in time.
 var errNoAnswer = errors.New("it did not accept in time")
 
-// prepareSocket sets what a socket needs before it connects, as net.Dialer.Control.
+// prepareSocket sets options of a socket before it connects; see net.Dialer.Control.
 type prepareSocket func(network, address string, c syscall.RawConn) error
 
-// dial connects to an endpoint, which has timeout to accept; prepare may be nil. A connection that the kernel has established when the
-// time is over counts, even if the program has not noticed yet: a program that waits for a CPU, as after a hand-over on a busy box,
-// would otherwise take its own delay for the endpoint's. (The deadline of a net.Dialer wins over a connection that is there.)
+// dial connects to an endpoint within timeout; prepare may be nil. A connection that the kernel has established by then is used even if
+// this process has not noticed it yet: otherwise a process that waits for a CPU, as after a hand-over on a busy box, would attribute its
+// own delay to the endpoint. (With the deadline of a net.Dialer such a connection fails.)
 func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, source, to netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -227,7 +228,7 @@ func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, sou
 	return endpoint, err
 }
 
-// giveUp cancels a connect whose time is over, unless it is established.
+// giveUp cancels a connect whose timeout has passed, unless the kernel has established the connection.
 func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 	connected := false
 	err := c.Control(func(fd uintptr) {
@@ -239,12 +240,12 @@ func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 	}
 }
 
-// keepAliveEvery is after how long a silent peer is asked whether it is there, and how often.
+// keepAliveEvery is the time without data after which TCP keepalive probes are sent, and their interval.
 const keepAliveEvery = 15 * time.Second
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// networkOf is the network name for package net, as in "tcp4".
+// networkOf returns the name of a network for package net, such as "tcp4".
 func networkOf(protocol string, addr netip.Addr) string {
 	if addr.Is4() {
 		return protocol + "4"
@@ -252,8 +253,8 @@ func networkOf(protocol string, addr netip.Addr) string {
 	return protocol + "6"
 }
 
-// asOthers lets a socket have an address that this host does not have (ip(7), IP_TRANSPARENT), and a port
-// that the kernel finds while it connects (IP_BIND_ADDRESS_NO_PORT).
+// asOthers permits a socket to have a source address that this host does not have (ip(7), IP_TRANSPARENT), and a source port that the
+// kernel chooses when it connects (IP_BIND_ADDRESS_NO_PORT).
 func asOthers(network, _ string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
 	if network == "tcp6" {
@@ -262,7 +263,7 @@ func asOthers(network, _ string, c syscall.RawConn) error {
 	return errors.Join(setInt(c, level, option, 1), setInt(c, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 }
 
-// Origin finds what a UDP client sent to before the kernel redirected it to one of the listeners.
+// Origin returns the original destination of a UDP client that the kernel redirected to a listener.
 type Origin func(listener, client netip.AddrPort) (netip.AddrPort, error)
 
 // originalDestination returns the address that a client connected to before the kernel redirected it
@@ -300,14 +301,14 @@ func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 // other. Therefore it counts as a router: what it sends to an endpoint has one hop less than what came from the client (RFC 791, TTL;
 // RFC 8200, hop limit).
 
-// maxHops bounds the relays that a connection or datagram passes in a row, whatever the client's system begins with.
+// maxHops bounds the relays that a connection or datagram passes in a row, even if the client's system starts with a higher TTL.
 const maxHops = 64
 
-// hopsLeft returns how many hops the next relay or endpoint may see; 0: none is left. known is false when it is not known
-// with how many the client's packet came.
+// hopsLeft returns the TTL for the next relay or endpoint of a connection that came with a TTL; 0: it must not be passed on. known is false
+// if came is 0, unknown.
 func hopsLeft(came int) (left int, known bool) { return min(came, maxHops+1) - 1, came > 0 }
 
-// countHops has the kernel keep with how many hops packets come to a socket, and connections that it accepts (ip(7), IP_RECVTTL;
+// countHops makes the kernel record the TTL of received packets for a socket and the connections that it accepts (ip(7), IP_RECVTTL;
 // ipv6(7), IPV6_RECVHOPLIMIT).
 func countHops(network string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_RECVTTL
@@ -317,7 +318,7 @@ func countHops(network string, c syscall.RawConn) error {
 	return setInt(c, level, option, 1)
 }
 
-// sendHops sets with how many hops a socket sends.
+// sendHops sets the TTL, or hop limit, of the packets that a socket sends.
 func sendHops(network string, c syscall.RawConn, hops int) error {
 	level, option := unix.SOL_IP, unix.IP_TTL
 	if isIPv6(network) {
@@ -335,8 +336,8 @@ func setInt(c syscall.RawConn, level, option, value int) error {
 	})
 }
 
-// hopsOf returns with how many hops the handshake of a client came, or over IPv6 its newest packet; 0: it is not known. The kernel
-// keeps the number with the connection (tcp_v4_syn_recv_sock, tcp_v6_do_rcv) and returns it as a control message, struct cmsghdr and an int.
+// hopsOf returns the TTL of a client's SYN, or over IPv6 the hop limit of its newest packet; 0 if it is unknown. The kernel stores the
+// number with the connection (tcp_v4_syn_recv_sock, tcp_v6_do_rcv) and returns it as a control message, struct cmsghdr and an int.
 func hopsOf(client *net.TCPConn) (hops int) {
 	at, is := client.LocalAddr().(*net.TCPAddr)
 	raw, err := client.SyscallConn()
@@ -361,7 +362,7 @@ func hopsOf(client *net.TCPConn) (hops int) {
 	return hops
 }
 
-// hopsIn reads the control message with the hops; 0: there is none.
+// hopsIn returns the TTL or hop limit in a control message; 0 if it has none.
 func hopsIn(control []byte, level, kind int) int {
 	value := unix.CmsgLen(0)
 	if len(control) < value+4 {
@@ -373,9 +374,8 @@ func hopsIn(control []byte, level, kind int) int {
 	return int(binary.NativeEndian.Uint32(control[value:]))
 }
 
-// introduce sends an endpoint the header of the PROXY protocol (haproxy.org, proxy-protocol.txt), if the port has
-// one: the client, and the address that it connected to. It is the first data on the connection, so it fits into
-// the send buffer.
+// introduce sends the header of the PROXY protocol (haproxy.org, proxy-protocol.txt) to an endpoint, if the port has one: the client, and
+// the address that it connected to. It is the first data on the connection, so it fits into the send buffer.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	version := t.current().Connect.ProxyProtocol
 	if version == 0 {
@@ -389,7 +389,7 @@ func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort)
 	return err
 }
 
-// headerOf is a header of a version, 1 or 2.
+// headerOf returns a header of the PROXY protocol, version 1 or 2.
 func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	header, err := proxyproto.HeaderProxyFromAddrs(byte(version), net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)).Format()
@@ -399,10 +399,10 @@ func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 	return header, nil
 }
 
-// maxHeader bounds a header, in bytes: one of version 2 with what balancers add to it (TLVs).
+// maxHeader bounds a received header of the PROXY protocol, in bytes. It suffices for version 2 with the TLVs that balancers add.
 const maxHeader = 4096
 
-// The first bytes of a header.
+// The first bytes of a header of the PROXY protocol, version 1 and 2.
 var (
 	signature1 = []byte("PROXY ")
 	signature2 = []byte("\r\n\r\n\x00\r\nQUIT\n")
@@ -413,9 +413,9 @@ var (
 	errLongHeader = errors.New("its header of the PROXY protocol is too long")
 )
 
-// clientOf returns the address of a client and its destination: those of the PROXY header, if the peer is a balancer
-// that sends one, and otherwise those of the kernel. A header is read as a whole or not at all, and what follows
-// is left, so that it can be read again after ctx is done.
+// clientOf returns the address of a client and its destination: those of the PROXY header, if the peer is a balancer that sends one, and
+// otherwise those of the kernel. It removes a header from the connection as a whole or not at all, and nothing behind it, so that it can be
+// read again after ctx is done.
 func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
@@ -445,7 +445,7 @@ func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip
 	return from, asked, client.SetReadDeadline(time.Time{})
 }
 
-// takeHeader waits for a header and takes it from a connection, with nothing of what follows. buffers are those of a
+// takeHeader waits for a header of the PROXY protocol and reads it from a connection, without anything behind it. buffers are those of a
 // pump.
 func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err error) {
 	var failed error
@@ -478,8 +478,7 @@ func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err err
 	return header, errors.Join(err, failed)
 }
 
-// headerSize returns the size of the header that b begins with, which may be more than has arrived; 0: it
-// is not known yet.
+// headerSize returns the size of the PROXY header at the start of b, which may be more than has arrived; 0 while it is unknown.
 func headerSize(b []byte) (int, error) {
 	begins := func(signature []byte) bool {
 		n := min(len(b), len(signature))
@@ -508,8 +507,8 @@ func headerSize(b []byte) (int, error) {
 	return 0, errNoHeader
 }
 
-// readHeader returns the addresses of a header; zero AddrPorts when it has none of a client (LOCAL, UNKNOWN, or no
-// addresses of TCP).
+// readHeader returns the source and destination in a PROXY header; zero AddrPorts if it names no client (LOCAL, UNKNOWN, or no TCP
+// addresses).
 func readHeader(b []byte) (from, to netip.AddrPort, err error) {
 	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
 	if err != nil {

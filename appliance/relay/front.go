@@ -19,10 +19,11 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// errGone means that nothing leads to the port any more.
+// errGone means that the port was removed.
 var errGone = errors.New("the port is gone")
 
-// serveFront serves a client that had sent to asked, by the configuration of front. A connection that is encrypted cannot be handed over.
+// serveFront serves a client that connected to asked with the TLS and HTTP settings of front. early is what has been read from the client.
+// An encrypted connection cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
 	if handover.IsRequested(ctx) { // nothing was said yet
 		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
@@ -83,8 +84,8 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 	_ = far.Close()
 }
 
-// begins sends the header of the PROXY protocol and begins TLS with an endpoint, as the port has them. After an
-// error the connection is reset.
+// begins sends the header of the PROXY protocol to an endpoint and does the TLS handshake, as far as the port asks for them. After an error
+// the connection is reset.
 func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked netip.AddrPort, front *Front) (tlsterm.Conn, error) {
 	if err := t.introduce(endpoint, from, asked); err != nil {
 		reset(endpoint)
@@ -102,7 +103,7 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 	return secured, nil
 }
 
-// serveHTTP passes the requests of a client on until it leaves.
+// serveHTTP passes the requests of a client on to endpoints until its connection ends.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
 	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
@@ -112,7 +113,7 @@ func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.C
 	s.endAll()
 }
 
-// httpSession is a client with the connections that were made for it.
+// httpSession is a client over HTTP with its connections to endpoints.
 type httpSession struct {
 	port        *tcpPort
 	client      *net.TCPConn
@@ -125,8 +126,8 @@ type httpSession struct {
 	conns map[*backend]struct{}
 }
 
-// dial connects to an endpoint for the next request. The first connection of a session is counted with that of its client; each
-// further one is counted by itself.
+// dial connects to an endpoint for requests of the client. The first connection of a session has the slot of its client; each further one
+// takes a slot of its own.
 func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	t := s.port
 	t.mu.Lock()
@@ -172,7 +173,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	return b, nil
 }
 
-// endAll closes what the client left behind, an upgraded connection among it.
+// endAll closes the remaining connections to endpoints after the client's has ended, including an upgraded one.
 func (s *httpSession) endAll() {
 	s.mu.Lock()
 	s.ended = true
@@ -188,7 +189,7 @@ func (s *httpSession) endAll() {
 	}
 }
 
-// backend is a connection to an endpoint for requests.
+// backend is a connection to an endpoint for the requests of a session.
 type backend struct {
 	tlsterm.Conn
 	session *httpSession
@@ -202,7 +203,7 @@ func (b *backend) Close() error {
 	return b.Conn.Close()
 }
 
-// leave gives back what the connection has.
+// leave releases the connection's slot and removes it from its session, once.
 func (b *backend) leave() {
 	b.once.Do(func() {
 		s := b.session
@@ -218,7 +219,7 @@ func (b *backend) leave() {
 	})
 }
 
-// rereadConn is a client's connection of which some was read already.
+// rereadConn is a client's connection that first returns the bytes that were already read from it.
 type rereadConn struct {
 	*net.TCPConn
 	early []byte
@@ -233,7 +234,7 @@ func (c *rereadConn) Read(b []byte) (int, error) {
 	return c.TCPConn.Read(b)
 }
 
-// WriteTo implements io.WriterTo, which net.TCPConn has.
+// WriteTo implements io.WriterTo, to override that of net.TCPConn.
 func (c *rereadConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(c.early)
 	if c.early = c.early[n:]; err != nil {
@@ -250,9 +251,8 @@ const (
 	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
-// Port is a way to one pool of endpoints: a node port on one loopback address, or frontends that
-// the kernel redirects to a listener of the relay.
-// It has more than 15 fields: it is all that Services say of a port, as one value that is compared.
+// Port is a way to one pool of endpoints: a node port on one loopback address, or frontends whose clients the kernel redirects to a
+// listener of the relay. It has more than 15 fields: it is all that a Service sets for a port, as one value that is compared.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
 	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
@@ -305,9 +305,9 @@ type Pick struct {
 type Algorithm uint8
 
 const (
-	// Random draws by weight.
+	// Random picks a random endpoint, with probabilities by weight.
 	Random Algorithm = iota
-	// RoundRobin gives turns: in the order of the addresses, or where weights differ in the smooth order of nginx
+	// RoundRobin picks endpoints in turn: in the order of the addresses, or where weights differ in the smooth order of nginx
 	// (ngx_http_upstream_round_robin.c).
 	RoundRobin
 	// LeastConnection picks the endpoint with the fewest open connections for its weight; of several, in turn.
@@ -330,14 +330,14 @@ type Connect struct {
 	Transparent bool
 }
 
-// keeps reports whether connections to an endpoint live on.
+// keeps reports whether connections to an endpoint stay open: it is one of Endpoints or Serving.
 func (p *Port) keeps(endpoint netip.AddrPort) bool {
 	return slices.Contains(p.Endpoints, endpoint) || slices.Contains(p.Serving, endpoint)
 }
 
 func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
 
-// redirected reports whether the kernel sends clients to the port.
+// redirected reports whether the kernel redirects clients to the port; otherwise it is a node port on loopback.
 func (p *Port) redirected() bool { return p.Frontends != nil }
 
 // Problem is a Port without a listener.
@@ -371,7 +371,7 @@ type Front struct {
 	HTTP2 bool
 }
 
-// Named has the endpoints for the clients of a port that ask for a server name.
+// Named has the endpoints for the clients of a port that ask for a TLS server name.
 type Named struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
 	// more, "*" for any
@@ -387,7 +387,7 @@ type socketKey struct {
 	at       netip.AddrPort
 }
 
-// name names the socket to systemd.
+// name returns the name under which systemd stores the socket.
 func (k socketKey) name() string {
 	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
 }

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// State hands a Relay over to the next program: descriptors by their numbers, each with its use.
+// State is the state of a Relay that is handed over to the next program. It has descriptors by their numbers, each with its use.
 type State struct {
 	Listeners []HeldListener `json:"listeners,omitempty"`
 	Ports     []HeldPort     `json:"ports,omitempty"`
@@ -30,7 +30,7 @@ type HeldListener struct {
 	FD       int            `json:"fd"`
 }
 
-// HeldPort is a Port with its connections, or flows of UDP.
+// HeldPort is a Port with its TCP connections or UDP clients.
 type HeldPort struct {
 	ID         string         `json:"id"`
 	Protocol   string         `json:"protocol"`
@@ -54,7 +54,7 @@ type HeldClient struct {
 	Until    time.Time      `json:"until"`
 }
 
-// HeldConnection is a connection of a client.
+// HeldConnection is the TCP connection of a client, with the descriptors of both sides.
 type HeldConnection struct {
 	Client int `json:"client"`
 	// From is the client, if that was read, and Asked what it had sent to. They count while it has no
@@ -67,15 +67,15 @@ type HeldConnection struct {
 	Back     HeldWay        `json:"back"`
 }
 
-// HeldWay is one direction of a connection: whether its end came, whether that was passed on, and what else
-// came and was not passed on yet.
+// HeldWay is one direction of a connection: whether it has ended, whether the end was passed on, and the bytes that were received and not
+// passed on yet.
 type HeldWay struct {
 	Ended bool   `json:"ended,omitempty"`
 	Done  bool   `json:"done,omitempty"`
 	Rest  []byte `json:"rest,omitempty"`
 }
 
-// HeldFlow is a client of UDP with its socket to an endpoint.
+// HeldFlow is a client of UDP, with the descriptor of its socket to an endpoint.
 type HeldFlow struct {
 	FD       int            `json:"fd"`
 	Client   netip.AddrPort `json:"client"`
@@ -83,7 +83,7 @@ type HeldFlow struct {
 	Replied  bool           `json:"replied,omitempty"`
 }
 
-// ParseState reads a State.
+// ParseState decodes a State from JSON.
 func ParseState(text []byte) (*State, error) {
 	s := &State{}
 	if err := json.Unmarshal(text, s); err != nil {
@@ -110,7 +110,7 @@ func (s *State) Descriptors() (all []int) {
 	return all
 }
 
-// hold keeps a socket open and returns its descriptor.
+// hold keeps a socket open until the hand-over, and returns its descriptor.
 func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	if err := listen.ControlOf(c, func(n int) error { fd = n; return nil }); err != nil {
 		return 0, err
@@ -119,20 +119,20 @@ func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	return fd, nil
 }
 
-// leaving collects the connections for the next process, while they come to rest.
+// leaving collects the connections for the next program, each once it is paused.
 type leaving struct {
 	mu    sync.Mutex
 	state State
 	ports map[*balancer]*leavingPort // of TCP, each by its own balancer
 }
 
-// leavingPort is a port of TCP with what it hands over.
+// leavingPort is a TCP port with its connections to hand over.
 type leavingPort struct {
 	port  Port
 	conns []HeldConnection
 }
 
-// of returns the state of a TCP port to hand over. The caller holds the lock.
+// of returns the entry of a TCP port, which it adds if it is missing. The caller holds l.mu.
 func (l *leaving) of(p Port, b *balancer) *leavingPort {
 	have := l.ports[b]
 	if have == nil {
@@ -142,7 +142,7 @@ func (l *leaving) of(p Port, b *balancer) *leavingPort {
 	return have
 }
 
-// connection takes one of a port that was paused. An error means that it cannot be handed over.
+// connection adds a paused connection of a port to the state. After an error it cannot be handed over.
 func (l *leaving) connection(p Port, b *balancer, c *relayed) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +186,7 @@ func (l *leaving) port(p Port, b *balancer) {
 	l.of(p, b).port = p
 }
 
-// flow takes a client of UDP, by the socket to its endpoint. An error means that it cannot be handed over.
+// flow returns the state of a UDP client, and keeps its socket to the endpoint open. After an error it cannot be handed over.
 func (l *leaving) flow(socket *net.UDPConn, client, endpoint netip.AddrPort, replied bool) (HeldFlow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +194,7 @@ func (l *leaving) flow(socket *net.UDPConn, client, endpoint netip.AddrPort, rep
 	return HeldFlow{fd, client, endpoint, replied}, err
 }
 
-// flows takes a port of UDP with its clients.
+// flows adds a UDP port with its clients to the state.
 func (l *leaving) flows(p Port, b *balancer, flows []HeldFlow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +203,7 @@ func (l *leaving) flows(p Port, b *balancer, flows []HeldFlow) {
 	l.state.Ports = append(l.state.Ports, held)
 }
 
-// listener takes a listening socket.
+// listener adds a listening socket to the state.
 func (l *leaving) listener(key socketKey, c syscall.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +222,7 @@ func heldPort(p Port, b *balancer) HeldPort {
 	return held
 }
 
-// finish returns what was taken, with the ports of TCP, when everything rests; nil: nothing.
+// finish returns the state with all TCP ports, once all connections are paused; nil if there is nothing to hand over.
 func (l *leaving) finish() *State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,8 +238,8 @@ func (l *leaving) finish() *State {
 	return &l.state
 }
 
-// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by group: a Drain waits for
-// the connections that began before it, and not for later ones.
+// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by group: a Drain waits only for those that
+// began before it.
 type draining struct {
 	mu  sync.Mutex
 	now *drainGroup
@@ -253,7 +253,7 @@ type drainGroup struct {
 
 func newDraining() draining { return draining{now: &drainGroup{over: make(chan struct{})}} }
 
-// begin counts a connection until end is called.
+// begin counts a connection in the present group until end is called.
 func (d *draining) begin() (end func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -273,8 +273,8 @@ func (c *drainGroup) closeIfOver() {
 	}
 }
 
-// next begins another group, and returns the number of connections of the one before, and a channel that is closed
-// at their end.
+// next starts a new group. It returns the number of open connections of the previous one, and a channel that is closed when these have
+// ended.
 func (d *draining) next() (open int, over <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -285,7 +285,7 @@ func (d *draining) next() (open int, over <-chan struct{}) {
 	return c.open, c.over
 }
 
-// arriving makes ports. It has the state of the program before, until a port takes it.
+// arriving creates ports. It has the state of the previous program until its ports take it.
 type arriving struct {
 	shared *shared
 
@@ -296,7 +296,7 @@ type arriving struct {
 	closeUnclaimed bool             // the rest is closed
 }
 
-// adopt takes what the program before has left, before Run. Its connections go on at once.
+// adopt takes over the state of the previous program, before Run. Its connections continue at once.
 func (a *arriving) adopt(s *State) {
 	for _, l := range s.Listeners {
 		a.sockets[socketKey{l.Protocol, l.At}] = os.NewFile(uintptr(l.FD), "")
@@ -318,7 +318,7 @@ func (a *arriving) adopt(s *State) {
 	}
 }
 
-// takeSocket takes a listening socket that was kept, before Run.
+// takeSocket takes over a listening socket that systemd stored, before Run.
 func (a *arriving) takeSocket(f *os.File) error {
 	var at net.Addr
 	l, err := net.FileListener(f)
@@ -346,7 +346,7 @@ func (a *arriving) takeSocket(f *os.File) error {
 	return nil
 }
 
-// socket takes a listening socket, nil if there is none.
+// socket removes a listening socket from the state and returns it; nil if there is none.
 func (a *arriving) socket(key socketKey) *os.File {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -355,7 +355,7 @@ func (a *arriving) socket(key socketKey) *os.File {
 	return f
 }
 
-// resume has the connections of a port go on. Those without an endpoint wait until the port has some.
+// resume continues the connections of a port. Those without an endpoint wait until the port has endpoints.
 func (a *arriving) resume(held *HeldPort) *tcpPort {
 	p := Port{ID: held.ID, Protocol: TCP, Listen: held.Listen, via: held.Via}
 	if held.Redirected {
@@ -383,7 +383,7 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 	return t
 }
 
-// relayedOf returns a connection of the previous program, or nil if it ended meanwhile.
+// relayedOf returns a connection of the previous program, or nil if one of its sides has ended.
 func relayedOf(held HeldConnection, u *pump) *relayed {
 	client, endpoint := tcpOf(held.Client), tcpOf(held.Endpoint)
 	if client == nil || endpoint == nil {
@@ -403,7 +403,7 @@ func relayedOf(held HeldConnection, u *pump) *relayed {
 	return c
 }
 
-// tcpOf returns the connection of a descriptor, which it closes, or nil if it is not one any more.
+// tcpOf returns the TCP connection of a descriptor, nil if it is none. It closes the descriptor.
 func tcpOf(fd int) *net.TCPConn {
 	f := os.NewFile(uintptr(fd), "")
 	if f == nil {
@@ -418,7 +418,7 @@ func tcpOf(fd int) *net.TCPConn {
 	return conn
 }
 
-// portOf returns the port for p with the connections that were handed over for it; without any, if there are none.
+// portOf returns a TCP port for p, with the connections that were handed over for it.
 func (a *arriving) portOf(p Port) *tcpPort {
 	k := p.key()
 	a.mu.Lock()
@@ -447,10 +447,10 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	return t
 }
 
-// update replaces the destinations of a port.
+// update replaces the settings and endpoints of a port, and the ports of its server names.
 func (a *arriving) update(t *tcpPort, p Port) { t.update(p, a.portsNamed(t.serverNames(), p)) }
 
-// portsNamed returns the ports of the server names of p. Those in have keep their connections.
+// portsNamed returns the ports of the server names of p, by name. Those in have are reused, with their connections.
 func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpPort {
 	if len(p.Names) == 0 {
 		return nil
@@ -470,7 +470,7 @@ func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpP
 	return names
 }
 
-// flowsOf adds the clients of a UDP port that the previous program handed over to l.
+// flowsOf adds the clients of UDP port u that the previous program handed over to its listener l.
 func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	k := u.port.key()
 	a.mu.Lock()
@@ -497,8 +497,7 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// closeRest closes the sockets and connections that no Port has taken, after Settle. Connections of
-// unknown ports go on.
+// closeRest closes the handed-over sockets that no Port has used, after Settle, and the connections of ports that do not exist.
 func (a *arriving) closeRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -524,7 +523,7 @@ func (a *arriving) closeRest() {
 	clear(a.tcp)
 }
 
-// restore restores the next endpoint in turn and the endpoints that clients keep.
+// restore sets the turns of round robin and the endpoints of clients with affinity to those that were handed over.
 func (c *balancer) restore(held *HeldPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

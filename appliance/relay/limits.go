@@ -50,14 +50,13 @@ func defaults() limits {
 	return l
 }
 
-// bounds limit concurrent connections, or UDP clients.
+// bounds are the limits of concurrent connections, or of UDP clients.
 type bounds struct {
 	port  int64 // of one port
 	total int64 // of all ports together
 }
 
-// bothBounds has the bounds of node ports on loopback and of ports that the kernel redirects;
-// neither takes the other's room.
+// bothBounds has separate bounds for node ports on loopback and for ports that the kernel redirects.
 type bothBounds struct{ loopback, redirected bounds }
 
 // What ports that the kernel redirects may have at once, unless the limit of open files is lower.
@@ -70,9 +69,9 @@ const (
 	maxPipes = 512
 )
 
-// descriptors sets the limits by the limit of open files. Ports that the kernel redirects have two thirds
-// of it: a TCP connection takes two descriptors, a UDP client one, a pipe two. Node ports on loopback have a
-// sixth. What UDP has TCP has not, so neither starves the other.
+// descriptors sets the limits according to the limit of open files. Ports that the kernel redirects have two thirds of it: a TCP connection
+// takes two descriptors, a UDP client one, a pipe two. Node ports on loopback have a sixth. TCP and UDP have separate shares, so that
+// neither can exhaust the other's.
 func (l *limits) descriptors(files uint64) {
 	all := int64(min(files, 1<<30))
 	have := all / 3 * 2
@@ -84,7 +83,7 @@ func (l *limits) descriptors(files uint64) {
 	l.udp.loopback = bounds{min(1024, all/24), min(8192, all/24)}
 }
 
-// openFiles returns the limit of open files of this process (RLIMIT_NOFILE); large where it is unknown.
+// openFiles returns the limit of open files of this process (RLIMIT_NOFILE); 1<<20 if it cannot be read.
 func openFiles() uint64 {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -101,9 +100,9 @@ type quota struct {
 	taken  atomic.Int64 // so far
 }
 
-// acquire takes a slot of a port, to be returned by release. It returns false if the port has as many
-// as it may have, or as many as are left for all: so one port alone may have half of all slots, two a third
-// each, and there is room for one that had none (dynamic thresholds, Choudhury and Hahne 1998, alpha 1).
+// acquire takes a slot of a port, to be returned by release. It returns false if the port has as many slots as it may have, or as many as
+// are left for all ports. So a single port can have half of all slots, two a third each, and there is always room for another one (dynamic
+// thresholds, Choudhury and Hahne 1998, alpha 1).
 func (q *quota) acquire() bool {
 	had := q.used.Add(1) - 1
 	if all := q.parent.used.Add(1) - 1; had >= q.limit || had >= q.parent.limit-all {

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// The limits of a client.
+// The limits for one client.
 const (
 	headerBytes  = 64 << 10         // of a request, and of an answer
 	headerTime   = 10 * time.Second // to send the header of a request
@@ -30,7 +30,7 @@ const (
 	continueTime = time.Second      // for an endpoint's 100 Continue
 )
 
-// Client is a client whose requests are passed on.
+// Client is a client whose requests are passed on, with the settings for it.
 type Client struct {
 	// Addr is the client's address, and Port the port that it connected to.
 	Addr netip.Addr
@@ -49,7 +49,7 @@ type Client struct {
 	HTTP2 bool
 }
 
-// StatusError is an error with the status of the answer that a client gets.
+// StatusError is an error with the HTTP status that the client gets.
 type StatusError struct {
 	Status int
 	Err    error
@@ -58,7 +58,7 @@ type StatusError struct {
 func (e *StatusError) Error() string { return e.Err.Error() }
 func (e *StatusError) Unwrap() error { return e.Err }
 
-// Proxy passes requests on. Its methods may be called concurrently.
+// Proxy passes HTTP requests of clients on to endpoints. Its methods may be called concurrently.
 type Proxy struct {
 	log        *slog.Logger
 	headerTime time.Duration
@@ -74,8 +74,8 @@ type Proxy struct {
 	served  sync.WaitGroup
 }
 
-// servers serve the clients that come before the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they
-// drain in different ways.
+// servers serve the clients that connect before the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they
+// are drained in different ways.
 type servers struct {
 	http1, http2 *http.Server
 	stop         func() // ends accepting
@@ -118,7 +118,7 @@ func (p *Proxy) newServer() *http.Server {
 	return server
 }
 
-// Run serves until ctx is done; then connections end.
+// Run serves clients until ctx is done. Then it closes their connections.
 func (p *Proxy) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -130,7 +130,7 @@ func (p *Proxy) Run(ctx context.Context) {
 	p.served.Wait()
 }
 
-// begin has servers serve new clients. The caller holds the lock.
+// begin makes servers accept new clients. The caller holds p.mu.
 func (p *Proxy) begin(all servers) {
 	accepting, stop := context.WithCancel(p.ctx)
 	all.stop = stop
@@ -145,9 +145,9 @@ func (p *Proxy) begin(all servers) {
 	}
 }
 
-// Drain has clients make another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by
-// GOAWAY. Idle connections are closed; a request that is on its way over a new one is served. It returns when none of the
-// connections that negotiated HTTP/2 and are open now has a request, or ctx is done. Clients that come are served, each for one request.
+// Drain makes clients use another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by GOAWAY. It
+// closes idle connections; a request that is on its way over a new one is served. It returns when none of the present HTTP/2 connections
+// has an open request, or ctx is done. Clients that connect meanwhile are served, each for one request.
 func (p *Proxy) Drain(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx == nil || p.ctx.Err() != nil {
@@ -170,8 +170,8 @@ func (p *Proxy) Drain(ctx context.Context) {
 // firstTime is the time that a new client has for its first request.
 const firstTime = time.Second
 
-// awaitFirst waits until each client of a server has made a request, for firstTime at most: Shutdown closes connections over
-// which none came, though one may be on its way.
+// awaitFirst waits until each client of a server has sent a request, at most for firstTime. Shutdown closes connections without a request,
+// though one may be on its way.
 func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, firstTime)
 	defer cancel()
@@ -195,8 +195,8 @@ func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	}
 }
 
-// Serve serves a client until its connection is closed, which it sees to. When ctx is done, waits for an
-// endpoint end; net/http does not notice the end of a client that has sent more than one request.
+// Serve serves a client until its connection is closed, and closes it. When ctx is done, requests that wait for an endpoint are canceled:
+// net/http does not notice the end of a client that has sent more than one request.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -225,7 +225,7 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	_ = conn.Close()
 }
 
-// session is a client and the connections that are made for it.
+// session is a client with its connections to endpoints.
 type session struct {
 	client    Client
 	ctx       context.Context // of its requests
@@ -238,7 +238,7 @@ type session struct {
 	hijacked  bool // its connection is an upgraded one
 }
 
-// The keys of the session and the body of a request in its context.
+// The keys of values in the context of a request: its session and its body.
 type (
 	sessionKey struct{}
 	bodyKey    struct{}
@@ -246,7 +246,7 @@ type (
 
 func (s *session) end() { s.once.Do(func() { close(s.done) }) }
 
-// state records the end of a connection.
+// state is the hook http.Server.ConnState: it ends the session of a closed connection.
 func (p *Proxy) state(c net.Conn, state http.ConnState) {
 	found, is := p.sessions.Load(c)
 	if !is {
@@ -312,14 +312,14 @@ func streams(s *session, r *http.Request) bool {
 	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// names reports whether a header names the client, or what it asked for. Servers that pass headers on as variables, as those
-// of CGI (RFC 3875, 4.1.18) and WSGI do, confuse X_Forwarded_For with X-Forwarded-For.
+// names reports whether a header carries the client's address, or the host, port or protocol that it used. Servers that pass headers on as
+// variables, such as those of CGI (RFC 3875, 4.1.18) and WSGI, confuse X_Forwarded_For with X-Forwarded-For.
 func names(header string) bool {
 	header = strings.ToLower(strings.ReplaceAll(header, "_", "-"))
 	return header == "forwarded" || strings.HasPrefix(header, "x-forwarded-")
 }
 
-// rewrite sets the headers that name the client, and removes those that the client sent itself.
+// rewrite sets the headers with the client's address, and removes those that the client sent itself.
 func rewrite(r *httputil.ProxyRequest) {
 	s := r.In.Context().Value(sessionKey{}).(*session)
 	out := r.Out
@@ -338,7 +338,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Port)))
 }
 
-// transport sends a request over a connection of its client.
+// transport sends a request over a connection of its session.
 type transport struct{}
 
 func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -349,7 +349,7 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.transport.RoundTrip(r)
 }
 
-// failed answers a request that no endpoint has answered.
+// failed responds to a request that got no response of an endpoint.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if body, is := r.Context().Value(bodyKey{}).(*timedBody); is && body.slow.Load() { // net/http has ended the context for it
 		http.Error(w, "svcctl: "+errSlowBody.Error(), http.StatusRequestTimeout)
@@ -368,7 +368,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "svcctl: "+text, status)
 }
 
-// handed is a listener of connections that were accepted elsewhere.
+// handed is a net.Listener for connections that were accepted elsewhere.
 type handed struct {
 	conns chan net.Conn
 	done  <-chan struct{}
@@ -386,7 +386,7 @@ func (l *handed) Accept() (net.Conn, error) {
 func (l *handed) Close() error   { return nil }
 func (l *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
-// buffers is the pool of the buffers that copy bodies.
+// buffers is the httputil.BufferPool of the buffers for copying bodies.
 type buffers struct{}
 
 var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
@@ -394,18 +394,18 @@ var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 func (buffers) Get() []byte  { return pool.Get().(*[32 << 10]byte)[:] }
 func (buffers) Put(b []byte) { pool.Put((*[32 << 10]byte)(b)) }
 
-// A body that drips would keep a connection without end. So a client may have its reader wait for bodyTime in all, and longer by
-// a second for each bodyRate bytes that came. Time in which the endpoint takes nothing does not count.
+// The limits for slow bodies of requests, which would keep a connection open without end. The time spent waiting for a client's data may be
+// bodyTime in all, plus a second for each bodyRate bytes that were received. Time in which the endpoint does not read is not counted.
 const (
 	bodyTime = 30 * time.Second
 	bodyRate = 500 // bytes a second
 )
 
-// errSlowBody means that the body of a request came more slowly than bodyRate.
+// errSlowBody means that the body of a request was received more slowly than bodyRate.
 var errSlowBody = errors.New("the body of the request came too slowly")
 
-// timedBody is the body of a request, whose client has to send at a least rate. One goroutine reads it; slow is set when the
-// time is over.
+// timedBody is the body of a request that has to be received at a least rate. Only one goroutine reads it; slow is set when it was too
+// slow.
 type timedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
