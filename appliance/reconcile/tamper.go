@@ -186,7 +186,7 @@ type adoptedBy struct {
 	service, frontend string
 }
 
-// set replaces the ports of a Service, and unsets Adopt in those whose endpoints other frontends are to adopt too.
+// set replaces the ports of a Service, and updates which endpoints several frontends are to adopt.
 func (a *adopting) set(service string, ports []nft.ServicePort) {
 	var now map[adoptedBy]struct{}
 	for i := range ports {

@@ -497,7 +497,8 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// closeRest closes the handed-over sockets that no Port has used, after Settle, and the connections of ports that do not exist.
+// closeRest closes the handed-over sockets and connections that no Port has taken, once Settle was called. Connections that continue
+// already are not closed.
 func (a *arriving) closeRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

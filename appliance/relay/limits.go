@@ -114,7 +114,7 @@ func (q *quota) acquire() bool {
 	return true
 }
 
-// force takes a slot whatever the limits, for what exists already.
+// force takes a slot without regard to the limits, for a connection that was handed over.
 func (q *quota) force() {
 	q.used.Add(1)
 	q.parent.used.Add(1)
@@ -125,7 +125,7 @@ func (q *quota) release() {
 	q.parent.used.Add(-1)
 }
 
-// quotas has the quotas that ports share.
+// quotas has the quotas of all ports together, by protocol.
 type quotas struct {
 	limits   *limits
 	tcp, udp bothQuotas
@@ -152,8 +152,7 @@ func (q *quotas) of(p Port) *quota {
 	return &quota{limit: limit.loopback.port, parent: &of.loopback}
 }
 
-// Overloaded is a Port that has refused clients within the last minute or two, because a limit was
-// reached.
+// Overloaded is a Port that has refused clients within the last minute or two because of a limit.
 type Overloaded struct {
 	ID, Protocol string
 	Redirected   bool  // else a node port on loopback
@@ -161,7 +160,7 @@ type Overloaded struct {
 	Limit        int64 // of all ports of the kind together
 }
 
-// overload keeps the ports that refuse clients. It has a timer only while there are any.
+// overload records the ports that refuse clients. It has a timer only while there are any.
 type overload struct {
 	log     *slog.Logger
 	every   time.Duration // the time for which a port stays in the list after the last client that it refused
@@ -179,7 +178,7 @@ type turnedAway struct {
 	logged logLimiter
 }
 
-// turnAway counts a client that was refused for a limit, and logs it at most once per interval.
+// turnAway counts a client that was refused because of a limit, and logs it at most once per interval.
 func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +192,8 @@ func (c *overload) turnAway(p Port, q *quota, what string) {
 	}
 }
 
-// looped counts a client that came without a hop left, and logs it at most once per interval.
+// looped counts a client that was refused because its TTL is used up: it comes from a loop of relays. It logs that at most once per
+// interval.
 func (c *overload) looped(p Port, q *quota) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,8 @@ func (c *overload) looped(p Port, q *quota) {
 	}
 }
 
-// note keeps a port that refuses a client, and reports whether to log it. The caller holds the lock.
+// note records that a port has refused a client, and reports whether to log it; times is the number since the last log line. The caller
+// holds c.mu.
 func (c *overload) note(who Overloaded) (times int, due bool) {
 	t := c.ports[who]
 	if t == nil {
@@ -217,14 +218,14 @@ func (c *overload) note(who Overloaded) (times int, due bool) {
 	return t.logged.due()
 }
 
-// forget counts a client of UDP that lost its flow with nothing under way.
+// forget counts a UDP client whose idle flow was ended to make room for another client.
 func (c *overload) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total[1]++
 }
 
-// look forgets the ports that have refused no client since the last look.
+// look removes the ports that have refused no client since its last call.
 func (c *overload) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +274,7 @@ type logLimiter struct {
 	times int
 }
 
-// due counts an event and reports whether to log now, and the events since the last time.
+// due counts an event and reports whether to log now; times is the number of events since the last log line.
 func (c *logLimiter) due() (times int, is bool) {
 	c.times++
 	if now := time.Now(); c.last.IsZero() || now.Sub(c.last) >= c.every {
@@ -300,20 +301,20 @@ type shared struct {
 	lifetime
 }
 
-// failures count what could not be relayed.
+// failures counts connections and TLS handshakes that failed.
 type failures struct {
 	failedConnects   atomic.Int64
 	failedHandshakes atomic.Int64 // with clients and with endpoints
 }
 
-// replacement is the state of the hand-over to the process that replaces this one, and of connections from the one before it.
+// replacement is the state of the hand-over to the next process, and of connections that the previous one handed over.
 type replacement struct {
 	store    *handover.Store
 	leaving  leaving
 	draining draining
 }
 
-// lifetime has the goroutines of a Relay.
+// lifetime counts the goroutines of a Relay, and has the context of its connections.
 type lifetime struct {
 	clients sync.WaitGroup // of TCP, and the goroutines that accept them
 	tasks   sync.WaitGroup // the others
@@ -337,7 +338,7 @@ func (s *shared) logOf(p Port) *slog.Logger {
 	return s.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
 }
 
-// forget has systemd keep a listener no longer.
+// forget makes systemd drop a listener that it stores.
 func (s *shared) forget(key socketKey) {
 	if err := s.store.Drop(key.name()); err != nil {
 		s.log.Warn("systemd cannot be notified to close a stored socket", "name", key.name(), "err", err)
@@ -345,14 +346,14 @@ func (s *shared) forget(key socketKey) {
 }
 
 const (
-	// maxRecent bounds the clients whose connections ended and whose endpoints are still known. The kernel forgets a
-	// closed connection after two minutes, and sends its event then: that is 500 connections a second.
+	// maxRecent bounds the recorded clients whose connections have ended. The kernel removes a closed connection after two minutes, and
+	// sends its event then: that suffices for 500 connections a second.
 	maxRecent = 1 << 16
 	// maxEndpointsOf bounds the endpoints of one client connection, which over HTTP are several.
 	maxEndpointsOf = 16
 )
 
-// recentClients has the endpoints of clients of logged ports: those of open connections, and of the last maxLately that ended.
+// recentClients records the endpoints of clients of logged ports: those of open connections, and of the last maxRecent that ended.
 type recentClients struct {
 	mu    sync.Mutex
 	of    map[recentKey]*recentClient
@@ -360,8 +361,7 @@ type recentClients struct {
 	next  int
 }
 
-// recentKey is a client as a listener saw it. Listeners differ by port; the box's address that
-// the client reached does not matter.
+// recentKey identifies a client of a listener. Listeners differ by port; the box's address that the client reached does not matter.
 type recentKey struct {
 	protocol string
 	client   netip.AddrPort
@@ -378,8 +378,8 @@ type ending struct {
 	is  *recentClient
 }
 
-// begin records a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client
-// is a new one, with an address that may have been another client's before.
+// begin records a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client is
+// new, even if an earlier one had the same address and port.
 func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -397,7 +397,7 @@ func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool)
 	}
 }
 
-// end records that a connection of begin ended. It ignores one that was dropped.
+// end records that a connection has ended. It ignores one whose record was dropped.
 func (l *recentClients) end(k recentKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -420,7 +420,7 @@ func (l *recentClients) end(k recentKey) {
 	l.next = (l.next + 1) % maxRecent
 }
 
-// endpoints returns those that a client had, in the order in which it had them first, nil if it is not known.
+// endpoints returns the endpoints to which a client was connected, in order of their first connections; nil if unknown.
 func (l *recentClients) endpoints(k recentKey) []netip.AddrPort {
 	l.mu.Lock()
 	defer l.mu.Unlock()

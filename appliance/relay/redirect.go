@@ -18,9 +18,8 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// fronts are the listeners that the kernel redirects clients to, one for each address and protocol,
-// whatever the number of ports behind it. They are opened before the first client is redirected,
-// so not by Run.
+// fronts are the listeners to which the kernel redirects clients, one for each address and protocol, whatever the number of ports behind
+// it. They are opened before the first client is redirected, so not by Run.
 type fronts struct {
 	shared   *shared
 	arriving *arriving
@@ -33,7 +32,7 @@ type fronts struct {
 	ports  map[string]map[key]*redirected // by Service
 }
 
-// front is one listener, and which port a client is for by what it had sent to.
+// front is one such listener with its ports. The original destination of a client selects its port.
 type front struct {
 	socket listenSocket
 	inUse  int          // ports that it has
@@ -53,10 +52,10 @@ type listenSocket interface {
 	conn() syscall.Conn
 }
 
-// errNotAsked means that a client came without having been redirected from a frontend of a port.
+// errNotAsked means that the original destination of a client is no frontend of a relayed port.
 var errNotAsked = errors.New("it sent to no frontend of a relayed port")
 
-// openFront opens a listener, unless it is open; nil: the relay has ended. The caller holds the lock.
+// openFront returns the listener of a key, and opens it if necessary; nil if the relay has ended. The caller holds f.mu.
 func (f *fronts) openFront(key socketKey) (*front, error) {
 	if front := f.open[key]; front != nil || f.closed {
 		return front, nil
@@ -80,7 +79,7 @@ func advice(err error, port uint16) string {
 	return "it is tried again every few seconds"
 }
 
-// redirect takes the ports of Services: see Relay.RedirectAll.
+// redirect replaces the ports of Services: see Relay.RedirectAll.
 func (f *fronts) redirect(services map[string][]Port, more bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +97,7 @@ func (f *fronts) redirect(services map[string][]Port, more bool) error {
 	return errors.Join(failed...)
 }
 
-// redirectService takes the ports of one Service. The caller holds the lock.
+// redirectService replaces the ports of one Service. The caller holds f.mu.
 func (f *fronts) redirectService(service string, ports []Port, more bool) error {
 	have := f.ports[service]
 	if have == nil {
@@ -137,8 +136,8 @@ func (f *fronts) redirectService(service string, ports []Port, more bool) error 
 	return errors.Join(failed...)
 }
 
-// removeLater removes a port that the kernel sends no new clients to. It still serves those whose handshake
-// the kernel has begun or finished, and which wait to be accepted. The caller holds the lock.
+// removeLater removes a port after limits.removal: the kernel redirects no new clients to it, but some may wait to be accepted, or be in
+// their TCP handshake. The caller holds f.mu.
 func (f *fronts) removeLater(service string, k key, l *redirected) {
 	var timer *time.Timer
 	timer = time.AfterFunc(f.shared.limits.removal, func() {
@@ -157,7 +156,7 @@ func (f *fronts) removeLater(service string, k key, l *redirected) {
 	l.removal = timer
 }
 
-// begin has a front accept clients, once it has a port and Run runs.
+// begin makes a front accept clients, once it has a port and Run was called.
 func (f *fronts) begin(front *front) {
 	if f.ctx != nil && !front.ready {
 		front.socket.start(f.ctx)
@@ -165,7 +164,7 @@ func (f *fronts) begin(front *front) {
 	front.ready = true
 }
 
-// closeUnused closes the listeners that have no port. Their connections live on. The caller holds the lock.
+// closeUnused closes the listeners without ports. Their connections stay open. The caller holds f.mu.
 func (f *fronts) closeUnused() {
 	for key, front := range f.open {
 		if !f.closed && front.inUse == 0 {
@@ -176,7 +175,7 @@ func (f *fronts) closeUnused() {
 	}
 }
 
-// serve begins to serve, until close.
+// serve starts all listeners that have ports. ctx is the context of their connections.
 func (f *fronts) serve(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +187,7 @@ func (f *fronts) serve(ctx context.Context) {
 	}
 }
 
-// endTCP pauses or closes the listeners for TCP.
+// endTCP calls end, which pauses or closes, for all TCP listeners.
 func (f *fronts) endTCP(end func(*tcpListener)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,7 +199,7 @@ func (f *fronts) endTCP(end func(*tcpListener)) {
 	}
 }
 
-// pause has all listeners rest, and hands them over.
+// pause pauses all listeners, and adds them to the state to hand over.
 func (f *fronts) pause() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,7 +210,7 @@ func (f *fronts) pause() {
 	}
 }
 
-// leave hands over the ports, when everything rests.
+// leave adds all ports to the state to hand over, once their connections are paused.
 func (f *fronts) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,7 +264,7 @@ func (f *fronts) newFront(key socketKey) (*front, error) {
 	return n, err
 }
 
-// routeTCP finds the port of a client that the kernel has redirected.
+// routeTCP returns the port for a client that the kernel has redirected, and the client's original destination.
 func (f *front) routeTCP(client *net.TCPConn) (*tcpPort, netip.AddrPort, error) {
 	to, err := originalDestination(client)
 	if err != nil {
@@ -275,7 +274,7 @@ func (f *front) routeTCP(client *net.TCPConn) (*tcpPort, netip.AddrPort, error) 
 	return port, to, err
 }
 
-// find finds the port of a frontend: by its address and port, or as a node port.
+// find returns the port for an original destination: that of the frontend with its address and port, or that of the node port.
 func find[P any](f *front, ports map[netip.AddrPort]*P, to netip.AddrPort) (*P, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -288,7 +287,7 @@ func find[P any](f *front, ports map[netip.AddrPort]*P, to netip.AddrPort) (*P, 
 	return nil, fmt.Errorf("%w: %s", errNotAsked, to)
 }
 
-// newRedirected makes a Port one that clients of a front are for.
+// newRedirected adds a Port to a front.
 func (f *fronts) newRedirected(front *front, p Port) *redirected {
 	l := &redirected{front: front}
 	if p.Protocol == TCP {
@@ -301,7 +300,7 @@ func (f *fronts) newRedirected(front *front, p Port) *redirected {
 	return l
 }
 
-// redirected is a Port behind a front.
+// redirected is a Port of a front.
 type redirected struct {
 	front     *front
 	frontends []netip.AddrPort
@@ -310,7 +309,7 @@ type redirected struct {
 	removal   *time.Timer // removes it, unless it is wanted again before; nil: it is wanted
 }
 
-// stay has a port that was to be removed stay, and takes back the frontends that another port got since.
+// stay cancels the removal of a port. The next register returns frontends to it that another port has got since.
 func (l *redirected) stay() {
 	if l.removal == nil {
 		return
@@ -319,8 +318,8 @@ func (l *redirected) stay() {
 	l.removal, l.frontends = nil, nil
 }
 
-// register has the front find the port by these frontends, and by no others any more. A frontend that
-// another port has by now stays with that.
+// register replaces the frontends by which the front finds the port. Frontends that it loses and that belong to another port by now stay
+// with that.
 func (l *redirected) register(frontends []netip.AddrPort) {
 	if slices.Equal(l.frontends, frontends) {
 		return
@@ -346,7 +345,7 @@ func register[P any](ports map[netip.AddrPort]*P, p *P, before, now []netip.Addr
 	}
 }
 
-// update replaces what a port leads to.
+// update replaces the frontends, settings and endpoints of a port.
 func (f *fronts) update(l *redirected, p Port) {
 	l.register(p.Frontends)
 	if l.tcp != nil {
@@ -356,7 +355,7 @@ func (f *fronts) update(l *redirected, p Port) {
 	}
 }
 
-// close leaves the front to the other ports.
+// close removes the port from its front.
 func (l *redirected) close() {
 	l.register(nil)
 	if l.tcp != nil {
@@ -366,7 +365,7 @@ func (l *redirected) close() {
 	}
 }
 
-// loopback listens for node ports on the loopback addresses of the host.
+// loopback has the listeners for node ports on the loopback addresses of the host.
 type loopback struct {
 	shared    *shared
 	arriving  *arriving
@@ -377,7 +376,7 @@ type loopback struct {
 	desired []Port
 }
 
-// listener serves one Port.
+// listener is the listening socket of one Port on loopback.
 type listener interface {
 	// update replaces the endpoints and the affinity.
 	update(Port)
@@ -442,7 +441,7 @@ func (o *loopback) reconcile() (problems []Problem, retry bool) {
 	return problems, retry
 }
 
-// listen opens the listener of a Port with endpoints.
+// listen opens the listener of a Port. It returns a Problem if that fails.
 func (o *loopback) listen(p Port) (listener, *Problem) {
 	problem := func(reason, format string, args ...any) *Problem {
 		where := fmt.Sprintf("node port %d/%s does not answer on %s: ", p.Listen.Port(), strings.ToUpper(p.Protocol), p.Listen.Addr())
@@ -491,7 +490,7 @@ func (o *loopback) listenUDP(p Port) (listener, error) {
 	return l, nil
 }
 
-// pause has all listeners rest, and hands them over.
+// pause pauses all listeners, and adds them to the state to hand over.
 func (o *loopback) pause() {
 	for k, l := range o.open {
 		l.pause()
@@ -499,7 +498,7 @@ func (o *loopback) pause() {
 	}
 }
 
-// leave hands over the ports, when everything rests.
+// leave adds all ports to the state to hand over, once their connections are paused.
 func (o *loopback) leave() {
 	for _, l := range o.open {
 		l.leave()

@@ -42,7 +42,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	}
 }
 
-// Stats are numbers of a Relay.
+// Stats are the counters of a Relay.
 type Stats struct {
 	TCP, UDP Load
 	// FailedConnects are endpoints that did not accept a connection.
@@ -51,7 +51,7 @@ type Stats struct {
 	FailedHandshakes int64
 }
 
-// Load counts the connections, or clients, of a protocol.
+// Load counts the connections, or UDP clients, of a protocol.
 type Load struct {
 	// Loopback and Redirected count the open ones; Limit bounds Redirected.
 	Loopback, Redirected, Limit int64
@@ -60,7 +60,7 @@ type Load struct {
 	Taken, TurnedAway int64
 }
 
-// Stats returns the numbers as they are now.
+// Stats returns the counters at this moment.
 func (r *Relay) Stats() Stats {
 	load := func(q *bothQuotas) Load {
 		return Load{
@@ -90,8 +90,8 @@ func (r *Relay) Problems() []Problem { return r.loopback.listeners.Problems() }
 // Changed returns a channel that has a value after Problems has changed.
 func (r *Relay) Changed() <-chan struct{} { return r.loopback.listeners.Changed() }
 
-// Open opens a listener that the kernel may redirect clients to, unless it is open. Its clients wait
-// until RedirectAll names a port for it and Run runs.
+// Open opens a listener to which the kernel may redirect clients, unless it is open. Its clients wait until RedirectAll adds a port to it
+// and Run was called.
 func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	f := r.fronts
 	f.mu.Lock()
@@ -100,16 +100,15 @@ func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	return err
 }
 
-// RedirectAll takes the ports of Services that the kernel redirects clients to, with Frontends, and serves
-// them when it returns. Those that a Service had and are not named any more are removed after limits.removal,
-// unless more is set, which is for the time before the kernel has the change. An error is about
-// listeners that cannot be opened; the other ports are served. Clients of a new listener are let in when all
-// Services are known, so none finds that its port is missing.
+// RedirectAll replaces, by Service, the ports to which the kernel redirects clients, those with Frontends. They are served when it returns.
+// Ports that a Service no longer has are removed after limits.removal; with more set they stay, for the time before the kernel has the
+// change. The error lists listeners that cannot be opened; all other ports are served. Clients of a new listener are accepted after all
+// Services were added, so that none misses its port.
 func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 	return r.fronts.redirect(services, more)
 }
 
-// CloseUnused closes the listeners that have no port. Their connections live on.
+// CloseUnused closes the listeners without ports. Their connections stay open.
 func (r *Relay) CloseUnused() {
 	r.fronts.mu.Lock()
 	defer r.fronts.mu.Unlock()
@@ -119,11 +118,11 @@ func (r *Relay) CloseUnused() {
 // Inherit adopts, before Run, the connections that the previous program handed over. They continue at once.
 func (r *Relay) Inherit(s *State) { r.arriving.adopt(s) }
 
-// InheritSocket takes a listening socket that was kept, before Run.
+// InheritSocket takes over a listening socket that systemd stored, before Run.
 func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f) }
 
-// Settle closes what the program before has left and no Port has taken, soon. It is called when all
-// Ports were named.
+// Settle makes Run close soon what the previous program handed over and no Port has taken. It is called after all Ports were passed to the
+// Relay.
 func (r *Relay) Settle() {
 	r.arriving.mu.Lock()
 	r.arriving.closeUnclaimed = true
@@ -160,9 +159,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
-// close, GOAWAY), and waits until all connections have ended that cannot be handed over and are open now, or ctx is
-// done. All clients are served meanwhile, new ones too.
+// Drain prepares a hand-over. It makes HTTP clients use another connection for their next request (Connection: close, GOAWAY), and waits
+// until those present connections have ended that cannot be handed over, or ctx is done. All clients are served meanwhile, new ones too.
 func (r *Relay) Drain(ctx context.Context) {
 	open, over := r.draining.next()
 	if open > 0 {
@@ -175,8 +173,8 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// drainLast stops accepting clients, and waits a little for connections to end: before a hand-over (leave) for those that cannot be
-// handed over, else for all. Clients that come meanwhile wait for the next program, in the listeners that it or systemd has.
+// drainLast stops accepting clients, and waits at most limits.lastDrain for connections to end: before a hand-over (leave) for those that
+// cannot be handed over, else for all. Clients that connect meanwhile wait in the open listeners for the next program.
 func (r *Relay) drainLast(leave bool) {
 	end := (*tcpListener).close
 	if leave {
@@ -203,7 +201,7 @@ func (r *Relay) drainLast(leave bool) {
 	}
 }
 
-// pause has everything rest that Run has started, for HandedOver.
+// pause pauses all listeners and connections, and collects their state for HandedOver.
 func (r *Relay) pause() {
 	r.loopback.pause()
 	r.fronts.pause()
@@ -213,7 +211,7 @@ func (r *Relay) pause() {
 	r.fronts.leave()
 }
 
-// HandedOver returns what Run has left after its context ended by handover.ErrRequested; nil: nothing.
+// HandedOver returns the state to hand over after Run has ended by handover.ErrRequested; nil if there is none.
 func (r *Relay) HandedOver() *State { return r.leaving.finish() }
 
 // relayed is a connection of a client and the one to its endpoint. The timers are guarded by the mutex
@@ -253,7 +251,7 @@ func (c *relayed) reset() {
 	reset(c.endpoint)
 }
 
-// stays ends the time to drain.
+// stays cancels the reset of a connection whose endpoint was gone and is back.
 func (c *relayed) stays() {
 	if c.drain != nil {
 		c.drain.Stop()
@@ -261,7 +259,7 @@ func (c *relayed) stays() {
 	}
 }
 
-// setStale sets whether the next request of an HTTP client goes to another endpoint.
+// setStale sets whether the endpoint of an HTTP client's connection must get no further requests.
 func (c *relayed) setStale(stale bool) {
 	if c.session == nil || stale == c.stale {
 		return
@@ -273,8 +271,7 @@ func (c *relayed) setStale(stale bool) {
 	}
 }
 
-// stop ends it when ctx is over: by a reset, as a FIN would look like a complete transfer, or by leaving it
-// as it is for the next program.
+// stop ends a connection when ctx is done. It resets it, as a FIN would look like a complete transfer, or pauses it for a hand-over.
 func (c *relayed) stop(ctx context.Context) {
 	if !handover.IsRequested(ctx) {
 		c.reset()
@@ -285,12 +282,12 @@ func (c *relayed) stop(ctx context.Context) {
 	interrupt(c.endpoint)
 }
 
-// interrupt ends all reads and writes that wait for a connection.
+// interrupt makes all pending reads and writes of a connection fail with os.ErrDeadlineExceeded.
 func interrupt(c interface{ SetDeadline(time.Time) error }) {
 	_ = c.SetDeadline(longAgo) // nothing waits for a closed one
 }
 
-// longAgo is a deadline that is over.
+// longAgo is a deadline in the past.
 var longAgo = time.Unix(1, 0)
 
 func (c *relayed) stopTimers() {
@@ -301,8 +298,7 @@ func (c *relayed) stopTimers() {
 	}
 }
 
-// join copies both directions and closes both connections. It reports whether it was interrupted
-// instead, with both open.
+// join copies both directions until they end, and closes both connections. It returns true if it was paused instead, with both still open.
 func (c *relayed) join() (paused bool) {
 	var failed atomic.Bool
 	pass := func(w *way) {
@@ -334,7 +330,7 @@ func reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// silence asks the kernel for how long an end has sent nothing; 0 when the connection is closed.
+// silence returns the time since the last data was received on a connection, from the kernel; 0 if it is closed.
 func silence(c *net.TCPConn) (d time.Duration) {
 	_ = listen.ControlOf(c, func(fd int) error { // a closed connection has no information
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -347,8 +343,7 @@ func silence(c *net.TCPConn) (d time.Duration) {
 }
 
 const (
-	// chunk is the size of a copy, in bytes. A peer that sends as many has more to send, and that is
-	// spliced.
+	// chunk is the size of a read into a buffer, in bytes. After a read that fills it, more data is expected and spliced.
 	chunk = 16 << 10
 	// pipeSize is the capacity of a pipe, in bytes. It is smaller when an unprivileged user has reached
 	// fs.pipe-user-pages-soft.
@@ -357,7 +352,7 @@ const (
 	idlePipes = 64
 )
 
-// pump has the buffers and pipes for copying. They do not belong to connections: one that waits for bytes has none.
+// pump has the buffers and pipes for copying. A connection uses them only while it has bytes to pass on.
 type pump struct {
 	buffers sync.Pool // of *[chunk]byte
 	pipes   chan *pipe
@@ -365,7 +360,7 @@ type pump struct {
 	made    atomic.Int64
 }
 
-// pipe is one of pipe(2), empty while it is in the pump.
+// pipe is the two descriptors of a pipe(2). It is empty while it is in the pump.
 type pipe struct{ r, w int }
 
 // pipe returns an empty pipe, nil if there are too many, or the system has none.
@@ -384,7 +379,7 @@ func (u *pump) pipe() *pipe {
 	return &pipe{fds[0], fds[1]}
 }
 
-// back takes a pipe that is empty.
+// back returns an empty pipe to the pump.
 func (u *pump) back(p *pipe) {
 	select {
 	case u.pipes <- p:
@@ -398,7 +393,7 @@ func (u *pump) drop(p *pipe) {
 	u.made.Add(-1)
 }
 
-// close closes the pipes that are kept.
+// close closes the unused pipes.
 func (u *pump) close() {
 	for {
 		select {
@@ -410,7 +405,7 @@ func (u *pump) close() {
 	}
 }
 
-// way is one direction of a connection. One goroutine uses it.
+// way is one direction of a connection. Only one goroutine uses it.
 type way struct {
 	pump     *pump
 	from, to *net.TCPConn
@@ -435,8 +430,8 @@ func (u *pump) way(to, from *net.TCPConn) (*way, error) {
 	return &way{pump: u, from: from, to: to, source: source, sink: sink}, err
 }
 
-// run passes on the bytes that come, and a FIN as a FIN. After an error it can go on where it was: no byte that came
-// is lost. last reports, at the end, that the other direction has ended, so that closing sends the FIN.
+// run passes on received bytes, and a FIN as a FIN, until the direction ends. After an error it can be called again: no received byte is
+// lost. At the end it calls last, which returns true if the other direction has ended, so that closing the connection sends the FIN.
 func (w *way) run(last func() bool) error {
 	for !w.done {
 		if err := w.drain(); err != nil {
@@ -458,7 +453,7 @@ func (w *way) run(last func() bool) error {
 	return nil
 }
 
-// fill waits for bytes, or the end, and takes them: into a pipe when they are many.
+// fill waits for bytes or the end, and receives them: into a pipe when the last read filled a chunk.
 func (w *way) fill() error {
 	var failed error
 	err := w.source.Read(func(fd uintptr) (done bool) {
@@ -482,7 +477,7 @@ func (w *way) fill() error {
 	return err
 }
 
-// take takes bytes that are there.
+// take receives the bytes that are available.
 func (w *way) take(fd int) (n int, err error) {
 	if w.bulk {
 		if p := w.pump.pipe(); p != nil {
@@ -504,7 +499,7 @@ func (w *way) take(fd int) (n int, err error) {
 	return n, nil
 }
 
-// drain passes on what came.
+// drain sends all bytes that were received.
 func (w *way) drain() error {
 	if len(w.held) == 0 && w.piped == 0 {
 		return nil
@@ -531,7 +526,7 @@ func (w *way) drain() error {
 	return err
 }
 
-// give passes on some of the bytes, as many as to takes now.
+// give sends as many of the received bytes as fit into the send buffer.
 func (w *way) give(fd int) error {
 	if len(w.held) > 0 {
 		n, err := unix.Write(fd, w.held)
@@ -546,7 +541,7 @@ func (w *way) give(fd int) error {
 	return err
 }
 
-// empty gives back the buffer and the pipe while nothing is to be passed on.
+// empty returns the buffer and the pipe to the pump when all bytes were sent.
 func (w *way) empty() {
 	if w.buf != nil {
 		w.pump.buffers.Put(w.buf)
@@ -557,7 +552,7 @@ func (w *way) empty() {
 	w.buf, w.held, w.pipe = nil, nil, nil
 }
 
-// close drops what was not passed on.
+// close drops bytes that were not sent.
 func (w *way) close() {
 	if w.pipe != nil {
 		w.pump.drop(w.pipe)
@@ -566,7 +561,7 @@ func (w *way) close() {
 	w.empty()
 }
 
-// rest takes what was not passed on out of the way's buffers.
+// rest removes the received bytes that were not sent from the buffers, and returns them.
 func (w *way) rest() ([]byte, error) {
 	rest := append([]byte(nil), w.held...)
 	for w.piped > 0 {

@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// tcpListener accepts connections at one address.
+// tcpListener accepts TCP connections at one address.
 type tcpListener struct {
 	shared *shared
 	log    *slog.Logger
@@ -30,8 +30,8 @@ type tcpListener struct {
 	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
-// listenTCP opens a listener, whose clients wait until start. kept is the socket that the program before left open for
-// it; nil: there is none.
+// listenTCP opens a listener, whose clients wait until start. kept is the socket that the previous program left open for it, nil if there
+// is none. route returns the port for a client, and its original destination.
 func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
 	l := &tcpListener{shared: s, log: log, route: route}
 	var err error
@@ -54,7 +54,7 @@ func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	return l, err
 }
 
-// countHops has the kernel keep the hops with which connections came. Without that the number of relays in a row is not bounded.
+// countHops makes the kernel record the TTL of incoming connections. Without that a loop of relays is not detected.
 func (l *tcpListener) countHops(at netip.AddrPort) {
 	raw, err := l.socket.SyscallConn()
 	if err == nil {
@@ -71,7 +71,7 @@ func keepAlive(_, _ string, c syscall.RawConn) error {
 	return errors.Join(setInt(c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every))
 }
 
-// start begins to serve clients, whose connections last until ctx is done.
+// start accepts and serves clients in a goroutine, until ctx is done.
 func (l *tcpListener) start(ctx context.Context) { l.shared.clients.Go(func() { l.accept(ctx) }) }
 
 func (l *tcpListener) close() {
@@ -80,7 +80,7 @@ func (l *tcpListener) close() {
 	}
 }
 
-// pause has it accept no more, and leaves it open.
+// pause stops accepting clients, and leaves the socket open.
 func (l *tcpListener) pause() { interrupt(l.socket) }
 
 func (l *tcpListener) conn() syscall.Conn { return l.socket }
@@ -110,7 +110,7 @@ func (l *tcpListener) accept(ctx context.Context) {
 	}
 }
 
-// accepted serves a client, or resets it if there are too many.
+// accepted serves a client, or resets it if there are too many clients, or its TTL is used up.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	if left, counted := hopsLeft(hopsOf(client)); counted && left == 0 {
 		t.shared.overload.looped(t.current(), t.quota)
@@ -120,7 +120,7 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip
 	t.admit(client, func() { t.serve(ctx, client, asked) })
 }
 
-// admit has a client served, or resets it if there are too many.
+// admit runs serve for a client in a goroutine, or resets the client if there are too many.
 func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	if !t.quota.acquire() {
 		t.shared.overload.turnAway(t.current(), t.quota, "connections to a relayed port are refused")
@@ -133,8 +133,8 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	})
 }
 
-// serve connects a client that had sent to asked with an endpoint until both directions or ctx have
-// ended.
+// serve relays a client that connected to asked until both directions have ended, or ctx is done. It reads the PROXY header, if there is
+// one.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	from, asked, err := t.clientOf(ctx, client, asked)
 	if err != nil {
@@ -149,7 +149,8 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 	t.serveFrom(ctx, client, nil, from, asked)
 }
 
-// serveFrom is serve for a client whose address is known. early was read from it already, by the program before.
+// serveFrom is serve for a client whose address, from, is known. early has the bytes that were read from it before, by the previous
+// program.
 func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	to := t
 	if names := t.serverNames(); names != nil {
@@ -160,7 +161,7 @@ func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []by
 	to.serveHere(ctx, client, early, from, asked)
 }
 
-// serveHere is serveFrom whatever server name the client asks for.
+// serveHere is serveFrom with the endpoints of this port, without regard to the server name.
 func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	if front := t.current().Front; front != nil {
 		t.serveFront(ctx, client, early, from, asked, front)
@@ -169,7 +170,7 @@ func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []by
 	t.servePlain(ctx, client, early, from, asked)
 }
 
-// servePlain passes bytes on as they are.
+// servePlain relays a client without TLS and HTTP settings.
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	endpoint, to, err := t.connect(ctx, client, from, asked)
 	if err != nil && handover.IsRequested(ctx) {
@@ -199,7 +200,7 @@ func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []b
 	t.run(ctx, c)
 }
 
-// run relays a connection until it ends, or ctx is done.
+// run relays a connection until it ends, or ctx is done. A paused one is added to the state to hand over.
 func (t *tcpPort) run(ctx context.Context, c *relayed) {
 	stop := context.AfterFunc(ctx, func() { c.stop(ctx) })
 	defer stop()
@@ -241,14 +242,14 @@ func (s *shared) newTCPPort(p Port) *tcpPort {
 	}
 }
 
-// current is the Port as it is now.
+// current returns the Port with its present settings.
 func (t *tcpPort) current() Port {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.port
 }
 
-// begin notes a connection, and ends it if its endpoint went while it was made.
+// begin adds a connection to the port, and ends it if its endpoint was removed while it was made.
 func (t *tcpPort) begin(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -262,7 +263,7 @@ func (t *tcpPort) begin(c *relayed) {
 	t.judge(c)
 }
 
-// note records a connection for EndpointsOf. The caller holds the lock.
+// note records a connection for EndpointsOf. The caller holds t.mu.
 func (t *tcpPort) note(c *relayed) {
 	client, is := c.client.RemoteAddr().(*net.TCPAddr)
 	listener, bound := c.client.LocalAddr().(*net.TCPAddr)
@@ -289,7 +290,7 @@ func (t *tcpPort) end(c *relayed) {
 	c.stopTimers()
 }
 
-// update replaces what the port leads to, and the ports of its server names.
+// update replaces the settings and endpoints of the port, and the ports of its server names.
 func (t *tcpPort) update(p Port, names map[string]*tcpPort) {
 	t.endpoints.set(p)
 	t.mu.Lock()
@@ -304,8 +305,7 @@ func (t *tcpPort) update(p Port, names map[string]*tcpPort) {
 	}
 }
 
-// setNames replaces the ports by server name. Nothing leads to those that were there before and are not now. The caller
-// holds the lock.
+// setNames replaces the ports by server name, and retires those that are no longer there. The caller holds t.mu.
 func (t *tcpPort) setNames(names map[string]*tcpPort) {
 	for name, sub := range t.names {
 		if names[name] != sub {
@@ -316,7 +316,7 @@ func (t *tcpPort) setNames(names map[string]*tcpPort) {
 	t.names = names
 }
 
-// retire notes that nothing leads to the port any more.
+// retire marks the port as removed. Its connections are drained or stay open, as its settings ask.
 func (t *tcpPort) retire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,7 +327,7 @@ func (t *tcpPort) retire() {
 	}
 }
 
-// leave hands over the port and those of its server names, when everything rests.
+// leave adds the port and those of its server names to the state to hand over, once their connections are paused.
 func (t *tcpPort) leave() {
 	t.shared.leaving.port(t.port, t.endpoints)
 	for _, named := range t.names {
@@ -335,7 +335,7 @@ func (t *tcpPort) leave() {
 	}
 }
 
-// judge decides about a connection by what has become of its endpoint. The caller holds the lock.
+// judge keeps, resets or drains a connection, depending on whether the port still has its endpoint. The caller holds t.mu.
 func (t *tcpPort) judge(c *relayed) {
 	switch {
 	case !t.gone && slices.Contains(t.port.Ended, c.to):
@@ -351,9 +351,8 @@ func (t *tcpPort) judge(c *relayed) {
 	}
 }
 
-// watchIdle resets a connection when nothing was received from either end for the time. Bytes are
-// not counted here: the kernel has the time of the last ones, and is asked when they could be that
-// old, so a busy connection costs one look in that time. The caller holds the lock.
+// watchIdle resets a connection when nothing was received from either end for limit. It does not count bytes: the kernel has the time of
+// the last ones, and is asked when they could be that old, so a busy connection costs one system call in that time. The caller holds t.mu.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {
 		t.mu.Lock()
@@ -373,7 +372,8 @@ func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 // helloTime bounds the wait for a client's ClientHello.
 const helloTime = 10 * time.Second
 
-// byName finds the port of a server name: by the whole name, by one label less, by several less, or the one for any.
+// byName returns the port for a server name: that of the whole name, of a wildcard for one label less or several less, or the one for any
+// name.
 func byName(ports map[string]*tcpPort, name string) *tcpPort {
 	if p := ports[name]; p != nil && name != "" {
 		return p
@@ -390,15 +390,15 @@ func byName(ports map[string]*tcpPort, name string) *tcpPort {
 	return ports["*"]
 }
 
-// serverNames gives the ports by server name; nil: there are none.
+// serverNames returns the ports by server name; nil if there are none.
 func (t *tcpPort) serverNames() map[string]*tcpPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.names
 }
 
-// portNamed finds the port of the server name that a client asks for, and returns what it read of the client so far. One
-// that is for no name goes to the port's own endpoints. Nil: the client is refused, or left to the next program.
+// portNamed reads the ClientHello of a client. It returns the port for its server name, and all bytes read from the client so far. For a
+// name without a port that is t itself, if it has endpoints. It returns nil if the client was refused, or is handed over.
 func (t *tcpPort) portNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) (*tcpPort, []byte) {
 	_ = client.SetReadDeadline(time.Now().Add(helloTime))
 	stop := context.AfterFunc(ctx, func() { interrupt(client) })

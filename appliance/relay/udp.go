@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpListener receives datagrams at one address. Each client has a flow, with its own socket to an
-// endpoint, until the flow times out, or is the longest idle one of its port when the quota is
-// exceeded.
+// udpListener receives datagrams at one address. Each client has a flow, with its own socket to an endpoint. A flow ends when it times out
+// or, when the quota is exceeded, as the longest idle one of its port.
 type udpListener struct {
 	shared *shared
 	log    *slog.Logger
@@ -65,8 +64,8 @@ type flow struct {
 // of the port can be ended.
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
-// listenUDP opens a listener, whose clients wait until start. kept is the socket that the program before left open for
-// it, nil if there is none.
+// listenUDP opens a listener, whose clients wait until start. kept is the socket that the previous program left open for it, nil if there
+// is none. route returns the port for a client, and its original destination.
 func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
 	socket, err := udpSocket(at, kept)
 	if err != nil {
@@ -95,10 +94,10 @@ func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 	return c.(*net.UDPConn), nil
 }
 
-// start begins to serve clients.
+// start receives datagrams in a goroutine.
 func (l *udpListener) start(context.Context) { l.shared.tasks.Go(l.receive) }
 
-// update ends the flows of endpoints that are gone, as conntrack entries are deleted.
+// update replaces the settings and endpoints of a port. It ends the flows of endpoints that are gone.
 func (l *udpListener) update(u *udpPort, p Port) {
 	u.endpoints.set(p)
 	l.mu.Lock()
@@ -107,7 +106,7 @@ func (l *udpListener) update(u *udpPort, p Port) {
 	l.endWhere(u, func(f *flow) bool { return !p.keeps(f.endpoint) })
 }
 
-// retire ends all flows of a port that nothing leads to any more.
+// retire marks a port as removed, and ends all its flows.
 func (l *udpListener) retire(u *udpPort) {
 	l.mu.Lock()
 	u.gone = true
@@ -115,7 +114,7 @@ func (l *udpListener) retire(u *udpPort) {
 	l.endWhere(u, func(*flow) bool { return true })
 }
 
-// close closes the listening socket. The flows of its ports end with these.
+// close closes the listening socket, and ends the flows.
 func (l *udpListener) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -131,10 +130,10 @@ func (l *udpListener) close() {
 	}
 }
 
-// lastAnswers bounds the wait of a pause for datagrams that are being sent.
+// lastAnswers is how long datagrams that are being sent may still take after pause.
 const lastAnswers = time.Second
 
-// pause has it and its flows rest, and leaves them open.
+// pause stops the listener and its flows, and leaves their sockets open.
 func (l *udpListener) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +149,7 @@ func (l *udpListener) pause() {
 
 func (l *udpListener) conn() syscall.Conn { return l.socket }
 
-// receive forwards the datagrams of clients until the listener is closed, or rests.
+// receive forwards the datagrams of clients until the listener is closed or paused.
 func (l *udpListener) receive() {
 	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
@@ -198,10 +197,10 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) erro
 	return nil
 }
 
-// errNoHops means that a datagram was dropped that has passed as many relays as it may.
+// errNoHops means that a datagram was dropped because its TTL is used up: it has passed as many relays as it may.
 var errNoHops = errors.New("it came without a hop left")
 
-// refuseLoop records a datagram that came without a hop left.
+// refuseLoop records a datagram that is dropped because its TTL is used up, and returns the error.
 func (l *udpListener) refuseLoop(client netip.AddrPort) error {
 	port, _, err := l.route(client)
 	if err != nil {
@@ -280,7 +279,7 @@ func (l *udpListener) begin(port *udpPort, client, asked netip.AddrPort) (*flow,
 	return f, nil
 }
 
-// note adds a flow with its socket. The caller holds the lock.
+// note adds a flow with its socket. The caller holds l.mu.
 func (l *udpListener) note(f *flow) (err error) {
 	if f.raw, err = f.socket.SyscallConn(); err != nil {
 		return errors.Join(err, f.socket.Close())
@@ -296,7 +295,7 @@ func (l *udpListener) note(f *flow) (err error) {
 	return nil
 }
 
-// goOn adds a flow of the program before.
+// goOn adds a flow that the previous program handed over.
 func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
 	f := &flow{port: port, client: held.Client, endpoint: held.Endpoint, replied: held.Replied, socket: socket}
 	l.mu.Lock()
@@ -310,7 +309,7 @@ func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
 	l.shared.tasks.Go(func() { l.reply(f) })
 }
 
-// reply forwards the datagrams of a flow's endpoint until the flow ends or times out.
+// reply forwards the datagrams of a flow's endpoint to its client until the flow ends or times out.
 func (l *udpListener) reply(f *flow) {
 	defer l.end(f)
 	for {
@@ -332,7 +331,7 @@ func (l *udpListener) answer(f *flow, data []byte) {
 	}
 }
 
-// wait has a flow wait until it expires, and reports whether that is still to come.
+// wait sets the read deadline of a flow to its timeout. It returns false if that has passed, or the listener is paused.
 func (l *udpListener) wait(f *flow) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +342,7 @@ func (l *udpListener) wait(f *flow) bool {
 	return !l.paused && time.Now().Before(until) && f.socket.SetReadDeadline(until) == nil
 }
 
-// touch records a datagram of a flow.
+// touch records that a datagram of a flow was sent, or received from the endpoint (reply).
 func (l *udpListener) touch(f *flow, reply bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -402,7 +401,7 @@ func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
 	}
 }
 
-// leave hands over ports with their clients, when the listener rests.
+// leave adds ports with their flows to the state to hand over, once the listener is paused.
 func (l *udpListener) leave(ports ...*udpPort) {
 	flows := map[*udpPort][]HeldFlow{}
 	for _, f := range l.flows {
@@ -435,10 +434,10 @@ func (l *udpListener) endOldest(port *udpPort) (ended, waited bool) {
 // maxDatagram exceeds the length of any UDP datagram in bytes, which is a 16-bit number.
 const maxDatagram = 1 << 16
 
-// datagrams has the buffers that datagrams are received into.
+// datagrams has a pool of buffers for receiving.
 type datagrams struct{ buffers sync.Pool }
 
-// datagram is a buffer for one, and for control messages about it.
+// datagram is a buffer for one datagram and its control messages.
 type datagram struct {
 	data    [maxDatagram]byte
 	control [64]byte
@@ -448,8 +447,8 @@ func newDatagrams() *datagrams {
 	return &datagrams{sync.Pool{New: func() any { return new(datagram) }}}
 }
 
-// receive waits for one datagram and calls use, which must not retain data; hops is with how many it came, 0 where they are not
-// counted. It takes a buffer only when a datagram has arrived: thousands of idle sockets need none.
+// receive waits for one datagram and calls use, which must not retain data. hops is its TTL or hop limit, 0 if unknown. It takes a buffer
+// only when a datagram has arrived: thousands of idle sockets need none.
 func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort, hops int)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// vips are a Service's addresses in one family.
+// vips holds a Service's addresses in one family, by kind.
 type vips struct {
 	cluster  netip.Addr
 	balancer []netip.Addr
@@ -29,8 +29,7 @@ func (a addresses) of(f nft.Family) *vips {
 	return a[f]
 }
 
-// addresses collects the Service's own addresses. A family is served where the
-// Service has a cluster IP of it.
+// addresses returns the Service's addresses by family. A family is served if the Service has a cluster IP of it.
 func (r *resolver) addresses() addresses {
 	all := addresses{}
 	for i, s := range r.Service.Spec.ClusterIPs {
@@ -76,16 +75,17 @@ func (r *resolver) addresses() addresses {
 	return all
 }
 
-// AnnotationHostAddress lets a Service have an address of the host itself. It is safe only where
-// nothing else has to be reached at the address.
+// AnnotationHostAddress permits a Service to use an address of the host itself. It is safe only where nothing else has to be reached at the
+// address.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
-// mayBe refuses addresses that are the host's own, or not as internal as the Service is.
+// mayBe reports whether the Service may use an address. It refuses those of the host, and those that are not internal if the Service asks
+// to be internal.
 func (r *resolver) mayBe(field string, a netip.Addr) bool {
 	return r.mayBeInternal(field, a) && r.mayServe(field, a)
 }
 
-// mayServe refuses addresses that are the host's own.
+// mayServe reports whether the Service may use an address with regard to those of the host, and refuses the others.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	what, is := r.facts.Host[a]
 	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
@@ -95,9 +95,8 @@ func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	return false
 }
 
-// ExternalIPRefusal returns why no Service may have an address as an external IP, by the
-// configuration and the host's networks. The reason is one word; it is empty when nothing speaks
-// against the address.
+// ExternalIPRefusal returns why no Service may use an address as an external IP, by the configuration and the host's networks. reason is
+// that of the problem, "" if the address may be used.
 func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if f.NoExternalIPs {
@@ -115,15 +114,14 @@ func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	return "", ""
 }
 
-// The reasons for which an external IP is not served.
+// The reasons of refused external IPs.
 const (
 	reasonOutsideExternalIPs = "OutsideExternalIPRange"
 	reasonServiceRange       = "ServiceRange"
 	reasonNotUnicast         = "NotUnicast"
 )
 
-// isSetAside reports whether the operator has set an address aside for Services, which then
-// have all of its ports.
+// isSetAside reports whether an address lies in a pool of load balancer IPs or in --external-ip-range. Services then have all of its ports.
 func (f *Facts) isSetAside(a netip.Addr) bool {
 	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
 		slices.ContainsFunc(f.Pools, func(r nft.Range) bool { return r.Contains(a) })
@@ -146,10 +144,10 @@ func parseAddr(s string) (netip.Addr, bool) {
 const (
 	// AnnotationSourceRangesApply overrides --source-ranges-apply for one Service.
 	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
-	// AnnotationSourceSets names source sets: "office,vpn,!scanners", where ! shuts clients out.
+	// AnnotationSourceSets names source sets whose clients may connect, or with "!" may not: "office,vpn,!scanners".
 	AnnotationSourceSets = "svcctl.io/source-sets"
-	// AnnotationELBExtraGroups names sets whose clients may connect besides those of the source
-	// ranges, AnnotationELBGroups sets whose clients may connect instead of them.
+	// AnnotationELBExtraGroups names source sets whose clients may connect in addition to those of the source ranges, AnnotationELBGroups
+	// source sets whose clients may connect instead of them.
 	AnnotationELBExtraGroups = "service.beta.kubernetes.io/aws-load-balancer-extra-security-groups"
 	AnnotationELBGroups      = "service.beta.kubernetes.io/aws-load-balancer-security-groups"
 )
@@ -162,7 +160,7 @@ const (
 	reasonNoEffect         = "NoEffect"
 )
 
-// clients restrict access to a Service, except to its cluster IPs, which are always open.
+// clients has the clients that may connect to a Service. Its cluster IPs are always open.
 type clients struct {
 	// ranges are source ranges of both families; ranged reports that some are given.
 	ranges      []netip.Prefix
@@ -174,7 +172,7 @@ type clients struct {
 	everywhere bool
 }
 
-// readClients reads spec.loadBalancerSourceRanges and the annotations.
+// readClients reads spec.loadBalancerSourceRanges and the annotations with source ranges and source sets.
 func (r *resolver) readClients() clients {
 	var c clients
 	balanced := r.Service.Spec.Type == "LoadBalancer"
@@ -210,7 +208,7 @@ func (r *resolver) readClients() clients {
 	return c
 }
 
-// of returns the permitted clients of a family, as nft.Frontend has them.
+// of returns the permitted clients of a family, in the form of nft.Frontend.
 func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
 	if c.nobody {
 		return []netip.Prefix{}, nil
@@ -236,7 +234,7 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 	return sources, &nft.SourceSets{Allow: c.allow, Deny: c.deny}
 }
 
-// sourceRanges returns the prefixes that the field, or else an annotation, lets in (readAnnotations).
+// sourceRanges returns the permitted prefixes of the field, or else of an annotation (readAnnotations). given is false if neither is set.
 func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	for _, s := range r.sources {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // malformed ones are reported already
@@ -246,8 +244,9 @@ func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	return prefixes, r.sources != nil
 }
 
-// rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. Another
-// value is taken for the one that lets fewer in; that is an error if it may shut a client out.
+// rangesApplyToAll reports whether the restrictions also apply to node ports and external IPs: by the annotation, or else by the setting
+// for all Services, or true for an NLB of AWS. An unknown value of the annotation counts as the one that permits fewer clients. shuts is
+// set if that may exclude clients, which makes it an error.
 func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {
@@ -265,13 +264,13 @@ func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	return true
 }
 
-// setName is a source set as an annotation names it.
+// setName is a source set that an annotation names, and whether it denies.
 type setName struct {
 	annotation, name string
 	deny             bool
 }
 
-// sourceSetNames returns the sets that the annotations name, each once.
+// sourceSetNames returns the source sets that the annotations name, each once.
 func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	for _, key := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
 		text, given := r.Service.Metadata.Annotations[key]
@@ -307,7 +306,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	return names
 }
 
-// addSourceSet adds a set that an annotation names. An unknown set lets no client in.
+// addSourceSet adds a source set to c. If it is unknown, no client may connect.
 func (r *resolver) addSourceSet(c *clients, n setName) {
 	switch set := r.sourceSet(n.annotation, n.name, "no client may connect where source ranges hold"); {
 	case set == nil:
@@ -319,7 +318,7 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	}
 }
 
-// sourceSet returns the set of a name; nil: it is unknown, with a problem that has what follows.
+// sourceSet returns the source set of a name. If it is unknown it returns nil, and reports a problem whose text has the consequence so.
 func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
 	s := r.state(Need{Kind: NeedSourceSet, Name: name})
 	switch field := annotation.Field(key); {

@@ -20,7 +20,7 @@ const (
 	reasonUnreadableAccess = "UnreadableAccess"
 )
 
-// asks holds what annotations ask for besides the fields of a Service. It has more than 15 fields: one for each thing that they ask for.
+// asks holds the settings that annotations add to the fields of a Service. It has more than 15 fields: one for each setting.
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
@@ -44,7 +44,7 @@ type asks struct {
 	slow      string // the reason for which established connections are not fast, for people
 }
 
-// readAnnotations reads the annotations that this package follows, and reports their problems.
+// readAnnotations reads the annotations that this package implements, and reports their problems.
 func (r *resolver) readAnnotations() {
 	svc := r.Service
 	var bad []annotation.Bad
@@ -81,7 +81,7 @@ func (r *resolver) readAnnotations() {
 	r.sources = ranges
 }
 
-// report warns about values of annotations.
+// report adds a warning for each bad value of an annotation.
 func (r *resolver) report(list ...annotation.Bad) {
 	for _, b := range list {
 		if b.Idle {
@@ -92,18 +92,18 @@ func (r *resolver) report(list ...annotation.Bad) {
 	}
 }
 
-// warnValue warns about a value that no Service can have.
+// warnValue adds a warning about an invalid value of an annotation.
 func (r *resolver) warnValue(key, reason, format string, args ...any) {
 	r.isWrong(annotation.Field(key))
 	r.warn(r.ref, annotation.Field(key), reason, format, args...)
 }
 
-// warnNoEffect warns about a value that has no effect on this Service.
+// warnNoEffect adds a warning about a valid value that has no effect on this Service.
 func (r *resolver) warnNoEffect(key, format string, args ...any) {
 	r.warn(r.ref, annotation.Field(key), reasonNoEffect, format, args...)
 }
 
-// refuseValue is warnValue for a value that keeps the Service from working as written.
+// refuseValue adds an error about an invalid value that keeps the Service from working as written.
 func (r *resolver) refuseValue(key, reason, format string, args ...any) {
 	r.isWrong(annotation.Field(key))
 	r.refuse(annotation.Field(key), reason, format, args...)
@@ -116,7 +116,7 @@ func (r *resolver) isWrong(field string) {
 	r.wrong[field] = true
 }
 
-// mayBeInternal refuses addresses that are not internal to a Service that asks to be internal.
+// mayBeInternal reports whether an address is internal, if the Service asks to be internal, and refuses the others.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true
@@ -126,12 +126,12 @@ func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	return false
 }
 
-// isInternal reports whether only clients inside reach an address, whichever Service has it.
+// isInternal reports whether an address lies in a pool of internal addresses (--load-balancer-internal-pool).
 func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS refuses a port that asks for TLS and cannot have it: it would be passed through in the clear.
+// asksTLS reports whether a port asks for TLS that cannot be terminated. It is refused then, rather than served in clear text.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key, why := annotation.TLSKey(r.Service, port)
@@ -151,13 +151,13 @@ func (r *resolver) asksTLS(i int) bool {
 
 const (
 	reasonNotSupported = "NotSupported"
-	// reasonLimitOfNobody: a limit that another one makes idle.
+	// reasonLimitOfNobody is the reason when a limit can never be reached because of another one.
 	reasonLimitOfNobody = "LimitNeverReached"
-	// reasonFull: an endpoint that has as many open connections as it may.
+	// reasonFull is the reason when endpoints have as many open connections as they may have.
 	reasonFull = "EndpointFull"
 )
 
-// readLimits reads the annotations that limit connections, for each family.
+// readLimits reads the annotations that limit connections. It returns the limits by family, nil if there are none.
 func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	l := r.readLimitsOfAll()
 	if !l.Any() {
@@ -186,7 +186,7 @@ func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	return limits
 }
 
-// limitOf returns the value of an annotation without the prefix that clients have in common.
+// limitOf returns the value of an annotation with a limit for clients, without the prefix length that selects which clients share it.
 func limitOf(key, value string) string {
 	if key != object.AnnotationClientRateLimit && key != object.AnnotationClientConnections {
 		return value
@@ -233,8 +233,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
-// leaveOutFull takes new connections from endpoints that have as many open ones as the Service allows. Those
-// that are open go on.
+// leaveOutFull excludes endpoints from new connections that have as many open ones as the Service allows. Open connections continue.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	limit := r.out.EndpointConnections
 	if limit == 0 {
@@ -278,9 +277,9 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// leaveOutUncounted takes new connections from those of some endpoints, which the kernel was left without, that
-// clients would be sent to if they were not full: a policy, topology or priority passes the others over, whatever
-// their connections. Leaving one out may bring others in, which are then looked up.
+// leaveOutUncounted excludes from new connections those endpoints whose connections are not counted yet and that the kernel did not use, as
+// far as clients would otherwise be sent to them. Endpoints that a policy, topology or priority passes over are not excluded. Excluding one
+// may select others, which are then examined.
 func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
 	vips := r.vips.of(family)
 	for len(uncounted) > 0 && vips.cluster.IsValid() {
@@ -314,7 +313,8 @@ func (r *resolver) clientConnections() uint32 {
 	return n
 }
 
-// connections reads an annotation with a number of connections, 0 if there is none.
+// connections returns the number of connections in an annotation, 0 if there is none or it is invalid. otherwise is the consequence in the
+// warning.
 func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
 	if !given {
@@ -328,23 +328,22 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 	return n
 }
 
-// Drain is the policy for connections to an endpoint that is gone. The zero value follows
-// Kubernetes: those of TCP live on, all others are forgotten at once.
+// Drain is the policy for connections to an endpoint that is gone. The zero value is that of Kubernetes: TCP connections stay open, the
+// conntrack entries of others are deleted at once.
 type Drain struct {
 	On bool
 	// Timeout bounds the life of a connection after its endpoint went.
 	Timeout time.Duration
 }
 
-// The annotations of a Service that ask for draining. The first is ours and wins; the others are
-// those of load balancers of AWS.
+// The annotations of a Service that ask for draining. AnnotationDrain takes precedence; the others are those of AWS load balancers.
 const (
 	AnnotationDrain        = "svcctl.io/drain-timeout" // "60s", or "60"
 	AnnotationELBDrain     = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled"
 	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // seconds
 )
 
-// Times of the annotations. Connections that live longer than maxDrain do so without draining too.
+// Bounds and defaults of the annotations.
 const (
 	maxDrain        = 7 * 24 * time.Hour
 	elbDrainTimeout = 300 * time.Second // the default of AWS
@@ -352,7 +351,7 @@ const (
 	maxELBDrain     = 3600 * time.Second
 )
 
-// readDrain reads the annotations.
+// readDrain reads the annotations for draining into the output.
 func (r *resolver) readDrain() {
 	annotations := r.Service.Metadata.Annotations
 	if text, given := annotations[AnnotationDrain]; given {
@@ -384,8 +383,8 @@ func (r *resolver) readDrain() {
 	}
 }
 
-// Annotations of the silence after which a connection ends. The first is ours and wins; the
-// other one is that of load balancers of AWS.
+// Annotations with the time without packets after which a connection ends. AnnotationIdle takes precedence; AnnotationELBIdle is that of
+// AWS load balancers.
 const (
 	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
 	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
@@ -396,7 +395,7 @@ const (
 	maxELBIdle = 4000 * time.Second // as AWS has it
 )
 
-// idleTimeout reads the annotations, 0 if the host's timeouts apply.
+// idleTimeout returns the idle timeout of the annotations, 0 if the host's timeouts apply.
 func (r *resolver) idleTimeout() time.Duration {
 	annotations := r.Service.Metadata.Annotations
 	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"
@@ -427,7 +426,8 @@ func (r *resolver) idleTimeout() time.Duration {
 	return idle
 }
 
-// parseIdle reads seconds, or where it may be with a unit a time in whole seconds.
+// parseIdle parses an idle timeout in seconds or, if units are permitted, with a unit. It returns false unless it is a positive number of
+// whole seconds.
 func parseIdle(text string, units bool) (time.Duration, bool) {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second, seconds > 0
@@ -436,7 +436,8 @@ func parseIdle(text string, units bool) (time.Duration, bool) {
 	return d, err == nil && units && d >= time.Second && d%time.Second == 0
 }
 
-// retryAfter reads the annotation; 0: a client's SYNs all go to one endpoint.
+// retryAfter returns the value of svcctl.io/retry-after: the time after which a SYN without an answer is sent to another endpoint; 0:
+// never.
 func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationRetryAfter]
 	if !given {
@@ -463,7 +464,7 @@ func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	return after
 }
 
-// readLogging reads what the Service asks for about a log of its connections.
+// readLogging reads the annotations about a log of the Service's connections.
 func (r *resolver) readLogging() {
 	asks := annotation.LoggingOf(r.Service)
 	r.report(asks.Bad...)

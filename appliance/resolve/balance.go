@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Balances are the algorithms by their names in objects and settings.
+// Balances maps the names of algorithms in annotations and settings to the algorithms.
 var Balances = map[string]nft.Balance{
 	object.BalanceRandom:          nft.Random,
 	object.BalanceMaglev:          nft.Maglev,
@@ -28,13 +28,13 @@ var Balances = map[string]nft.Balance{
 	object.BalanceLeastConnection: nft.LeastConnection,
 }
 
-// ParsedBalance returns the algorithm of a value that was validated.
+// ParsedBalance returns the algorithm of an annotation's value that was validated before.
 func ParsedBalance(value string) nft.Balance {
 	name, _ := object.ParseBalance(value)
 	return Balances[name]
 }
 
-// BalanceName returns the name of an algorithm.
+// BalanceName returns the name of an algorithm in annotations and settings.
 func BalanceName(b nft.Balance) string {
 	for name, is := range Balances {
 		if is == b {
@@ -44,8 +44,7 @@ func BalanceName(b nft.Balance) string {
 	return ""
 }
 
-// readBalance reads the Service's annotations about balancing: its algorithm, and its
-// weights into r.weights.
+// readBalance returns the Service's algorithm, and reads the weights of its annotation into r.weights.
 func (r *resolver) readBalance() nft.Balance {
 	annotations := r.Service.Metadata.Annotations
 	if value, given := annotations[object.AnnotationWeights]; given {
@@ -81,7 +80,7 @@ func (r *resolver) readBalance() nft.Balance {
 	return balance
 }
 
-// slowStart reads the annotation; 0: a new endpoint gets its whole weight at once.
+// slowStart returns the value of svcctl.io/slow-start: the time until a new endpoint has its whole weight; 0 if it has it at once.
 func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationSlowStart]
 	if !given {
@@ -114,7 +113,7 @@ func (r *resolver) warnUnbalanced(why string, others ...string) {
 	}
 }
 
-// checkOut warns about addresses that are taken out and are no endpoints.
+// checkOut warns about addresses in svcctl.io/out that are no endpoints.
 func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
 	if len(r.taken) == 0 {
 		return // mostly
@@ -130,8 +129,7 @@ func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// weight returns the weight of an endpoint in a slice, by the Service's annotation, or else by the
-// slice's.
+// weight returns the weight of an endpoint: that of the Service's annotation, or else that of its slice.
 func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	if w, given := r.weights[addr]; given {
 		return w
@@ -139,7 +137,7 @@ func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	return s.Metadata.WeightOf()
 }
 
-// checkWeights warns about weights and affinity without effect.
+// checkWeights warns about weights and an affinity that have no effect.
 func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]endpoint) {
 	known, weighted := map[netip.Addr]bool{}, false
 	if len(r.weights) > 0 || balance == nft.DestinationHash {
@@ -165,7 +163,7 @@ func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]end
 	}
 }
 
-// balance gives a port the Service's algorithm, the weights of its endpoints, and the share that is refused.
+// balance sets the algorithm of a port, the weights of its endpoints, and the fraction of connections that is refused.
 func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, all []endpoint, backends []backend) {
 	p.Balance = balance
 	var weights map[netip.AddrPort]uint16
@@ -195,8 +193,8 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	}
 }
 
-// isBetter reports whether an endpoint is to be used as in one object and not as in another:
-// in the better state, of the lower tier, with the larger weight.
+// isBetter reports whether the attributes of e apply rather than those of than, when two objects have the same endpoint: those with the
+// better state, then the lower tier, then the larger weight.
 func (e *endpoint) isBetter(than *endpoint) bool {
 	switch {
 	case e.state != than.state:
@@ -207,7 +205,7 @@ func (e *endpoint) isBetter(than *endpoint) bool {
 	return e.weight > than.weight
 }
 
-// everywhere returns the endpoints of the cluster pool.
+// everywhere returns the endpoints of the pool for cluster-wide traffic policies.
 func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	near := func(*endpoint) bool { return true }
 	isReady := func(e *endpoint) bool { return e.state == ready }
@@ -221,7 +219,7 @@ func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining })
 }
 
-// onBox returns the endpoints of the local pool.
+// onBox returns the endpoints of the pool for traffic policies with the value Local.
 func onBox(all []endpoint) []netip.AddrPort {
 	if picked := lowest(all, func(e *endpoint) bool { return e.state == ready && e.local }); len(picked) > 0 {
 		return picked
@@ -247,10 +245,10 @@ func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some b
 	return tier, some
 }
 
-// takesNew reports whether an endpoint takes new connections while a tier has them all.
+// takesNew reports whether an endpoint takes new connections when those go to the endpoints of a tier.
 func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
 
-// inTier returns the endpoints that topology chooses from. Mostly that is all of them.
+// inTier returns the endpoints that take new connections in a tier: topology chooses among them. Mostly these are all.
 func inTier(all []endpoint, tier uint8) []endpoint {
 	out := func(e endpoint) bool { return !e.takesNew(tier) }
 	if !slices.ContainsFunc(all, out) {
@@ -273,7 +271,7 @@ func (r *resolver) affinity() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// affinityOptions reads the annotations about affinity, by family.
+// affinityOptions returns the options of the affinity annotations, by family.
 func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 	annotations := r.Service.Metadata.Annotations
 	var s nft.AffinityOptions
@@ -318,8 +316,8 @@ func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 	return of
 }
 
-// readAdopt reads the annotation: whether TCP connections are to go on when another box takes over. Where that cannot
-// be, because the other box would pick another endpoint or has no part of the connection, that is a problem.
+// readAdopt returns the value of svcctl.io/adopt: whether TCP connections continue when another box takes over. It reports a problem if
+// they cannot, because the other box would choose another endpoint or lacks the connection's data.
 func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationAdopt]
 	if !given {
@@ -361,10 +359,10 @@ func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 	return false
 }
 
-// reasonBoxesDiffer: boxes with the same objects may pick different endpoints.
+// reasonBoxesDiffer is the reason when boxes with the same objects may choose different endpoints.
 const reasonBoxesDiffer = "BoxesDiffer"
 
-// adopt has the connections of a port adopted that clients made to its load balancer IPs and external IPs.
+// adopt sets Adopt of the frontends of a TCP port at load balancer IPs and external IPs.
 func adopt(p *nft.ServicePort) {
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
@@ -373,10 +371,11 @@ func adopt(p *nft.ServicePort) {
 	}
 }
 
-// ReasonShareRefused is about a part of a port's connections that is refused, as its backend has no usable endpoint.
+// ReasonShareRefused is the reason when a fraction of a port's connections is refused, as its backend has no usable endpoint.
 const ReasonShareRefused = "ShareRefused"
 
-// backend is a group of endpoints that has a share of a port's connections, in one family.
+// backend is a group of endpoints that gets a share of a port's connections, in one family. Its slices have the same name in the annotation
+// with the share.
 type backend struct {
 	name  string // "": slices without a share
 	share uint32
@@ -386,14 +385,14 @@ type backend struct {
 	pools [nft.NumPools][]netip.AddrPort
 }
 
-// shares are what endpoints of a Service get more or less than others by.
+// shares has the weights of endpoints and the shares of backends of a Service.
 type shares struct {
 	weights  map[netip.Addr]uint16 // of the Service's annotation, by address
 	backends map[portKey][]backend // nil: no slice has a share
 	judged   string                // the backend whose endpoints are judged, for messages
 }
 
-// readShares reads the backends of all ports, in the order of their names; none if no slice has a share.
+// readShares sets r.backends of all ports, sorted by name. It stays nil if no slice has a share.
 func (r *resolver) readShares() {
 	if !slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool {
 		_, has := s.Metadata.Annotations[object.AnnotationShare]
@@ -422,7 +421,7 @@ func (r *resolver) readShares() {
 	}
 }
 
-// byBackend divides the endpoints of a port, which collect has sorted.
+// byBackend yields the endpoints of a port by backend. They must be sorted, as by collect.
 func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	return func(yield func([]endpoint) bool) {
 		for len(all) > 0 {
@@ -438,7 +437,7 @@ func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	}
 }
 
-// selectShares picks the endpoints of each backend, as selectEndpoints does those of a port, and joins them.
+// selectShares selects the endpoints of each backend, as selectEndpoints does for a port, and returns their union.
 func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selection) {
 	for i := range backends {
 		b := &backends[i]
@@ -462,12 +461,12 @@ func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selecti
 	return sel
 }
 
-// maxParts bounds the parts that a share is divided into, so that sums fit into 64 bits.
+// maxParts bounds the number of parts into which a share is divided, so that sums fit into 64 bits.
 const maxParts = 1 << 20
 
-// divide gives each endpoint of a pool its part of the share of its backend, by weight, and a backend without an endpoint
-// there its share to refused. Parts are numbers up to 65535, the smallest ones that have the same proportions. It also returns
-// the backends with their shares as they are.
+// divide returns the weight of each endpoint of a pool, by which it gets its fraction of its backend's share. refused is the weight of
+// backends without an endpoint in the pool. Weights are at most 65535, the smallest numbers with the same proportions. list has the
+// backends with their shares.
 func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint16, refused uint16, list []nft.Backend) {
 	sums, parts := make([]uint64, len(backends)), uint64(1)
 	for i, b := range backends {
@@ -511,7 +510,7 @@ func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint1
 	return weights, scaled(left), list
 }
 
-// once leaves out what a list has already.
+// once removes repeated values from a list, which it modifies.
 func once[T comparable](list []T) []T {
 	seen := make(map[T]bool, len(list))
 	return slices.DeleteFunc(list, func(v T) bool {
@@ -528,7 +527,7 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// reportShares reports the backends of a port whose shares are refused while others serve.
+// reportShares adds a problem for the backends of a port whose shares are refused while others serve.
 func (r *resolver) reportShares(index int, p *nft.ServicePort, backends []backend) {
 	for pool, where := range [nft.NumPools]string{nft.PoolLocal: " on this box"} {
 		if len(p.Pools[pool]) == 0 || p.Refused[pool] == 0 || nft.Pool(pool) == nft.PoolLocal && r.limitedToLocal() == "" {
@@ -555,7 +554,7 @@ func (r *resolver) reportShares(index int, p *nft.ServicePort, backends []backen
 	}
 }
 
-// percent formats a part of 1.
+// percent formats a fraction of 1 as a percentage.
 func percent(part float64) string {
 	if part < 0.0005 {
 		return "less than 0.1 %"

@@ -19,7 +19,7 @@ const (
 	ReasonFailingOpen       = "FailingOpen"
 )
 
-// Port names a port of a Service in one family.
+// Port identifies a port of a Service in one family.
 type Port struct {
 	Service string // "namespace/name"
 	Name    string // "" for the only, unnamed one
@@ -28,7 +28,7 @@ type Port struct {
 	Family   nft.Family
 }
 
-// Checked is an endpoint that is checked, as part of one port.
+// Checked is an endpoint of one port that has a health check.
 type Checked struct {
 	Port     Port
 	Endpoint netip.AddrPort
@@ -44,7 +44,7 @@ type Checked struct {
 	Text string
 }
 
-// Demoted is an endpoint that is not used though its document calls it ready.
+// Demoted is an endpoint that is not used although its objects have it as ready: it is taken out, or its check has not found it up.
 type Demoted struct {
 	Port     string
 	Protocol string
@@ -53,7 +53,7 @@ type Demoted struct {
 	Out bool
 }
 
-// prepareChecks reads the Service's annotations of checks, before its endpoints are collected.
+// prepareChecks reads the Service's annotations of health checks and svcctl.io/out, before its endpoints are collected.
 func (r *resolver) prepareChecks() {
 	var refused []health.Refusal
 	if r.plan, refused = health.Parse(r.Service); r.plan != nil {
@@ -78,8 +78,7 @@ func (r *resolver) prepareChecks() {
 	}
 }
 
-// judge lowers the state of endpoints that are taken out or not up. If too few are left, all are
-// used, as without checks.
+// judge lowers the state of endpoints that are taken out, down or dead. If too few are left, all are used, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	if r.plan == nil && r.taken == nil && r.Observed.Dead == nil && !r.out.Eject {
 		return
@@ -119,7 +118,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	r.reportProbes()
 }
 
-// ask looks up the verdicts on the endpoints of a port.
+// ask applies the verdicts on the endpoints of a port to their states.
 func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	spec := r.plan.Ports[index]
@@ -179,7 +178,8 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	r.failOpen(index, list, isNew, checked, up, down)
 }
 
-// verdict returns the verdict on an endpoint, and demands it if it was not asked for yet. Mostly it follows the last one.
+// verdict returns the verdict on a Target, and adds the Target to Output.Demand if there is none. It looks first behind the last one that
+// was found.
 func (r *resolver) verdict(t *health.Target) Verdict {
 	all := r.Observed.Verdicts
 	if r.nextVerdict < len(all) && *all[r.nextVerdict].Target == *t {
@@ -201,7 +201,7 @@ func (r *resolver) verdict(t *health.Target) Verdict {
 	return all[i]
 }
 
-// answers joins the states of one endpoint, by all checks that it has to pass.
+// answers combines the verdicts of all checks that one endpoint has to pass.
 type answers struct {
 	state   health.State
 	assumed bool           // one of those that give the state is
@@ -219,7 +219,7 @@ func (a *answers) add(c *Checked, v health.Verdict) {
 	}
 }
 
-// assumptions are endpoints that were up before this process, as far as is known.
+// assumptions counts the endpoints of a port whose state at the start was assumed to be up.
 type assumptions struct {
 	proven bool  // one is up, and passed
 	open   bool  // one is assumed to be up
@@ -237,7 +237,7 @@ func (a *assumptions) add(state health.State, assumed bool, index int) {
 	}
 }
 
-// undecided reports that it is not known yet whether endpoints other than the fallen ones are up.
+// undecided reports whether assumed endpoints have gone down, and it is unknown yet whether any other one is up.
 func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
 // downText formats an endpoint that is down, with the reason.
@@ -260,10 +260,10 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 	r.cause(down)
 }
 
-// maxCauses bounds the endpoints that a problem has as causes.
+// maxCauses bounds the endpoints in the Cause of a problem.
 const maxCauses = 100
 
-// cause gives the last problem endpoints as its cause.
+// cause sets the Cause of the last problem to endpoints that are down.
 func (r *resolver) cause(down []string) {
 	r.out.Problems[len(r.out.Problems)-1].Cause = strings.Join(down[:min(len(down), maxCauses)], "; ")
 }
@@ -280,7 +280,7 @@ func (r *resolver) portText(index int) string {
 	return text
 }
 
-// of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of returns the subject and verb of a sentence about n of all endpoints: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	what, verb := "endpoints", "are"
 	if all == 1 {
@@ -292,7 +292,7 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
-// allOf names all endpoints of a port, with the verb and as an object.
+// allOf returns words for all n endpoints of a port: as a subject with its verb, and as an object.
 func allOf(n int) (are, them string) {
 	switch n {
 	case 1:
@@ -303,8 +303,8 @@ func allOf(n int) (are, them string) {
 	return fmt.Sprintf("all %d endpoints are", n), "all of them"
 }
 
-// failOpen uses all that the documents offer when none is up, or fewer than the Service wants. An endpoint of
-// weight 0 does not count: it gets no new connection, whatever the verdict on it.
+// failOpen restores the states of the endpoints' objects when none is up, or fewer than the Service requires, so that all are used.
+// Endpoints of weight 0 are not counted: they get no new connections in any state.
 func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int, down []string) {
 	var able, offered, fit, left int
 	for i := range list {
@@ -347,7 +347,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 	r.cause(down)
 }
 
-// target returns the address and the check for an endpoint; false when its slice does not have the port.
+// target returns the Target of a check for an endpoint; false if the check names a port that its slice does not have.
 func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
 	at := addr
 	switch {
@@ -365,7 +365,7 @@ func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target
 	return health.Target{Addr: at, Check: spec.Check}, true
 }
 
-// named finds a port of an address by its name in the slices.
+// named returns the number of a port of an address by its name in the slices.
 func (r *resolver) named(name string, addr netip.Addr) (uint16, bool) {
 	if r.byName == nil {
 		r.byName = map[portName]uint16{}
@@ -387,8 +387,8 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts returns the initial state of a port's endpoints without a verdict: endpoints that were
-// used before are up, others are new, or down if this process has planned nothing yet. If none was used, all are up.
+// starts returns a function with the initial state of an endpoint of a port, for checks without a verdict. Endpoints that were used before
+// are up, others are new, or down in the first plan of this process. If none was used, all are up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	r.out.Demand.Adopted = true
 	before, missing := r.usedBefore(name), health.New
@@ -460,7 +460,7 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 	}
 }
 
-// usedBefore returns the endpoints that a port had in the previous plan.
+// usedBefore returns the endpoints of a port in the previous plan.
 func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
 	id := PortID(name.Service, name.Name)
 	for i := range r.Previous.Ports {
@@ -476,8 +476,7 @@ func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
 	return used
 }
 
-// frontendAddrs returns the addresses and ports at which clients reach a port; the zero Addr stands
-// for its node port.
+// frontendAddrs returns the addresses and ports of a port's frontends; the zero Addr stands for its node port.
 func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []netip.AddrPort {
 	v := r.vips.of(family)
 	var at []netip.AddrPort
@@ -492,10 +491,10 @@ func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []
 	return at
 }
 
-// reasonProbeRefused is the reason of the problem of a readiness probe that is not followed.
+// reasonProbeRefused is the reason when a readiness probe cannot be used for checks.
 const reasonProbeRefused = "ProbeRefused"
 
-// question is one check that an endpoint has to pass.
+// question is one check of an endpoint, with its text.
 type question struct {
 	target health.Target
 	text   string
@@ -510,7 +509,7 @@ type probes struct {
 	refused map[health.Refusal][]string
 }
 
-// questions returns the checks of an endpoint; none: it counts as its documents say.
+// questions returns the checks that an endpoint has to pass; none if it is not checked.
 func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []question {
 	if spec.Probe {
 		var all []question
@@ -528,7 +527,7 @@ func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []questi
 	return []question{{target, spec.Text}}
 }
 
-// probesOf returns the readiness probes of a Pod, if it is to be probed.
+// probesOf returns the readiness probes of a Pod, nil if it is not to be probed.
 func (r *resolver) probesOf(name string) []health.Probe {
 	if name == "" || r.Pods == nil {
 		return nil
@@ -562,7 +561,7 @@ func (r *resolver) probesOf(name string) []health.Probe {
 	return list
 }
 
-// selects reports whether the selector of the Service finds a Pod.
+// selects reports whether the selector of the Service matches a Pod.
 func (r *resolver) selects(pod *object.Pod) bool {
 	for name, value := range r.Service.Spec.Selector {
 		if have, has := pod.Metadata.Labels[name]; !has || have != value {
@@ -572,7 +571,7 @@ func (r *resolver) selects(pod *object.Pod) bool {
 	return len(r.Service.Spec.Selector) > 0
 }
 
-// reportProbes warns of readiness probes that are not followed, once for Pods that have the same.
+// reportProbes warns about readiness probes that cannot be used, once for all Pods with the same reason.
 func (r *resolver) reportProbes() {
 	for _, f := range slices.SortedFunc(maps.Keys(r.probes.refused), func(a, b health.Refusal) int {
 		return strings.Compare(a.Field+a.Text, b.Field+b.Text)

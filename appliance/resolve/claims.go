@@ -13,13 +13,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Claims decides which Service has a frontend that several ask for: the one that asked first, by
-// revisions that outlive a restart. The others keep their other frontends and get a problem that
-// names the holder. A whole address stays with its first holder, too: an endpoint does not lose its
-// other Services to one that names it as its own address later, and a load balancer IP is not
-// shared with another Service's external IPs that come later.
-//
-// The zero value holds no claims. Not safe for concurrent use.
+// Claims decides which of several Services gets a frontend: the one that asked for it first, by revisions of the store. The others keep
+// their other frontends and get a problem that names the holder. Precedence also applies to addresses: an endpoint stays usable if a
+// Service asks for its address later, and a load balancer IP is not shared with the external IPs of Services that come later. The zero
+// value holds no claims. Not safe for concurrent use.
 type Claims struct {
 	byFrontend map[claimed][]claimant // in order: the first one has it
 	byService  map[string][]claimed
@@ -31,7 +28,7 @@ type Claims struct {
 	egress     egressClaims
 }
 
-// Claim holds the frontends that one Service asks for; without ports it asks for none.
+// Claim has the frontends that one Service asks for; none without Ports.
 type Claim struct {
 	Service string // "namespace/name"
 	Ports   []nft.ServicePort
@@ -42,7 +39,7 @@ type Claim struct {
 	Since Ages
 }
 
-// Ages has the ages of the requests of a Service, as revisions of the store.
+// Ages returns the ages of a Service's claims, as revisions of the store.
 type Ages interface {
 	// Of returns the revision at which the Service first asked for an address and port, or, with the zero Addr, for a
 	// node port. The protocol is as in YAML: "TCP".
@@ -58,8 +55,7 @@ func (c *Claim) since(key claimed) uint64 {
 	return c.Since.Of(key.proto.Name(), netip.AddrPortFrom(key.addr, key.port))
 }
 
-// claimed is the key of a frontend in the dataplane. Addr is the zero Addr for
-// a node port.
+// claimed identifies a frontend in the kernel. addr is the zero Addr for a node port.
 type claimed struct {
 	addr   netip.Addr
 	family nft.Family
@@ -78,11 +74,9 @@ func (a claimant) compare(b claimant) int {
 	return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.service, b.service))
 }
 
-// Set replaces what some Services ask for. It returns the other Services that gained or lost a
-// frontend or an endpoint by that.
-//
-// Endpoints and addresses that come in one call: the endpoint was first, unless the kernel has a frontend at the
-// address, which inForce reports. It may be nil.
+// Set replaces the claims of some Services. It returns the other Services that gain or lose a frontend or an endpoint by that. If an
+// address becomes an endpoint and a frontend in the same call, the endpoint takes precedence, unless inForce reports that the kernel has a
+// frontend there. inForce may be nil.
 func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims ...Claim) (affected []string) {
 	if c.byFrontend == nil {
 		c.byFrontend, c.byService = map[claimed][]claimant{}, map[string][]claimed{}
@@ -104,7 +98,7 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 	return slices.Compact(affected)
 }
 
-// set replaces the frontends of a Service.
+// set replaces the claims of a Service to frontends, without those to ranges.
 func (c *Claims) set(claim *Claim) (affected []string) {
 	service := claim.Service
 	before, had := map[claimed]string{}, map[claimed]claimant{}
@@ -138,7 +132,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
-// each lists the frontends that are no ranges, some perhaps twice.
+// each calls add for each frontend of the claim that is no range of ports, repeatedly for some.
 func (c *Claim) each(add func(key claimed, as claimant)) {
 	for i := range c.Ports {
 		p := &c.Ports[i]
@@ -156,8 +150,8 @@ func (c *Claim) each(add func(key claimed, as claimant)) {
 	}
 }
 
-// setBalancers replaces the load balancer IPs and external IPs of a Service. It returns the
-// Services with external IPs at load balancer IPs that came or went, or whose oldest port is another one.
+// setBalancers replaces the claims of a Service to load balancer IPs and external IPs. It returns the Services with external IPs that are
+// affected: a load balancer IP at their address was added or removed, or has another age.
 func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) {
 	known := c.loops.known[claim.Service]
 	balancersBefore := known.of(nft.LoadBalancerIP)
@@ -193,7 +187,8 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
 }
 
-// NameHolders names the Service whose cluster IP an endpoint of a Service in a service range is. The problems given are changed.
+// NameHolders completes the messages of problems about endpoints that lie in a service range: with the Service that has the address as its
+// cluster IP. It modifies problems.
 func (c *Claims) NameHolders(service string, problems []Problem) {
 	for i := range problems {
 		if holders := c.loops.vips.of(problems[i].Endpoint); problems[i].Endpoint.IsValid() && len(holders) > 0 {
@@ -208,7 +203,7 @@ func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) stri
 	return c.holder(claimed{at.Addr(), f, proto, at.Port()})
 }
 
-// HasAddress reports whether a Service asks for an address that is not the host's.
+// HasAddress reports whether a Service asks for a frontend at an address that is not the host's.
 func (c *Claims) HasAddress(addr netip.Addr) bool { return c.loops.vips[addr.As16()] != nil }
 
 func (c *Claims) holder(key claimed) string {
@@ -238,9 +233,8 @@ func (c *Claims) drop(key claimed, service string) (had claimant) {
 	return had
 }
 
-// Grant returns a Service's ports with only the frontends that it was granted, and only endpoints
-// that are no Service's frontends, and a problem for each that is left out. The given ports are not
-// changed.
+// Grant returns a Service's ports with only the frontends that it holds and without endpoints that are frontends, and a problem for each
+// that it left out. It does not modify ports.
 func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	granted := ports
@@ -273,8 +267,7 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	return granted, slices.Concat(problems, looping, relayed, shared)
 }
 
-// HealthPort returns a problem when the health-check node port of a Service is at an address of the host where another Service
-// asked for it first.
+// HealthPort returns a problem if another Service holds the health-check node port of a Service at an address of the host.
 func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
 	if port == 0 {
 		return nil
@@ -287,7 +280,7 @@ func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
 	return nil
 }
 
-// refusal returns why a Service does not have a frontend; "" when it has.
+// refusal returns why a Service does not get a frontend; "" if it does.
 func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
@@ -317,8 +310,7 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	return ""
 }
 
-// balancerBefore returns another Service whose load balancer IP the address was before this Service
-// named it as an external IP.
+// balancerBefore returns another Service that had the address of an external IP as its load balancer IP before; "" if there is none.
 func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant, asks bool) string {
 	list := c.balancers[fe.Addr]
 	if len(list) == 0 || fe.Kind != nft.ExternalIP {
@@ -330,7 +322,7 @@ func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant
 	return list[0].service
 }
 
-// claimantOf returns the claimant that a Service has asked for a frontend as.
+// claimantOf returns the claim of a Service to a frontend; false if it has none.
 func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
 	if fe.IsRange() {
 		return c.ranges.claimantOf(service, p, fe)
@@ -347,14 +339,14 @@ func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend
 // dataplane asks for exact ones first. Of two ranges with a port in common the older one is granted
 // as a whole, and the other one not at all.
 
-// rangePlace is an address, family and protocol in which ranges may overlap.
+// rangePlace is the place of port ranges that exclude each other if they overlap.
 type rangePlace struct {
 	addr   netip.Addr
 	family nft.Family
 	proto  nft.Protocol
 }
 
-// rangeClaim is a range that a Service asks for.
+// rangeClaim is the claim of a Service to a range of ports.
 type rangeClaim struct {
 	claimant
 	first, last uint16
@@ -362,7 +354,7 @@ type rangeClaim struct {
 
 func (a rangeClaim) overlaps(b rangeClaim) bool { return a.first <= b.last && b.first <= a.last }
 
-// rangeClaims has all ranges, by place, in the order of claimants.
+// rangeClaims has all claims to ranges by place, by precedence.
 type rangeClaims struct {
 	at     map[rangePlace][]rangeClaim
 	places map[string][]rangePlace // of a Service
@@ -372,7 +364,7 @@ func rangePlaceOf(p *nft.ServicePort, fe *nft.Frontend) rangePlace {
 	return rangePlace{fe.Addr, p.Family, p.Protocol}
 }
 
-// winners returns the claims of a place that are granted: those that overlap none of another Service before them.
+// winners returns the claims at a place that are granted: those that do not overlap a granted one of another Service with precedence.
 func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 	for _, claim := range c.at[place] {
 		taken := func(other rangeClaim) bool { return other.service != claim.service && other.overlaps(claim) }
@@ -383,7 +375,7 @@ func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 	return granted
 }
 
-// set replaces the ranges of a Service. It returns the other Services that gained or lost one.
+// set replaces the ranges of a Service. It returns the other Services that gain or lose one by that.
 func (c *rangeClaims) set(claim *Claim) (affected []string) {
 	before := map[rangePlace][]rangeClaim{}
 	keep := func(place rangePlace) {
@@ -433,7 +425,7 @@ func (c *rangeClaims) set(claim *Claim) (affected []string) {
 	return affected
 }
 
-// refusal returns why a Service does not have a range; "" when it has.
+// refusal returns why a Service does not get a range; "" if it does.
 func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	asked := rangeClaim{claimant{service: service}, fe.Port, fe.Last}
 	for _, other := range c.winners(rangePlaceOf(p, fe)) {
@@ -457,13 +449,13 @@ func (c *rangeClaims) claimantOf(service string, p *nft.ServicePort, fe *nft.Fro
 
 // Reasons of Problems about ranges of ports.
 const (
-	// reasonRangeByHash: clients of a range keep their endpoint by a hash and not by memory.
+	// reasonRangeByHash is the reason when clients of a range keep their endpoint by a hash of their address, instead of stored affinity.
 	reasonRangeByHash = "RangeByHash"
-	// reasonRangeNotServed: a range has no effect at an address.
+	// reasonRangeNotServed is the reason when a range has no effect at an address.
 	reasonRangeNotServed = "RangeNotServed"
 )
 
-// readPortRanges reads the annotation.
+// readPortRanges returns the ranges in svcctl.io/port-ranges.
 func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortRange {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationPortRanges]
 	if !given {
@@ -497,13 +489,13 @@ func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortR
 	})
 }
 
-// byChance reports whether an algorithm may give a client another endpoint each time.
+// byChance reports whether an algorithm may choose another endpoint for each connection of a client.
 func byChance(balance nft.Balance) bool {
 	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
 }
 
-// portRanges returns the Service ports of the ranges that are served by the endpoints of a port. Those of a port whose endpoints are
-// shared, of the other family, have none: the kernel cannot translate to them.
+// portRanges returns the Service ports for the ranges that the endpoints of a port serve. With shared, the endpoints are those of the other
+// family: there are no ranges then, as the kernel cannot translate to them.
 func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list []nft.ServicePort) {
 	ranges := slices.DeleteFunc(slices.Clone(r.ranges), func(pr object.PortRange) bool { return pr.Name != r.Service.Spec.Ports[index].Name })
 	if len(ranges) == 0 {

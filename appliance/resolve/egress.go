@@ -21,7 +21,7 @@ const (
 	reasonReplyPaths       = "ReplyPaths"
 )
 
-// egress is what a Service asks for the connections that its endpoints begin themselves.
+// egress is what a Service asks for the outgoing connections of its endpoints.
 type egress struct {
 	asked bool
 	named []netip.Addr // nil: the first address of each family
@@ -36,13 +36,13 @@ func (e *egress) add(source netip.Addr) {
 	}
 }
 
-// AnnotationEgressTo of a Service names the source sets with the destinations of object.AnnotationEgress: "partner,!lab".
+// AnnotationEgressTo names the source sets with the destinations to which svcctl.io/egress applies: "partner,!lab".
 const AnnotationEgressTo = "svcctl.io/egress-to"
 
-// egressVIP is the value for the first load balancer IP of each family, or else the first external IP.
+// egressVIP is the value of svcctl.io/egress for the first load balancer IP of each family, or else the first external IP.
 const egressVIP = "vip"
 
-// readEgress reads the annotation.
+// readEgress reads the annotations about egress into r.egress.
 func (r *resolver) readEgress() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEgress]
 	r.egress.asked = given
@@ -66,8 +66,7 @@ func (r *resolver) readEgress() {
 	}
 }
 
-// readEgressTo reads the annotation of the destinations. Without all of them endpoints leave with their own addresses, rather than
-// where they should not.
+// readEgressTo reads the source sets with the destinations. If one is unknown, egress is off and endpoints keep their own source addresses.
 func (r *resolver) readEgressTo() {
 	const so = "endpoints leave with their own addresses"
 	value, given := r.Service.Metadata.Annotations[AnnotationEgressTo]
@@ -105,7 +104,8 @@ func (r *resolver) badEgress(format string, args ...any) {
 	r.warnValue(object.AnnotationEgress, reasonUnknownValue, format, args...)
 }
 
-// mayHave reports whether an address is one that the Service has or asks for; if not, known describes those.
+// mayHave reports whether an address is a load balancer IP or external IP that the Service has or asks for. known lists these for a
+// message, if it is not.
 func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	svc := r.Service
 	balancers := []string{svc.Spec.LoadBalancerIP}
@@ -137,7 +137,7 @@ func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	return slices.Contains(of, addr), "which has " + First(of, maxNamed)
 }
 
-// leaveWith gives the ports their Egress.
+// leaveWith sets the Egress of the ports.
 func (r *resolver) leaveWith() {
 	if !r.egress.asked {
 		return // mostly
@@ -171,7 +171,7 @@ func (r *resolver) leaveWith() {
 	}
 }
 
-// egressAddr is the address of a family that endpoints leave with; the zero Addr: there is none.
+// egressAddr returns the source address of a family for outgoing connections of the endpoints; the zero Addr if there is none.
 func (r *resolver) egressAddr(family nft.Family) netip.Addr {
 	v := r.vips.of(family)
 	for _, a := range slices.Concat(v.balancer, v.external) {
@@ -182,8 +182,8 @@ func (r *resolver) egressAddr(family nft.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// mayLeave returns the sources that may leave with an address of a Service: those within the operator's border, and neither this
-// host nor its gateways, whose BGP, ssh and VRRP would change their source.
+// mayLeave returns the endpoints whose outgoing connections may have an address of a Service as the source: those within the operator's
+// ranges, except this host and its gateways, whose BGP, SSH and VRRP would be affected.
 func (r *resolver) mayLeave() (sources []netip.Addr) {
 	field := annotation.Field(object.AnnotationEgress)
 	var outside []netip.Addr
@@ -205,8 +205,8 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 	return sources
 }
 
-// onlyLeaves reports whether the Service is there for what its hosts begin alone: they leave with its address, and all of them are
-// written to be not ready. In a slice that is managed by a program, that is an observation.
+// onlyLeaves reports whether the Service serves only outgoing connections: its endpoints use its address, and all are written as not ready.
+// Slices that a program manages do not count, since there this is an observation.
 func (r *resolver) onlyLeaves() bool {
 	serves := func(e object.Endpoint) bool {
 		return e.Conditions.Ready == nil || *e.Conditions.Ready || object.Deref(e.Conditions.Terminating)
@@ -217,7 +217,7 @@ func (r *resolver) onlyLeaves() bool {
 		})
 }
 
-// Choose is one of two texts.
+// Choose returns yes if is is true, otherwise no.
 func Choose(is bool, yes, no string) string {
 	if is {
 		return yes
@@ -225,20 +225,20 @@ func Choose(is bool, yes, no string) string {
 	return no
 }
 
-// egressClaims has the sources that leave with an address of a Service. A source of several Services belongs to the first by name, so that
-// boxes with the same objects agree.
+// egressClaims has the sources of outgoing connections by Service. A source of several Services belongs to the first one by name, so that
+// boxes with the same objects decide alike.
 type egressClaims struct {
 	sources addressIndex
 	known   map[string]leaving // by Service
 }
 
-// leaving are the sources of a Service at addresses that it has, and what they leave with (nft.Egress.String).
+// leaving has the egress sources of a Service, for addresses that it holds, and the addresses that these use (nft.Egress.String).
 type leaving struct {
 	sources []netip.Addr
 	with    []string
 }
 
-// setEgress looks again at the sources of some Services. It returns the Services that may gain or lose one.
+// setEgress updates the egress sources of some Services. It returns the Services that may gain or lose one.
 func (c *Claims) setEgress(services []string) (affected []string) {
 	for _, service := range services {
 		before, now := c.egress.known[service], c.egressOf(service)
@@ -262,7 +262,7 @@ func (c *Claims) setEgress(services []string) (affected []string) {
 	return affected
 }
 
-// egressOf are the sources that a Service asks for, at addresses that it has.
+// egressOf returns the egress sources of a Service for addresses that it holds.
 func (c *Claims) egressOf(service string) (now leaving) {
 	ports := c.loops.known[service].ports
 	for i := range ports {
@@ -274,7 +274,7 @@ func (c *Claims) egressOf(service string) (now leaving) {
 	return now
 }
 
-// has reports whether a Service has a port at an address.
+// has reports whether a Service holds a frontend at an address.
 func (c *Claims) has(service string, addr netip.Addr) bool {
 	ports := c.loops.known[service].ports
 	return slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
@@ -282,7 +282,7 @@ func (c *Claims) has(service string, addr netip.Addr) bool {
 	})
 }
 
-// leavesWith is what the sources of a Service leave with.
+// leavesWith returns the egress address and destinations of a Service in one family, as text; "" if there are none.
 func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	for _, p := range c.loops.known[service].ports {
 		if p.Family == family && len(p.Egress.Sources) > 0 {
@@ -292,8 +292,8 @@ func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	return ""
 }
 
-// cutEgress gives a Service's ports without the sources that are another Service's, and a problem where these leave with another
-// address. The ports given are not changed.
+// cutEgress returns a Service's ports without the egress sources that belong to another Service, and a problem for those that use another
+// address there. It does not modify ports.
 func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.ServicePort, problems []Problem) {
 	cut = ports
 	for i := range ports {

@@ -32,8 +32,8 @@ type endpoint struct {
 	priority uint8  // the tier; the lowest with an endpoint gets all new connections
 }
 
-// state orders endpoints by how fit they are; where two objects differ about an
-// endpoint, the better one holds.
+// state is how fit an endpoint is for connections, in ascending order. Where two objects differ about an endpoint, the higher state
+// applies.
 type state uint8
 
 const (
@@ -43,25 +43,24 @@ const (
 	ready
 )
 
-// portKey matches endpoints to a Service port.
+// portKey identifies the Service port that endpoints belong to.
 type portKey struct {
 	name   string
 	proto  nft.Protocol
 	family nft.Family
 }
 
-// visitor gets an address that an object names, with the host name and the
-// ports it has there.
+// visitor is called for each address of an endpoint in a slice, with the host name and the ports that the slice has for it.
 type visitor func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort)
 
-// visit goes through the usable addresses of all slices.
+// visit calls f for the usable addresses of all slices.
 func (r *resolver) visit(f visitor) {
 	for _, s := range r.Slices {
 		r.visitSlice(s, f)
 	}
 }
 
-// collect merges the endpoints of all slices by Service port. Those of a port are in the order of their backends and addresses.
+// collect merges the endpoints of all slices by Service port, each list sorted by backend and address.
 func (r *resolver) collect() map[portKey][]endpoint {
 	r.readShares()
 	most := 0 // of a port
@@ -170,9 +169,8 @@ func (ep endpoint) and(later endpoint) endpoint {
 	return one
 }
 
-// endpointAddr reads an endpoint's address and refuses those that no packet may be
-// sent to: validation has refused them already, but objects may be older than a rule
-// or than the service range.
+// endpointAddr parses an endpoint's address, and refuses those to which no packet may be sent. Validation refuses them too, but an object
+// may be older than a rule or the service range.
 func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (netip.Addr, bool) {
 	addr, ok := parseAddr(s)
 	if !ok || nft.FamilyOf(addr) != family {
@@ -218,7 +216,7 @@ func (r *resolver) isLocal(node *string) bool {
 	return *node == r.facts.NodeName
 }
 
-// selection is the endpoints of a Service port that are used.
+// selection has the endpoints of a Service port that are used.
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
 	// serving has all endpoints that keep their open connections.
@@ -228,9 +226,8 @@ type selection struct {
 	noLocal nft.Refusal
 }
 
-// selectEndpoints picks the endpoints each pool uses: the ready ones, or, when none
-// is, those that still serve while they terminate, of the lowest tier that has any, and
-// none of weight 0. Each pool falls back by itself.
+// selectEndpoints selects the endpoints of each pool from the lowest tier that has any: the ready ones or, if there are none, those that
+// still serve while they terminate; never those of weight 0. Each pool falls back independently.
 func (r *resolver) selectEndpoints(all []endpoint) selection {
 	var sel selection
 	cluster := r.everywhere(all)
@@ -250,12 +247,11 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	return sel
 }
 
-// annotationNoLocal selects the answer to a connection that is limited to local endpoints when all
-// endpoints are elsewhere. By default it gets no answer, as Kubernetes does it: a balancer in
-// front, or the client itself, then tries another box.
+// annotationNoLocal selects the reply to a connection under traffic policy Local when all endpoints are elsewhere: "drop" or "reject". By
+// default it is dropped, as Kubernetes does: a balancer in front, or the client itself, then tries another box.
 const annotationNoLocal = "svcctl.io/no-local-endpoints"
 
-// answerWithoutLocal reads the annotation.
+// answerWithoutLocal returns the reply that the annotation selects.
 func (r *resolver) answerWithoutLocal() nft.Refusal {
 	switch answer, given := r.Service.Metadata.Annotations[annotationNoLocal]; {
 	case answer == "reject":
@@ -267,7 +263,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	return nft.Blackhole
 }
 
-// localEndpoints counts the local endpoints that are up of a Service with a health-check node port.
+// localEndpoints returns the number of local endpoints that are up, nil for a Service without a health-check node port.
 func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoints {
 	spec := &r.Service.Spec
 	if spec.HealthCheckNodePort == 0 || spec.Type != "LoadBalancer" || spec.ExternalTrafficPolicy != "Local" {
@@ -284,7 +280,7 @@ func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoi
 	return &LocalEndpoints{Port: uint16(spec.HealthCheckNodePort), Count: len(addrs)}
 }
 
-// unready are the addresses of endpoints that are not used in any state.
+// unready returns the addresses of endpoints that are neither ready nor draining.
 func unready(endpoints map[portKey][]endpoint) []netip.Addr {
 	var addrs []netip.Addr
 	for _, list := range endpoints {
@@ -311,11 +307,10 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	return slices.Clip(out)
 }
 
-// topology returns the predicate that selects the near endpoints of a tier's ready ones. Hints hold
-// all or nothing: they count only when every ready endpoint has some, be it up or not, and one that
-// is up is for this box, first by node, then by zone. Without hints, the Service's
-// trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice
-// controller does; and without one, an annotation that asks to stay in the zone.
+// topology returns the predicate that selects the near endpoints among the ready ones of a tier. Hints apply only if every ready endpoint
+// has some, be it up or not, and one that is up is for this box, first by node, then by zone. Without hints, the Service's
+// trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice controller does; without that, an annotation
+// that prefers the zone.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
@@ -360,7 +355,7 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	return anywhere
 }
 
-// The sources of hints: zones and nodes an endpoint is for.
+// The sources of hints: functions that return the zones and nodes for which an endpoint is.
 func written(e *endpoint) (zones, nodes []string) { return e.forZones, e.forNodes }
 
 func ownZone(e *endpoint) (zones, nodes []string) { return one(e.zone), nil }
@@ -374,8 +369,7 @@ func one(s string) []string {
 	return []string{s}
 }
 
-// Member is one address behind a Service under one host name: what a name of a headless
-// Service stands for.
+// Member is one address of an endpoint with its host name, for the DNS records of a headless Service.
 type Member struct {
 	Addr     netip.Addr
 	Hostname string // "" when none is given
@@ -386,17 +380,16 @@ type Member struct {
 	Ports []MemberPort
 }
 
-// MemberPort is a named port of a member.
+// MemberPort is a named port of a Member.
 type MemberPort struct {
 	Name     string
 	Protocol string // as in YAML: "TCP"
 	Port     uint16
 }
 
-// Members lists the addresses behind a Service, merged from all objects that name them,
-// in order of address and host name. It leaves out the addresses that Service leaves
-// out, and takes an endpoint for ready where Service does. Unlike Service it also lists
-// endpoints without a port. One that is demoted on all its ports is not ready.
+// Members returns the addresses of a Service's endpoints, merged from all slices, sorted by address and host name. It leaves out the same
+// addresses as Service, and has endpoints as ready where Service has. Unlike Service it includes endpoints without a port. An endpoint that
+// is demoted on all its ports is not ready.
 func Members(in Input, facts *Facts) []Member {
 	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service)}
 	type key struct {
@@ -435,7 +428,7 @@ func Members(in Input, facts *Facts) []Member {
 	return members
 }
 
-// usablePorts are the ports of an address that are not demoted.
+// usablePorts returns the ports of an address that are not demoted.
 func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []object.EndpointPort {
 	if len(r.Demoted) == 0 {
 		return ports
@@ -448,7 +441,7 @@ func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []o
 	})
 }
 
-// memberPort is an endpoint's port that a named port of the Service stands for.
+// memberPort returns the named port of the Service that an endpoint's port serves, false if there is none.
 func (r *resolver) memberPort(port *object.EndpointPort) (MemberPort, bool) {
 	name, proto, ok := matches(port)
 	if !ok || name == "" {

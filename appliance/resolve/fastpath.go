@@ -11,14 +11,14 @@ import (
 // ReasonFastPathUnused is the reason of the problem of a Service that asks for the fast path and cannot have it.
 const ReasonFastPathUnused = "FastPathUnused"
 
-// FastPath is the fast path of the box. The zero value: there is none.
+// FastPath is the setting of the fast path for the box. The zero value means that there is none.
 type FastPath struct {
 	Asked, All bool   // which Services are fast: those that ask, those that do not decline
 	Lacks      string // the reason for which the kernel has none, with the next step
 }
 
-// readFastPath decides whether connections of the Service are fast. Where that would break what it is promised they are
-// not, and it is a problem if the Service asks.
+// readFastPath decides whether connections of the Service use the fast path. They do not if another setting of the Service would break;
+// that is a problem if the Service asks for the fast path.
 func (r *resolver) readFastPath() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationFastPath]
 	wanted, err := object.ParseBool(value)
@@ -45,7 +45,8 @@ func (r *resolver) readFastPath() {
 	r.slow = why
 }
 
-// tooSlow is what the Service is promised that packets which pass connection tracking by would break; "": nothing.
+// tooSlow returns the reason why the Service cannot use the fast path: a setting that needs every packet to pass connection tracking and
+// the rules; "" if there is none.
 func (r *resolver) tooSlow() string {
 	refresh := slices.ContainsFunc(nft.Families[:], func(f nft.Family) bool { return r.options[f].Refresh })
 	switch {

@@ -10,12 +10,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// loops finds endpoints that are an address of a Service: packets to them come back
-// to the box, again and again where a router sends them. Addresses of the host are no such
-// ones: packets to them stay.
-//
-// Of the two uses of an address the first one stays, except that a cluster IP is never an
-// endpoint.
+// loops finds endpoints that are a frontend address of a Service: packets to them would come back to the box, and circulate if a router
+// sends them. Addresses of the host are excluded, as packets to them are not forwarded. The earlier use of an address takes precedence,
+// except that a cluster IP is never an endpoint.
 type loops struct {
 	vips     addressIndex // the Services that have an address
 	backends addressIndex // the Services that have an endpoint there
@@ -24,12 +21,12 @@ type loops struct {
 	known map[string]askedFor // by Service
 }
 
-// addressIndex finds Services by address, in the form that takes the least room: there is
-// an entry for each endpoint. An IPv4 address is the same as the IPv6 one it is mapped to.
+// addressIndex finds Services by address, in a compact form: there is an entry for each endpoint. An IPv4 address equals the IPv6 address
+// to which it is mapped.
 type addressIndex map[[16]byte]*holders
 
-// holders are the Services that have an address: nearly always one, and in the worst case
-// all of them. The one is shared by all addresses that it has.
+// holders is a set of Services that have an address: nearly always one, and in the worst case all of them. A value with one is shared by
+// all addresses of that Service.
 type holders struct {
 	one  string
 	more map[string]struct{} // not nil: all of them are here, and one is empty
@@ -57,7 +54,7 @@ func (h *holders) without(service string) *holders {
 	return h
 }
 
-// of returns the Services that have an address, sorted.
+// of returns the Services of an address, sorted.
 func (x addressIndex) of(addr netip.Addr) []string {
 	switch h := x[addr.As16()]; {
 	case h == nil:
@@ -69,8 +66,8 @@ func (x addressIndex) of(addr netip.Addr) []string {
 	}
 }
 
-// set replaces the ports and unready endpoints of some Services. It returns the Services that gained or lost an
-// endpoint or an address by that.
+// set replaces the ports and unready endpoints of some Services. It returns the Services that gain or lose an endpoint or a frontend by
+// that.
 func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
 		endpoints := 0
@@ -123,12 +120,12 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 	return affected
 }
 
-// isClusterIP reports whether an address is a cluster IP of a Service that is known to have it.
+// isClusterIP reports whether a Service has an address as its cluster IP.
 func (l *loops) isClusterIP(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.vips.of(addr), func(service string) bool { return slices.Contains(l.known[service].of(nft.ClusterIP), addr) })
 }
 
-// isInForce reports whether the kernel has a frontend at an address that one of the claims is for.
+// isInForce reports whether the kernel has a frontend at an address, for one of the Services of claims.
 func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool) bool {
 	holders := l.vips.of(addr)
 	for i := range claims {
@@ -146,8 +143,8 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 	return false
 }
 
-// endpointOf returns a Service with an endpoint at an address that no Service can have; "" when
-// Services can.
+// endpointOf returns a Service with an endpoint at an address that therefore is no frontend of any Service; "" if frontends may have the
+// address.
 func (l *loops) endpointOf(addr netip.Addr) string {
 	if !l.hosts[addr.As16()] {
 		return ""
@@ -155,7 +152,8 @@ func (l *loops) endpointOf(addr netip.Addr) string {
 	return l.backends.of(addr)[0]
 }
 
-// replace gives a Service other addresses, both sorted, and adds those that came or went to changed.
+// replace replaces the addresses of a Service in the index. before and now must be sorted. It appends the differences to changed and
+// returns it.
 func (x addressIndex) replace(changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
 	for _, addr := range without(before, now) {
 		if rest := x[addr.As16()].without(service); rest == nil {
@@ -184,13 +182,13 @@ func without(list, other []netip.Addr) []netip.Addr {
 	})
 }
 
-// askedFor holds the frontends and unready endpoints of a Service.
+// askedFor has the ports that a Service asks for, and its unready endpoints.
 type askedFor struct {
 	ports   []nft.ServicePort
 	unready []netip.Addr
 }
 
-// of returns the addresses of one kind, sorted.
+// of returns the frontend addresses of one kind, sorted.
 func (a askedFor) of(kind nft.FrontendKind) []netip.Addr {
 	var addrs []netip.Addr
 	for i := range a.ports {
@@ -203,7 +201,7 @@ func (a askedFor) of(kind nft.FrontendKind) []netip.Addr {
 	return sortedOnce(addrs)
 }
 
-// served are the addresses of a Service and of its endpoints, sorted.
+// served has the frontend addresses and the endpoint addresses of a Service, sorted.
 type served struct{ vips, backends []netip.Addr }
 
 func (a askedFor) addresses() served {
@@ -231,7 +229,7 @@ func (a askedFor) addresses() served {
 	return served{sortedOnce(s.vips), sortedOnce(s.backends)}
 }
 
-// endpointsOf returns the endpoints of a port, in lists that mostly are one and the same.
+// endpointsOf returns the lists of endpoints of a port, without lists that are the same slice as Serving.
 func endpointsOf(p *nft.ServicePort) [][]netip.AddrPort {
 	lists := [][]netip.AddrPort{p.Serving}
 	for _, pool := range p.Pools {
@@ -247,8 +245,8 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// cut returns a Service's ports without the endpoints that lead back to the box, and a
-// problem for each of those addresses. The ports given are not changed.
+// cut returns a Service's ports without the endpoints that lead back to the box, and a problem for each of these addresses. It does not
+// modify ports.
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
 	for i := range ports {
@@ -284,7 +282,8 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	return ports, problems
 }
 
-// vipAsEndpoint describes an endpoint of a Service that is an address of a Service.
+// vipAsEndpoint returns the message for an endpoint that is left out because it is an address of a Service. kind is the kind of address
+// ("the cluster IP"), owner the Service that has it, of the Service of the endpoint.
 func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 	if owner == of {
 		return fmt.Sprintf("endpoint %s is left out: it is %s of its own Service, and connections would come back to the box: name the addresses of the servers", addr, kind)
@@ -296,20 +295,20 @@ func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 // its number, though the two are different keys of Claims. Two things follow: of the two the older one is granted, and an
 // endpoint there of a relayed port, where the frontend is relayed too, would send the relay its own connections.
 
-// hostPorts indexes the claims at addresses of the host.
+// hostPorts indexes the claims to frontends at addresses of the host, which conflict with node ports.
 type hostPorts struct {
 	nodePorts map[netip.Addr]bool             // the addresses that node ports answer on
 	owned     map[claimed]map[netip.Addr]bool // the addresses of the host that a port is asked for at, by node port
 }
 
-// asNodePort returns the node port that has the place of a frontend.
+// asNodePort returns the key of the node port with the number of a frontend.
 func (c claimed) asNodePort() claimed {
 	c.addr = netip.Addr{}
 	return c
 }
 
-// PlaceAt sets the addresses that node ports answer on. It returns the Services that may gain or lose a frontend or an
-// endpoint by that.
+// PlaceAt sets the addresses at which node ports are served. It returns the Services that may gain or lose a frontend or an endpoint by
+// that.
 func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 	before := c.host.nodePorts
 	c.host.nodePorts = make(map[netip.Addr]bool, len(addrs))
@@ -337,7 +336,7 @@ func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 	return slices.Compact(affected)
 }
 
-// own records whether a frontend at an address of the host is asked for.
+// own updates c.host.owned for a frontend at an address of the host.
 func (c *Claims) own(key claimed) {
 	place := key.asNodePort()
 	if slices.ContainsFunc(c.byFrontend[key], func(w claimant) bool { return w.host }) {
@@ -356,8 +355,8 @@ func (c *Claims) own(key claimed) {
 	}
 }
 
-// setHost records the claims of a Service at addresses of the host and of node ports, of which keys are those that it has now. It
-// returns the Services that may gain or lose a frontend or an endpoint by what changed.
+// setHost updates the claims of a Service to node ports and addresses of the host. had are its previous claims, keys its present ones. It
+// returns the Services that may gain or lose a frontend or an endpoint by that.
 func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claimed) (affected []string) {
 	for _, key := range keys {
 		list := c.byFrontend[key]
@@ -374,7 +373,7 @@ func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claime
 	return affected
 }
 
-// changed records that a Service claims a frontend in another way than before; the zero claimant: not at all.
+// changed handles a change of a Service's claim to a frontend; the zero claimant stands for no claim. Its result is that of setHost.
 func (c *Claims) changed(key claimed, was, now claimant) (affected []string) {
 	nodePort := !key.addr.IsValid()
 	if !nodePort && !was.host && !now.host {
@@ -403,8 +402,8 @@ func (c *Claims) relayedTo(addr netip.Addr) []string {
 	})
 }
 
-// rivals returns the Services that ask for what excludes a frontend: the node port of its number, or the same port at an address
-// of the host.
+// rivals returns the Services with claims that exclude a frontend: to the node port of its number, or to the same port at an address of the
+// host.
 func (c *Claims) rivals(key claimed) (services []string) {
 	add := func(list []claimant) {
 		for _, w := range list {
@@ -422,8 +421,7 @@ func (c *Claims) rivals(key claimed) (services []string) {
 	return services
 }
 
-// rival returns the Service that asked for the place of a frontend before this Service did, and its frontend in words; "":
-// there is none.
+// rival returns the Service whose earlier claim excludes that of service to a frontend, and what it claims, in words; "" if there is none.
 func (c *Claims) rival(service string, key claimed) (owner, what string) {
 	list := c.byFrontend[key]
 	at := slices.IndexFunc(list, func(w claimant) bool { return w.service == service })
@@ -450,10 +448,11 @@ func (c *Claims) rival(service string, key claimed) (owner, what string) {
 	return "", ""
 }
 
-// ReasonRelayLoop is the Reason of a Problem about an endpoint of a relayed port that leads to a relay.
+// ReasonRelayLoop is the reason when an endpoint of a relayed port leads back to the relay.
 const ReasonRelayLoop = "RelayLoop"
 
-// relayedAt returns the Service whose relayed frontend is at an endpoint, and that frontend in words, "" if there is none.
+// relayedAt returns the Service that has a relayed frontend at the address of an endpoint, and the kind of that frontend in words; "" if
+// there is none.
 func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, what string) {
 	key := claimed{endpoint.Addr(), p.Family, p.Protocol, endpoint.Port()}
 	if list := c.byFrontend[key]; len(list) > 0 && list[0].host && list[0].relayed {
@@ -465,8 +464,8 @@ func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, 
 	return "", ""
 }
 
-// cutRelayed returns a Service's ports without the endpoints by which the relay would connect to itself, and a problem for
-// each. The ports given are not changed.
+// cutRelayed returns a Service's ports without the endpoints by which the relay would connect to itself, and a problem for each. It does
+// not modify ports.
 func (c *Claims) cutRelayed(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	cut := ports

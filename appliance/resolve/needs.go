@@ -23,8 +23,8 @@ const (
 	NeedHostPort                     // a port of the host, at which no program listens: of Family, Protocol, At; the zero Addr: a node port
 )
 
-// Need is something outside of objects, settings and the host that a plan depends on, and that Services may share.
-// Which fields are set depends on Kind.
+// Need is something that a plan depends on besides objects, settings and facts of the host, such as a listener or a source set. Several
+// Services may share it. Kind determines which fields are set.
 type Need struct {
 	Kind     NeedKind
 	Protocol nft.Protocol
@@ -33,10 +33,10 @@ type Need struct {
 	Name     string
 }
 
-// AnyListener is needed by each Service with relayed ports, in addition to its own listeners.
+// AnyListener is a need of each Service with relayed ports, in addition to its own listeners.
 var AnyListener = Need{Kind: NeedListener}
 
-// Plans returns what changes when Services, by "namespace/name", are to be planned again.
+// Plans returns the needs whose change makes the loop plan Services, "namespace/name", again.
 func Plans(services ...string) []Need {
 	needs := make([]Need, len(services))
 	for i, key := range services {
@@ -45,7 +45,7 @@ func Plans(services ...string) []Need {
 	return needs
 }
 
-// State is the state of a Need. The zero State is that of a Need that is met, or of a source set that is not configured.
+// State is the state of a Need. The zero State means that it is met, or that a source set is not configured.
 type State struct {
 	// Missing is set when the Service cannot use what it needs. A Secret may be Wrong and usable: its last good version serves.
 	Missing bool
@@ -57,7 +57,7 @@ type State struct {
 	Set *nft.SourceSet
 }
 
-// Demand has what a Service needs and Input.Observed does not have.
+// Demand has the needs of a Service for which Input.Observed has no state.
 type Demand struct {
 	Needs   []Need
 	Targets []*health.Target
@@ -66,15 +66,15 @@ type Demand struct {
 	Adopted bool
 }
 
-// Limited are endpoints of a port whose open connections are limited.
+// Limited has the endpoints of a port whose open connections are limited.
 type Limited struct {
 	Port      Port
 	Frontends []netip.AddrPort
 	Endpoints []netip.AddrPort // with port 0: the address, by all of its ports
 }
 
-// Fullness is whether an endpoint has as many open connections as its Service allows. One that was not counted yet is full
-// when the kernel served its frontend without it.
+// Fullness reports whether an endpoint has as many open connections as its Service allows. If it was not counted yet, Full is set when the
+// kernel served its frontend without it.
 type Fullness struct{ Full, Counted bool }
 
 // Frontend is an address and port that clients connect to; the zero Addr stands for a node port.
@@ -84,7 +84,7 @@ type Frontend struct {
 	At       netip.AddrPort
 }
 
-// Observed has the states of a Service's needs. A need that is missing has the zero state.
+// Observed has the states of a Service's needs. Those that are not in it have the zero State.
 type Observed struct {
 	States map[Need]State
 	// Verdicts are found fast in the order of the endpoints.
@@ -97,14 +97,14 @@ type Observed struct {
 	differs bool
 }
 
-// Verdict is the verdict on an endpoint that is checked. Known is false for one without a verdict.
+// Verdict is the verdict on a checked endpoint. Known is false if there is none yet.
 type Verdict struct {
 	Target *health.Target
 	health.Verdict
 	Known bool
 }
 
-// Answer adds the state of a Need.
+// Answer sets the state of a Need.
 func (o *Observed) Answer(n Need, s State) {
 	if o.States == nil {
 		o.States = map[Need]State{}
@@ -118,7 +118,7 @@ func (o *Observed) Judge(verdicts ...Verdict) {
 	o.differs = o.differs || slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Known })
 }
 
-// Count adds whether an endpoint of a port is full.
+// Count sets the Fullness of an endpoint of a port.
 func (o *Observed) Count(port Port, endpoint netip.AddrPort, f Fullness) {
 	if o.Full == nil {
 		o.Full = map[Port]map[netip.AddrPort]Fullness{}
@@ -129,11 +129,10 @@ func (o *Observed) Count(port Port, endpoint netip.AddrPort, f Fullness) {
 	o.Full[port][endpoint], o.differs = f, o.differs || f.Full
 }
 
-// Adopt adds what the kernel served before this process.
+// Adopt sets the Service ports that the kernel served before this process.
 func (o *Observed) Adopt(served map[Frontend]*nft.ServicePort) { o.Adopted, o.differs = served, true }
 
-// Differs reports whether a state that differs from the zero state was added since the last call: the Service is to be
-// resolved again.
+// Differs reports whether a state other than the zero State was added since the last call, so that the Service must be resolved again.
 func (o *Observed) Differs() bool {
 	differs := o.differs
 	o.differs = false

@@ -37,15 +37,15 @@ type Relay struct {
 
 // The reasons of problems about relayed ports.
 const (
-	// ReasonNotRelayed: a port is not relayed; its connections are translated by the kernel.
+	// ReasonNotRelayed is the reason when a port is not relayed as asked: the kernel translates its connections instead.
 	ReasonNotRelayed = "NotRelayed"
-	// ReasonNoRelay: a port is to be relayed and cannot be, so it is not served.
+	// ReasonNoRelay is the reason when a port should be relayed and cannot be, so that it is not served.
 	ReasonNoRelay = "NoRelay"
 )
 
-// relay has a port relayed, if its Service asks for it: the kernel decides which clients may connect
-// and to which pool, and sends them to a listener of this box. Affinity is the relay's then, and so is
-// the address that endpoints see. shared is set if its endpoints are of the other family, which see the box.
+// relay makes a port relayed, if its Service asks for it: the kernel decides which clients may connect and to which pool, and redirects
+// them to a listener of this box. The relay then handles affinity, and the source address that endpoints see. shared is set if the
+// endpoints are those of the other family, which see the box as the source.
 func (r *resolver) relay(i int, p *nft.ServicePort, shared bool) {
 	if !r.relayed.Relays(r.Service, i) {
 		return
@@ -108,14 +108,13 @@ func (k portKey) otherFamily() portKey {
 	return portKey{k.name, k.proto, nft.IPv4}
 }
 
-// borrows reports whether a port has an address of the family of a key, no endpoint of it, and is relayed to those of the other.
+// borrows reports whether a relayed port uses the endpoints of the other family: it has an address but no endpoint in the family of own.
 func (r *resolver) borrows(i int, own portKey, endpoints map[portKey][]endpoint) bool {
 	return r.relayed.Relays(r.Service, i) && r.vips.of(own.family).cluster.IsValid() && len(endpoints[own]) == 0 && len(endpoints[own.otherFamily()]) > 0
 }
 
-// shareFamilies gives relayed ports the endpoints of the other family, where no endpoint is of their own: a relay makes connections
-// of its own, in the family of the endpoint. It counts which endpoints there are, not whether they are ready. shared are the ports
-// that have got some.
+// shareFamilies gives relayed ports without endpoints in their family those of the other one, ready or not: a relay makes connections of
+// its own, in the family of the endpoint. It returns the ports that use them.
 func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[portKey]bool) {
 	for i := range r.Service.Spec.Ports {
 		port := &r.Service.Spec.Ports[i]
@@ -145,7 +144,7 @@ func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[p
 	return shared
 }
 
-// checkRelayed warns about ports that are not relayed as the Service asks.
+// checkRelayed warns about ports that are not relayed although the Service asks for it.
 func (r *resolver) checkRelayed() {
 	mode := r.relayed
 	for i := range r.Service.Spec.Ports {
@@ -165,7 +164,7 @@ func (r *resolver) checkRelayed() {
 	}
 }
 
-// refuseMode refuses a port that asks for the kernel, and for what only a relay does.
+// refuseMode reports whether a port asks for the kernel and for something that only a relay does, and adds the problem.
 func (r *resolver) refuseMode(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key := r.front(i).Key
@@ -179,13 +178,13 @@ func (r *resolver) refuseMode(i int) bool {
 	return true
 }
 
-// refuseClients has the kernel refuse the clients of a port.
+// refuseClients makes the kernel reject the clients of a port.
 func (r *resolver) refuseClients(p *nft.ServicePort) {
 	p.Relay, p.RelayAlone = [nft.NumPools]netip.AddrPort{}, false
 	p.Pools = [nft.NumPools][]netip.AddrPort{}
 }
 
-// relaysNothing warns about a relay that is asked for where there is nothing to relay.
+// relaysNothing warns about settings for the relay on a Service of a kind that is not relayed.
 func (r *resolver) relaysNothing(kind string) {
 	mode := annotation.RelayOf(r.Service)
 	r.report(mode.Bad...)
@@ -209,15 +208,15 @@ func (r *resolver) relaysNothing(kind string) {
 
 // The reasons of problems about TLS and HTTP at relayed ports.
 const (
-	// ReasonSecretUnusable: a Secret is missing or cannot be used as it is.
+	// ReasonSecretUnusable is the reason when a Secret is missing or unusable.
 	ReasonSecretUnusable = "SecretUnusable"
-	// ReasonCertificateExpires: a certificate ends soon.
+	// ReasonCertificateExpires is the reason when a certificate expires soon.
 	ReasonCertificateExpires = "CertificateExpires"
-	// ReasonBackendUnchecked: the certificate of endpoints is not verified.
+	// ReasonBackendUnchecked is the reason when the certificates of endpoints are not verified.
 	ReasonBackendUnchecked = "BackendUnchecked"
 )
 
-// front returns the settings of a port for TLS and HTTP.
+// front returns the settings of a port for TLS and HTTP, as its annotations have them.
 func (r *resolver) front(i int) *annotation.Front {
 	if i >= len(r.relayed.Fronts) {
 		return &annotation.Front{}
@@ -225,7 +224,7 @@ func (r *resolver) front(i int) *annotation.Front {
 	return &r.relayed.Fronts[i]
 }
 
-// refuseFront refuses a port that asks for TLS or HTTP in a way that cannot be given.
+// refuseFront reports whether the TLS or HTTP settings of a port cannot be applied, and adds the problem.
 func (r *resolver) refuseFront(i int) bool {
 	f := r.front(i)
 	if f.Key == "" || f.Why == "" {
@@ -243,8 +242,7 @@ func (r *resolver) refuseFront(i int) bool {
 	return true
 }
 
-// checkFronts reports the problems with the Secrets of all ports, each once. It returns which ports lack something to
-// serve with.
+// checkFronts adds the problems of the Secrets of all ports, each once. It returns which ports lack a certificate or CA to serve with.
 func (r *resolver) checkFronts() (lack []bool) {
 	lack = make([]bool, len(r.Service.Spec.Ports))
 	reported := map[string]bool{}
@@ -291,10 +289,10 @@ func (r *resolver) checkFronts() (lack []bool) {
 	return lack
 }
 
-// secret is the "namespace/name" of a Secret of the Service.
+// secret returns the "namespace/name" of a Secret of the Service.
 func (r *resolver) secret(name string) string { return r.ref.Namespace + "/" + name }
 
-// fronted returns the Front of a port, with Secrets and Services as "namespace/name"; nil: it has none.
+// fronted returns the settings of a port for TLS and HTTP, with Secrets and Services as "namespace/name"; nil if it has none.
 func (r *resolver) fronted(i int) *annotation.Front {
 	f := *r.front(i)
 	if f.Key == "" {

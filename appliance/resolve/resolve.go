@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts describes the box: its settings, its addresses, and what its kernel lacks.
+// Facts describes the box: its settings, its addresses, and which features its kernel lacks.
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
 	Zone     string // for topology hints; "" when the box has none
@@ -45,7 +45,7 @@ type Facts struct {
 	FastPath FastPath
 }
 
-// Networks are the addresses that Services may have, and those that they may not.
+// Networks has the addresses that Services may have, and those that they may not have.
 type Networks struct {
 	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
@@ -71,8 +71,8 @@ type Networks struct {
 	Local      map[netip.Addr]bool
 }
 
-// Input is one Service with everything that names endpoints for it. Endpoints objects are
-// not among it: package endpoints makes slices of those that count.
+// Input is one Service with its EndpointSlices and all else that its plan depends on. Endpoints objects are not part of it: package
+// endpoints converts them to slices.
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
@@ -86,19 +86,19 @@ type Input struct {
 	Demoted []Demoted
 }
 
-// Pods lists Pods, which are never changed afterwards.
+// Pods finds Pods, which are never changed afterwards.
 type Pods interface {
 	// Pod returns the Pod of a "namespace/name", nil when there is none.
 	Pod(key string) *object.Pod
 }
 
-// Previous is the plan of a Service before a change. A headless Service has Checked alone.
+// Previous is the plan of a Service before a change. That of a headless Service has only Checked.
 type Previous struct {
 	Ports   []nft.ServicePort
 	Checked []Checked
 }
 
-// Output is a resolved Service.
+// Output is the result of resolving a Service.
 type Output struct {
 	Ports []nft.ServicePort
 	// Unready are the addresses of endpoints that no pool has for now.
@@ -119,7 +119,7 @@ type Output struct {
 	Health
 }
 
-// Settings are what a Service asks for that is not in the ruleset.
+// Settings are those settings of a Service that are not part of the ruleset.
 type Settings struct {
 	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
 	LocalEndpoints *LocalEndpoints
@@ -138,7 +138,7 @@ type Settings struct {
 	Relay *Relay
 }
 
-// Health is the health of a Service's endpoints, with which the Service was resolved.
+// Health has the states of a Service's endpoints with which it was resolved.
 type Health struct {
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked

@@ -23,11 +23,11 @@ const (
 	messageSize = 4  // header of a handshake message (RFC 8446, 4)
 )
 
-// errNoHello means that a client does not begin with TLS.
+// errNoHello means that the first bytes of a client are no TLS record.
 var errNoHello = errors.New("what the client sends is no ClientHello of TLS")
 
-// ReadHello reads the first message of a client and gives the server name that it asks for, in lower case, "" when
-// it names none. read has all bytes that were read, for the endpoint that the client is passed on to.
+// ReadHello reads the ClientHello of a client and returns the server name in it, in lower case, "" if it has none. read has all bytes that
+// were read, for the endpoint that the client is passed on to.
 func ReadHello(client io.Reader) (name string, read []byte, err error) {
 	var message []byte
 	for range maxRecords {
@@ -62,17 +62,17 @@ func ReadHello(client io.Reader) (name string, read []byte, err error) {
 	return "", read, errNoHello
 }
 
-// unrecognizedName is the alert of that name, fatal, in a record of its own (RFC 6066, 3; RFC 8446, 6).
+// unrecognizedName is a record with the fatal alert unrecognized_name (RFC 6066, 3; RFC 8446, 6).
 var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
 
-// RefuseName sends a client, whose ClientHello was read, the alert unrecognized_name, and closes its connection.
+// RefuseName sends the alert unrecognized_name to a client whose ClientHello was read, and closes its connection.
 func RefuseName(client net.Conn) {
 	_, _ = client.Write(unrecognizedName) // the client may be gone
 	_ = client.Close()
 }
 
-// ServerName returns the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower
-// case; "" when there is none. It refuses two: others may choose the other one.
+// ServerName returns the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower case; "" when there is none. It
+// returns an error for two names, as other programs might use the other one.
 func ServerName(hello []byte) (string, error) {
 	p := &parser{rest: hello}
 	p.take(2 + 32)          // version, random
@@ -108,7 +108,7 @@ func ServerName(hello []byte) (string, error) {
 	return name, nil
 }
 
-// hostName reads a list of server names.
+// hostName parses the extension server_name, and returns its host name.
 func hostName(content *parser) (name string, err error) {
 	list := content.part(2)
 	if content.bad || !content.empty() || list.empty() {
@@ -138,7 +138,7 @@ func hostName(content *parser) (name string, err error) {
 	return name, nil
 }
 
-// parser takes fields off bytes. After one that is not whole it is bad and gives nothing.
+// parser reads fields from bytes. After a truncated field bad is set, and all further fields are empty.
 type parser struct {
 	rest []byte
 	bad  bool
@@ -153,7 +153,7 @@ func (p *parser) err(what string) error {
 	return nil
 }
 
-// take takes n bytes.
+// take reads n bytes.
 func (p *parser) take(n int) []byte {
 	if p.bad || n > len(p.rest) {
 		p.bad, p.rest = true, nil
@@ -164,7 +164,7 @@ func (p *parser) take(n int) []byte {
 	return taken
 }
 
-// number takes a number of so many bytes, the highest first.
+// number reads a big-endian number of size bytes.
 func (p *parser) number(size int) (n int) {
 	for _, b := range p.take(size) {
 		n = n<<8 | int(b)
@@ -172,13 +172,13 @@ func (p *parser) number(size int) (n int) {
 	return n
 }
 
-// part takes a vector whose length is a number of size bytes.
+// part reads a vector whose length is a number of size bytes, and returns a parser of its content.
 func (p *parser) part(size int) *parser { return &parser{rest: p.take(p.number(size)), bad: p.bad} }
 
-// handshakeTimeout bounds a handshake, with a client and with an endpoint.
+// handshakeTimeout bounds a TLS handshake with a client or an endpoint.
 const handshakeTimeout = 10 * time.Second
 
-// Server has the settings of TLS towards clients of a port.
+// Server has the TLS settings towards the clients of a port.
 type Server struct {
 	// Pairs are the certificates; the first one is for clients that name no server, or one that none is for.
 	Pairs    []*Pair
@@ -192,14 +192,14 @@ type Server struct {
 	Optional bool
 }
 
-// Equal reports whether clients get the same.
+// Equal reports whether two settings are equal, so that a tls.Config need not be replaced.
 func (s *Server) Equal(o *Server) bool {
 	return slices.Equal(s.Pairs, o.Pairs) && s.Min == o.Min && s.Max == o.Max && slices.Equal(s.Suites, o.Suites) &&
 		slices.Equal(s.ALPN, o.ALPN) && s.Clients == o.Clients && s.Optional == o.Optional
 }
 
-// Config returns the configuration for clients. It has keys of its own for session tickets, which change every
-// day and are good for a week (crypto/tls): a new Config takes no tickets of the one before.
+// Config returns the TLS configuration for clients. Each Config has keys of its own for session tickets, which crypto/tls changes every day
+// and accepts for a week. So a new Config does not accept the tickets of an earlier one.
 func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
 	pairs := slices.Clone(s.Pairs)
@@ -223,8 +223,8 @@ func (s *Server) Config() *tls.Config {
 	return c
 }
 
-// ClientConfig returns the configuration for endpoints: their certificate has to be from the CA, for the name;
-// without a CA it is not checked.
+// ClientConfig returns the TLS configuration for endpoints. Their certificate must be from the CA, and for the name; with a nil CA it is
+// not verified.
 func ClientConfig(ca *Authority, name string) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
 	if ca == nil {
@@ -235,14 +235,14 @@ func ClientConfig(ca *Authority, name string) *tls.Config {
 	return c
 }
 
-// Conn is a connection whose directions end one by one.
+// Conn is a connection whose directions can be closed separately.
 type Conn interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// Secure is a connection with TLS. It returns io.EOF only after close_notify; crypto/tls returns it also for a
-// connection that was cut between two records (RFC 8446, 6.1).
+// Secure is a TLS connection. Its Read returns io.EOF only after close_notify; that of crypto/tls does so too for a connection that was cut
+// between two records (RFC 8446, 6.1).
 type Secure struct {
 	*tls.Conn
 	raw *cutConn
@@ -257,7 +257,7 @@ func (s *Secure) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// cutConn notes that the other end has sent a FIN.
+// cutConn records that the peer has sent a FIN.
 type cutConn struct {
 	net.Conn
 	cut atomic.Bool
@@ -271,13 +271,13 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Accept ends the TLS of a client. After an error an alert was sent, if the client could take one.
+// Accept does the TLS handshake with a client as the server. On an error it has sent an alert, where possible.
 func Accept(ctx context.Context, client net.Conn, config *tls.Config) (*Secure, error) {
 	raw := &cutConn{Conn: client}
 	return shake(ctx, tls.Server(raw, config), raw)
 }
 
-// Connect begins TLS with an endpoint.
+// Connect does the TLS handshake with an endpoint as the client.
 func Connect(ctx context.Context, endpoint net.Conn, config *tls.Config) (*Secure, error) {
 	raw := &cutConn{Conn: endpoint}
 	return shake(ctx, tls.Client(raw, config), raw)
@@ -292,8 +292,7 @@ func shake(ctx context.Context, c *tls.Conn, raw *cutConn) (*Secure, error) {
 	return &Secure{c, raw}, nil
 }
 
-// The buffers of a direction. A connection that is idle has the small one: of the large ones there are as
-// many as directions that are busy.
+// The sizes of buffers for one direction, in bytes. A direction has a small one while it is idle, and a large one while it is busy.
 const (
 	smallBuffer = 2 << 10
 	largeBuffer = 32 << 10 // two records of TLS (RFC 8446, 5.1)
@@ -301,9 +300,8 @@ const (
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
-// Join copies both directions until both have ended. What one end closes is closed towards the other end. After an
-// error in one direction, an end of TLS without a close_notify among them, reset is called, which has to
-// end both.
+// Join copies both directions until both have ended. When one side closes its direction, Join closes that towards the other side. After an
+// error in one direction, such as the end of TLS without close_notify, it calls reset, which must end both connections.
 func Join(a, b Conn, reset func()) {
 	var back sync.WaitGroup
 	back.Go(func() { pass(a, b, reset) })
@@ -321,7 +319,7 @@ func pass(to, from Conn, reset func()) {
 	}
 }
 
-// copyAll copies until from ends.
+// copyAll copies from from to to until from ends.
 func copyAll(to io.Writer, from io.Reader) error {
 	small := make([]byte, smallBuffer)
 	buffer := small

@@ -14,14 +14,13 @@ import (
 	"time"
 )
 
-// warnBefore is the remaining validity at which a certificate is reported.
+// warnBefore is the remaining validity of a certificate at which a warning begins.
 const warnBefore = 14 * 24 * time.Hour
 
-// Read gives the data of a Secret, "namespace/name", and a text that changes with it; not ok when there
-// is none.
+// Read returns the data of a Secret, "namespace/name", and a version that changes with it; ok is false when there is none.
 type Read func(secret string) (data map[string][]byte, version string, ok bool)
 
-// Keeper keeps the last usable content of Secrets. Its methods may be called concurrently.
+// Keeper holds the last usable certificates and CAs of Secrets. Its methods may be called concurrently.
 type Keeper struct {
 	read Read
 	now  func() time.Time
@@ -31,7 +30,7 @@ type Keeper struct {
 	cas   map[string]*keptAuthority
 }
 
-// keptPair has the last good certificate of a Secret, and the state of the Secret.
+// keptPair has the last usable certificate of a Secret, and the result of reading its present version.
 type keptPair struct {
 	version string
 	newest  *Pair // nil: the Secret as it is has none
@@ -39,14 +38,14 @@ type keptPair struct {
 	good    *Pair // in use
 }
 
-// keptAuthority is the same of one with a CA.
+// keptAuthority has the last usable CA of a Secret, and the error of reading its present version.
 type keptAuthority struct {
 	version string
 	wrong   error
 	good    *Authority
 }
 
-// NewKeeper returns an empty Keeper.
+// NewKeeper returns an empty Keeper that reads Secrets with read.
 func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
 }
@@ -57,8 +56,8 @@ func absent(secret string, how string) error {
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
 }
 
-// Pair returns the certificate to use of a Secret, nil if there never was one, the problem with the Secret as it is,
-// and the warning that the certificate expires soon; "": none.
+// Pair returns the certificate to use of a Secret, nil if there never was one. wrong is the problem of the Secret's present version, soon a
+// warning that the certificate expires soon; "" if there is none.
 func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,8 +77,8 @@ func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	return kept.choose(k.now())
 }
 
-// load reads what a Secret has now. With the same certificate it stays the same Pair, so that sessions of clients
-// can be resumed.
+// load parses the present data of a Secret. If the certificate is the same, the Pair stays the same, so that TLS sessions of clients can be
+// resumed.
 func (kept *keptPair) load(secret string, data map[string][]byte) {
 	var newest *Pair
 	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
@@ -88,7 +87,7 @@ func (kept *keptPair) load(secret string, data map[string][]byte) {
 	kept.newest = newest
 }
 
-// choose takes the newest certificate into use unless the one before is better.
+// choose starts to use the newest certificate, unless the one in use is valid and the newest one is not. Its results are those of Pair.
 func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
@@ -115,7 +114,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	return newest, "", kept.ending(now)
 }
 
-// ending returns a warning when the certificate in use expires soon, "" if it does not.
+// ending returns a warning if the certificate in use expires soon, else "".
 func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
@@ -123,8 +122,7 @@ func (kept *keptPair) ending(now time.Time) string {
 	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
 }
 
-// Authority returns the CA of a Secret, nil when there never was one, and the problem of the current
-// Secret.
+// Authority returns the CA to use of a Secret, nil if there never was one, and the problem of the Secret's present version.
 func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,7 +177,7 @@ func (k *Keeper) ForgetAuthority(secret string) {
 	delete(k.cas, secret)
 }
 
-// Pairs returns the certificates in use, by Secret.
+// Pairs returns the certificates in use, sorted by Secret.
 func (k *Keeper) Pairs() (list []*Pair) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -192,8 +190,8 @@ func (k *Keeper) Pairs() (list []*Pair) {
 	return list
 }
 
-// Due returns the first moment after the given one at which a result of Pair changes by time alone, and
-// the Secrets of that moment; ok is false when there is none.
+// Due returns the first moment after the given one at which a result of Pair changes without a change of the Secret, and the Secrets for
+// which it does; ok is false when there is none.
 func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,7 +233,7 @@ func (p *Pair) same(o *Pair) bool {
 	return p != nil && o != nil && slices.EqualFunc(p.certificate.Certificate, o.certificate.Certificate, bytes.Equal)
 }
 
-// Leaf returns the certificate itself.
+// Leaf returns the parsed server certificate, without its chain.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
 // String formats the names and the expiry of the certificate.
@@ -265,7 +263,7 @@ func (p *Pair) Names() (names []string) {
 	return names
 }
 
-// ParsePair reads tls.crt and tls.key of a Secret. Its errors name the key and show nothing of its value.
+// ParsePair parses the certificate and key of a Secret. Its errors name the key of the data and show nothing of its value.
 func ParsePair(secret string, data map[string][]byte) (*Pair, error) {
 	crt, key := bytes.TrimSpace(data[certKey]), bytes.TrimSpace(data[keyKey])
 	switch {
@@ -291,8 +289,8 @@ func ParsePair(secret string, data map[string][]byte) (*Pair, error) {
 	return &Pair{Secret: secret, certificate: pair}, nil
 }
 
-// checkPEM reports text that is no sequence of whole PEM blocks (RFC 7468) with one of a type, as a file that
-// is half written.
+// checkPEM returns an error if text is no sequence of complete PEM blocks (RFC 7468), such as a file that is written halfway, or if none is
+// of the type kind.
 func checkPEM(text []byte, kind string) error {
 	found := false
 	for len(text) > 0 {
@@ -315,7 +313,7 @@ func checkPEM(text []byte, kind string) error {
 // Authority is a set of CA certificates.
 type Authority struct{ pool *x509.CertPool }
 
-// ParseAuthority reads ca.crt of a Secret.
+// ParseAuthority parses the CA certificates (ca.crt) of a Secret.
 func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	text := bytes.TrimSpace(data[caKey])
 	if len(text) == 0 {
