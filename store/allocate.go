@@ -13,10 +13,10 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// maxRounds bounds how often allocation is repeated because a holder could not move.
+// maxRounds bounds how often allocation is repeated because a Service that gives values up could not get the ones that it asks for instead.
 const maxRounds = 16
 
-// errTooManyMoves ends a chain of holders that each wait for the next one to move.
+// errTooManyMoves ends an allocation after maxRounds: a chain of Services each wait for a value that the next one is about to give up.
 var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
 	"it is tried again with the next change")
 
@@ -37,8 +37,9 @@ func (t *transaction) allocate() []*change {
 	return changes
 }
 
-// stopMoves keeps every holder where it is that would give something up: a chain of
-// moves so long is sorted out one part at a time.
+// stopMoves makes every Service that would give up a value keep its stored version. It
+// ends a chain of moves that is too long for one transaction; later transactions carry
+// the moves out.
 func stopMoves(changes []*change, l *allocator) {
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
@@ -57,8 +58,8 @@ func (c *change) gives(l *allocator) bool {
 		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(l, addr) })
 }
 
-// allocation has the steps by which a Service gets its values, after it has released those that it
-// no longer needs.
+// allocation lists the steps by which a Service gets its values, in order, after it has released those
+// that it no longer needs.
 var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
@@ -102,7 +103,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	return again
 }
 
-// restart forgets an attempt.
+// restart clears the outcome of an earlier attempt to allocate for the change.
 func (c *change) restart() {
 	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
@@ -111,8 +112,8 @@ func (c *change) restart() {
 	}
 }
 
-// fail ends the attempt for one Service, which stays as it is and may try again when
-// others release something.
+// fail ends the attempt for one Service: its stored version stays, and allocation is
+// tried again when other Services release values.
 func (c *change) fail(err error) {
 	c.next, c.err, c.waits = nil, err, true
 	c.keepOld = c.holds()
@@ -126,7 +127,7 @@ func (c *change) fail(err error) {
 	c.outcome = append(c.outcome, c.notesOf(err, reason)...)
 }
 
-// release gives back what the new version does without.
+// release releases the values that the stored version holds and the new version does not ask for.
 func (c *change) release(t *transaction) {
 	if !c.holds() {
 		return
@@ -166,8 +167,8 @@ func (c *change) release(t *transaction) {
 	}
 }
 
-// leavesExternal reports whether the new version does without an external IP, or a port there,
-// that the old one has.
+// leavesExternal reports whether the new version drops an external IP of the old one, or a port on
+// one.
 func (c *change) leavesExternal() bool {
 	before := index.ExternalIPs(c.oldService())
 	if len(before) == 0 || c.remove {
@@ -179,8 +180,9 @@ func (c *change) leavesExternal() bool {
 		slices.ContainsFunc(portsOf(c.oldService()), func(port alloc.Port) bool { return !slices.Contains(portsOf(svc), port) })
 }
 
-// giveBack releases what a newcomer got before it failed. After the failure of a
-// holder the attempt does not count.
+// giveBack releases the values that a Service without stored values got before its
+// allocation failed. For a Service that holds values it does nothing, as the whole
+// attempt is repeated without it.
 func (c *change) giveBack(l *allocator) {
 	if c.holds() {
 		return
@@ -195,9 +197,8 @@ func (c *change) giveBack(l *allocator) {
 	l.released = released // nobody missed them
 }
 
-// takeAsked takes the cluster IPs, node ports and health-check node port that the
-// Service names, which includes all that it has, and the load balancer IPs that it names
-// and has.
+// takeAsked takes the values that the Service names in its spec: cluster IPs, node ports and
+// the health-check node port, those that it already has included, and load balancer IPs.
 func (c *change) takeAsked(t *transaction) error {
 	l := t.s.allocator
 	svc, owner, before := c.service(), c.ref.Key(), c.held()
@@ -242,7 +243,7 @@ func (c *change) takeAsked(t *transaction) error {
 	return nil
 }
 
-// asked passes the error of a requested value on, and records when no range contains it.
+// asked returns err, the error of a requested value, and sets c.outside if the value lies outside of the range (*alloc.RangeError).
 func (c *change) asked(err error) error {
 	if _, is := errors.AsType[*alloc.RangeError](err); is {
 		c.outside = true
@@ -263,7 +264,7 @@ func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {
 	return l.takePort(alloc.Port{Protocol: object.ProtocolTCP, Number: number}, c.ref.Key())
 }
 
-// takeAny takes what the Service needs and does not name.
+// takeAny allocates the cluster IPs, node ports and health-check node port that the Service needs and its spec does not give.
 func (c *change) takeAny(t *transaction) error {
 	if err := c.anyClusterIPs(t); err != nil {
 		return fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", c.ref.Name, err)
@@ -339,8 +340,8 @@ func (c *change) anyNodePorts(t *transaction) error {
 	return nil
 }
 
-// anyPort takes a node port that the Service does not name, on some protocols: the one that it
-// seems to have had, or else a free one.
+// anyPort returns a node port for some protocols where the spec gives none: the reserved one that
+// the Service seems to have had (see formerPort), or else a free one.
 func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
 	owner, l := c.ref.Key(), t.s.allocator
 	number, was := c.formerPort(t, protocols, seed)
@@ -355,7 +356,8 @@ func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint1
 	return number, nil
 }
 
-// shareNodePort gives a port the node port of a twin on another protocol, if that is free.
+// shareNodePort gives a port the node port of another entry of spec.ports with the same port number and another protocol, if that is free.
+// It reports whether it did.
 func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	for _, twin := range c.service().Spec.Ports {
 		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
@@ -370,18 +372,18 @@ func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	return false
 }
 
-// mostPassed bounds the values that are looked at for one that a Service had.
+// mostPassed bounds the values that a search examines.
 const mostPassed = 64
 
-// search looks for the value that a Service had among those that are reserved. The first one that its name leads to may have been
-// taken by another Service: it had the next one then.
+// search looks through the reserved values for the one that a Service had before the data was lost, in the order in which allocation
+// would try them for its name: a value before it may have belonged to another Service.
 type search struct {
 	seen  int
 	found bool
 }
 
-// passes reports whether the search skips a value: another Service holds it, or it is reserved for a former Service that does not
-// resemble this one.
+// passes reports whether the search goes on to the next value. It ends at a free value, after mostPassed values, and with found set
+// at a reserved value for which resembles returns true.
 func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	s.seen++
 	if free || s.seen > mostPassed {
@@ -391,7 +393,7 @@ func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	return !s.found
 }
 
-// formerAddress is the reserved cluster IP that a Service seems to have had.
+// formerAddress returns the reserved cluster IP that a Service seems to have had before the data was lost; false: none.
 func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	l := t.s.allocator
 	in := l.addresses[ipv4]
@@ -410,7 +412,7 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	return addr, s.found
 }
 
-// formerIngress is the reserved load balancer IP that a Service seems to have had.
+// formerIngress returns the reserved load balancer IP that a Service seems to have had before the data was lost; false: none.
 func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	l := t.s.allocator
 	if len(l.reserved.addresses) == 0 {
@@ -426,7 +428,8 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	return addr, s.found
 }
 
-// formerPort returns the reserved node port that a Service seems to have had, if it is free for all the given protocols.
+// formerPort returns the reserved node port that a Service seems to have had before the data was lost, if it is free for all the given
+// protocols.
 func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
 	l := t.s.allocator
 	if len(l.reserved.nodePorts) == 0 {
@@ -447,8 +450,8 @@ func (c *change) formerPort(t *transaction, protocols []string, seed string) (ui
 	return number, s.found
 }
 
-// resembles reports whether a Service serves the same ports as some frontends of one address; shares is set when others may serve
-// some of them.
+// resembles reports whether all ports of a Service are among the frontends of one reserved address. Unless shares is set (several
+// Services may share the address), the frontends must have no other ports.
 func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	var had, has []alloc.Port
 	for _, f := range frontends {
@@ -460,8 +463,8 @@ func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
-// reaches reports whether one of a Service's endpoints is behind some frontends; unknown is the
-// answer when endpoints of one of the two are not known.
+// reaches reports whether a Service and some reserved frontends have an endpoint address in common.
+// It returns unknown if the addresses of either are not known yet.
 func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown bool) bool {
 	known := t.backing(c.service())
 	if len(known) == 0 {
@@ -482,8 +485,8 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 	return slices.ContainsFunc(known, func(a netip.Addr) bool { return slices.Contains(behind, a) })
 }
 
-// backing are the addresses of a Service's endpoints, and of the Pods that it selects, as of
-// this transaction. It is for when values are reserved.
+// backing returns the addresses of a Service's endpoints and of the Pods that it selects, as of
+// this transaction. It is only called while values are reserved.
 func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	key := index.ServiceKey(svc)
 	if t.feeding == nil {
@@ -524,5 +527,5 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	return addrs
 }
 
-// podsOf, before a namespace, is no key of a Service.
+// podsOf is the prefix of a namespace in the keys of transaction.feeding that hold Pods. It cannot begin the key of a Service.
 const podsOf = "pods of "

@@ -24,7 +24,7 @@ type allocator struct {
 	released bool
 }
 
-// begin makes the present state the one that rollback returns to.
+// begin begins a transaction: rollback returns to the allocations of this moment.
 func (l *allocator) begin() {
 	clear(l.undo) // what they hold goes
 	if cap(l.undo) > keptUndo {
@@ -33,7 +33,7 @@ func (l *allocator) begin() {
 	l.undo, l.released = l.undo[:0], false
 }
 
-// keptUndo is for how many steps back there is room from one transaction to the next.
+// keptUndo is the greatest capacity of the undo list, in steps, that is kept for the next transaction.
 const keptUndo = 1_000
 
 // mark is a state of the allocator within a transaction; the zero mark is its beginning.
@@ -44,7 +44,7 @@ type mark struct {
 
 func (l *allocator) mark() mark { return mark{len(l.undo), l.released} }
 
-// back makes what was held at a mark held again.
+// back undoes all allocations and releases since a mark.
 func (l *allocator) back(to mark) {
 	for i := len(l.undo) - 1; i >= to.undone; i-- {
 		l.undo[i]()
@@ -87,7 +87,7 @@ func (l *allocator) address(in *alloc.Addresses, take func(*alloc.Addresses, net
 	return nil
 }
 
-// owner is the Service that holds a cluster IP.
+// owner returns the "namespace/name" of the Service that holds a cluster IP.
 func (l *allocator) owner(addr netip.Addr) (owner string, held bool) {
 	if in := l.addresses[addr.Is4()]; in != nil {
 		return in.Owner(addr)
@@ -95,7 +95,7 @@ func (l *allocator) owner(addr netip.Addr) (owner string, held bool) {
 	return "", false
 }
 
-// nextAddress gives a free address, but none that avoid reports.
+// nextAddress allocates a free cluster IP of a family, skipping those for which avoid returns true.
 func (l *allocator) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addresses := l.addresses[ipv4]
 	if addresses == nil {
@@ -166,8 +166,8 @@ func (l *allocator) releasePort(port alloc.Port, owner string) {
 	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.ports.Hold(port, owner) }) })
 }
 
-// takeIngress gives a load balancer IP that was asked for, or replaces the owner's request
-// on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
+// takeIngress registers a load balancer IP that a Service asks for, or replaces the Service's
+// request on one that it has. Errors: *alloc.RangeError, *alloc.HeldError, *alloc.PoolError.
 func (l *allocator) takeIngress(addr netip.Addr, request alloc.Request) error {
 	l.cedeIngress(addr)
 	l.regain(request.Owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
@@ -195,7 +195,7 @@ func (l *allocator) requestIngress(take func(*alloc.Pools, netip.Addr, alloc.Req
 	return nil
 }
 
-// nextIngress gives a free load balancer IP, but none that avoid reports.
+// nextIngress allocates a load balancer IP, skipping those for which avoid returns true.
 func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addr, err := l.pools.Next(ipv4, request, avoid)
 	if err == nil {
@@ -214,8 +214,8 @@ func (l *allocator) releaseIngress(addr netip.Addr, owner string) {
 	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.pools.Hold(addr, before) }) })
 }
 
-// restore undoes a release: in reverse order it finds things as they were after the release, so hold cannot fail. What was
-// reserved stays free if the reservations have ended meanwhile, see Store.send.
+// restore undoes the release of a value by calling hold. Undo steps run in reverse order, so hold cannot fail: an error
+// panics. A reserved value is not restored if the reservations have ended meanwhile (see Store.send).
 func (l *allocator) restore(owner string, hold func() error) {
 	if owner == reservedOwner && l.reserved.addresses == nil {
 		return
@@ -260,7 +260,7 @@ func (c *Config) families() []string {
 	return object.Texts(c.ClusterIPRanges, func(p netip.Prefix) string { return object.FamilyOf(p.Addr()) })
 }
 
-// explain adds to a refusal of a value that its holder is held.
+// explain wraps a *alloc.HeldError whose holder is a Service that is only held, because its removal waits for confirmation.
 func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {
@@ -274,8 +274,8 @@ func (l *allocator) explain(err error) error {
 	return err
 }
 
-// cedeAddress releases a reserved cluster IP for a Service that names it. The other two do so for a
-// load balancer IP and a node port.
+// cedeAddress releases a reserved cluster IP for a Service that names it. cedeIngress and cedePort do
+// so for a load balancer IP and a node port.
 func (l *allocator) cedeAddress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
@@ -300,8 +300,8 @@ func (l *allocator) cedePort(port alloc.Port) {
 	}
 }
 
-// regain gives a Service what it gave up in a trial or a rollout, if it asks for it: it releases a value that is kept for its owner,
-// which nobody else has missed.
+// regain releases the values that are kept for the Service owner after it lost them in a trial or a rollout, so that it can take them
+// again. gaveUp returns the Service that lost the value, and release releases it from a holder.
 func (l *allocator) regain(owner string, gaveUp func(*kept) string, release func(holder string)) {
 	for holder, k := range l.kept {
 		if gaveUp(k) == owner {

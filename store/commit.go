@@ -17,8 +17,8 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// writer admits one call at a time that changes the store, and lets others in while such a call waits for other
-// machines.
+// writer serializes the calls that change the store. While one of them waits for other machines to commit, it
+// admits calls that change only what belongs to this machine.
 type writer struct {
 	// turn is held by a call that changes something, from its first look to the last assignment: the channel, which takes one, is full.
 	// It is no mutex, as other machines are waited for with it: in virtual time (testing/synctest) waits for a mutex do not count.
@@ -29,14 +29,14 @@ type writer struct {
 	state sync.Mutex
 }
 
-// Lock implements sync.Locker, for a call that changes something.
+// Lock implements sync.Locker, for a call that changes the store.
 func (w *writer) Lock() { w.turn <- struct{}{}; w.state.Lock() }
 
 // Unlock implements sync.Locker.
 func (w *writer) Unlock() { w.state.Unlock(); <-w.turn }
 
-// look begins a call that commits nothing. It waits for no other machine: what they have committed is taken over first, unless a
-// commit of this one is under way. The caller calls end.
+// look begins a call that reads what the writer guards and commits nothing shared. It does not wait for other machines: it takes
+// over what they have committed, unless a commit of this machine is under way. The caller must call end.
 func (s *Store) look() (end func()) {
 	select {
 	case s.writer.turn <- struct{}{}:
@@ -49,9 +49,9 @@ func (s *Store) look() (end func()) {
 	return s.writer.Unlock
 }
 
-// write commits a transaction, which must be the next one after storage.head; nothing if it is empty. With one of this machine
-// alone go the copies of files that were taken or are small, and the contents of files that a timed set restores.
-// The state of the writer must be held, and its turn for what other machines share.
+// write commits a transaction, which must be the next one after storage.head; an empty one is not committed. A transaction of this
+// machine alone also writes the copies of files that wait (see copies.addTo) and the file contents that a trial restores. The
+// caller holds writer.state, and writer.turn if other machines share the pairs.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	d := &s.storage
 	if head := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); d.shared != nil && head >= 0 {
@@ -94,18 +94,18 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	return nil
 }
 
-// without returns the pairs but those that are deleted, as the oldest entries of the journal may be before any commit has them. It changes puts.
+// without returns the puts whose keys are not among deletes. It reuses the array of puts.
 func without(puts []engine.Pair, deletes []string) []engine.Pair {
 	gone := slices.Sorted(slices.Values(deletes))
 	return slices.DeleteFunc(puts, func(p engine.Pair) bool { _, is := slices.BinarySearch(gone, p.Key); return is })
 }
 
-// laterMost bounds the revisions that no commit has yet. A crash loses them, so those of the next process begin behind them.
+// laterMost bounds the revisions that are published and not committed yet. A crash loses them; the next process numbers on behind this
+// bound.
 const laterMost = 1_000
 
-// mayWait reports whether a commit may go with the next one, as a crash in between loses nothing: all that it changes are
-// EndpointSlices of files, of which the next process makes the same, as it reads the files again. Their copies wait, too, so that a
-// commit of these is near.
+// mayWait reports whether a commit may be joined to the next one, because a crash in between would lose nothing: it only changes
+// EndpointSlices of files, which the next process reads again. The copies of these files must wait, too, so that a commit follows soon.
 func (t *transaction) mayWait(changes []*change) bool {
 	s, d := t.s, &t.s.storage
 	if d.shared != nil || d.refused || !d.copies.wait() || t.revision > d.head+laterMost || s.pending.timed().Head != nil || s.pending.staged().Pending() ||
@@ -117,8 +117,8 @@ func (t *transaction) mayWait(changes []*change) bool {
 	})
 }
 
-// send commits what other machines share. While it waits for them others may have the state of the writer, and the
-// savepoints of the allocator are those of each of them.
+// send commits pairs that other machines share. It releases writer.state meanwhile; calls that take it have an undo
+// list of the allocator of their own.
 func (s *Store) send(t engine.Transaction) error {
 	undo, released := s.allocator.undo, s.allocator.released
 	s.allocator.undo = nil
@@ -130,7 +130,8 @@ func (s *Store) send(t engine.Transaction) error {
 	return s.storage.engine.Commit(t)
 }
 
-// run allocates, commits and publishes what was examined.
+// run allocates values for the examined changes, also for Services that wait for values that become free, then commits and publishes them.
+// After an error all allocations are undone.
 func (t *transaction) run() (SyncResult, error) {
 	changes := t.allocate()
 	for t.s.allocator.released && t.examineWaiting() {
@@ -144,8 +145,9 @@ func (t *transaction) run() (SyncResult, error) {
 	return result, nil
 }
 
-// commit writes all that is new, what was there before, and the copies of files that
-// wait, and publishes it.
+// commit writes the new versions, the versions before them where a trial, a rollout or
+// the journal needs these, and the file copies that wait, and then publishes the
+// changes.
 func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	s := t.s
 	if t.isFresh(joint) {
@@ -221,7 +223,7 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 	}
 }
 
-// publish makes what was committed visible.
+// publish makes committed changes visible to readers and wakes the followers of the store.
 func (t *transaction) publish(changes []*change, revision uint64, update journal.Update) SyncResult {
 	s := t.s
 	result := SyncResult{Revision: revision}
@@ -260,10 +262,10 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	return result
 }
 
-// isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
+// isEphemeral reports whether objects of a kind (Leases, Events) never affect the dataplane.
 func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
-// isFresh reports whether the changes are more than the journal holds, all of objects that are new.
+// isFresh reports whether all changes are of new objects and there are more of them than the journal has room for.
 func (t *transaction) isFresh(changes []*change) bool {
 	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.pending.timed().Pending() {
 		return false
@@ -271,10 +273,10 @@ func (t *transaction) isFresh(changes []*change) bool {
 	return !slices.ContainsFunc(changes, func(c *change) bool { return c.old != nil || c.remove })
 }
 
-// commitInPieces is commit for new objects. All is decided before the first commit, and readers see
-// nothing before the last one. When the process dies in between, the next start finds a part of the
-// objects, with their values, and adds the others; when a commit fails, the next one removes those
-// that were written.
+// commitInPieces is commit for many new objects, in several engine transactions. All is decided before
+// the first one, and readers see nothing before the last one. When the process dies in between, the
+// next start finds a part of the objects, with their values, and adds the others; when a commit fails,
+// the next one removes those that were written.
 func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
 	var update journal.Update
@@ -321,7 +323,7 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	return t.publish(changes, t.revision, update), nil
 }
 
-// journalOf are the changes that get an entry in the journal, in their order.
+// journalOf returns the journal entries of the changes that have a revision, in their order.
 func journalOf(changes []*change) []journal.Change {
 	entries := make([]journal.Change, 0, len(changes))
 	for _, c := range changes {
@@ -333,8 +335,8 @@ func journalOf(changes []*change) []journal.Change {
 	return entries
 }
 
-// commitNote describes the changes of a commit for other machines: what their journals need and objects do not
-// contain. Of several changes of one object in a commit it has the last.
+// commitNote is the value of the head: what other machines need for their journals and cannot see from the
+// objects. If a commit changes an object several times, the note has the last change.
 type commitNote struct {
 	At      time.Time    `json:"at"`
 	Changes []noteChange `json:"changes"` // by revision
@@ -348,7 +350,7 @@ type noteChange struct {
 	By        *Caller `json:"by,omitempty"`
 }
 
-// headValue is the value of the head that a commit of these changes puts.
+// headValue returns the value to be written to the head with a commit of these changes: a commitNote in JSON in a shared store, else nil.
 func (s *Store) headValue(changes []*change) ([]byte, error) {
 	if s.storage.shared == nil {
 		return nil, nil
@@ -371,7 +373,7 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 	return text, nil
 }
 
-// SyncResult counts the changes of one call.
+// SyncResult is the outcome of one call that syncs files.
 type SyncResult struct {
 	// Revision is the store's revision after the call.
 	Revision uint64
@@ -379,8 +381,8 @@ type SyncResult struct {
 	Changes int
 }
 
-// examineWaiting adds the Services that wait for released values. It returns false when there are
-// no new ones.
+// examineWaiting adds the Services that wait for released values to the transaction. It reports
+// whether there were any that it did not have yet.
 func (t *transaction) examineWaiting() bool {
 	found := false
 	examine := func(ref object.Ref) {
@@ -400,8 +402,8 @@ func (t *transaction) examineWaiting() bool {
 	return found
 }
 
-// encode numbers new versions and encodes them. Those that say the same as the old ones are
-// dropped.
+// encode gives new versions their revisions and encodes them. It drops those that are equal to
+// the old version.
 func (t *transaction) encode(changes ...*change) error {
 	errs := make([]error, len(changes))
 	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = t.dropUnchanged(changes[i]) })
@@ -420,7 +422,7 @@ func (t *transaction) encode(changes ...*change) error {
 	return errors.Join(errs...)
 }
 
-// dropUnchanged drops a version that is equal to the old one.
+// dropUnchanged drops the new version of a change if it is equal to the old one.
 func (t *transaction) dropUnchanged(c *change) error {
 	if c.next == nil || c.before() == nil || c.old.Withheld {
 		return nil
@@ -437,7 +439,7 @@ func (t *transaction) dropUnchanged(c *change) error {
 	return nil
 }
 
-// encode makes the record of a new version and its stored form.
+// encode sets the record of the new version and its encoded form.
 func (c *change) encode() error {
 	if c.next == nil {
 		return nil
@@ -445,7 +447,7 @@ func (c *change) encode() error {
 	return c.encodeAs(c.owner, record.SinceNow(c.before(), c.next, c.revision))
 }
 
-// encodeAs is encode with the owner of the new version and the time of its last change.
+// encodeAs is encode with a given owner and given times of creation and of the last request for ports.
 func (c *change) encodeAs(owner Owner, since record.Since) error {
 	r := &record.Record{Object: c.next, Owner: owner, Created: since.Created, Asked: since.Asked}
 	var err error
@@ -474,9 +476,9 @@ func (t *transaction) number(c *change) {
 	c.revision = t.revision
 }
 
-// creation is the creation time of a new object: now, but never before that of an object
-// that is there, or a clock that was set back would make the newcomer the older one. What
-// comes in one transaction shares it.
+// creation returns the creation time for new objects of this transaction: now, but not before
+// that of any existing object, so that a clock that was set back cannot make a newer object
+// the older one. All objects of one transaction share it.
 func (t *transaction) creation() *time.Time {
 	if t.created == nil {
 		s, now := t.s, t.s.now()
@@ -488,7 +490,7 @@ func (t *transaction) creation() *time.Time {
 	return t.created
 }
 
-// setServerFields sets the fields of a version that belong to the server.
+// setServerFields sets the metadata fields of a new version that the server owns, among them resourceVersion, uid and creationTimestamp.
 func (t *transaction) setServerFields(c *change) {
 	meta := c.next.GetMeta()
 	if !t.dry {

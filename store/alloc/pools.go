@@ -27,7 +27,8 @@ type Pool struct {
 	Internal bool
 }
 
-// An Audience has the Services that a pool is for.
+// An Audience selects the Services that may get addresses of a pool without asking for it by name (serviceAllocation of a MetalLB
+// IPAddressPool).
 type Audience struct {
 	// Namespaces are theirs; nil: all. An empty list that is not nil is none.
 	Namespaces []string
@@ -37,7 +38,7 @@ type Audience struct {
 	Priority int
 }
 
-// Includes reports whether a request is of one of the Services; each is when there is no Audience.
+// Includes reports whether the Service of a request is one of those that the Audience selects. A nil Audience selects every Service.
 func (a *Audience) Includes(c *Request) bool {
 	if a == nil {
 		return true
@@ -51,10 +52,11 @@ func (p Pool) Contains(addr netip.Addr) bool {
 	return addr.BitLen() == p.First.BitLen() && !addr.Less(p.First) && !p.Last.Less(addr)
 }
 
-// String is "198.51.100.4-198.51.100.9".
+// String returns the first and the last address, as in "198.51.100.4-198.51.100.9".
 func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() }
 
-// validate refuses text that is no range, and IPv6 ranges of more than 2^64 addresses.
+// validate returns an error for ends that are no range (of two families, or in the wrong order), and for an IPv6 range of more than 2^64
+// addresses.
 func (p Pool) validate() error {
 	switch {
 	case !p.First.IsValid() || p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First):
@@ -76,7 +78,7 @@ func (p Pool) tooLarge() bool {
 	return high > 1 || high == 1 && low64(p.Last) >= low64(p.First)
 }
 
-// Request is a Service's request to the pools.
+// Request describes the load balancer IPs that a Service asks for, and what decides with which Services it can share one.
 type Request struct {
 	// Owner is "namespace/name".
 	Owner string
@@ -94,7 +96,7 @@ type Request struct {
 	Ports []Port
 }
 
-// Equal reports whether two requests ask for the same.
+// Equal reports whether two requests are of one owner and ask for the same addresses and ports. Labels are not compared.
 func (c Request) Equal(other Request) bool {
 	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && c.Internal == other.Internal && c.Pool == other.Pool &&
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
@@ -182,9 +184,10 @@ func (p *Pools) text(of func(*poolState) bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// Take gives an address of a pool to a request, beside the requests it can share it with.
-// A request of the same owner on that address is replaced. An internal request gets internal
-// addresses alone, or keeps what its owner has. Errors: *RangeError, *HeldError.
+// Take registers an address that a request asks for, beside other requests that can share it. A
+// request of the same owner on that address is replaced. An internal request may have internal
+// addresses alone, and those that its owner already has. Errors: *RangeError, *HeldError,
+// *PoolError.
 func (p *Pools) Take(addr netip.Addr, request Request) error {
 	switch _, had := p.RequestOf(addr, request.Owner); {
 	case request.Internal && !p.IsInternal(addr) && !had:
@@ -197,18 +200,18 @@ func (p *Pools) Take(addr netip.Addr, request Request) error {
 	return p.Hold(addr, request)
 }
 
-// suits reports whether a request may have addresses of a pool.
+// suits reports whether a request may have addresses of the pool: it names this pool or none, and the pool is for its Service.
 func (p *Pool) suits(c *Request) bool {
 	return (c.Pool == "" || c.Names(p.Name)) && p.For.Includes(c)
 }
 
-// Names reports whether a request asks for a pool, by its name with or without the namespace.
+// Names reports whether a request asks for the pool of a given name: the whole "namespace/name", or the name alone.
 func (c *Request) Names(pool string) bool {
 	_, name, _ := strings.Cut(pool, "/")
 	return c.Pool == pool || c.Pool == name && name != ""
 }
 
-// endsAvoided reports whether an address of the pool is passed over for how it ends.
+// endsAvoided reports whether an IPv4 address of the pool ends in .0 or .255 and the pool avoids these (AvoidEnds).
 func (p *Pool) endsAvoided(addr netip.Addr) bool {
 	if !p.AvoidEnds || !addr.Is4() {
 		return false
@@ -217,15 +220,15 @@ func (p *Pool) endsAvoided(addr netip.Addr) bool {
 	return last == 0 || last == 255
 }
 
-// Suits reports whether there is a pool that a request may have addresses of a family of without asking for one.
+// Suits reports whether some pool of the family (IPv4, or else IPv6) may serve a request that is given an address automatically.
 func (p *Pools) Suits(ipv4 bool, request *Request) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool {
 		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
 	})
 }
 
-// Offered describes the pools that a request may have addresses of a family of: their ranges, the number of their
-// addresses, and the holders of some, by address.
+// Offered describes the pools of a family (IPv4, or else IPv6) that Next uses for a request: their ranges as text,
+// the number of their addresses, and the owners that hold some of these, ordered by address.
 func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64, holders []string) {
 	offered := func(pool *poolState) bool {
 		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
@@ -252,7 +255,8 @@ func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64
 	return p.text(offered), size, holders
 }
 
-// isOffered reports whether a request is given addresses of a pool that does not name one.
+// isOffered reports whether Next may use the pool for a request: not if the pool is only for requests that name it (OnRequest) and this one
+// does not.
 func (p *Pool) isOffered(c *Request) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
 
 // NameOf is the name of the pool that an address lies in; false: in none.
@@ -263,7 +267,7 @@ func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// Replace has other pools, and everything held as it is. The error is that of NewPools.
+// Replace replaces the pools and keeps all requests on the addresses that they hold. It returns the error of NewPools.
 func (p *Pools) Replace(pools []Pool) error {
 	next, err := NewPools(pools)
 	if err != nil {
@@ -358,7 +362,7 @@ func (p *Pools) RequestOf(addr netip.Addr, owner string) (Request, bool) {
 	return Request{}, false
 }
 
-// Sharing are the requests on an address. They may not be changed.
+// Sharing returns the requests on an address. The caller must not change them.
 func (p *Pools) Sharing(addr netip.Addr) []Request { return p.requests[addr] }
 
 // Holders are the owners with a request on each address, sorted.
@@ -398,13 +402,14 @@ func (p *Pools) of(addr netip.Addr) *poolState {
 
 func (p *Pool) offset(addr netip.Addr) uint64 { return low64(addr) - low64(p.First) }
 
-// Size is the number of addresses; one less of the largest pool, which has 2^64.
+// Size returns the number of addresses in the pool; 2^64-1 for one of 2^64, which does not fit.
 func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) }
 
 // A home is the value that a seed gets when only the values are held that taken reports. Where the record of the holders
 // is lost, it is the best guess of the value that an owner had.
 
-// Home returns the address that Next gives an owner.
+// Home returns the first free address in the order in which Next tries them for an owner, with taken in place of the holders; false: none
+// is free.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	n, ok := pickFree(newNumberSet(a.last), a.prefix.Addr(), 1, a.band, a.last, owner, taken)
 	return plus(a.prefix.Addr(), n), ok
@@ -413,7 +418,8 @@ func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr,
 // Size returns the number of addresses that can be allocated.
 func (a *Addresses) Size() uint64 { return a.last }
 
-// Home returns the port that Next gives for a seed.
+// Home returns the first free port in the order in which Next tries them for a seed, with taken in place of the holders; false: none is
+// free.
 func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
 	passed := newNumberSet(p.last)
 	for {
@@ -425,7 +431,8 @@ func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
 	}
 }
 
-// Home returns the address that Next gives for a request without a sharing key.
+// Home returns the first free address in the order in which Next tries them for a request without a sharing key, with taken in place of the
+// holders; false: none is free.
 func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, pool := range p.pools {
 		if pool.First.Is4() != ipv4 || pool.Internal != request.Internal || !pool.isOffered(request) {
@@ -460,8 +467,8 @@ func (e *RangeError) Error() string {
 	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
 }
 
-// HeldError means that another owner holds a value. It begins with Kubernetes' text and goes on
-// with the owner's name.
+// HeldError means that another owner holds a value. Its text begins as that of Kubernetes and goes
+// on with the owner's name.
 type HeldError struct {
 	// What has the word for a value: "IP" or "port".
 	What string
@@ -480,7 +487,7 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// PoolError means that an owner may not have an address of its pool.
+// PoolError means that an address lies in a pool that a request does not name, or that is for other Services (Pool.For).
 type PoolError struct {
 	Value string
 	Pool  string // where the value lies

@@ -10,8 +10,9 @@ import (
 	"slices"
 )
 
-// Limits of the band that automatic node ports leave to people: a 32nd of the range, at
-// least 16 and at most 128 ports; none in a range of 16 or fewer (Kubernetes, KEP-3668).
+// Limits of the band at the low end of the range that automatic node ports use last, so
+// that it is left for ports that users choose: a 32nd of the range, at least 16 and at most
+// 128 ports; none in a range of 16 or fewer (Kubernetes, KEP-3668).
 const (
 	portBandMin  = 16
 	portBandMax  = 128
@@ -35,7 +36,7 @@ type Port struct {
 	Number   uint16
 }
 
-// String returns "TCP port 30080".
+// String returns protocol and number, as in "TCP port 30080".
 func (p Port) String() string { return fmt.Sprintf("%s port %d", p.Protocol, p.Number) }
 
 // Ports allocates node ports and health-check node ports from one range. The zero
@@ -72,7 +73,7 @@ func portBand(size uint64) uint64 {
 	return min(max(portBandMin, size/portBandPart), portBandMax)
 }
 
-// Range returns "first-last".
+// Range returns the text "first-last".
 func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
 
 // Contains reports whether a port may be given.
@@ -164,7 +165,7 @@ func (p *Ports) set(protocol string) *numberSet {
 	return set
 }
 
-// taken returns the numbers that a new one must differ from.
+// taken returns the set of port numbers that are not free for a new allocation.
 func (p *Ports) taken(protocols []string) union {
 	if p.space == Shared {
 		return slices.Collect(maps.Values(p.used))
@@ -245,7 +246,7 @@ func (s *numberSet) nextAbsent(n uint64) (uint64, bool) {
 	return 0, false
 }
 
-// union is the numbers that are in any of some sets.
+// union is a list of sets, and stands for the numbers that are in at least one of them.
 type union []*numberSet
 
 // nextAbsent returns the lowest number in [n, high] that is in none of the sets.
@@ -278,9 +279,10 @@ func (u union) nextAbsentAround(low, high, n uint64) (uint64, bool) {
 
 func bit(n uint64) uint64 { return 1 << (n & (1<<wordBits - 1)) }
 
-// Limits of the band that automatic cluster IPs leave to people: a sixteenth of the
-// range, at least 16 and at most 256 addresses; none in a range of 16 or fewer
-// (Kubernetes, KEP-3070).
+// Limits of the band at the low end of the range that automatic cluster IPs use last,
+// so that it is left for addresses that users choose: a sixteenth of the range, at
+// least 16 and at most 256 addresses; none in a range of 16 or fewer (Kubernetes,
+// KEP-3070).
 const (
 	addressBandMin  = 16
 	addressBandMax  = 256
@@ -428,7 +430,7 @@ func pick(used union, first, band, last uint64, seed string) (uint64, bool) {
 	return 0, false
 }
 
-// pickFree is pick of an offset from an address, passing over those to avoid.
+// pickFree is pick for offsets from a base address. It skips the addresses for which avoid returns true.
 func pickFree(used *numberSet, base netip.Addr, first, band, last uint64, seed string, avoid func(netip.Addr) bool) (uint64, bool) {
 	var passed []uint64 // they look used meanwhile
 	defer func() {

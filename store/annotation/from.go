@@ -13,18 +13,20 @@ import (
 )
 
 const (
-	// EndpointsFrom names where the endpoints of a Service come from, for svcctl discover; with ".PORT" those of one port.
+	// EndpointsFrom is the annotation with the sources from which svcctl discover reads the endpoints of a Service; with the suffix
+	// ".PORT", those of one port.
 	EndpointsFrom = domain + "endpoints-from"
-	// EndpointsState and EndpointsReleased are of the Leases of svcctl discover: its report, and when held endpoints were released.
+	// EndpointsState and EndpointsReleased are annotations of the Leases of svcctl discover: its report, and the time when held endpoints
+	// were released.
 	EndpointsState    = domain + "endpoints-state"
 	EndpointsReleased = domain + "endpoints-released"
 
-	// The Leases of svcctl discover have this namespace, and names that begin so.
+	// The namespace of the Leases of svcctl discover, and the prefix of their names.
 	DiscoverLeaseNamespace = "kube-system"
 	DiscoverLeasePrefix    = "discover-"
 )
 
-// Bounds of an annotation, and of the parameter hold.
+// Bounds of the annotation EndpointsFrom (number of sources, length of a name in bytes), and of the parameter hold of a source.
 const (
 	mostWords   = 16
 	longestName = 512
@@ -32,7 +34,7 @@ const (
 	mostHold    = 24 * time.Hour
 )
 
-// Source is one word of EndpointsFrom: PROVIDER:NAME[?PARAMETERS].
+// Source is one of the sources in EndpointsFrom, which have blanks between them: PROVIDER:NAME[?PARAMETERS].
 type Source struct {
 	// Provider is the name of a provider of svcctl discover, which is its kind (dns, consul) unless --from gives another one.
 	Provider string
@@ -43,7 +45,7 @@ type Source struct {
 	Hold time.Duration
 }
 
-// String returns it without hold: the question that it is.
+// String returns PROVIDER:NAME[?PARAMETERS] without the parameter hold. Sources with one String are one query to the provider.
 func (s Source) String() string {
 	if s.Params == "" {
 		return s.Provider + ":" + s.Name
@@ -51,12 +53,14 @@ func (s Source) String() string {
 	return s.Provider + ":" + s.Name + "?" + s.Params
 }
 
-// Portless reports whether the answers of a provider have no ports, as far as its name shows its kind.
+// Portless reports whether answers of the provider have no ports, as far as the provider is called by its kind: dns without SRV records,
+// and docker without published ports.
 func (s Source) Portless() bool {
 	return s.Provider == "dns" && !strings.HasPrefix(s.Name, "_") || s.Provider == "docker" && !strings.Contains(s.Params, "published=")
 }
 
-// Sources returns where the endpoints of a port of a Service come from; nothing for words that cannot be read.
+// Sources returns the sources of the endpoints of a port of a Service, from the annotation of the port or else of the Service. It leaves
+// out those that cannot be parsed.
 func Sources(svc *object.Service, port string) (list []Source) {
 	text, own := svc.Metadata.Annotations[EndpointsFrom+"."+port]
 	if !own || port == "" {
@@ -82,7 +86,7 @@ func isFrom(key string) (port string, is bool) {
 	return strings.CutPrefix(rest, ".")
 }
 
-// HasSources reports whether a Service asks for endpoints of providers.
+// HasSources reports whether annotations of a Service name sources for svcctl discover.
 func HasSources(a map[string]string) bool {
 	for key := range a {
 		if _, is := isFrom(key); is {
@@ -92,7 +96,7 @@ func HasSources(a map[string]string) bool {
 	return false
 }
 
-// parseSource reads a word.
+// parseSource parses PROVIDER:NAME[?PARAMETERS].
 func parseSource(word string) (s Source, err error) {
 	provider, rest, is := strings.Cut(word, ":")
 	name, params, _ := strings.Cut(rest, "?")
@@ -121,7 +125,7 @@ func parseSource(word string) (s Source, err error) {
 	return s, nil
 }
 
-// badSources are about EndpointsFrom where the Service alone shows that it cannot be.
+// badSources returns a Remark for each annotation EndpointsFrom of a Service that is invalid by itself, or in conflict with the spec.
 func badSources(svc *object.Service) (bad []Remark) {
 	if !HasSources(svc.Metadata.Annotations) {
 		return nil // mostly

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// localSecret is the prefix of a Secret's name where AWS has the ARN of a certificate.
+// localSecret begins a value of the AWS certificate annotation that names a Secret in place of an ARN.
 const localSecret = "secret:"
 
 // Front has the settings of a port for TLS and HTTP. It has more than 15 fields: each is one annotation, or
@@ -59,7 +59,7 @@ type Front struct {
 	Services []NamedService
 }
 
-// NamedService is the Service of a server name.
+// NamedService assigns a TLS server name (SNI) to the Service that gets its connections.
 type NamedService struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
 	// more, "*" for any and for none.
@@ -68,8 +68,8 @@ type NamedService struct {
 	Service string
 }
 
-// Fronts reads what the ports of a Service do with TLS and HTTP: one for each of spec.ports. A Bad one
-// is about an annotation that has no effect.
+// Fronts parses the annotations about TLS and HTTP. It returns one Front for each of spec.ports, and the
+// annotations that have no effect.
 func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
 	fronts = make([]Front, len(svc.Spec.Ports))
 	var ended, encrypted, http bool
@@ -119,7 +119,7 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
-// encrypt records that TLS is asked for and cannot be given.
+// encrypt records that the port asks for TLS, and in key and format the reason why it cannot be terminated.
 func (r *frontReader) encrypt(key, format string, args ...any) {
 	if r.Why == "" {
 		r.Unencrypted = true
@@ -127,13 +127,13 @@ func (r *frontReader) encrypt(key, format string, args ...any) {
 	r.refuse(key, format, args...)
 }
 
-// asks records an annotation that asks for something; the first one is Key.
+// asks records an annotation that asks for TLS or HTTP on the port; Front.Key is the first of these.
 func (r *frontReader) asks(key string) {
 	r.Key = cmp.Or(r.Key, key)
 }
 
-// own returns the value of an annotation for this port: the form for one port wins. is is set when it is there,
-// perhaps without a value.
+// own returns the value of an annotation for this port, and the key that has it: that with the name or number of
+// the port before that for all ports. is reports whether the annotation exists, even if empty.
 func (r *frontReader) own(key string) (from, value string, is bool) {
 	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
 		if from := key + "." + name; name != "" && given(r.a, from) {
@@ -143,13 +143,13 @@ func (r *frontReader) own(key string) (from, value string, is bool) {
 	return key, strings.TrimSpace(r.a[key]), given(r.a, key)
 }
 
-// excluded reports whether the port is to have no TLS, by an annotation of ours.
+// excluded reports whether the annotation TLSSecret turns TLS off for the port.
 func (r *frontReader) excluded() bool {
 	_, value, _ := r.own(TLSSecret)
 	return value == none
 }
 
-// WithoutTLS reports whether an annotation of ours has a port without TLS, whatever those of clouds ask for.
+// WithoutTLS reports whether the annotation TLSSecret turns TLS off for a port, which overrides the annotations of clouds.
 func WithoutTLS(svc *object.Service, port *object.ServicePort) bool {
 	r := frontReader{svc: svc, a: svc.Metadata.Annotations, port: port}
 	return r.excluded()
@@ -197,7 +197,7 @@ func (r *frontReader) spoken() string {
 	return ""
 }
 
-// readSecrets reads where the certificates for clients are.
+// readSecrets parses the annotations that name the Secrets with the certificates that clients are shown.
 func (r *frontReader) readSecrets() {
 	key, value, is := r.own(TLSSecret)
 	if is && value == "" {
@@ -255,7 +255,7 @@ var alpnPolicies = map[string][]string{
 	"none": nil, "http1only": {"http/1.1"}, "http2only": {"h2"}, "http2optional": {"http/1.1", "h2"}, "http2preferred": {"h2", "http/1.1"},
 }
 
-// readALPN reads which protocols clients are offered. Over HTTP it is what can be served.
+// readALPN parses the ALPN protocols that clients are offered. For an HTTP port it keeps only h2 and http/1.1.
 func (r *frontReader) readALPN() {
 	if r.HTTP {
 		r.ALPN = []string{"h2", "http/1.1"}
@@ -286,7 +286,7 @@ func (r *frontReader) readALPN() {
 	}
 }
 
-// readHosts reads the hosts whose requests are passed on.
+// readHosts parses HTTPHosts, the host names whose HTTP requests are forwarded.
 func (r *frontReader) readHosts() {
 	key, value, is := r.own(HTTPHosts)
 	if !is || value == "" {
@@ -306,7 +306,7 @@ func (r *frontReader) readHosts() {
 	r.HTTP = true
 }
 
-// readBackend reads the protocol of the endpoints: HTTP or any, with or without TLS.
+// readBackend parses the protocol of connections to endpoints: HTTP or opaque bytes, each with or without TLS.
 func (r *frontReader) readBackend() {
 	key, value, _ := r.own(BackendProtocol)
 	if value == "" && strings.TrimSpace(r.a[awsBackend]) == "" && len(r.Secrets) > 0 {
@@ -370,7 +370,7 @@ func (r *frontReader) responseTimeout() time.Duration {
 	return d
 }
 
-// readServices reads which Services clients are passed on to by the name of a server.
+// readServices parses TLSServices, which routes TLS connections to Services by server name (SNI).
 func (r *frontReader) readServices() {
 	key, value, _ := r.own(TLSServices)
 	if value == "" || value == none {
@@ -428,7 +428,7 @@ const (
 	awsBackend = aws + "backend-protocol"
 )
 
-// Bounds of ResponseTimeout, and what holds without it.
+// Bounds of ResponseTimeout, and its default.
 const (
 	defaultResponseTimeout = time.Minute
 	minResponseTimeout     = time.Second
@@ -438,8 +438,8 @@ const (
 // none is the value that turns a feature off.
 const none = "none"
 
-// halfTLS returns an annotation that asks for TLS at ports which cannot be known, and why; without a Key there is none.
-// Ports that have no TLS are not served then: each of them may be meant.
+// halfTLS returns the first annotation that asks for TLS without showing at which ports, or without a certificate, and the
+// reason. The zero Bad means that there is none. All ports without TLS are refused then, since any of them may be meant.
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {
@@ -466,7 +466,8 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 	return Bad{}
 }
 
-// idleFronts returns annotations about TLS and HTTP without one that asks for these, and their problems.
+// idleFronts returns annotations that have no effect because another annotation about TLS or HTTP is missing. acts has those that do have
+// one; ended is set if TLS is terminated at a port.
 func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
@@ -488,7 +489,7 @@ func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Ba
 	return bad
 }
 
-// wrongOfBackend returns the problem of an annotation about connections to endpoints; "": none, or it is empty.
+// wrongOfBackend returns the problem of the value of BackendCA, BackendName or ResponseTimeout; "" for a valid or empty one.
 func wrongOfBackend(key, text string) string {
 	text = strings.TrimSpace(text)
 	switch {
@@ -514,7 +515,7 @@ func isHostName(text string) bool {
 // perPort are the annotations that have a form for one port.
 var perPort = []string{TLSSecret, TLSServices, BackendProtocol, HTTPHosts}
 
-// ofPort splits the key of an annotation for one port; port is "" for all others.
+// ofPort splits the key of an annotation for one port into the key without it and the port's name or number; port is "" for all other keys.
 func ofPort(key string) (base, port string) {
 	for _, base := range perPort {
 		if port, is := strings.CutPrefix(key, base+"."); is {
@@ -524,8 +525,8 @@ func ofPort(key string) (base, port string) {
 	return key, ""
 }
 
-// unknownPorts returns annotations for one port that the Service does not have. Names are compared as they are written, as
-// those of Kubernetes are in lower case.
+// unknownPorts returns the annotations for a single port that the Service does not have. Port names are compared
+// case-sensitively.
 func unknownPorts(svc *object.Service) (bad []Bad) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
 		_, port := ofPort(key)

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Bad is a value that an annotation cannot have, and its consequence.
+// Bad is an annotation with an invalid or ineffective value, and the consequence.
 type Bad struct {
 	Key  string
 	Text string // "“yes” is …; …"
@@ -20,11 +20,11 @@ type Bad struct {
 	Idle bool
 }
 
-// Field returns the path of an annotation in an object.
+// Field returns the field path of an annotation, as in "metadata.annotations[KEY]".
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// internalValues returns the value of an annotation that asks for an internal load balancer and the one that does not; "": every
-// value but none asks for it. Any value besides the two asks for it too: an address that is reached by too many would be the worse
+// internalValues returns the value by which an annotation asks for an internal load balancer, and the value by which it does not; ""
+// for yes means that every value but no does. Unknown values count as yes too, as exposing an internal address would be the worse
 // mistake.
 func (r *Row) internalValues() (yes, no string) {
 	if values := strings.Split(r.Values, ", "); len(values) > 1 {
@@ -33,7 +33,7 @@ func (r *Row) internalValues() (yes, no string) {
 	return "", ""
 }
 
-// Internal is whether a Service is to be reached from inside only.
+// Internal is the result of InternalOf: whether a load balancer is for internal clients only.
 type Internal struct {
 	// Key is the annotation that asks for it, "" if none does.
 	Key string
@@ -73,8 +73,8 @@ func InternalOf(svc *object.Service) (i Internal) {
 	return i
 }
 
-// PrefersZone reports whether a load balancer asks to stay in its zone: cross-zone balancing of
-// AWS is off.
+// PrefersZone reports whether a load balancer turns the cross-zone balancing of AWS off, so that
+// traffic stays in its zone.
 func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return false, nil
@@ -103,7 +103,7 @@ func IsNLB(svc *object.Service) bool {
 
 func isNLB(value string) bool { return isAny(value, "nlb", "nlb-ip", "external") }
 
-// pairs reads key=value, with commas between them.
+// pairs parses comma-separated key=value pairs.
 func pairs(text string) map[string]string {
 	values := map[string]string{}
 	for pair := range strings.SplitSeq(text, ",") {
@@ -146,7 +146,7 @@ func AddressPool(annotations map[string]string) string {
 
 var sharingKeys = []string{SharingKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip", "lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
 
-// Sharing returns the text that load balancers with one IP have in common, "" if it shares none.
+// Sharing returns the sharing key of a load balancer: Services with equal keys may share an IP; "" if it shares none.
 func Sharing(annotations map[string]string) string {
 	for _, key := range sharingKeys {
 		if text := annotations[key]; text != "" {
@@ -156,8 +156,8 @@ func Sharing(annotations map[string]string) string {
 	return ""
 }
 
-// UnreadableAccess returns the annotation of a load balancer that names a list of clients which is
-// not available here, "" if it has none.
+// UnreadableAccess returns the first annotation of a load balancer that refers to a list of clients in
+// a cloud, which is not available here; "" if there is none.
 func UnreadableAccess(svc *object.Service) string {
 	i := slices.IndexFunc(clientLists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
 	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {
@@ -193,8 +193,9 @@ func (r Remark) String() string { return r.Field + ": " + r.Text }
 // IsOurs reports whether a field is an annotation of svcctl.
 func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annotations["+domain) }
 
-// Remarks returns remarks about the annotations of svcctl that do not exist, or not on objects of this kind; and, except on Services
-// (see Values), about values that an annotation or label cannot have. Those about EndpointsFrom are here for all types of Services.
+// Remarks returns remarks about annotations of svcctl that do not exist, or not on objects of this kind. Except on Services (see
+// Values), it also returns those about invalid values of annotations and labels. Those about EndpointsFrom are here for all types of
+// Services.
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
@@ -249,7 +250,7 @@ func Values(svc *object.Service) (bad []Bad) {
 	return bad
 }
 
-// wrongAddress describes a text that is no address.
+// wrongAddress returns the problem of a value that is not an IP address.
 func wrongAddress(text string) string {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Is4In6() {
 		return fmt.Sprintf("%q is an IPv4 address written as an IPv6 one, and is not given: write %s", text, addr.Unmap())
@@ -257,7 +258,7 @@ func wrongAddress(text string) string {
 	return fmt.Sprintf("%q is no address, so none is given for it: write addresses with commas between them, as 192.0.2.7", text)
 }
 
-// wrongValue returns the problem of a value; "": none, or other code reads it.
+// wrongValue returns the problem of the value of an annotation; "" if it is valid, or is checked elsewhere.
 func wrongValue(key, value string) string {
 	trimmed := strings.TrimSpace(value)
 	if trimmed == "" && !strings.HasPrefix(key, domain) {
@@ -315,13 +316,12 @@ type Foreign struct {
 // String returns the text for the author of the object.
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
-// Foreigners returns the labels and annotations of an object that ask for what does not happen here,
-// those that are refused included. A box reports these as problems of the Service: there
-// Unserved leaves them out.
+// Foreigners returns the labels and annotations of an object that ask for something svcctl does not do,
+// those included for which it refuses to serve the object.
 func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
 
-// Unserved returns the foreign annotations and labels of an object that are reported but not
-// refused.
+// Unserved returns Foreigners without those for which the Service is refused: a box reports
+// these as problems of the Service.
 func Unserved(o object.Object) []Foreign { return foreigners(o, false) }
 
 func foreigners(o object.Object, refused bool) (list []Foreign) {
@@ -353,7 +353,8 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 	return list
 }
 
-// foreign returns what a value asks for in vain; "": nothing.
+// foreign returns the text about a value that asks for something svcctl does not do; "" if it asks for nothing of the kind. refused
+// includes annotations with the effect Refused.
 func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	kind := o.GetTypeMeta().Kind
 	switch svc, isService := o.(*object.Service); {
@@ -372,7 +373,7 @@ func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	return ""
 }
 
-// elsewhere returns the problem of an annotation on an object of a kind that it has no meaning on; "": none.
+// elsewhere returns the problem of an annotation on an object of a kind on which it has no effect; "": none.
 func (r *Row) elsewhere(kind string) string {
 	switch {
 	case r.Label || !slices.Contains(judgedKinds, kind):
@@ -402,7 +403,7 @@ func Notes(o object.Object) (list []Foreign) {
 	return list
 }
 
-// aboutBalancers reports whether a key is about a load balancer: by one of its words.
+// aboutBalancers reports whether a key contains a word that suggests a load balancer.
 func aboutBalancers(key string) bool {
 	key = strings.ToLower(key)
 	if strings.Contains(key, "loadbalanc") || strings.Contains(key, "load-balanc") || strings.Contains(key, "proxy-protocol") || strings.Contains(key, "proxyprotocol") {
@@ -414,7 +415,7 @@ func aboutBalancers(key string) bool {
 	})
 }
 
-// misspelled returns the key of the table that differs in upper and lower case only, as a question, "" if there is none.
+// misspelled returns "; did you mean KEY?" with the key of the table that differs in upper and lower case only; "" if there is none.
 func misspelled(key string) string {
 	if i := slices.IndexFunc(table, func(r Row) bool { return !r.isPattern() && r.Key != key && strings.EqualFold(r.Key, key) }); i >= 0 {
 		return "; did you mean " + table[i].Key + "?"
@@ -422,13 +423,13 @@ func misspelled(key string) string {
 	return ""
 }
 
-// judgedKinds are the kinds whose annotations of svcctl are judged.
+// judgedKinds are the kinds of objects on which misplaced annotations are reported.
 var judgedKinds = []string{
 	object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod, object.KindNamespace,
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
 }
 
-// ours returns the end of a message about the annotation: the one of svcctl to write instead, "" if there is none.
+// ours returns "; write KEY" with the svcctl annotation that replaces this one, for the end of a message; "" if there is none.
 func (r *Row) ours() string {
 	if r.instead == "" {
 		return ""

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The annotations about relayed ports.
+// The keys of annotations about ports that are relayed in user space.
 const (
 	ProxyMode      = object.AnnotationProxyMode
 	ConnectTimeout = domain + "connect-timeout"
@@ -23,7 +23,7 @@ const (
 	awsProxy       = aws + "proxy-protocol"
 )
 
-// Bounds of what the annotations may say, and what holds where they say nothing.
+// Bounds of ConnectTimeout and ConnectRetries, and their defaults.
 const (
 	defaultConnectTimeout = 2 * time.Second
 	minConnectTimeout     = 10 * time.Millisecond
@@ -32,7 +32,7 @@ const (
 	maxConnectRetries     = 16
 )
 
-// Relay holds what a Service asks for about the relaying of its ports.
+// Relay has the settings of a Service for relaying its ports in user space.
 type Relay struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
@@ -54,12 +54,12 @@ type Relay struct {
 	Bad    []Bad
 }
 
-// Fronted reports whether a port does anything with TLS or HTTP.
+// Fronted reports whether some port asks for TLS or HTTP.
 func (r *Relay) Fronted() bool {
 	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
-// Asked reports whether a port is to be relayed.
+// Asked reports whether some port is to be relayed.
 func (r *Relay) Asked() bool { return r.Key != "" || r.Fronted() }
 
 // Relays reports whether a port of the Service, by its place in spec.ports, is relayed. SCTP never is, and UDP in userspace mode
@@ -74,7 +74,8 @@ func (r *Relay) Relays(svc *object.Service, i int) bool {
 	return false
 }
 
-// OtherFamily is object.OtherFamily about the ports that are not relayed: a relay connects to endpoints of either family.
+// OtherFamily is object.OtherFamily for the ports that are not relayed. A relay connects to endpoints of either IP family, so its ports
+// need no warning.
 func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, why string) {
 	if _, why = object.OtherFamily(svc, slices, ""); why == "" {
 		return "", "" // the usual case
@@ -99,7 +100,7 @@ func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, w
 	return family, why
 }
 
-// RelayOf reads the annotations of a Service about relaying.
+// RelayOf parses the annotations of a Service about relaying.
 func RelayOf(svc *object.Service) (r Relay) {
 	a := svc.Metadata.Annotations
 	if AreInert(a) {
@@ -136,7 +137,7 @@ func RelayOf(svc *object.Service) (r Relay) {
 	return r
 }
 
-// retries reads how many other endpoints are tried.
+// retries parses ConnectRetries: how many other endpoints are tried when one does not accept a connection.
 func (r *Relay) retries(a map[string]string) int {
 	text, given := a[ConnectRetries]
 	if !given {
@@ -174,8 +175,8 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 	}
 }
 
-// readProxyFrom reads the prefixes of the balancers that send headers. An invalid prefix is left out: bytes
-// of its clients are no header.
+// readProxyFrom parses the prefixes of the load balancers in front, whose connections begin with a PROXY
+// header. It leaves out invalid prefixes, whose connections are then taken to have no header.
 func (r *Relay) readProxyFrom(a map[string]string) {
 	text, given := a[ProxyFrom]
 	if !given {
@@ -198,7 +199,7 @@ func (r *Relay) readProxyFrom(a map[string]string) {
 	}
 }
 
-// timeout reads how long an endpoint may take to accept a connection.
+// timeout parses ConnectTimeout: how long an endpoint may take to accept a connection.
 func (r *Relay) timeout(a map[string]string) time.Duration {
 	text, given := a[ConnectTimeout]
 	if !given {
@@ -213,7 +214,7 @@ func (r *Relay) timeout(a map[string]string) time.Duration {
 	return d
 }
 
-// The annotations about a log of connections.
+// The keys of annotations about a log of connections.
 const (
 	ConnectionLog     = domain + "connection-log"
 	awsLog            = aws + "access-log-enabled"
@@ -222,7 +223,7 @@ const (
 	awsLogBucketUnder = aws + "access-log-s3-bucket-prefix"
 )
 
-// Logging holds what a Service asks for about a log of its connections.
+// Logging has the settings of a Service for a log of its connections.
 type Logging struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
@@ -231,8 +232,8 @@ type Logging struct {
 	Bad     []Bad
 }
 
-// LoggingOf reads the annotations of a Service about a log of its connections. Those of AWS hold for
-// load balancers; ours wins.
+// LoggingOf parses the annotations of a Service about a log of its connections. Those of AWS count on
+// load balancers alone; that of svcctl takes precedence.
 func LoggingOf(svc *object.Service) (l Logging) {
 	a := svc.Metadata.Annotations
 	if len(a) == 0 {

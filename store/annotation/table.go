@@ -11,7 +11,7 @@ import (
 // Effect is how far an annotation is implemented.
 type Effect string
 
-// The effects.
+// The effects of annotations.
 const (
 	Acts    Effect = "acts"    // it has the effect that it asks for
 	Kept    Effect = "kept"    // it informs people or other programs, and is kept without a warning
@@ -19,13 +19,13 @@ const (
 	Refused Effect = "refused" // what it asks for is not given, and what would be wrong without it is not served
 )
 
-// Headings of the table that the code compares with.
+// The values of Row.Of that the code compares with.
 const (
 	ofSvcctl     = "svcctl"
 	ofKubernetes = "Kubernetes"
 )
 
-// The domain of our annotations, and what the keys of each cloud begin with.
+// The prefix of svcctl's annotations, and those of each cloud's.
 const (
 	domain       = "svcctl.io/"
 	aws          = "service.beta.kubernetes.io/aws-load-balancer-"
@@ -54,7 +54,7 @@ const (
 	Prepend      = domain + "prepend"
 	TTLSecurity  = domain + "ttl-security"
 	InternalPool = domain + "internal-pool"
-	// ExcludeNode is a label of Nodes, of Kubernetes: none of them is to get traffic of load balancers.
+	// ExcludeNode is the label of Kubernetes on Nodes that are to get no traffic of load balancers.
 	ExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 	skipMirror   = "endpointslice.kubernetes.io/skip-mirror"
@@ -68,10 +68,10 @@ const (
 	awsSSLPorts   = aws + "ssl-ports"
 )
 
-// attributeCrossZone names the only attribute in awsAttributes with an effect.
+// attributeCrossZone is the only attribute with an effect in the key=value list of the annotation awsAttributes.
 const attributeCrossZone = "load_balancing.cross_zone.enabled"
 
-// Row is one annotation or label.
+// Row describes one annotation or label, or all whose keys have a prefix.
 type Row struct {
 	// Key is the whole key, or its beginning followed by *.
 	Key string
@@ -99,10 +99,10 @@ type Row struct {
 	instead string
 }
 
-// isPattern reports whether the row is about all keys that begin like its own.
+// isPattern reports whether the key of the row is a prefix followed by *.
 func (r *Row) isPattern() bool { return strings.HasSuffix(r.Key, "*") }
 
-// kinds returns the objects on which it means something.
+// kinds returns the kinds of objects on which the annotation or label has a meaning.
 func (r *Row) kinds() []string {
 	if r.Kinds == nil {
 		return []string{object.KindService}
@@ -110,7 +110,7 @@ func (r *Row) kinds() []string {
 	return r.Kinds
 }
 
-// rows has the table, and describes its form.
+// rows is the text of rows.txt, which describes its own format.
 //
 //go:embed rows.txt
 var rows string
@@ -126,7 +126,8 @@ var (
 // Table returns all rows, in the order of the manual page. The caller must not change it.
 func Table() []Row { return table }
 
-// A row without a cell, a kind of effect or a shared text that the code expects fails the tests of this package (TestManual, TestRows).
+// init parses rows.txt into table and its indexes. The tests of this package (TestManual, TestRows) fail for a row with a missing cell, an
+// unknown effect or an unknown shared text.
 func init() {
 	shared, of := map[string]string{}, ""
 	for line := range strings.Lines(rows) {
@@ -192,7 +193,7 @@ func parseRow(of string, cells []string, shared map[string]string) Row {
 	return r
 }
 
-// Find returns the row of a key, or of the keys that begin like it, nil if nothing is known of it.
+// Find returns the row of a key, or else that of the longest prefix of it; nil if there is none.
 func Find(key string) *Row {
 	if r := byKey[key]; r != nil {
 		return r
@@ -208,7 +209,7 @@ func Find(key string) *Row {
 	return nil
 }
 
-// found returns the keys of labels, or of annotations, that have a row, sorted: mostly none.
+// found returns, sorted, the keys that have a row as a label or, if labels is false, as an annotation.
 func found(values map[string]string, labels bool) (keys []string) {
 	for key := range values {
 		if r := Find(key); r != nil && r.Label == labels {
@@ -219,7 +220,7 @@ func found(values map[string]string, labels bool) (keys []string) {
 	return keys
 }
 
-// AreInert reports whether no annotation of a Service has an effect here, as mostly: they have no row, or are kept alone.
+// AreInert reports whether none of the annotations has an effect or deserves a warning: each has no row, or the effect Kept.
 func AreInert(a map[string]string) bool {
 	for key := range a {
 		if r := Find(key); r != nil && r.Effect != Kept {
@@ -229,7 +230,7 @@ func AreInert(a map[string]string) bool {
 	return true
 }
 
-// asksNothing reports whether a value asks for nothing that does not happen anyway.
+// asksNothing reports whether a value of the annotation changes nothing: it is empty, a default, or turns the feature off.
 func (r *Row) asksNothing(value string) bool {
 	switch r.Key {
 	case "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints": // their case matters
@@ -258,28 +259,28 @@ func (r *Row) asksNothing(value string) bool {
 	return isAny(value, r.idle...)
 }
 
-// isAny reports whether a value is one of several, without regard to case and to blanks around it.
+// isAny reports whether a value equals one of several, ignoring case and surrounding blanks.
 func isAny(value string, of ...string) bool {
 	return slices.ContainsFunc(of, func(v string) bool { return strings.EqualFold(v, strings.TrimSpace(value)) })
 }
 
-// offWords are values that turn something off.
+// offWords are the values that turn a feature off.
 var offWords = []string{"", "false", "off", "0", "none", "disabled"}
 
-// Balances reports whether a key is of an annotation that acts on Services which are load balanced, of every type. Those
-// that have ports relayed are not among them: see Relays.
+// Balances reports whether an annotation has an effect on load-balanced Services of every type. It excludes the annotations
+// about relayed ports: see Relays.
 func Balances(key string) bool {
 	r := Find(key)
 	return r != nil && r.Of != ofKubernetes && (r.Effect == Acts || r.Key == awsLogBucket || r.Key == awsLogBucketUnder) && r.Kinds == nil && !r.balancer && r.Page != "relay"
 }
 
-// Relays reports whether a key is of an annotation about relayed ports, of Services of every type.
+// Relays reports whether an annotation is about relayed ports and has an effect on Services of every type.
 func Relays(key string) bool {
 	r := Find(key)
 	return r != nil && r.Effect == Acts && !r.balancer && r.Page == "relay"
 }
 
-// On formats the subject of a row: "annotation of Service".
+// On returns what the row describes and the kinds that have it, as in "annotation of Service".
 func (r *Row) On() string {
 	what := "annotation"
 	if r.Label {

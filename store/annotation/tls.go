@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// TLSKey returns the annotation of a cloud by which a port of a Service asks for TLS to be terminated, and why it
-// cannot be, "" if none does. The why is "" where the certificate is in the cloud. It is about TCP ports.
+// TLSKey returns the annotation of a cloud by which a TCP port of a Service asks for TLS to be terminated, "" if none
+// does, and why it cannot be terminated. why is "" if the certificate is one in the cloud.
 func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	if port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
 		return "", ""
@@ -38,32 +38,33 @@ func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	return "", ""
 }
 
-// isPlain reports whether nobody means a port by a wrong entry of a list of ports with TLS: it is the one of plain HTTP.
+// isPlain reports whether a port is that of plain HTTP, by number, name or appProtocol. An invalid entry in a list of TLS ports is then not
+// taken to mean it.
 func isPlain(p *object.ServicePort) bool {
 	return p.Port == 80 || strings.EqualFold(p.Name, "http") || strings.EqualFold(object.Deref(p.AppProtocol), "http")
 }
 
-// AsksTLS reports whether an annotation of a cloud asks for TLS with a certificate.
+// AsksTLS reports whether an annotation of a cloud, with this value, asks for TLS with a certificate.
 func AsksTLS(key, value string) bool {
 	r := Find(key)
 	return r != nil && r.Effect == Refused && !r.balancer && !r.asksNothing(value)
 }
 
-// certificates are the annotations of clouds that name certificates. An empty one, as a template may write it, asks for
-// TLS all the same.
+// certificates are the annotations of clouds that name certificates. An empty one asks for TLS, too, as a template may have
+// left the name out.
 var certificates = []string{
 	awsCert, openStack + "default-tls-container-ref", oracle + "tls-secret", alibaba + "cert-id", alibabaOld + "cert-id",
 	digitalOcean + "certificate-id", digitalOcean + "certificate-name",
 	hetzner + "http-certificates", scaleway + "certificate-ids", vultr + "ssl", huawei + "cert-id", huawei + "tls-certificate-ids",
 }
 
-// portList is an annotation that lists ports with TLS.
+// portList is an annotation that lists TLS ports, and its entries.
 type portList struct {
 	key   string
 	ports []string
 }
 
-// portLists returns the annotations of a Service that list ports with TLS.
+// portLists returns the annotations of a Service that list TLS ports.
 func portLists(svc *object.Service) (lists []portList) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{awsSSLPorts, oracle + "ssl-ports"} {
@@ -88,8 +89,8 @@ func portLists(svc *object.Service) (lists []portList) {
 	return lists
 }
 
-// strays returns the first entry of a list that is no TCP port of the Service, "" when all are, and whether some entry
-// is one.
+// strays returns the first entry of a list that is no TCP port of the Service, "" if there is none, and whether some other
+// entry is one.
 func strays(svc *object.Service, list []string) (stray string, some bool) {
 	for _, entry := range list {
 		if entry = strings.TrimSpace(entry); entry == "" {
@@ -106,7 +107,7 @@ func strays(svc *object.Service, list []string) (stray string, some bool) {
 
 func isTCP(p *object.ServicePort) bool { return p.Protocol == object.ProtocolTCP || p.Protocol == "" }
 
-// notTCP describes an entry of a list of ports.
+// notTCP returns the problem of an entry in a list of ports that is no TCP port of the Service.
 func notTCP(svc *object.Service, entry string) string {
 	return fmt.Sprintf("%q is no TCP port of the Service, which has %s", entry, tcpPorts(svc))
 }
@@ -131,7 +132,8 @@ func tcpPorts(svc *object.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// tlsOfAWS: with a certificate the ports of ssl-ports, numbers or names; all without it.
+// tlsOfAWS returns the annotation of AWS by which a port asks for TLS, "" if none does: with a certificate the ports of ssl-ports, by
+// number or name, or without ssl-ports all.
 func tlsOfAWS(a map[string]string, port *object.ServicePort) string {
 	switch {
 	case has(a, awsSSLPorts) && !listed(a[awsSSLPorts], port):
@@ -148,7 +150,8 @@ func tlsOfOpenStack(a map[string]string, _ *object.ServicePort) string {
 	return firstGiven(a, openStack+"default-tls-container-ref")
 }
 
-// tlsOfOracle: the ports of ssl-ports; a Secret alone is about all.
+// tlsOfOracle returns the annotation of Oracle by which a port asks for TLS, "" if none does: the ports of ssl-ports, or with a Secret
+// alone all.
 func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	switch ports := oracle + "ssl-ports"; {
 	case has(a, ports) && listed(a[ports], port):
@@ -159,7 +162,8 @@ func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsOfAlibaba: the ports of https or tcpssl in protocol-port; a certificate alone is about all.
+// tlsOfAlibaba returns the annotation of Alibaba Cloud by which a port asks for TLS, "" if none does: the ports of https or tcpssl in
+// protocol-port, or with a certificate alone all.
 func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	for _, prefix := range []string{alibaba, alibabaOld} {
 		key := prefix + "protocol-port"
@@ -190,8 +194,8 @@ func tlsPorts(text string) (ports []string) {
 	return ports
 }
 
-// tlsOfTencent: the ports whose protocols in the JSON end in TLS. What cannot be read is about
-// all of them.
+// tlsOfTencent returns the annotation of Tencent Cloud by which a port asks for TLS, "" if none
+// does: the ports whose protocols in the JSON end in TLS, or all if it cannot be parsed.
 func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	const key = tencentCloud + "specify-protocol"
 	if ports, all := portsInJSON(a[key]); all || slices.ContainsFunc(ports, func(p string) bool { return listed(p, port) }) {
@@ -200,8 +204,8 @@ func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// portsInJSON returns the ports of specify-protocol of Tencent Cloud that ask for TLS; all: it cannot
-// be read.
+// portsInJSON returns the ports that ask for TLS in the JSON of specify-protocol of Tencent Cloud. all is
+// set if it cannot be parsed.
 func portsInJSON(text string) (ports []string, all bool) {
 	if strings.TrimSpace(text) == "" {
 		return nil, false
@@ -221,8 +225,9 @@ func portsInJSON(text string) (ports []string, all bool) {
 	return ports, false
 }
 
-// tlsOfDigitalOcean: the ports of tls-ports, http2-ports and http3-port; all of a protocol with
-// TLS; with a certificate alone all. Passed through, TLS ends at the endpoints.
+// tlsOfDigitalOcean returns the annotation of DigitalOcean by which a port asks for TLS, "" if none
+// does: the ports of tls-ports, http2-ports and http3-port; all with a TLS protocol, or with a
+// certificate alone. With TLS passthrough none does.
 func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 	if passedThrough(a) {
 		return ""
@@ -245,7 +250,8 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 // plainOfDigitalOcean reports whether a protocol of DigitalOcean is one without TLS.
 func plainOfDigitalOcean(protocol string) bool { return isAny(protocol, "", "tcp", "udp", "http") }
 
-// tlsOfOthers: a certificate, or a protocol with TLS, is about all ports; Linode has a protocol for each.
+// tlsOfOthers returns the annotation of other clouds by which a port asks for TLS, "" if none does. A certificate or a TLS protocol applies
+// to all ports; Linode has a protocol for each port.
 func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
 	if key := linode + "port-" + strconv.Itoa(int(port.Port)); has(a, key) {
 		if plainOfLinode(a[key]) {
@@ -261,7 +267,7 @@ func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
 	return firstGiven(a, hetzner+"http-certificates", scaleway+"certificate-ids", vultr+"ssl", huawei+"cert-id", huawei+"tls-certificate-ids")
 }
 
-// plainOfLinode reports whether the settings of a port of Linode are without TLS. Those that cannot be read may ask for it.
+// plainOfLinode reports whether the JSON settings of a port of Linode are without TLS. Those that cannot be parsed may ask for it.
 func plainOfLinode(text string) bool {
 	var of struct {
 		Protocol string `json:"protocol"`
@@ -269,19 +275,19 @@ func plainOfLinode(text string) bool {
 	return strings.TrimSpace(text) == "" || json.Unmarshal([]byte(text), &of) == nil && plainOfDigitalOcean(of.Protocol)
 }
 
-// passedThrough reports whether TLS of DigitalOcean ends at the endpoints.
+// passedThrough reports whether the annotations of DigitalOcean ask for TLS passthrough: TLS is terminated at the endpoints.
 func passedThrough(a map[string]string) bool { return isAny(a[digitalOcean+"tls-passthrough"], "true") }
 
-// has reports whether an annotation has more than blanks and commas, which a template leaves of an empty list.
+// has reports whether an annotation has a value other than blanks and commas, which a template writes for an empty list.
 func has(a map[string]string, key string) bool { return strings.Trim(a[key], ", \t\r\n") != "" }
 
-// given reports whether an annotation is there, perhaps without a value.
+// given reports whether an annotation exists, even if empty.
 func given(a map[string]string, key string) bool {
 	_, is := a[key]
 	return is
 }
 
-// firstGiven returns the first annotation that is there.
+// firstGiven returns the first of some annotation keys that exists, "" if none does.
 func firstGiven(a map[string]string, keys ...string) string {
 	for _, key := range keys {
 		if given(a, key) {
@@ -291,8 +297,7 @@ func firstGiven(a map[string]string, keys ...string) string {
 	return ""
 }
 
-// listed reports whether a list of ports, with commas between them, has one by number or name,
-// or has all of them as *.
+// listed reports whether a comma-separated list of ports contains a port by number or name, or *.
 func listed(list string, port *object.ServicePort) bool {
 	for p := range strings.SplitSeq(list, ",") {
 		switch p = strings.TrimSpace(p); {

@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: all as they
-// are, without the fields that have a meaning in their cluster alone.
+// Cluster reads the output of `kubectl get svc,endpointslices -o yaml`, with objects of MetalLB if there are any. The
+// objects are imported unchanged but for fields that have a meaning in their cluster alone.
 func Cluster(text string, options Options) (*Imported, error) {
 	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}, generated: map[string]bool{}, hosts: map[string][]string{}, sets: map[string]string{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
@@ -57,7 +57,7 @@ func Cluster(text string, options Options) (*Imported, error) {
 	return r.result()
 }
 
-// namespaces puts the Namespaces of the objects before them: apply refuses an object without its Namespace.
+// namespaces puts missing Namespace objects in front of the imported objects: apply refuses an object without its Namespace.
 func (r *cluster) namespaces() {
 	var missing []*Kept
 	seen := map[string]bool{"": true, "default": true}
@@ -89,7 +89,7 @@ type cluster struct {
 	unserved          int                 // objects of kinds that are not served
 }
 
-// settings adds the flags and programs that the box needs besides.
+// settings adds the flags of svcctl serve and the other programs that the imported objects need.
 func (r *cluster) settings() {
 	if !r.pools && len(r.ips) > 0 {
 		ips := slices.Compact(slices.Sorted(slices.Values(r.ips)))
@@ -101,13 +101,13 @@ func (r *cluster) settings() {
 	}
 }
 
-// A Kept is an object that is imported as it is, but for its losses.
+// A Kept is an object that is imported unchanged, except for the parts in Losses.
 type Kept struct {
 	Object object.Object
 	Losses []Loss
 }
 
-// problem judges what could not be read as an object.
+// problem reports a document that could not be decoded as an object.
 func (r *cluster) problem(p manifest.Problem) {
 	switch line := max(p.Line, 1); {
 	case p.Reason == manifest.ReasonNotServed && p.Object.Kind == object.KindNamespace: // those of the objects are written anyway
@@ -125,10 +125,10 @@ func (r *cluster) problem(p manifest.Problem) {
 	}
 }
 
-// clusterAnnotations lists the annotations that a cluster writes for itself.
+// clusterAnnotations lists the annotations that components of a cluster write. They are not imported.
 var clusterAnnotations = []string{"kube-vip.io/vipHost", "kube-vip.io/active-endpoint", "kube-vip.io/active-endpoint-ipv6", object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time"}
 
-// object takes one over.
+// object imports one object.
 func (r *cluster) object(d *manifest.Document) {
 	o := object.DeepCopy(d.Object)
 	meta := o.GetMeta()
@@ -252,8 +252,8 @@ func (r *cluster) object(d *manifest.Document) {
 	r.out.Kept = append(r.out.Kept, k)
 }
 
-// nodesLost adds the loss of node names: no endpoint is local to a box by the name of a node of the cluster, so a policy
-// Local would leave clients without an answer.
+// nodesLost records that nodeName of endpoints is not imported: no endpoint is local to a box by the name of a cluster's
+// node, so with a policy Local clients would get no answer.
 func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any)) {
 	switch {
 	case n == 1:
@@ -263,7 +263,7 @@ func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any))
 	}
 }
 
-// judge refuses an object that a cluster would refuse, too: then the text is not what it printed.
+// judge records an error for an object that is invalid in Kubernetes, too: then the input is not the output of kubectl.
 func (r *cluster) judge(d *manifest.Document, o object.Object) {
 	o = object.DeepCopy(o)
 	object.Default(o)
@@ -277,7 +277,7 @@ func (r *cluster) judge(d *manifest.Document, o object.Object) {
 	}
 }
 
-// gateway has a Gateway served by svcctl, at the addresses that it had.
+// gateway changes a Gateway so that svcctl serves it, at the addresses in its status.
 func (r *cluster) gateway(g *object.Gateway, lose func(field, format string, args ...any)) {
 	if class := g.Spec.GatewayClassName; class != "svcctl" {
 		lose("spec.gatewayClassName", "spec.gatewayClassName %s becomes svcctl", class)
@@ -296,7 +296,7 @@ func (r *cluster) gateway(g *object.Gateway, lose func(field, format string, arg
 	}
 }
 
-// kubeRouter takes over the annotations of kube-router that have a counterpart.
+// kubeRouter replaces annotations of kube-router by the equivalent ones of svcctl.
 func kubeRouter(s *object.Service) {
 	const prefix = "kube-router.io/service."
 	of := s.Metadata.Annotations
@@ -357,8 +357,8 @@ func (r *cluster) service(s *object.Service, lose func(field, format string, arg
 	}
 }
 
-// The keys of MetalLB's ConfigMap (before 0.13) and of the objects that took its place. A node selector has the keys of
-// a LabelSelector.
+// The keys of MetalLB's ConfigMap (before 0.13), and for each the field of the custom resources that replaced it. Node
+// selectors have the fields of a LabelSelector.
 var (
 	metallbPool    = map[string]string{"addresses": "addresses", "auto-assign": "autoAssign", "avoid-buggy-ips": "avoidBuggyIPs"}
 	metallbRoute   = map[string]string{"aggregation-length": "aggregationLength", "aggregation-length-v6": "aggregationLengthV6", "localpref": "localPref", "communities": "communities"}
@@ -368,7 +368,7 @@ var (
 		"keepalive-time": "keepaliveTime", "router-id": "routerID", "password": "password", "ebgp-multihop": "ebgpMultiHop", "bfd-profile": "bfdProfile", "node-selectors": "nodeSelectors"}
 )
 
-// metallbConfig takes over a ConfigMap of MetalLB: pools, advertisements, peers. It reports whether there was one.
+// metallbConfig converts a ConfigMap of MetalLB to pools, advertisements and peers. It reports whether there was one.
 func (r *cluster) metallbConfig(text string) (found bool) {
 	docs, err := lenient("cluster.yaml", text, func(int, string) {})
 	if err != nil {
@@ -400,7 +400,7 @@ func (r *cluster) metallbConfig(text string) (found bool) {
 	return found
 }
 
-// A metallbMap is a ConfigMap that is read.
+// A metallbMap reads one ConfigMap of MetalLB.
 type metallbMap struct {
 	*cluster
 	line      int
@@ -457,7 +457,7 @@ func metallbKind(kind string) object.TypeMeta {
 	return object.TypeMeta{Kind: kind, APIVersion: object.APIVersionMetalLB}
 }
 
-// numbered is a name, with a number from the second one on.
+// numbered returns name, followed by "-2", "-3" and so on for the second and later index i, which counts from 0.
 func numbered(name string, i int) string {
 	if i == 0 {
 		return name
@@ -465,7 +465,7 @@ func numbered(name string, i int) string {
 	return fmt.Sprintf("%s-%d", name, i+1)
 }
 
-// renamed is a mapping with the keys of the new objects; what has none is lost, but for those that are read.
+// renamed returns a mapping with the keys of the new objects, by names. Keys that are neither in names nor in read are recorded as lost.
 func (c *metallbMap) renamed(what string, of value, names map[string]string, read ...string) map[string]any {
 	spec := map[string]any{}
 	for _, key := range of.keys() {
@@ -481,7 +481,7 @@ func (c *metallbMap) renamed(what string, of value, names map[string]string, rea
 	return spec
 }
 
-// camel has the keys match-labels and match-expressions as in a LabelSelector.
+// camel renames the keys match-labels and match-expressions, at the top of data, to those of a LabelSelector.
 func camel(data any) any {
 	switch d := data.(type) {
 	case []any:
@@ -499,7 +499,7 @@ func camel(data any) any {
 	return data
 }
 
-// keep takes over an object with a name and a spec, if it is valid.
+// keep imports an object with the given name and spec, if it is valid.
 func (c *metallbMap) keep(o object.Object, name string, spec map[string]any) {
 	meta := o.GetMeta()
 	meta.Name, meta.Namespace = new(reading).name(name), c.namespace

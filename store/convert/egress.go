@@ -10,11 +10,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// kubeVIPEgress has the endpoint of a Service leave with its address; those that refine it begin like it (kube-vip, pkg/kubevip/annotations.go).
+// kubeVIPEgress is the kube-vip annotation by which connections of a Service's endpoints get its address as their source; annotations that
+// refine it have it as a prefix (kube-vip, pkg/kubevip/annotations.go).
 const kubeVIPEgress = "kube-vip.io/egress"
 
-// egress has the endpoints of a Service leave with its address as they did by kube-vip. What would have them leave so where they did not
-// is left to the reader, as a loss.
+// egress converts the kube-vip annotations for egress of a Service to those of svcctl. What would apply to more traffic than with kube-vip
+// is not converted, but recorded as a loss.
 func (r *cluster) egress(s *object.Service, service string, lose func(field, format string, args ...any)) {
 	of := s.Metadata.Annotations
 	if of[kubeVIPEgress] != "true" {
@@ -73,7 +74,8 @@ func balancerIPs(s *object.Service) (ips []string) {
 	return ips
 }
 
-// set is the name of the source set with a list of networks, whose file the reader writes; bad is a text that is none.
+// set returns the name of the source set for a list of networks, and adds the setting for its file, which the user has to write. bad is the
+// first entry that is neither an address nor a prefix.
 func (r *cluster) set(networks string) (name, bad string) {
 	lines := strings.FieldsFunc(networks, func(c rune) bool { return c == ',' || c == ' ' })
 	for _, text := range lines {
@@ -90,7 +92,7 @@ func (r *cluster) set(networks string) (name, bad string) {
 	return r.sets[text], ""
 }
 
-// leavers adds the setting for the endpoints that leave with an address of a Service.
+// leavers adds the setting for the endpoints whose outgoing connections get the address of a Service.
 func (r *cluster) leavers() {
 	var hosts []string
 	for _, service := range r.leaving {

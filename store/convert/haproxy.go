@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// HAProxy reads a haproxy.cfg: its proxies in TCP mode, and what else there is as losses.
+// HAProxy reads a haproxy.cfg and converts its proxies in TCP mode. Everything else is recorded as losses.
 func HAProxy(text string, options Options) (*Imported, error) {
 	r := &haproxy{reading: reading{options: options}, named: map[string]*proxy{}, defaults: map[string]*proxy{}}
 	r.parse(text)
@@ -20,7 +20,7 @@ func HAProxy(text string, options Options) (*Imported, error) {
 	return r.result()
 }
 
-// read reads the sections, unless one of them is not understood.
+// read parses and converts the sections. Nothing is converted if there is a syntax error.
 func (r *haproxy) read() {
 	if len(r.errs) > 0 {
 		return
@@ -51,7 +51,7 @@ type haproxy struct {
 	anyTold  bool              // that all addresses of the box have no counterpart
 }
 
-// A proxy is a section of the file.
+// A proxy is a section of haproxy.cfg: frontend, backend, listen, defaults or another one.
 type proxy struct {
 	kind, name string // frontend, backend, listen; defaults, global and others
 	line       int
@@ -60,7 +60,7 @@ type proxy struct {
 	used       bool // it is imported
 }
 
-// haproxyLine is a line in a section.
+// haproxyLine is a line in a section, split into words.
 type haproxyLine struct {
 	line  int
 	words []string
@@ -74,7 +74,7 @@ func (l haproxyLine) word(i int) string {
 	return ""
 }
 
-// String returns the line on one line of text, control characters as haproxy writes them.
+// String returns the words on one line, with control characters escaped as in haproxy.cfg.
 func (l haproxyLine) String() string {
 	return strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
 }
@@ -114,7 +114,7 @@ func (p *proxy) mode() string {
 	return "tcp" // configuration.txt, mode
 }
 
-// front reads a section at the top: frontends and listens become Services with the backends that they name.
+// front converts a frontend or listen section to Services, with the backend that it leads to.
 func (r *haproxy) front(p *proxy) {
 	switch p.kind {
 	case "backend":
@@ -163,10 +163,10 @@ func (r *haproxy) front(p *proxy) {
 	r.publish(v, p.name, binds, b.checks)
 }
 
-// haproxyArguments are statements with a fixed number of words behind the keyword.
+// haproxyArguments maps statements to the number of words that they take behind the keyword.
 var haproxyArguments = map[string]int{"mode": 1, "default_backend": 1, "timeout": 2}
 
-// loseSection adds one loss for a section, with the names of its parts.
+// loseSection records one loss for a whole section, naming the statements in it. read reports the keywords that are converted all the same.
 func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	var inside []string
 	for _, l := range p.lines {
@@ -232,7 +232,7 @@ func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	return back
 }
 
-// A haproxyBind is an address of clients; the zero Addr is every address of the box.
+// A haproxyBind is an address and port that clients connect to. The zero Addr is every address of the box.
 type haproxyBind struct {
 	addr netip.Addr
 	port uint16
@@ -245,7 +245,7 @@ var haproxyBindWords = []string{
 	"npn", "ocsp-update", "proto", "process", "quic-cc-algo", "quic-socket", "severity-output", "shards", "sigalgs", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "thread", "tls-ticket-keys", "uid", "user", "verify", "tcp-md5sig", "default-crt",
 }
 
-// binds returns the addresses and ports of a proxy; nil when nothing of them has a counterpart.
+// binds returns the addresses and ports that a proxy listens on; nil if none has a counterpart.
 func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 	for _, l := range p.lines {
 		if l.words[0] != "bind" {
@@ -291,7 +291,7 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 	return list
 }
 
-// bind reads [ADDRESS]:PORT[-PORT].
+// bind parses [ADDRESS]:PORT[-PORT], as in a bind statement.
 func (r *haproxy) bind(line int, v *Virtual, text string) (list []haproxyBind) {
 	six := strings.HasPrefix(text, "ipv6@")
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@")
@@ -347,7 +347,7 @@ func (r *haproxy) bind(line int, v *Virtual, text string) (list []haproxyBind) {
 	return list
 }
 
-// publish makes the Services of what clients connect to: one for each set of ports that have the same addresses.
+// publish adds Services for the addresses and ports that clients connect to: one for each set of ports with the same addresses.
 func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks []checked) {
 	type group struct {
 		addrs []netip.Addr
@@ -400,7 +400,7 @@ func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks [
 	}
 }
 
-// haproxyTime reads a time, in milliseconds without a unit.
+// haproxyTime parses a time of haproxy, which is in milliseconds if it has no unit.
 func haproxyTime(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 40); err == nil {
 		return time.Duration(n) * time.Millisecond, nil

@@ -11,31 +11,32 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// haproxyRead are the statements of defaults that the proxies below read.
+// haproxyRead are the statements of a defaults section that are converted for the proxies that inherit them.
 var haproxyRead = []string{
 	"mode", "balance", "server", "default-server", "option httpchk", "option tcp-check", "option ssl-hello-chk", "http-check", "tcp-check", "timeout check",
 	"timeout client", "timeout server", "timeout tunnel", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
 }
 
-// haproxyQuiet lists statements about the program that do not affect which server a client gets.
+// haproxyQuiet lists statements that identify a proxy or are defaults. They are dropped without a loss.
 var haproxyQuiet = []string{"description", "id", "enabled", "guid"}
 
-// haproxyProcess are statements about the process and its log: the unit and the settings of svcctl have those.
+// haproxyProcess lists statements about the process and its log. They are dropped without a loss, since systemd and the settings of svcctl
+// serve take their place.
 var haproxyProcess = []string{
 	"daemon", "pidfile", "log", "log-tag", "log-format", "log-send-hostname", "user", "group", "uid", "gid", "chroot", "nbproc", "nbthread", "ulimit-n", "node", "setenv", "presetenv",
 	"master-worker", "stats socket", "stats timeout", "option tcplog", "option httplog", "option dontlognull", "option logasap", "option dontlog-normal", "option log-health-checks",
 	"option log-separate-errors",
 }
 
-// haproxyIsQuiet reports whether a statement is about the process alone, so that nothing is lost without it.
+// haproxyIsQuiet reports whether a statement is dropped without a loss: it is in haproxyQuiet or haproxyProcess.
 func haproxyIsQuiet(l haproxyLine) bool {
 	return slices.Contains(haproxyQuiet, l.words[0]) || slices.Contains(haproxyProcess, l.words[0]) || slices.Contains(haproxyProcess, l.words[0]+" "+l.word(1))
 }
 
-// The longest svcctl.io/idle-timeout.
+// mostIdle is the greatest value of svcctl.io/idle-timeout.
 const mostIdle = 168 * time.Hour
 
-// haproxyBackend reads the servers of one proxy, and how they are chosen and checked.
+// haproxyBackend reads the servers of one proxy, its balancing and its health checks.
 type haproxyBackend struct {
 	*haproxy
 	v *Virtual
@@ -52,7 +53,7 @@ type haproxyBackend struct {
 	checks     []checked
 }
 
-// A haproxyTimeout is a timeout with its line.
+// A haproxyTimeout is the value of a timeout statement and its line number.
 type haproxyTimeout struct {
 	is   time.Duration
 	line int
@@ -141,14 +142,15 @@ func (b *haproxyBackend) read() {
 	}
 }
 
-// loseOwn records a statement of the proxy itself as lost; those of defaults are recorded with the defaults.
+// loseOwn records a statement as lost if it is in the section of the proxy itself (own has the line numbers). Those of a defaults section
+// are recorded once, with that section.
 func (b *haproxyBackend) loseOwn(l haproxyLine, own map[int]bool) {
 	if own[l.line] && !haproxyIsQuiet(l) {
 		b.lose(b.v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 	}
 }
 
-// haproxyHint returns the replacement for a statement that is lost; "": there is none.
+// haproxyHint returns the end of the text about a lost statement: the consequence, or what to write instead; "": nothing.
 func haproxyHint(l haproxyLine) string {
 	switch l.words[0] {
 	case "tcp-request", "http-request", "tcp-response":
@@ -179,7 +181,7 @@ func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 	}
 }
 
-// rateLimit reads rate-limit sessions RATE.
+// rateLimit converts "rate-limit sessions RATE".
 func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
 	n, err := strconv.ParseUint(l.word(2), 10, 32)
 	if err != nil {
@@ -191,8 +193,8 @@ func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
 
 const annotationIdle = "svcctl.io/idle-timeout"
 
-// idle ends silent connections as timeout tunnel does, or else as the longer one of the two others. That of clients is
-// the frontend's.
+// idle sets the idle timeout of connections: timeout tunnel, or else the longer one of timeout client (of the frontend)
+// and timeout server.
 func (b *haproxyBackend) idle() {
 	if b.front != b.p {
 		delete(b.idles, "client")
@@ -223,7 +225,7 @@ func (b *haproxyBackend) idle() {
 	b.v.Annotations[annotationIdle] = short(to)
 }
 
-// option reads a line option.
+// option converts an option statement. own is set if it is in the section itself and not in its defaults.
 func (b *haproxyBackend) option(l haproxyLine, own bool) {
 	switch l.word(1) {
 	case "httpchk":
@@ -257,7 +259,7 @@ func (b *haproxyBackend) option(l haproxyLine, own bool) {
 	}
 }
 
-// checkLine reads http-check and tcp-check.
+// checkLine converts http-check and tcp-check statements.
 func (b *haproxyBackend) checkLine(l haproxyLine) {
 	switch rest := l.words[1:]; {
 	case l.words[0] == "http-check" && l.word(1) == "expect" && l.word(2) == "status":
@@ -297,7 +299,7 @@ func (b *haproxyBackend) checkLine(l haproxyLine) {
 	}
 }
 
-// source reads the address that servers see.
+// source converts a source statement, the address from which haproxy connects to servers.
 func (b *haproxyBackend) source(l haproxyLine) {
 	if i := slices.Index(l.words, "usesrc"); i >= 0 && (l.word(i+1) == "clientip" || l.word(i+1) == "client") {
 		b.v.KeepsClient = true
@@ -306,7 +308,7 @@ func (b *haproxyBackend) source(l haproxyLine) {
 	b.lose(b.v, l.line, "%s has no counterpart: servers see the address of the box that is next to them", l)
 }
 
-// haproxyBalance are the algorithms that have a counterpart.
+// haproxyBalance maps balance algorithms to those of svcctl.
 var haproxyBalance = map[string]string{
 	"roundrobin": object.BalanceRoundRobin, "static-rr": object.BalanceRoundRobin, "source": object.BalanceSourceHash, "random": object.BalanceRandom,
 	"leastconn": object.BalanceLeastConnection,
@@ -324,7 +326,7 @@ func (b *haproxyBackend) balance(l haproxyLine) {
 	b.lose(b.v, l.line, "%s has no counterpart: servers are drawn at random, by weight", l)
 }
 
-// stickTable reads how long a client keeps its server.
+// stickTable converts a stick table: it sets how long a client stays with its server.
 func (b *haproxyBackend) stickTable(l haproxyLine) {
 	kind, seconds := "", int64(0)
 	for i := 1; i+1 < len(l.words); i++ {
@@ -364,7 +366,7 @@ func (b *haproxyBackend) stick(l haproxyLine) {
 	b.lose(b.v, l.line, "%s has no counterpart", l)
 }
 
-// haproxyCheck has the statements of a proxy about the checks of its servers.
+// haproxyCheck has the health check of a proxy's servers, from the statements of the proxy.
 type haproxyCheck struct {
 	kind, path, host, status string         // kind: tcp, tls, http
 	port                     string         // of all servers, as :8008
@@ -374,13 +376,13 @@ type haproxyCheck struct {
 	timeoutLine              int
 }
 
-// A haproxyRequest is what a check by HTTP asks; "" where nothing is said.
+// A haproxyRequest is the request of an HTTP health check. An empty field was not given.
 type haproxyRequest struct {
 	method, path string
 	line         int
 }
 
-// headers reads the header lines that old configurations have behind the version of option httpchk.
+// headers reads the request headers that configurations before haproxy 2.2 have behind the version in option httpchk.
 func (b *haproxyBackend) headers(l haproxyLine) {
 	for i, text := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
 		switch name, value, is := strings.Cut(text, ":"); {
@@ -393,7 +395,7 @@ func (b *haproxyBackend) headers(l haproxyLine) {
 	}
 }
 
-// connect reads what http-check connect and tcp-check connect say of the connection of a check.
+// connect reads the parameters of http-check connect and tcp-check connect: port and TLS of a health check.
 func (b *haproxyBackend) connect(l haproxyLine) {
 	if b.connects {
 		b.lose(b.v, l.line, "%s has no counterpart: a check is one connection", l)
@@ -423,7 +425,7 @@ func (b *haproxyBackend) connect(l haproxyLine) {
 	}
 }
 
-// request sets what a check by HTTP asks for: the fields of http-check send, and of option httpchk for absent ones.
+// request sets the request of an HTTP health check: fields of http-check send take precedence over those of option httpchk.
 func (b *haproxyBackend) request() {
 	if b.kind != "http" {
 		return
@@ -442,8 +444,8 @@ func (b *haproxyBackend) request() {
 	}
 }
 
-// notRelayed returns why a frontend has no counterpart; "": it has. HTTP is relayed to one backend, without looking at
-// requests: what chooses by them, or answers them, would be served by the wrong servers.
+// notRelayed returns why a frontend in HTTP mode cannot be converted; "": it can. HTTP is relayed to one backend without
+// routing, so a frontend that chooses a server by the request, or answers requests itself, has no counterpart.
 func (r *haproxy) notRelayed(p *proxy, mode string) string {
 	switch mode {
 	case "tcp":
@@ -467,7 +469,7 @@ func (r *haproxy) notRelayed(p *proxy, mode string) string {
 	return ""
 }
 
-// certificateOf returns a name for the Secret of a bind's certificate: that of its file; "": it names none.
+// certificateOf returns a name for the Secret with the certificate of a bind, made of its file name; "" if the bind names no certificate.
 func certificateOf(words []string) string {
 	i := slices.Index(words, "crt")
 	if i < 0 || i+1 >= len(words) {

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// haproxyFlags are the parameters of servers without a value, haproxyValues those with one, that have no counterpart.
+// haproxyFlags are the parameters of server lines that take no value and have no counterpart; haproxyValues are those that take one.
 var (
 	haproxyFlags = []string{
 		"agent-check", "allow-0rtt", "check-send-proxy", "check-via-socks4", "force-sslv3", "force-tlsv10", "force-tlsv11", "force-tlsv12", "force-tlsv13", "no-agent-check",
@@ -28,10 +28,10 @@ var (
 	}
 )
 
-// mostSlowStart is the longest svcctl.io/slow-start.
+// mostSlowStart is the greatest value of svcctl.io/slow-start.
 const mostSlowStart = 15 * time.Minute
 
-// A haproxyServer is a server line, its defaults included.
+// A haproxyServer is a server line, with the parameters of default-server applied.
 type haproxyServer struct {
 	Server
 	isChecked, disabled, tls, checkTLS bool
@@ -41,7 +41,7 @@ type haproxyServer struct {
 	maxconn                            string
 }
 
-// server reads the statements server, server-template and dispatch.
+// server converts the statements server, server-template and dispatch.
 func (b *haproxyBackend) server(l haproxyLine) {
 	name, address, params := l.word(1), l.word(2), l.words[min(3, len(l.words)):]
 	switch {
@@ -110,7 +110,7 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s, l.line)})
 }
 
-// isName reports whether a text is a host name rather than an address that is not well-formed.
+// isName reports whether a text can be a host name: letters, digits, and - . _, at least one of them a letter.
 func isName(text string) bool {
 	letter := false
 	for _, c := range text {
@@ -125,7 +125,8 @@ func isName(text string) bool {
 	return letter
 }
 
-// proxyProtocol sets the header that servers get: all of a Service the one of the first server.
+// proxyProtocol sets the version of the PROXY header that servers get. It is one for the whole Service, that of the first server; other
+// servers lose theirs.
 func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) {
 	switch all := b.v.Annotations[object.AnnotationProxyProtocol]; {
 	case s.proxy == all:
@@ -140,8 +141,8 @@ func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) 
 	}
 }
 
-// haproxyHost parts ADDRESS[:PORT], an IPv6 address with or without brackets. The last part of one without is the
-// port, as haproxy has it.
+// haproxyHost splits ADDRESS[:PORT], where an IPv6 address may be without brackets: then the text behind the last
+// colon is the port, as in haproxy.
 func haproxyHost(text string) (host, port string) {
 	if rest, is := strings.CutPrefix(text, "["); is {
 		host, port, _ = strings.Cut(rest, "]")
@@ -154,7 +155,7 @@ func haproxyHost(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// checkOf returns the check of a server, nil if it has none.
+// checkOf returns the health check of a server, nil if it has none.
 func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 	if !s.isChecked {
 		return nil
@@ -195,7 +196,7 @@ func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 	return c
 }
 
-// params reads the parameters of a server, or of default-server.
+// params applies the parameters of a server or default-server line.
 func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 	lost := func(text string) { s.losses = addOnce(s.losses, text) }
 	for i := 0; i < len(words); i++ {
@@ -291,7 +292,7 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 	}
 }
 
-// haproxySections lists the sections that hold no proxies.
+// haproxySections lists the sections of haproxy.cfg that define no proxies.
 var haproxySections = []string{
 	"global", "peers", "resolvers", "userlist", "mailers", "cache", "program", "ring", "http-errors", "fcgi-app", "log-forward", "log-profile", "crt-store", "traces", "acme",
 }
@@ -326,7 +327,7 @@ func (r *haproxy) parse(text string) {
 	}
 }
 
-// open begins a section of proxies.
+// open begins the proxy of a section line, with the defaults section that it inherits from.
 func (r *haproxy) open(line int, words []string) *proxy {
 	p := &proxy{kind: words[0], line: line, from: r.last}
 	if len(words) > 1 {
@@ -365,10 +366,10 @@ func (r *haproxy) open(line int, words []string) *proxy {
 	return p
 }
 
-// haproxyEscapes are the control characters that haproxy writes with \.
+// haproxyEscapes maps the letters behind \ in haproxy.cfg to control characters.
 var haproxyEscapes = map[byte]byte{'r': '\r', 'n': '\n', 't': '\t'}
 
-// haproxyWords returns the words of a line. # begins a comment, \ takes the meaning of what follows away.
+// haproxyWords splits a line into words. # begins a comment, and \ quotes the next character.
 func haproxyWords(l string) (words []string, err string) {
 	var word strings.Builder
 	started := false

@@ -8,10 +8,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// directText is why servers that answered directly see the box's address.
+// directText is the text of the loss for servers in direct routing or tunnel mode, which svcctl translates instead.
 const directText = "direct routing and tunnels have no counterpart: packets are translated, servers see the box's address as the client and answer through it"
 
-// IPVS reads the output of `ipvsadm -S -n`.
+// IPVS reads the output of `ipvsadm -S -n` and converts its virtual services.
 func IPVS(text string, options Options) (*Imported, error) {
 	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, schedulers: map[*Virtual]ipvsScheduler{}, lost: map[string]bool{}}
 	line := 0
@@ -41,7 +41,7 @@ func IPVS(text string, options Options) (*Imported, error) {
 	return r.result()
 }
 
-// An ipvsScheduler chooses servers by the client's address, and by its port too if byPort is set.
+// An ipvsScheduler is a scheduler of IPVS. byPort is set if it hashes the client's port with the address.
 type ipvsScheduler struct {
 	name   string
 	byPort bool
@@ -55,13 +55,13 @@ type ipvs struct {
 	order      []*Virtual
 }
 
-// ipvsProtocols are the options that name a virtual service.
+// ipvsProtocols maps the options that introduce a virtual service to its protocol; "" for a firewall mark.
 var ipvsProtocols = map[string]string{
 	"-t": object.ProtocolTCP, "--tcp-service": object.ProtocolTCP, "-u": object.ProtocolUDP, "--udp-service": object.ProtocolUDP,
 	"--sctp-service": object.ProtocolSCTP, "-f": "", "--fwmark-service": "",
 }
 
-// take is the value behind the option words[*i].
+// take returns the value behind the option words[*i] and advances *i.
 func (r *ipvs) take(line int, words []string, i *int) string {
 	if *i+1 >= len(words) {
 		r.fail(line, "%s needs a value", words[*i])
@@ -71,7 +71,7 @@ func (r *ipvs) take(line int, words []string, i *int) string {
 	return words[*i]
 }
 
-// service reads a line -A.
+// service reads a line -A, which adds a virtual service.
 func (r *ipvs) service(line int, words []string) {
 	v := &Virtual{Line: line, Annotations: map[string]string{}, KeepsClient: true}
 	key, scheduler, byPort := "", "wlc", false
@@ -126,7 +126,7 @@ func (r *ipvs) service(line int, words []string) {
 	}
 }
 
-// address sets what clients connect to.
+// address sets the address and port of a virtual service.
 func (r *ipvs) address(v *Virtual, line int, key, protocol, value string) {
 	if protocol == "" {
 		r.lost[key] = true
@@ -157,7 +157,7 @@ func (r *ipvs) address(v *Virtual, line int, key, protocol, value string) {
 	v.ExternalIPs, v.Ports = append(v.ExternalIPs, addr), []Port{{Protocol: protocol, Port: port}}
 }
 
-// server reads a line -a.
+// server reads a line -a, which adds a server to a virtual service.
 func (r *ipvs) server(line int, words []string) {
 	key, server, direct := "", Server{Weight: 1}, true // -g is the default, ipvsadm(8)
 	bound := uint64(0)
@@ -219,7 +219,7 @@ func (r *ipvs) server(line int, words []string) {
 	v.Servers = append(v.Servers, server)
 }
 
-// real reads ADDRESS:PORT of a server.
+// real parses ADDRESS:PORT of a server.
 func (r *ipvs) real(line int, value string) (a netip.Addr, port uint16) {
 	i := strings.LastIndexByte(value, ':')
 	if i < 0 {

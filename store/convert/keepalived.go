@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Keepalived reads a keepalived.conf: virtual servers, and what else there is as losses.
+// Keepalived reads a keepalived.conf and converts its virtual servers and VRRP instances. Everything else is recorded as losses.
 func Keepalived(text string, options Options) (*Imported, error) {
 	r := &keepalived{reading: reading{options: options}, groups: map[string]statement{}, used: map[string]bool{}}
 	r.read(r.parse(text))
@@ -19,7 +19,7 @@ func Keepalived(text string, options Options) (*Imported, error) {
 	return r.result()
 }
 
-// read reads the statements of a file.
+// read converts the top-level statements of a file.
 func (r *keepalived) read(statements []statement) {
 	for _, s := range statements {
 		if s.words[0] == "virtual_server_group" && len(s.words) == 2 {
@@ -35,13 +35,13 @@ func (r *keepalived) read(statements []statement) {
 	}
 }
 
-// keepalivedSingle are the statements of which one word counts.
+// keepalivedSingle are the statements that take one argument.
 var keepalivedSingle = []string{
 	"lb_algo", "lvs_sched", "lb_kind", "lvs_method", "protocol", "persistence_timeout", "persistence_granularity", "delay_loop", "virtualhost", "retry", "connect_timeout", "weight", "uthreshold",
 	"lvs_upper_threshold", "connect_port", "nb_get_retry", "path", "virtual_router_id", "priority", "advert_int", "interface",
 }
 
-// trailing adds a loss for the words of a statement that are not read.
+// trailing adds a loss for surplus words in the statements of a block.
 func (r *keepalived) trailing(s statement) {
 	for _, in := range s.block {
 		if len(in.words) > 2 && slices.Contains(keepalivedSingle, in.words[0]) && (s.words[0] != "vrrp_script") {
@@ -59,7 +59,7 @@ type keepalived struct {
 	vrrp vrrpElection
 }
 
-// A statement is a line of words, and the block behind it.
+// A statement is a line of keepalived.conf, split into words, with the statements of the block that follows it.
 type statement struct {
 	line  int
 	words []string
@@ -154,8 +154,7 @@ func keepalivedWords(l string) (words []string, ok bool) {
 	return words, true
 }
 
-// keepalivedAside are blocks and words of the file itself that are about other things than
-// virtual servers.
+// keepalivedAside are top-level keywords that have nothing to do with virtual servers.
 var keepalivedAside = []string{
 	"global_defs", "vrrp_sync_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file", "track_file",
 	"track_group", "static_ipaddress", "static_routes", "static_rules", "static_track_group", "garp_group", "bfd_instance",
@@ -185,7 +184,7 @@ func (r *keepalived) top(s statement) {
 	}
 }
 
-// keepalivedLost are words of a virtual server, and of a real server, without a counterpart.
+// keepalivedLost are keywords in blocks virtual_server and real_server that have no counterpart.
 var keepalivedLost = []string{
 	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_engine",
 	"hashed", "flag-1", "flag-2", "flag-3", "sh-fallback", "mh-fallback", "warmup", "delay_before_retry", "retry",
@@ -193,7 +192,7 @@ var keepalivedLost = []string{
 	"nat_mask", "lvs_lower_threshold", "sorry_server_lvs_method", "log_all_failures",
 }
 
-// virtual reads a block virtual_server.
+// virtual converts a block virtual_server.
 func (r *keepalived) virtual(s statement) {
 	v := &Virtual{Line: s.line, Annotations: map[string]string{}, KeepsClient: true}
 	k := &keepalivedServer{keepalived: r, v: v, weight: 1}
@@ -268,7 +267,7 @@ func (r *keepalived) virtual(s statement) {
 	}
 }
 
-// portsOf returns the ports of frontends, and addrsAt the addresses at one of them.
+// portsOf returns the distinct ports of some frontends, and addrsAt the distinct addresses of those with one port.
 func portsOf(frontends []netip.AddrPort) (ports []uint16) {
 	for _, f := range frontends {
 		ports = addOnce(ports, f.Port())
@@ -308,7 +307,7 @@ func (r *keepalived) frontends(s statement) (list []netip.AddrPort, ok bool) {
 	return list, len(list) > 0
 }
 
-// frontend reads ADDRESS[-LAST] PORT; LAST is the end of the last part of the address.
+// frontend parses ADDRESS[-LAST] PORT, where LAST is the last byte (IPv4) or group (IPv6) of the last address of a range.
 func (r *keepalived) frontend(s statement, words []string) (list []netip.AddrPort) {
 	if words[0] == "fwmark" {
 		r.lose(nil, s.line, "%s has no counterpart: it is left out of the group", strings.Join(words, " "))
@@ -358,7 +357,7 @@ func (r *keepalived) frontend(s statement, words []string) (list []netip.AddrPor
 	return list
 }
 
-// method reads how packets come to servers.
+// method reads lb_kind or lvs_method: NAT, DR or TUN.
 func (r *keepalived) method(v *Virtual, s statement) {
 	switch strings.ToUpper(s.arg()) {
 	case "NAT":
@@ -372,7 +371,7 @@ func (r *keepalived) method(v *Virtual, s statement) {
 
 func (r *keepalived) number(s statement) int64 { return r.natural(s.line, s.words[0], s.arg()) }
 
-// seconds reads a time in seconds, with decimals.
+// seconds parses a time in seconds, which may have decimals.
 func (r *keepalived) seconds(s statement) time.Duration {
 	n, err := strconv.ParseFloat(s.arg(), 64)
 	if err != nil || !(n >= 0 && n <= 1e6) {

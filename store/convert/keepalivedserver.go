@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// keepalivedServer reads the servers of one virtual server, with the statements for all of them.
+// keepalivedServer reads the servers of one virtual server, and the statements that apply to all of them.
 type keepalivedServer struct {
 	*keepalived
 	v         *Virtual
@@ -23,8 +23,8 @@ type keepalivedServer struct {
 	checks    []checked
 }
 
-// keepalivedSays has the statements of a virtual server for the checks of its servers, and of a server for its own: statements
-// virtualhost, retry and connect_timeout.
+// keepalivedSays has the statements virtualhost, retry and connect_timeout of a virtual server, or of one real server, which
+// health checks inherit.
 type keepalivedSays struct {
 	host           string
 	retry, timeout *statement
@@ -41,13 +41,13 @@ func (k *keepalivedSays) read(s statement) {
 	}
 }
 
-// keepalivedChecks are the blocks of checks with the CHECK of each; "" has no counterpart.
+// keepalivedChecks maps the blocks of health checks to the check in svcctl.io/health-check; "" has no counterpart.
 var keepalivedChecks = map[string]string{
 	"TCP_CHECK": "tcp", "HTTP_GET": "http", "SSL_GET": "https", "PING_CHECK": "icmp", "UDP_CHECK": "udp", "DNS_CHECK": "dns",
 	"MISC_CHECK": "", "SMTP_CHECK": "", "BFD_CHECK": "", "FILE_CHECK": "",
 }
 
-// server reads real_server or sorry_server.
+// server converts a block real_server or sorry_server.
 func (k *keepalivedServer) server(s statement) {
 	if len(s.words) != 2 && len(s.words) != 3 {
 		k.fail(s.line, "write %s ADDRESS PORT", s.words[0])
@@ -112,7 +112,7 @@ func (r *keepalived) weightOf(s statement) uint16 {
 	return uint16(n)
 }
 
-// check reads the block of a check.
+// check converts the block of a health check.
 func (k *keepalivedServer) check(s statement, kind string, server Server, says keepalivedSays) check {
 	c, port, path := check{}, "", ""
 	if k.delayLine > 0 {
@@ -169,7 +169,7 @@ func (k *keepalivedServer) check(s statement, kind string, server Server, says k
 	return c
 }
 
-// url reads the block url of HTTP_GET and SSL_GET, and gives its path.
+// url reads the block url of HTTP_GET or SSL_GET and returns its path.
 func (k *keepalivedServer) url(c check, s statement) (path string) {
 	for _, in := range s.block {
 		switch keyword := in.words[0]; keyword {
@@ -193,7 +193,7 @@ func (k *keepalivedServer) url(c check, s statement) (path string) {
 	return path
 }
 
-// A vrrpElection is the election of `svcctl announce` that does what the instances of a keepalived.conf do.
+// A vrrpElection has the settings of `svcctl announce` that replace the vrrp_instance blocks of a keepalived.conf.
 type vrrpElection struct {
 	vrid, priority string
 	interval       time.Duration
@@ -208,7 +208,7 @@ const (
 	leastAdvert, mostAdvert     = 10 * time.Millisecond, 40 * time.Second
 )
 
-// instance reads a block vrrp_instance. A box takes part in one election: the addresses of further instances join it.
+// instance reads a block vrrp_instance. A box takes part in one election only: addresses of further instances are added to the first.
 func (r *keepalived) instance(s statement) {
 	e := vrrpElection{priority: "100", interval: time.Second} // keepalived.conf(5)
 	var lost []string
@@ -268,7 +268,7 @@ func (r *keepalived) instance(s statement) {
 	r.vrrp.addresses = addOnce(r.vrrp.addresses, e.addresses...)
 }
 
-// virtualAddress reads ADDRESS[/LENGTH] [dev INTERFACE] and parameters of ip-address(8).
+// virtualAddress parses ADDRESS[/LENGTH] [dev INTERFACE] with parameters of ip-address(8).
 func (r *keepalived) virtualAddress(e *vrrpElection, s statement, lost *[]string) {
 	host, _, _ := strings.Cut(s.words[0], "/")
 	addr, err := parseAddr(host)
@@ -288,7 +288,7 @@ func (r *keepalived) virtualAddress(e *vrrpElection, s statement, lost *[]string
 	}
 }
 
-// election adds the settings that do what the instances do: the addresses as a pool, and the announcer.
+// election adds the settings that replace the VRRP instances: a pool with their addresses, and `svcctl announce`.
 func (r *keepalived) election() {
 	e := &r.vrrp
 	if e.vrid == "" {
