@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// declaration is a document of a file for an object.
+// declaration is the place where a file declares an object, with the object.
 type declaration struct {
 	path string
 	// document is its index in the file, object what it holds. A document that could
@@ -23,7 +23,7 @@ type declaration struct {
 	sealed *manifest.File
 }
 
-// wanted returns the object of the document; nil when that cannot be read.
+// wanted returns the declared object; nil if its document could not be decoded.
 func (c declaration) wanted() object.Object {
 	if c.sealed == nil {
 		return c.object
@@ -34,8 +34,8 @@ func (c declaration) wanted() object.Object {
 	return nil
 }
 
-// refInFile is the name of an object as a document gives it, with the namespace that
-// no namespace means.
+// refInFile returns the reference of an object in a document, with the namespace default
+// if the document gives none.
 func refInFile(ref object.Ref) object.Ref {
 	if ref.Namespace == "" && namespaced(ref.Kind) {
 		ref.Namespace = "default" // object.Default
@@ -43,13 +43,13 @@ func refInFile(ref object.Ref) object.Ref {
 	return ref
 }
 
-// namespaced reports whether objects of a kind are in a namespace.
+// namespaced reports whether objects of a kind have a namespace.
 func namespaced(kind string) bool {
 	s := object.StrategyOfKind(kind)
 	return s == nil || s.Namespaced
 }
 
-// declaredObject is the declaration of an object.
+// declaredObject is an object's reference with its declaration.
 type declaredObject struct {
 	ref object.Ref
 	declaration
@@ -64,7 +64,7 @@ type fileDeclarations struct {
 // fewDeclarations is the number up to which declarations are searched linearly: most files have fewer.
 const fewDeclarations = 16
 
-// of is the declaration of an object, if there is one.
+// of returns the declaration of an object in the file.
 func (d *fileDeclarations) of(ref object.Ref) (c declaration, has bool) {
 	var i int
 	if d.index != nil {
@@ -91,7 +91,8 @@ func (d *fileDeclarations) add(ref object.Ref, c declaration) {
 	}
 }
 
-// readDeclarations returns the declarations of a file by object, and the problems of documents that repeat one.
+// readDeclarations returns the declarations of a file, and problems of documents for an object that an earlier document of the file
+// declares.
 func readDeclarations(file *manifest.File) (declarations fileDeclarations, duplicates []manifest.Problem) {
 	if file == nil {
 		return declarations, nil
@@ -141,8 +142,8 @@ func isSealed(file *manifest.File) bool {
 	return sealed
 }
 
-// readFiles compares the files with those of the previous call, by pointer, and notes their
-// declarations. It returns the objects whose declarations have changed.
+// readFiles compares the files with those of the previous call, by pointer, and records their
+// declarations in the transaction. It returns the objects whose declarations have changed.
 func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	t.files = files
 	documents := 0
@@ -174,7 +175,8 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	return slices.Collect(maps.Keys(touched))
 }
 
-// readFile adds the objects to touched that one file declares otherwise than before.
+// readFile records the declarations of one file and adds to touched the objects whose declaration differs from that in its previous
+// version.
 func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
 	if old == nil && !t.s.declared.synced && t.settledBefore(file) {
 		t.trust(file, touched)
@@ -222,8 +224,9 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 }
 
-// sameNames reports whether nothing has come or gone in a file that has no problems, as in most
-// changes: then its other objects need not be examined.
+// sameNames reports whether a file declares the same objects in the same order as before, and
+// neither version has problems, as in most changes. Then objects whose documents are unchanged need
+// not be examined.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
 		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.undeclared[path]) > 0 {
@@ -237,7 +240,7 @@ func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	return true
 }
 
-// setDeclaration puts a path's declaration in the place of its old one; nil removes it.
+// setDeclaration replaces the declaration of an object in one file; nil removes it.
 func (t *transaction) setDeclaration(ref object.Ref, path string, c *declaration) {
 	var declarations []declaration
 	for _, other := range t.declarationsOf(ref) {
@@ -252,7 +255,7 @@ func (t *transaction) setDeclaration(ref object.Ref, path string, c *declaration
 	t.declarations[ref] = declarations
 }
 
-// declarationsOf returns the declarations of an object as of this transaction, by path.
+// declarationsOf returns the declarations of an object as of this transaction, sorted by path.
 func (t *transaction) declarationsOf(ref object.Ref) []declaration {
 	if declarations, changed := t.declarations[ref]; changed {
 		return declarations
@@ -260,7 +263,7 @@ func (t *transaction) declarationsOf(ref object.Ref) []declaration {
 	return t.s.declared.byObject[ref]
 }
 
-// verdict decides about an object.
+// verdict is the decision about an object that files declare, or declared.
 type verdict int
 
 const (
@@ -269,9 +272,9 @@ const (
 	remove                // no file or client declares it any more
 )
 
-// decide finds the owner of an object: the present one as long as it declares the object, then the
-// file with the lowest path. An object of a controller can be made again under another name, and so
-// it gives way to any file.
+// decide chooses the declaration that an object follows: that of its present owner as long as there is
+// one, then the one in the file with the lowest path. An object of a controller gives way to any file,
+// since the controller can make it under another name.
 func (t *transaction) decide(old *record.Record, declarations []declaration) (declaration, verdict) {
 	if old != nil && (old.Owner == (Owner{}) || t.s.isReadElsewhere(old.Owner) && !t.readsAnew(old.Owner.File)) {
 		return declaration{}, keep
@@ -300,7 +303,7 @@ func (t *transaction) decide(old *record.Record, declarations []declaration) (de
 	return declaration{}, remove
 }
 
-// reportConflicts notes each file other than the holder's that declares an object too.
+// reportConflicts adds a note for each file that declares the object too and is not its owner.
 func (c *change) reportConflicts(declarations []declaration, holder Owner) {
 	mentioned := slices.ContainsFunc(declarations, func(c declaration) bool { return c.path == holder.File })
 	for _, loser := range declarations {
@@ -316,8 +319,8 @@ func (c *change) reportConflicts(declarations []declaration, holder Owner) {
 	}
 }
 
-// isSettled reports whether an object is the one that a file declares, as far as can be decided without
-// the file.
+// isSettled reports whether a stored object is unchanged since it was read from a file, so that the file
+// need not be decoded: nothing in it was allocated, defaulted or added later.
 func (s *Store) isSettled(ref object.Ref, path string) bool {
 	r := s.table.get(ref)
 	if r == nil || r.Owner != (Owner{File: path}) || r.Withheld || len(s.outcomes.notes[ref]) > 0 {
@@ -336,7 +339,8 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 	return false
 }
 
-// settledBefore reports whether a file has a seal that holds.
+// settledBefore reports whether a file is sealed (recorded as unchanged since an earlier process read it) and all objects that it declares
+// are settled.
 func (t *transaction) settledBefore(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -345,7 +349,8 @@ func (t *transaction) settledBefore(file *manifest.File) bool {
 	return sealed && !slices.ContainsFunc(names, func(name object.Ref) bool { return !t.s.isSettled(refInFile(name), file.Path) })
 }
 
-// trust notes the declarations of a sealed file. Objects that were the file's and are not in it are touched.
+// trust records the declarations of a sealed file without decoding it. It adds to touched the objects that the file owned and does not
+// declare any more.
 func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}) {
 	declarations, _ := readDeclarations(file)
 	for _, c := range declarations.all {
@@ -359,7 +364,7 @@ func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}
 	}
 }
 
-// declarations has the documents of files, by object. Only the writer changes them, under Store.mu.
+// declarations has what the files declare, by object. Only the writer changes it, under Store.mu.
 type declarations struct {
 	files      manifest.Files
 	byObject   map[object.Ref][]declaration // by path
@@ -379,7 +384,7 @@ func newDeclarations() declarations {
 	}
 }
 
-// noteOwner keeps undeclared, when an object has another owner than before, or other declarations.
+// noteOwner updates undeclared for an object whose owner or declarations have changed.
 func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
 	if all := d.undeclared[before.File]; all != nil {
 		if delete(all, ref); len(all) == 0 {
@@ -397,7 +402,7 @@ func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
 	all[ref] = struct{}{}
 }
 
-// update makes the files of a transaction those that are declared.
+// update replaces the files and applies the declarations and duplicates that a transaction has changed.
 func (d *declarations) update(files manifest.Files, declarations map[object.Ref][]declaration, duplicates map[string][]manifest.Problem) {
 	d.files = files
 	if len(d.byObject) == 0 {
@@ -435,7 +440,7 @@ func (d *declarations) document(ref object.Ref, path string) *manifest.Document 
 	return nil
 }
 
-// position returns the line and column of an object's field in a file; 0 when it is not there.
+// position returns the line and column of an object's field in a file; 0 when the field or the file is absent.
 func (d *declarations) position(ref object.Ref, path, field string) (line, column int) {
 	if doc := d.document(ref, path); doc != nil {
 		return doc.Position(fieldInFile(doc.Object, field))
@@ -457,13 +462,13 @@ func (d *declarations) problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// outcomes has the notes about objects, and which of them wait. Only the writer changes them, under Store.mu.
+// outcomes has the notes about objects, and the set of objects that wait for a value. Only the writer changes it, under Store.mu.
 type outcomes struct {
 	notes   map[object.Ref][]note
 	waiting map[object.Ref]struct{} // objects whose change.waits is set
 }
 
-// set replaces the declarations of an object.
+// set replaces the notes of an object, and records whether it waits for a value.
 func (o *outcomes) set(ref object.Ref, notes []note, waits bool) {
 	if len(notes) > 0 {
 		o.notes[ref] = notes

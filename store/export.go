@@ -23,12 +23,13 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// An export is lines of JSON: an ExportHeader, one exportedPair for each pair of the engine, and an
-// exportEnd. Objects are readable in it (jq); all else is for Import.
+// Format and version of an export: lines of JSON, of which the first is an ExportHeader, then an
+// exportedPair for each pair of the engine, and an exportEnd. Objects can be read with jq; the other
+// pairs are for Import alone.
 const (
 	exportFormat  = "svcctl export"
 	exportVersion = 1
-	// maxExportLine bounds one line, in bytes: the largest file that is taken is 64 MiB at most, in base64.
+	// maxExportLine is the greatest length of a line, in bytes: the copy of a file has 64 MiB at most, in base64.
 	maxExportLine = 128 << 20
 )
 
@@ -44,7 +45,7 @@ type ExportHeader struct {
 	Objects  int    `json:"objects"`
 }
 
-// exportedPair is a pair, its value as JSON where it is some, else as base64.
+// exportedPair is the line of one pair. A value that is JSON is included as such, any other one in base64.
 type exportedPair struct {
 	Key      string          `json:"key"`
 	Revision uint64          `json:"revision"`
@@ -95,14 +96,14 @@ func (s *Store) Export(w io.Writer, program string) error {
 	return buffered.Flush()
 }
 
-// isCompact reports whether a value is JSON that comes out of the encoder as it is.
+// isCompact reports whether a value is JSON in the form that the encoder writes.
 func isCompact(value []byte) bool {
 	var b bytes.Buffer
 	return json.Compact(&b, value) == nil && bytes.Equal(b.Bytes(), value)
 }
 
-// everything returns all pairs that an export keeps, and the revision of the head. A concurrent commit of
-// another machine may be among the objects, and not in the journal yet.
+// everything returns all pairs to be exported, and the revision of the head. The objects may include a
+// concurrent commit of another machine that the journal does not have yet.
 func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	defer s.look()()
 	if err := s.flush(); err != nil {
@@ -125,8 +126,8 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	return pairs, revision, nil
 }
 
-// isExported reports whether an export has the record of a key. Seals only spare a start some work, reservations depend
-// on the kernel, and an engine's own records are of no use to another one.
+// isExported reports whether an export includes the pair of a key. It excludes seals, which only save a start some work,
+// reservations, which depend on the kernel, and the engine's own records.
 func isExported(key string) bool {
 	return key == headKey || slices.ContainsFunc([]string{record.ObjectPrefix, filePrefix, journalPrefix, pending.Timed.Prefix()}, func(prefix string) bool {
 		return strings.HasPrefix(key, prefix)
@@ -136,9 +137,9 @@ func isExported(key string) bool {
 // ErrNotEmpty means that an export cannot be restored, because there are objects already.
 var ErrNotEmpty = errors.New("the data directory has Services or endpoints already")
 
-// Import makes the content of an engine that of an export, in one transaction. An export that is cut short, was
-// changed, or is of a newer version is refused, and nothing is written then. Objects that are there are
-// replaced only if replace is set; else the error is ErrNotEmpty.
+// Import replaces the content of an engine by that of an export, in one transaction. It refuses an export that is
+// truncated, was changed, or has a newer version, and writes nothing then. If the engine has objects, the error is
+// ErrNotEmpty unless replace is set.
 func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 	header, pairs, err := readExport(r)
 	if err != nil {
@@ -167,7 +168,7 @@ func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 	return header, e.Commit(t)
 }
 
-// isServed reports whether a key is of an object that traffic may depend on.
+// isServed reports whether a key is that of an object that the dataplane depends on: a Service, EndpointSlice, Endpoints or Pod.
 func isServed(key string) bool {
 	ref, _ := record.RefOfKey(key)
 	return slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod}, ref.Kind)
@@ -224,13 +225,13 @@ func readExport(r io.Reader) (header ExportHeader, pairs []engine.Pair, err erro
 	return header, pairs, nil
 }
 
-// add adds a line to a checksum.
+// add adds a line and its line feed to a checksum.
 func add(sum hash.Hash, line []byte) {
 	sum.Write(line)
 	sum.Write([]byte("\n"))
 }
 
-// readPair reads one pair, and checks that the store will be able to.
+// readPair decodes one line, and checks that the store can read the pair.
 func readPair(line []byte) (engine.Pair, error) {
 	var p exportedPair
 	if err := json.Unmarshal(line, &p); err != nil {
@@ -251,11 +252,10 @@ func readPair(line []byte) (engine.Pair, error) {
 	return pair, nil
 }
 
-// ForRestore returns the stored record of a source or a trial after the objects of a data directory have taken the place of
-// those of a fleet. value is the directory's, nil for none, and now the fleet's, nil for none; nil: there is none afterwards.
-//
-// Sources have the files of the directory, as its objects have, and the reader of the fleet. Of trials the directory's
-// is under way, with its whole time from now on.
+// ForRestore returns the value that the record of a source or a trial gets in a fleet when the objects of a data directory
+// replace those of the fleet. value is the record in the directory, nil for none, and now the fleet's, nil for none; a nil result
+// deletes the record. A source gets the file generation of the directory and keeps its reader in the fleet. The directory's trial
+// replaces the fleet's and starts with its full time.
 func ForRestore(key string, value, now []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	switch {
 	case key == pending.Timed.HeadKey():
@@ -273,7 +273,7 @@ func ForRestore(key string, value, now []byte, nodeOwner string, named func(path
 	return value, nil
 }
 
-// restoreSource returns the record of a source.
+// restoreSource returns the fleet's record of a source with the file generation of the restored one.
 func restoreSource(value, now []byte) ([]byte, error) {
 	if now == nil {
 		return value, nil
@@ -302,15 +302,15 @@ func KnowsKey(key string) bool {
 	return known
 }
 
-// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
-// rollout: a fleet has it sealed.
+// IsSecretKey reports whether a key of the engine is that of a Secret, or of the version that a Secret had before a trial
+// or a rollout. A fleet stores such values encrypted.
 func IsSecretKey(key string) bool {
 	return strings.HasPrefix(pending.ObjectOfKey(key), record.ObjectPrefix+object.KindSecret+"/")
 }
 
-// ForShared returns a stored object of a single box as a fleet keeps it, nil if it does not. What files declared
-// becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
-// box made of itself stays behind.
+// ForShared converts the stored object of a single box for a fleet; nil means that the fleet does not get it, as the Node
+// that the box made of itself. named maps the path of a file to the source that becomes the owner of its objects; for "" the
+// owner is the API.
 func ForShared(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := record.Decode(engine.Pair{Key: key, Value: value})
 	if err != nil {
@@ -331,16 +331,16 @@ func ForShared(key string, value []byte, nodeOwner string, named func(path strin
 
 // Errors of Fork.
 var (
-	// ErrForkTimed means that a trial of files is under way, or files are held since one went back.
+	// ErrForkTimed means that there is no fork while a trial of files is under way, or files are held after one was undone.
 	ErrForkTimed = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
-	// ErrForkReserved means that values are reserved for frontends that the kernel serves and no object declares.
+	// ErrForkReserved means that there is no fork while values are reserved for frontends that the kernel serves and no object declares.
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
 
-// Fork returns a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,
-// and what files declare. It takes the indexes of a second store, and shares the objects. Nothing of the copy is stored, and
-// revision is that of the store it was made of. The snapshot of the host is the one of now. The copy of a store that
-// other machines write to has what they had committed by then, and decides as it does.
+// Fork returns a copy of the store in memory, on which changes can be tried, and the revision that was copied: objects with
+// their owners, values and ages, and the declarations of files. The objects are shared, the indexes are copied. Nothing is
+// written to disk. The copy uses the current snapshot of the host. In a fleet it includes all commits of other boxes that have
+// arrived.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	memory := engine.NewMemory()
 	c, err := s.copyTo(memory)
@@ -359,7 +359,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	return fork, c.revision, nil
 }
 
-// SyncFork is SyncGuarded for a fork; in a fleet it is about the sources that the machine reads.
+// SyncFork is SyncGuarded for a fork; in a fleet it syncs only the sources that this machine reads.
 func (s *Store) SyncFork(files manifest.Files, guard RemovalGuard) error {
 	if f, shared := s.storage.engine.(forked); shared {
 		_, err := s.SyncSources(files, f.turns, guard)
@@ -369,14 +369,14 @@ func (s *Store) SyncFork(files manifest.Files, guard RemovalGuard) error {
 	return err
 }
 
-// ForkReads returns the machine that reads a source, and whether that is the one of the fork.
+// ForkReads returns the machine that reads a source, and whether that is the machine of the fork.
 func (s *Store) ForkReads(source string) (reader string, here bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sources.records[source].Reader, s.sources.reading[source]
 }
 
-// forkOf is the input of a fork besides stored pairs.
+// forkOf is the state of the original store, besides stored pairs, that a fork gets.
 type forkOf struct {
 	cfg      Config
 	table    *table
@@ -389,7 +389,7 @@ type forkOf struct {
 	revision uint64
 }
 
-// fill puts the objects into a fork, and registers what they hold.
+// fill copies the state into a fork, and registers the values that its Services hold in the allocator.
 func (c *forkOf) fill(fork *Store) ([]*record.Record, error) {
 	fork.table, fork.declared, fork.outcomes, fork.sources, fork.numbers.newest = c.table, c.declared, c.outcomes, c.sources, c.newest
 	fork.allocator.vanished, fork.pending.sets = c.declared.held, c.pending
@@ -401,19 +401,19 @@ func (c *forkOf) fill(fork *Store) ([]*record.Record, error) {
 	return nil, nil
 }
 
-// forked is the engine of a fork of a store that other machines write to.
+// forked is the engine of a fork of a store in a fleet.
 type forked struct {
 	engine.Alone
 	of    engine.Shared
 	turns []SourceTurn // of the sources that this machine reads
 }
 
-// Sealing implements engine.Shared; so do Tries and Rolls. The other methods are those of a store of one machine.
+// Sealing implements engine.Shared. Like Tries and Rolls, it returns the answer of the fleet; the other methods are those of engine.Alone.
 func (f forked) Sealing() error { return f.of.Sealing() }
 func (f forked) Tries() error   { return f.of.Tries() }
 func (f forked) Rolls() error   { return f.of.Rolls() }
 
-// copyTo writes what a fork needs to an empty engine.
+// copyTo copies the stored pairs that a fork needs to an empty engine, and returns the rest of its input.
 func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	defer s.look()()
 	switch head, isTimed := s.PendingHead(pending.Timed); {
@@ -437,7 +437,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	return c, memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: s.feed.revision}}})
 }
 
-// SeeAs has the store ask the snapshot of the host that another one has now.
+// SeeAs sets the host snapshot of the store to the current one of another store.
 func (s *Store) SeeAs(other *Store) { s.SetHost(other.hostNow()) }
 
 // Files returns the files that were read last.
@@ -450,14 +450,15 @@ func (s *Store) Files() manifest.Files {
 // Owned is an object with its owner.
 type Owned = record.Record
 
-// Everything returns all objects as they are now, which may be packed (see Selected): two that are the same pointer are the same version.
+// Everything returns all objects of this moment by reference. They may be packed (see Selected). Equal pointers of two calls mean the same
+// version.
 func (s *Store) Everything() map[object.Ref]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return maps.Clone(s.table.records)
 }
 
-// Held returns the objects that no file has a document for any more and that are not removed (Decision).
+// Held returns the objects that no file declares any more and whose removal waits for a decision, with that decision.
 func (s *Store) Held() map[object.Ref]Decision {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

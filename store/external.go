@@ -19,8 +19,8 @@ import (
 // External IPs. They are not allocated: if files request the same one for the same port, the older
 // Service serves it, and the other gets a problem. A client of the API is refused at once.
 
-// checkExternalPorts refuses the ports on external IPs that a new version asks for and that
-// another Service has.
+// checkExternalPorts returns an error for ports on external IPs that a new version adds and
+// that another Service has.
 func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
@@ -59,7 +59,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	return errs
 }
 
-// externalPortUse returns why a Service cannot have a port at an external IP, "" if it can.
+// externalPortUse returns the reason that a Service cannot have a port on an external IP, "" if it can.
 func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service string) string {
 	if err := t.host.HostPort(addr, port.Protocol, port.Number); err != nil {
 		return fmt.Sprintf("%s on it is not free: %s", port, err)
@@ -73,8 +73,8 @@ func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service 
 	return ""
 }
 
-// onHostAddress returns the first other Service that has a port at an external IP which is an address of the host, and that
-// address, "" if none has.
+// onHostAddress returns the first other Service that has a port on an external IP that is an address of the host, and that
+// address; "" if there is none.
 func (t *transaction) onHostAddress(port alloc.Port, except string) (holder string, at netip.Addr) {
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
 		for addr := range all {
@@ -89,8 +89,8 @@ func (t *transaction) onHostAddress(port alloc.Port, except string) (holder stri
 	return "", at
 }
 
-// checkClusterIPs refuses cluster IPs that a client asks for and that are external IPs of
-// another Service with the same port.
+// checkClusterIPs returns an error for cluster IPs that a client asks for and that are
+// external IPs of another Service with the same port.
 func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors {
 	var errs object.Errors
 	for i, text := range svc.Spec.ClusterIPs {
@@ -110,8 +110,8 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-// usedAs returns the other use of an address, which would lose its traffic if the address became
-// an external IP; "" when there is none.
+// usedAs returns another use of an address (endpoint, load balancer IP, cluster IP) that would lose
+// its traffic if the address became an external IP; "" if there is none.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.endpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
@@ -124,9 +124,9 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	return ""
 }
 
-// externalHolder returns another Service that has a port on an external IP after
-// the changes settled so far; "" when there is none. One whose cluster IP or load balancer IP
-// it is comes first.
+// externalHolder returns the other Service that has a port on an external IP after the changes
+// settled so far; "" when there is none. A Service with the address as cluster IP or load
+// balancer IP takes precedence.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
 		if r := t.record(object.ServiceRef(owner)); r != nil && slices.Contains(portsOf(r.Object.(*object.Service)), port) {
@@ -136,8 +136,8 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 	return t.onExternal(addr, port, except)
 }
 
-// onExternal returns the first other Service that has an address among its external IPs, and the
-// port; "" when none has.
+// onExternal returns the oldest other Service that has a port on an address of its external IPs; ""
+// if there is none.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
@@ -158,8 +158,8 @@ func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string
 	return holder
 }
 
-// version returns a Service as of this transaction, with the changes that are being allocated for
-// together; nil when there is none. An object without a number is younger than all that have one.
+// version returns a Service as of this transaction and its age; nil if there is none. A new object is
+// younger than all stored ones.
 func (t *transaction) version(key string) (*object.Service, record.Since) {
 	ref := object.ServiceRef(key)
 	if c := t.changes[ref]; c != nil && (c.remove || c.next != nil) {
@@ -179,13 +179,13 @@ func (t *transaction) version(key string) (*object.Service, record.Since) {
 
 // Addresses that are never allocated, because they are in use already.
 
-// avoidIngress reports whether a Service could not be served on a load balancer IP: it is an address of the
+// avoidIngress reports whether a load balancer IP is not to be given to a Service: it is an address of the
 // host, an endpoint, or an external IP of another Service with one of the ports.
 func (t *transaction) avoidIngress(addr netip.Addr, request alloc.Request) bool {
 	return t.otherUse(nil, addr, request) != ""
 }
 
-// otherUse names the use of an address that excludes a load balancer; "" when there is none.
+// otherUse returns a use of an address that excludes it as a load balancer IP; "" if there is none.
 func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request alloc.Request) string {
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
@@ -201,13 +201,13 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request all
 	return ""
 }
 
-// avoidAddress reports cluster IPs that are of use to the host or on its networks.
+// avoidAddress reports whether an address is not to be given as a cluster IP: the host uses it, or it lies in a network of the host.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
 	isEndpoint := func() bool { return len(t.s.table.endpointsAt(addr)) > 0 }
 	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 
-// checkReserved refuses cluster IPs of the host that the stored version does not have.
+// checkReserved returns an error for cluster IPs that the new version adds and that the host uses.
 func (c *change) checkReserved(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
@@ -230,9 +230,9 @@ func (c *change) checkReserved(host Host) object.Errors {
 	return errs
 }
 
-// losesIngress reports whether a load balancer IP that a Service was given, without asking for
-// it by name, has a port that another Service has there by an older external IP: then the
-// Service is not served there, and gets another one. A port that the version before did not have is the youngest.
+// losesIngress reports whether a Service has to give up a load balancer IP that it was given
+// automatically: another Service has one of its ports there by an older external IP, so it is not
+// served there. A port that the version before did not have is the youngest.
 func (t *transaction) losesIngress(svc, before *object.Service, since record.Since, addr netip.Addr) bool {
 	request := requestOf(svc)
 	if slices.Contains(request.Requested, addr) {
@@ -253,7 +253,8 @@ func (t *transaction) losesIngress(svc, before *object.Service, since record.Sin
 // note. It has those that it asks for, and one of each of its families of which it asks
 // for none.
 
-// wantedIngress returns the number of load balancer IPs of a Service that waits for none.
+// wantedIngress returns the number of load balancer IPs that the Service has once it waits for none: for each family those that it names,
+// or one.
 func wantedIngress(svc *object.Service) int {
 	n := 0
 	for _, family := range svc.Spec.IPFamilies {
@@ -268,8 +269,8 @@ func wantedIngress(svc *object.Service) int {
 	return n
 }
 
-// keepsIngress reports whether a load balancer IP that the Service has is still what its
-// new version asks for. Of those of a family of which it asks for none it keeps one.
+// keepsIngress reports whether the new version keeps a load balancer IP that the Service
+// has. If it names none of the family, it keeps the first one of that family.
 func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	svc, family := c.service(), object.FamilyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
@@ -292,12 +293,12 @@ func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return object.FamilyOf(other) == family })] == addr
 }
 
-// asks reports whether the Service names IPs of a family.
+// asks reports whether the Service names load balancer IPs of a family.
 func (c *change) asks(family string) bool {
 	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
 }
 
-// takeAskedIngress takes the IPs that the Service has or names.
+// takeAskedIngress takes the load balancer IPs that the Service keeps or names.
 func (c *change) takeAskedIngress(t *transaction) error {
 	svc, l := c.service(), t.s.allocator
 	if !isOurLoadBalancer(svc) {
@@ -326,7 +327,7 @@ func (c *change) takeAskedIngress(t *transaction) error {
 	return nil
 }
 
-// takeIngress takes an IP that the Service names, or notes why it cannot have it.
+// takeIngress takes a load balancer IP that the Service names, or records the reason that it cannot have it.
 func (c *change) takeIngress(t *transaction, a asked) {
 	families, l := c.service().Spec.IPFamilies, t.s.allocator
 	switch {
@@ -363,7 +364,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 	}
 }
 
-// takeAnyIngress takes an IP of each family for which the Service has and names none.
+// takeAnyIngress takes a free load balancer IP for each family of the Service in which it has none and names none.
 func (c *change) takeAnyIngress(t *transaction) error {
 	svc, l := c.service(), t.s.allocator
 	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, object.FamilyOf(addr)) }
@@ -403,7 +404,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 	return nil
 }
 
-// fullPools returns the text for a Service whose pools have no free address of a family.
+// fullPools returns the message for a Service when all addresses of a family in its pools are taken.
 func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	ranges, size, holders := pools.Offered(family == object.IPv4, &c.request)
 	if c.request.Pool == "" {
@@ -427,7 +428,7 @@ func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	return text + "; the Service waits for one: name another pool, or widen this one"
 }
 
-// noPool returns the text for a Service that no pool has an address of a family for.
+// noPool returns the message for a Service when no pool offers it addresses of a family.
 func (c *change) noPool(kind, family string) string {
 	if c.request.Pool != "" {
 		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)
@@ -440,15 +441,15 @@ func (c *change) prefersFamilies() bool {
 	return policy != nil && *policy == object.PreferDualStack
 }
 
-// wait records what a load balancer waits for.
+// wait records that a load balancer waits, in a warning about a field.
 func (c *change) wait(field, message string) {
 	c.waits = true
 	c.outcome = append(c.outcome, note{path: c.owner.File, field: field, reason: ReasonPending, message: message, warning: true})
 }
 
-// finish writes the load balancer IPs into the status, in the order of the families and,
-// of one family, as they were asked for, and notes which values the Service only has
-// because it had them before.
+// finish writes the load balancer IPs to the status, sorted by family and within a family in
+// the requested order. It adds notes about values that lie outside of all ranges and are
+// kept.
 func (c *change) finish(t *transaction) error {
 	svc := c.service()
 	if isOurLoadBalancer(svc) {
@@ -467,8 +468,8 @@ func (c *change) finish(t *transaction) error {
 	return nil
 }
 
-// ingressPoint returns the status of a load balancer IP: the written one, or the mode VIP (packets
-// arrive with their destination unchanged).
+// ingressPoint returns the status entry of a load balancer IP: the one in written with its ipMode, or
+// else one with ipMode VIP (packets arrive with their destination unchanged).
 func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.LoadBalancerIngress {
 	text, mode := addr.String(), object.IPModeVIP
 	for _, ingress := range written {
@@ -479,7 +480,7 @@ func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.
 	return object.LoadBalancerIngress{IP: text, IPMode: &mode}
 }
 
-// outside records the values of a Service that lie outside of all ranges by now.
+// outside returns a warning for each value of a Service that lies outside of the current ranges and pools.
 func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	var notes []note
 	add := func(field, format string, args ...any) {
@@ -508,8 +509,8 @@ func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether an internal load balancer has an address that is not internal, or
-// one of a removed pool while there is another one.
+// couldBeInternal reports whether an internal load balancer has an address that it would be given
+// another one for: one of a pool that is not internal, or of no pool although there is an internal one.
 func (l *allocator) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))

@@ -18,15 +18,15 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// maxLog bounds the changes that are remembered. For older ones ChangeSet.All is set, which costs
-// no more at that point.
+// maxLog is the number of changes that are kept for Store.Changes. For older ones ChangeSet.All is
+// set, which costs no more at that point.
 const maxLog = 100_000
 
-// maxLogged bounds the changes of one transaction that are remembered: after more of them, as at a
+// maxLogged is the number of changes of one transaction that are kept: after more of them, as at a
 // start, ChangeSet.All is set.
 const maxLogged = maxLog / 4
 
-// feed keeps the changes for the followers of the store. Only the writer changes it, under Store.mu.
+// feed keeps the changes of the store for those that follow it. Only the writer changes it, under Store.mu.
 type feed struct {
 	// revision is the revision of the last change, dataplane that of the last change that may affect the
 	// dataplane.
@@ -37,15 +37,15 @@ type feed struct {
 	changed             chan struct{} // see Store.Changed
 }
 
-// restart makes a revision the present one, before which nothing is known.
+// restart sets the current revision and forgets all changes up to it.
 func (f *feed) restart(revision uint64) {
 	f.revision, f.dataplane = revision, revision
 	f.log.reset(revision)
 	f.journal.Reset(revision)
 }
 
-// advance makes a revision the present one and wakes those that wait for one. A change of the dataplane
-// also wakes the reader of Changed.
+// advance sets the current revision and wakes those that wait for a change. If dataplane is set, it wakes
+// the reader of Store.Changed, too.
 func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
 	if revision != f.revision {
 		f.revision = revision
@@ -62,7 +62,7 @@ func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
 	}
 }
 
-// since returns what has changed after a revision; see Store.Changes.
+// since returns the changes after a revision; see Store.Changes.
 func (f *feed) since(revision uint64) ChangeSet {
 	set := ChangeSet{Revision: f.revision}
 	if revision < f.log.since || revision > f.revision || revision == 0 {
@@ -109,11 +109,11 @@ const (
 	ofOther
 )
 
-// reset forgets all up to a revision.
+// reset forgets all entries up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange records the Services, the Pod, the Secret or the other object that a change of an object touches; nil: it was
-// not there, or is not any more.
+// addChange records the Services, the Pod, the Secret or the other object that a change affects. was is nil for a new object,
+// is nil for a removed one.
 func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.Record) {
 	var before, now string
 	if was != nil {
@@ -139,7 +139,7 @@ func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.R
 	}
 }
 
-// addService records that a Service was touched, if it is one.
+// addService records that a Service is affected; "" is none.
 func (l *changeLog) addService(revision uint64, key string) {
 	if key != "" {
 		l.add(logEntry{revision, key, ofService})
@@ -166,7 +166,7 @@ func (l *changeLog) after(revision uint64) []logEntry {
 	return l.entries[from:]
 }
 
-// ChangeSet has the changes after a revision.
+// ChangeSet lists the objects that changed after a revision.
 type ChangeSet struct {
 	// Revision is the revision for the next call.
 	Revision uint64
@@ -204,14 +204,15 @@ type Event struct {
 	Owner    Owner
 }
 
-// Events returns the changes after a revision in order, at most limit (0: no limit); ErrExpired when
-// not all are known any more, or the revision is not there yet. Nothing of them may be changed.
+// Events returns the changes after a revision in order, at most limit (0: no limit). The error is
+// ErrExpired if the journal does not reach back to the revision, or the revision is in the future. The
+// caller must not change them.
 func (s *Store) Events(after uint64, limit int) ([]Event, error) {
 	return s.EventsAbout(after, limit, nil)
 }
 
-// EventsAbout is Events for a reader of some objects: the versions of all others are
-// left out, which saves the work of reading them. nil means all objects.
+// EventsAbout is Events without the object versions of events for which about returns
+// false, which saves decoding them. A nil about includes all objects.
 func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool) ([]Event, error) {
 	s.mu.RLock()
 	entries, err := s.entriesAfter(after)
@@ -242,8 +243,8 @@ func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool
 	return events, nil
 }
 
-// entriesAfter returns the entries of the journal after a revision; ErrExpired also for one that a crash lost (see later): what its clients have
-// seen may be in no file any more. Store.mu must be held.
+// entriesAfter returns the journal entries after a revision. The error is ErrExpired also for a revision that a crash lost (see later):
+// what its clients saw may never have been stored. Store.mu must be held.
 func (s *Store) entriesAfter(revision uint64) ([]*journal.Entry, error) {
 	entries, err := s.feed.journal.After(revision, s.feed.revision)
 	if s.storage.shared == nil && len(entries) > 0 && entries[0].Previous < revision {
@@ -259,8 +260,8 @@ func (s *Store) Published() <-chan struct{} {
 	return s.feed.published
 }
 
-// Recent returns the revision that the newest changes follow on, so many of those that are about
-// some objects, or all that are known: what Events is asked for then. A nil about counts all.
+// Recent returns the revision to pass to Events for the newest changes: as many of them as given for
+// which about returns true, or all in the journal. A nil about counts all.
 func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -270,13 +271,13 @@ func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) 
 // Since is the age of a Service and of its requests for ports, see record.Since.
 type Since = record.Since
 
-// maxLost bounds how long a call is decided again because other machines commit first.
+// maxLost is the time after which a call that other machines' commits overtook is not tried again.
 const maxLost = 20 * time.Second
 
-// errLost means that other machines committed first on every attempt.
+// errLost means that other machines committed first on every attempt within maxLost.
 var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
 
-// Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
+// Follow takes over the commits of other machines as they arrive, until ctx is done. On a store of one machine it only waits.
 func (s *Store) Follow(ctx context.Context) error {
 	if s.storage.shared == nil {
 		<-ctx.Done()
@@ -294,8 +295,8 @@ func (s *Store) Follow(ctx context.Context) error {
 	}
 }
 
-// Fresh returns when all that was committed by any machine before the call can be read. On a store of
-// one machine it always can.
+// Fresh waits until the store has all that any machine committed before the call. On a store of one
+// machine it returns at once.
 func (s *Store) Fresh(ctx context.Context) error {
 	if s.storage.shared == nil {
 		return nil
@@ -303,8 +304,8 @@ func (s *Store) Fresh(ctx context.Context) error {
 	return s.storage.shared.Fresh(ctx)
 }
 
-// decide makes a call, and makes it again, with the changes of other machines taken over, for as long as it fails because another
-// machine wrote first; after maxLost it gives up. The writer must be held.
+// decide runs a call of the writer, and repeats it on ErrConflict after taking over the commits of other machines, for maxLost at
+// most. The writer must be held.
 func (s *Store) decide(call func() error) error {
 	s.follow()
 	for began := time.Now(); ; {
@@ -319,7 +320,7 @@ func (s *Store) decide(call func() error) error {
 	}
 }
 
-// change decides a call, with the writer.
+// change runs a call as decide does, and holds the writer meanwhile.
 func (s *Store) change(call func() error) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -339,7 +340,7 @@ func decided[T any](s *Store, call func() (T, error)) (result T, err error) {
 // decided again.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
-// follow takes over what has arrived. The writer must be held.
+// follow takes over the commits of other machines that have arrived. The writer must be held.
 func (s *Store) follow() {
 	if s.storage.shared == nil || s.storage.failed {
 		return
@@ -357,7 +358,7 @@ func (s *Store) follow() {
 	}
 }
 
-// takeOver makes a commit of another machine one of this store.
+// takeOver applies a commit of another machine to this store.
 func (s *Store) takeOver(f *engine.Followed) error {
 	if f.Again {
 		for name := range maps.Clone(s.sources.reading) {
@@ -400,7 +401,7 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	return nil
 }
 
-// followed returns the changes of a commit, in the order of their revisions.
+// followed returns the changes in a commit of another machine, in the order of their revisions.
 func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, err error) {
 	var n commitNote
 	if len(f.Note) > 0 {
@@ -442,8 +443,8 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	return changes, n.At, nil
 }
 
-// reassign has the allocator hold what Services have now instead of what they had. All is given up
-// first: in one commit a value may have gone from one to another.
+// reassign updates the allocator to the values that changed Services have after a commit of another
+// machine. It releases all old values first, as a value may have moved from one Service to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
 	for _, k := range pending.Kinds {
@@ -479,7 +480,7 @@ func (t *transaction) reassign(changes []*change) {
 	}
 }
 
-// cede gives up the reservations of some values.
+// cede releases the reservations of some values.
 func (l *allocator) cede(v values) {
 	for _, addr := range v.clusterIPs {
 		l.cedeAddress(addr)
@@ -492,7 +493,7 @@ func (l *allocator) cede(v values) {
 	}
 }
 
-// TakeOver takes over what has arrived of other machines. Follow does so by itself.
+// TakeOver takes over the commits of other machines that have arrived, once. Follow does so continuously.
 func (s *Store) TakeOver() {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// NFTLB reads the JSON of nftlb: its farms, and what else there is as losses.
+// NFTLB reads the JSON configuration of nftlb and converts its farms. Everything else is recorded as losses.
 func NFTLB(text string, options Options) (*Imported, error) {
 	r := &nftlb{reading: reading{options: options}, addresses: map[string]value{}}
 	docs, err := lenient("nftlb.json", text, func(line int, path string) {
@@ -61,11 +61,11 @@ func (r *nftlb) document(doc value) {
 	}
 }
 
-// nftlbIdle are the values of settings that say nothing.
+// nftlbIdle are the values by which a setting is off or absent. Such a setting is dropped without a loss.
 var nftlbIdle = []string{"", "0", "none", "off", "0x0", "0x00000000", "0/second", "-1"}
 
-// nftlbDefaults has the defaults that nftlb writes (include/config.h, as obj_print_verdict writes it): the time of limits,
-// and the verdict on packets over a limit.
+// nftlbDefaults has the defaults of settings that nftlb writes out (include/config.h, obj_print_verdict): the lifetime of
+// limits, and the verdict on packets over a limit. They are dropped without a loss.
 var nftlbDefaults = map[string]string{"limits-ttl": "120", "verdict": "log drop accept"}
 
 // nftlbLost are the settings of farms, addresses and backends without a counterpart.
@@ -75,7 +75,7 @@ var nftlbLost = []string{
 	"flow-offload", "intra-connect", "queue", "iface", "oface", "ether-addr", "virtual-ethaddr", "responsettl", "counter-packets", "counter-bytes",
 }
 
-// rest records the settings of an object that were not read as lost.
+// rest records as losses the settings of an object that were not converted.
 func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 	for _, key := range of.keys() {
 		at := of.get(key)
@@ -147,14 +147,14 @@ func (r *nftlb) farm(f value) {
 	r.publish(v, name, r.frontends(v, f))
 }
 
-// policies records those of a farm or of an address as lost.
+// policies records the policies of a farm or of an address as lost.
 func (r *nftlb) policies(v *Virtual, of value) {
 	for _, p := range of.get("policies").items() {
 		r.lose(v, p.line(), "policy %s is not applied: EVERY client may connect; see svcctl.io/source-sets", p.get("name").text())
 	}
 }
 
-// scheduler sets the algorithm.
+// scheduler sets the balancing algorithm of a virtual service from the scheduler of its farm.
 func (r *nftlb) scheduler(v *Virtual, f value) {
 	s, param := f.get("scheduler"), strings.Fields(strings.ReplaceAll(f.get("sched-param").text(), "-", " "))
 	slices.Sort(param)
@@ -185,7 +185,7 @@ func (r *nftlb) scheduler(v *Virtual, f value) {
 	}
 }
 
-// persistence sets how long a client keeps its server.
+// persistence sets how long a client stays with its server, from the persistence of a farm.
 func (r *nftlb) persistence(v *Virtual, f value) {
 	p := f.get("persistence")
 	switch by := strings.TrimSpace(p.text()); by {
@@ -205,7 +205,7 @@ func (r *nftlb) persistence(v *Virtual, f value) {
 	}
 }
 
-// backend reads a server.
+// backend converts one backend of a farm to a server.
 func (r *nftlb) backend(v *Virtual, b value) {
 	what := "backend " + b.get("name").text()
 	s := Server{Weight: 1}
@@ -258,7 +258,7 @@ func (r *nftlb) backend(v *Virtual, b value) {
 	v.Servers = append(v.Servers, s)
 }
 
-// bound reads a number, as 100 or 100/second.
+// bound parses a limit, "100" or "100/second".
 func (r *nftlb) bound(at value) uint64 {
 	text, _, _ := strings.Cut(strings.TrimSpace(at.text()), "/")
 	n, err := strconv.ParseUint(text, 10, 32)
@@ -268,7 +268,7 @@ func (r *nftlb) bound(at value) uint64 {
 	return n
 }
 
-// nftlbFrontend is an address of clients.
+// nftlbFrontend is an address that clients connect to, with its ports.
 type nftlbFrontend struct {
 	addr  netip.Addr
 	ports []Port
@@ -300,7 +300,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 // mostNFTLBPorts bounds the ports of one address that are listed.
 const mostNFTLBPorts = 100
 
-// frontend reads an address and its ports: 80,443,8000-8010.
+// frontend parses an address and its ports, as in 80,443,8000-8010.
 func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, protocol string) []nftlbFrontend {
 	if addr, err := netip.ParseAddr(address); err == nil && addr.IsLoopback() {
 		r.lose(v, of.line(), "%s is for programs of the box alone: the address is left out", addr)
@@ -351,7 +351,7 @@ func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, prot
 	return []nftlbFrontend{front}
 }
 
-// publish makes a Service for each set of ports.
+// publish adds a Service for each set of ports of a farm.
 func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
 	r.described(len(fronts) > 0)
 	if len(fronts) == 0 {
@@ -377,15 +377,15 @@ func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
 	}
 }
 
-// A value is a piece of a document in YAML or JSON, with its place. The zero value is absent.
+// A value is a node of a YAML or JSON document with its position. The zero value is an absent node.
 type value struct {
 	tree *manifest.Tree
 	path string
 	data any // map[string]any, []any, string, json.Number, bool or nil
 }
 
-// lenient reads all documents of a text, JSON of programs that do not mind a key that is there twice: the first one
-// counts, and twice is called with the path of each. The extension of name is that of the form, .yaml or .json.
+// lenient parses all documents of a text, also JSON that has a key of an object twice: the first one counts, and twice
+// is called with the line and path of each other. The extension of name gives the format, .yaml or .json.
 func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {
@@ -409,7 +409,7 @@ func lenient(name, text string, twice func(line int, path string)) (list []value
 	return list, err
 }
 
-// line returns the line of the value; of an absent one that of its nearest ancestor.
+// line returns the line of the value, or of its nearest present ancestor.
 func (v value) line() int {
 	line, _ := v.tree.Position(v.path)
 	return line
@@ -443,7 +443,7 @@ func (v value) items() (list []value) {
 // is reports whether the value is present.
 func (v value) is() bool { return v.data != nil }
 
-// text returns a text, number or bool as text; "" for all else.
+// text returns a string, number or bool as text; "" for any other value.
 func (v value) text() string {
 	switch d := v.data.(type) {
 	case string:
@@ -456,7 +456,7 @@ func (v value) text() string {
 	return ""
 }
 
-// short returns the value in one line.
+// short returns the value as text on one line, for messages.
 func (v value) short() string {
 	if text := v.text(); text != "" {
 		return text

@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An Imported has the objects that a source describes.
+// An Imported is the result of a Source: the objects and settings that it describes.
 type Imported struct {
 	Virtuals []*Virtual
 	// Kept are objects that are taken over as they are.
@@ -28,7 +28,7 @@ type Imported struct {
 	Described, Done int
 }
 
-// Summary is the line with how many of what the source describes are imported, and how many are left to the reader.
+// Summary returns a line as "3 of 4 virtual servers imported; 1 needs you".
 func (m *Imported) Summary() string {
 	text := fmt.Sprintf("%d of %d %ss imported", m.Done, m.Described, m.What)
 	if m.Described == 1 {
@@ -43,7 +43,7 @@ func (m *Imported) Summary() string {
 	return text
 }
 
-// An Error is a place of a source that is not understood.
+// An Error is a place in a source that cannot be read.
 type Error struct {
 	Line int // from 1
 	Text string
@@ -53,10 +53,10 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
 
-// A Source is a reader of a configuration. The error joins all Errors; nothing is imported then.
+// A Source parses a configuration of another load balancer, or objects of a cluster. Its error joins all Errors; then nothing is imported.
 type Source func(text string, options Options) (*Imported, error)
 
-// Options say what a source does not.
+// Options supply what the text of a source does not have.
 type Options struct {
 	// Namespace is the namespace of the objects; empty: it is left out.
 	Namespace string
@@ -68,12 +68,12 @@ type Options struct {
 	KeepClusterIPs bool
 }
 
-// Sources are the readers by name.
+// Sources returns the Source functions by the name of their format.
 func Sources() map[string]Source {
 	return map[string]Source{"keepalived": Keepalived, "ipvs": IPVS, "haproxy": HAProxy, "nftlb": NFTLB, "cluster": Cluster, "metallb": Cluster}
 }
 
-// YAML writes the manifests, with a comment for each Loss.
+// YAML returns the manifests as YAML, with each Loss as a comment.
 func (m *Imported) YAML() (string, error) {
 	var b strings.Builder
 	for _, loss := range m.Losses {
@@ -105,7 +105,7 @@ func (m *Imported) YAML() (string, error) {
 	return b.String(), nil
 }
 
-// AllLosses returns all losses, in the order of the source's lines.
+// AllLosses returns all losses, ordered by their lines in the source.
 func (m *Imported) AllLosses() []Loss {
 	all := slices.Clone(m.Losses)
 	for _, v := range m.Virtuals {
@@ -118,7 +118,7 @@ func (m *Imported) AllLosses() []Loss {
 	return slices.Compact(all) // services of one group lose the same
 }
 
-// reading is the state that all sources share while they read.
+// reading is the state that all Source functions share: result, options, errors, and the names already given.
 type reading struct {
 	out     Imported
 	options Options
@@ -130,7 +130,7 @@ func (r *reading) fail(line int, format string, args ...any) {
 	r.errs = append(r.errs, &Error{Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// lose adds a loss to a virtual service, or to the head of the output when v is nil.
+// lose records a loss of a virtual service, or of the whole source if v is nil. line is that in the source.
 func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	loss := Loss{line, fmt.Sprintf(format, args...)}
 	if v == nil {
@@ -140,7 +140,7 @@ func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	}
 }
 
-// natural reads a number from 0 that follows a keyword.
+// natural parses a non-negative 32-bit number behind a keyword. It records an error for any other text.
 func (r *reading) natural(line int, keyword, text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {
@@ -149,7 +149,7 @@ func (r *reading) natural(line int, keyword, text string) int64 {
 	return n
 }
 
-// addOnce appends the values that a list does not have.
+// addOnce appends those values to a list that it does not contain yet.
 func addOnce[T comparable](list []T, values ...T) []T {
 	for _, v := range values {
 		if !slices.Contains(list, v) {
@@ -159,7 +159,7 @@ func addOnce[T comparable](list []T, values ...T) []T {
 	return list
 }
 
-// described counts a virtual server of the source; imported is set when it has become a Service.
+// described counts a virtual server of the source for Imported.Described, and for Imported.Done if it was imported.
 func (r *reading) described(imported bool) {
 	r.out.What = "virtual server"
 	if r.out.Described++; imported {
@@ -167,7 +167,8 @@ func (r *reading) described(imported bool) {
 	}
 }
 
-// limit bounds the open connections of each server, as the first one that has a bound. The source's text names it.
+// limit sets svcctl.io/endpoint-connections, the bound of open connections of each server, from the first server that has one. text is the
+// statement in the source, for the loss.
 func (r *reading) limit(v *Virtual, line int, server netip.Addr, text string, n uint64) {
 	const most = 65535 // svcctl.io/endpoint-connections
 	switch {
@@ -192,7 +193,7 @@ const (
 	annotationRateLimit           = "svcctl.io/rate-limit"
 )
 
-// rate bounds the new connections a second of each port.
+// rate sets svcctl.io/rate-limit to n new connections a second for each port.
 func (r *reading) rate(v *Virtual, line int, text string, n uint64) {
 	const most = 1_000_000 // svcctl.io/rate-limit
 	if n == 0 {
@@ -202,7 +203,7 @@ func (r *reading) rate(v *Virtual, line int, text string, n uint64) {
 	r.lose(v, line, "%s is "+annotationRateLimit+" %s: what is above it gets no answer and tries again; it does not wait in a queue", text, v.Annotations[annotationRateLimit])
 }
 
-// result returns what was read, or all errors.
+// result returns all that was imported, or all errors.
 func (r *reading) result() (*Imported, error) {
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)
@@ -210,7 +211,7 @@ func (r *reading) result() (*Imported, error) {
 	return &r.out, nil
 }
 
-// name makes a name of a Service (RFC 1035 label) of a text, another one each time.
+// name makes a unique name for a Service (RFC 1035 label) of a text.
 func (r *reading) name(text string) string {
 	const longest = 50 // leaves room for suffixes in the 63 of a label
 	text = strings.Map(func(c rune) rune {
@@ -239,7 +240,7 @@ func (r *reading) name(text string) string {
 	}
 }
 
-// add takes a finished virtual service.
+// add adds a finished virtual service to the result.
 func (r *reading) add(v *Virtual) {
 	v.Namespace = r.options.Namespace
 	is4, is6 := v.families()
@@ -267,14 +268,14 @@ func (v *Virtual) addressOf(six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// schedulers are the schedulers of IPVS that have a counterpart.
+// schedulers maps the schedulers of IPVS to the algorithms of svcctl.io/balance.
 var schedulers = map[string]string{
 	"rr": object.BalanceRoundRobin, "wrr": object.BalanceRoundRobin,
 	"sh": object.BalanceSourceHash, "mh": object.BalanceMaglev, "dh": object.BalanceDestinationHash,
 	"lc": object.BalanceLeastConnection, "wlc": object.BalanceLeastConnection, "sed": object.BalanceLeastConnection, "nq": object.BalanceLeastConnection,
 }
 
-// balance sets the algorithm by the name of the scheduler; without a counterpart it adds a loss.
+// balance sets the balancing algorithm from the name of an IPVS scheduler; one without a counterpart is a loss.
 func (r *reading) balance(v *Virtual, line int, name string) {
 	switch name {
 	case "rr", "lc": // ip_vs_rr.c, ip_vs_lc.c
@@ -293,7 +294,8 @@ func (r *reading) balance(v *Virtual, line int, name string) {
 	v.Annotations[object.AnnotationBalance] = algorithm
 }
 
-// hashPort has the hash of a client include its port, if a line asks for that: Maglev hashes both.
+// hashPort makes the hash of a client include its port, if the statement on a line asks for that. Only Maglev can; with other algorithms it
+// is a loss.
 func (r *reading) hashPort(v *Virtual, line int) {
 	switch algorithm := v.Annotations[object.AnnotationBalance]; {
 	case line == 0:
@@ -305,7 +307,7 @@ func (r *reading) hashPort(v *Virtual, line int) {
 	}
 }
 
-// granularity sets how much of a client's address counts: a mask of IPv4, or a prefix length of IPv6.
+// granularity sets how much of a client's address counts for affinity: an IPv4 netmask, or an IPv6 prefix length.
 func (r *reading) granularity(v *Virtual, line int, text string) {
 	if bits, err := strconv.ParseUint(text, 10, 8); err == nil && bits >= 1 && bits <= 128 {
 		v.Annotations[object.AnnotationAffinityPrefix] = fmt.Sprintf("32,%d", bits)
@@ -322,7 +324,7 @@ func (r *reading) granularity(v *Virtual, line int, text string) {
 	r.fail(line, "%q is no mask of IPv4 addresses, as 255.255.255.0, and no prefix length of IPv6", text)
 }
 
-// affinity sets how long a client keeps its server, in seconds.
+// affinity sets how long a client stays with its server, in seconds.
 func (r *reading) affinity(v *Virtual, line int, seconds int64) {
 	const most = 86400 // spec.sessionAffinityConfig.clientIP.timeoutSeconds
 	if seconds > most {
@@ -332,19 +334,19 @@ func (r *reading) affinity(v *Virtual, line int, seconds int64) {
 	v.AffinitySeconds = int32(seconds)
 }
 
-// The annotations of a check, behind svcctl.io/health-check; "" is the CHECK.
+// check has the annotations of a health check: keys without the prefix svcctl.io/health-check, of which "" holds the kind of check.
 type check map[string]string
 
 const annotationCheck = "svcctl.io/health-check"
 
-// A checked is a server with how it is checked; nil: not at all.
+// A checked is a server with its health check; a nil check means that it has none.
 type checked struct {
 	server Server
 	line   int
 	check  check
 }
 
-// check sets how the servers are checked: as the first one that is. Others are losses.
+// check sets the health check of a Service, from the first server that has one. Servers with another one are recorded as losses.
 func (r *reading) check(v *Virtual, servers []checked) {
 	i := slices.IndexFunc(servers, func(s checked) bool { return s.check != nil })
 	if i < 0 {
@@ -376,7 +378,7 @@ func (r *reading) check(v *Virtual, servers []checked) {
 	}
 }
 
-// bounded sets a time of a check between its bounds; another time is a loss.
+// bounded sets c[key] to a time, limited to [least, most]. A time out of these bounds is recorded as a loss.
 func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, most time.Duration) {
 	to := max(least, min(most, is))
 	if to != is {
@@ -385,7 +387,8 @@ func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, 
 	c[key] = short(to)
 }
 
-// times sets how many answers in a row count, 1 to 10; another number is a loss.
+// times sets c[key], the number of successive results that change a server's health, limited to 1 to 10. A number out of these bounds is
+// recorded as a loss.
 func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
 	to := max(1, min(10, n))
 	if to != n {
@@ -401,7 +404,7 @@ const (
 	defaultTimeout              = 2 * time.Second
 )
 
-// short is a duration without parts that are zero: 1m, not 1m0s.
+// short formats a duration without zero parts: 1m, not 1m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

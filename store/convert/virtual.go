@@ -52,7 +52,7 @@ type Server struct {
 	Priority uint8  // 0 is used first
 }
 
-// A Loss is something of the source that the manifests do not do.
+// A Loss is a feature of the source that the manifests lack.
 type Loss struct {
 	Line int    // in the source, from 1
 	Text string // what has no counterpart, and what happens instead
@@ -116,8 +116,8 @@ func (v *Virtual) Objects() []object.Object {
 
 const annotationLoadBalancerIPs = "svcctl.io/load-balancer-ips"
 
-// families reports which families the Service has: those of its external IPs, or of its servers
-// where the appliance chooses addresses.
+// families reports which IP families the Service has: those of its external IPs, or, where the
+// appliance chooses its addresses, those of its servers.
 func (v *Virtual) families() (is4, is6 bool) {
 	addrs := slices.Clone(v.ExternalIPs)
 	if len(addrs) == 0 {
@@ -132,7 +132,7 @@ func (v *Virtual) families() (is4, is6 bool) {
 	return is4, is6
 }
 
-// servicePort returns a port of the Service. Its target is for readers: the slices decide.
+// servicePort returns the entry of spec.ports for a port. Its targetPort only informs users, as the EndpointSlices have the ports.
 func (v *Virtual) servicePort(p Port) object.ServicePort {
 	sp := object.ServicePort{Name: v.portName(p), Port: int32(p.Port)}
 	if p.Protocol != object.ProtocolTCP {
@@ -150,8 +150,8 @@ func (v *Virtual) servicePort(p Port) object.ServicePort {
 	return sp
 }
 
-// portName returns the name that joins a port of the Service to one of the slices; a single port
-// needs none.
+// portName returns the name that a port has in the Service and in its EndpointSlices; "" for a
+// single port.
 func (v *Virtual) portName(p Port) string {
 	if len(v.Ports) == 1 {
 		return ""
@@ -174,7 +174,7 @@ func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
 	return weights
 }
 
-// weightsText returns the annotation of the weights; "" when all servers have the same share, more than 0.
+// weightsText returns the value of the annotation with the weights of servers; "" when all have the same weight above 0.
 func weightsText(weights map[netip.Addr]uint16) string {
 	var texts []string
 	shares := map[uint16]bool{}
@@ -188,7 +188,7 @@ func weightsText(weights map[netip.Addr]uint16) string {
 	return strings.Join(texts, ",")
 }
 
-// A sliceKey has the values that the servers of a slice share.
+// A sliceKey has the properties that all servers of one EndpointSlice have in common.
 type sliceKey struct {
 	family   string // object.IPv4 or object.IPv6
 	priority uint8
@@ -196,8 +196,8 @@ type sliceKey struct {
 	port     uint16
 }
 
-// slices returns the EndpointSlices, sorted by family, priority, falling weight, and port. If weighed is set, the weights are on
-// the Service, and servers of different weights share a slice.
+// slices returns the EndpointSlices, sorted by family, priority, falling weight, and port. If weighed is set, an annotation of the
+// Service has the weights, so servers of different weights share a slice.
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}
 	for _, s := range v.Servers {
@@ -253,10 +253,10 @@ func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {
 	return port
 }
 
-// YAML writes the manifests of v, the losses as comments above the Service.
+// YAML returns the manifests of v, the losses as comments above the Service.
 func (v *Virtual) YAML() (string, error) { return yamlOf(v.Losses, v.Objects()...) }
 
-// YAML writes the manifest, the losses as comments above it.
+// YAML returns the manifest, the losses as comments above it.
 func (k *Kept) YAML() (string, error) { return yamlOf(k.Losses, k.Object) }
 
 func yamlOf(losses []Loss, objects ...object.Object) (string, error) {
@@ -278,7 +278,7 @@ func yamlOf(losses []Loss, objects ...object.Object) (string, error) {
 	return b.String(), nil
 }
 
-// commentWidth is the width that comments are broken at, in characters.
+// commentWidth is the width at which comments are wrapped, in characters.
 const commentWidth = 100
 
 // comment returns text as a YAML comment. Characters that are not printable are escaped: they come from files.
@@ -295,7 +295,7 @@ func comment(text string) string {
 	return b.String() + line + "\n"
 }
 
-// printable returns text with everything escaped that would break a line or a terminal.
+// printable returns text with all control and other unprintable characters escaped.
 func printable(text string) string {
 	quoted := strconv.Quote(text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

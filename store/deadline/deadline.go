@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reading has the clocks of a machine at one moment.
+// Reading is the state of a machine's clocks at one moment.
 type Reading struct {
 	Wall time.Time     // the time of day
 	Boot string        // names the boot: /proc/sys/kernel/random/boot_id; "" when it cannot be read
 	Up   time.Duration // CLOCK_BOOTTIME
 }
 
-// bootID has a name that no two boots of any machine share.
+// bootID is a file of the kernel with a random identifier of the current boot.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
 // Now reads the clocks of this machine.
@@ -28,7 +28,8 @@ func Now() Reading {
 	return r
 }
 
-// Deadline is a moment.
+// Deadline is a moment that survives restarts, reboots and changes of the clock: a time of day, and while the boot lasts, a time since
+// boot.
 type Deadline struct {
 	Wall time.Time     `json:"wall"`           // the moment by the time of day
 	Boot string        `json:"boot,omitempty"` // the boot that Up is about
@@ -36,12 +37,12 @@ type Deadline struct {
 	Most time.Duration `json:"most"`           // what was left when the deadline was made, or taken over by this boot
 }
 
-// After is the moment that comes a duration after a reading.
+// After returns the Deadline a duration d after now.
 func After(d time.Duration, now Reading) Deadline {
 	return Deadline{Wall: now.Wall.Add(d).UTC().Round(0), Boot: now.Boot, Up: now.Up + d, Most: d}
 }
 
-// Left returns the time until the deadline; 0 once it has passed.
+// Left returns the time until the deadline, never more than when it was made; 0 once it has passed.
 func (d Deadline) Left(now Reading) time.Duration {
 	left := d.Wall.Sub(now.Wall)
 	if d.Boot != "" && d.Boot == now.Boot {
@@ -50,7 +51,7 @@ func (d Deadline) Left(now Reading) time.Duration {
 	return max(0, min(left, d.Most))
 }
 
-// In converts the Deadline to the clock of this boot. Without a reboot since, it is unchanged.
+// In returns the Deadline on the clock of the boot of now. Without a reboot since it was made, it is unchanged.
 func (d Deadline) In(now Reading) Deadline {
 	if now.Boot == "" || d.Boot == now.Boot {
 		return d

@@ -55,16 +55,16 @@ type Pair struct {
 	Entry []byte
 }
 
-// A Sum is a checksum of a key with its value and revision: as long as it is the same, they are. Zero: there is no such
-// key. Another engine has others.
+// A Sum is a checksum of a key, its value and its revision: equal Sums mean that all three are equal. The zero Sum stands
+// for an absent key. Sums of different kinds of Engine cannot be compared.
 type Sum = [sha256.Size]byte
 
-// SumOf is a Sum of a pair, for engines that keep none.
+// SumOf computes the Sum of a pair, for engines that store none.
 func SumOf(pair Pair) Sum {
 	return Sum(checksumOf([]byte(pair.Key), append(binary.BigEndian.AppendUint64(nil, pair.Revision), pair.Value...)))
 }
 
-// ScanPairs is Engine.Scan of pairs that are in memory.
+// ScanPairs implements Engine.Scan for pairs in memory.
 func ScanPairs(pairs []Pair, want func(key string, sum Sum) bool, use func([]Pair) error) error {
 	if want != nil {
 		pairs = slices.DeleteFunc(pairs, func(pair Pair) bool { return !want(pair.Key, SumOf(pair)) })
@@ -72,8 +72,9 @@ func ScanPairs(pairs []Pair, want func(key string, sum Sum) bool, use func([]Pai
 	return use(pairs)
 }
 
-// Transaction has the pairs that are committed together, if the pair at CompareKey was last
-// written at CompareRevision (0: there is no such pair). Deletes come before Puts; of Puts with one key the last one counts.
+// Transaction has the pairs to be committed together. The commit fails with ErrConflict unless
+// the pair at CompareKey was last written at CompareRevision (0: there is no such pair).
+// Deletes come before Puts; of Puts with one key the last one counts.
 type Transaction struct {
 	CompareKey      string
 	CompareRevision uint64
@@ -90,7 +91,7 @@ var (
 	ErrClosed = errors.New("the data directory is closed")
 )
 
-// sum is a checksum of an entry, or the exclusive or of those of all entries.
+// sum is the checksum of an entry, or the XOR of the checksums of all entries.
 type sum [sha256.Size]byte
 
 func (s *sum) toggle(other sum) {
@@ -99,7 +100,7 @@ func (s *sum) toggle(other sum) {
 	}
 }
 
-// toggleEntry toggles the checksum of a stored entry; nil is none.
+// toggleEntry adds the checksum of a stored entry to the XOR, or removes it; nil stands for no entry.
 func (s *sum) toggleEntry(entry []byte) {
 	if len(entry) >= EntryHeader {
 		s.toggle(sum(entry[:sha256.Size]))
@@ -109,7 +110,7 @@ func (s *sum) toggleEntry(entry []byte) {
 // EntryHeader is the size of the checksum and the revision in front of a stored value, in bytes.
 const EntryHeader = sha256.Size + 8
 
-// encodeEntry writes the stored form of a pair, of which entry has the length.
+// encodeEntry writes the stored form of a pair to entry, which must have its length: checksum, revision, value.
 func encodeEntry(entry []byte, pair Pair) {
 	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
 	if pair.Entry == nil {
@@ -119,7 +120,7 @@ func encodeEntry(entry []byte, pair Pair) {
 	copy(entry, checksum[:])
 }
 
-// checkEntry is the checksum of a stored entry, if that is what it should be.
+// checkEntry returns the checksum of a stored entry, and an error if it does not match the content.
 func checkEntry(key, entry []byte) (sum, error) {
 	if len(entry) < EntryHeader {
 		return sum{}, fmt.Errorf("entry %q is cut short", key)
@@ -131,7 +132,7 @@ func checkEntry(key, entry []byte) (sum, error) {
 	return checksum, nil
 }
 
-// entryRevision is the revision of a stored entry; 0 when there is none.
+// entryRevision returns the revision in a stored entry; 0 if entry is nil.
 func entryRevision(entry []byte) uint64 {
 	if len(entry) < EntryHeader {
 		return 0
@@ -147,14 +148,14 @@ func checksumOf(key, revisionAndValue []byte) sum {
 	return sum(hash.Sum(head[:0]))
 }
 
-// sealMark begins a value that Keys have sealed. The ID of the key and a line feed follow, then the encrypted value.
+// sealMark is the prefix of a value that was encrypted by Keys. The ID of the key, a line feed and the ciphertext follow.
 const sealMark = "svcctl-sealed "
 
-// IsSealed reports whether a value was sealed by Keys.
+// IsSealed reports whether a value was encrypted by Keys.
 func IsSealed(value []byte) bool { return bytes.HasPrefix(value, []byte(sealMark)) }
 
-// Keys are the keys in a file, one a line as for ReadKey, by which values are sealed one by one: the first key seals,
-// all of them open. The file is read again when it has changed. A nil *Keys has none. It may be used concurrently.
+// Keys encrypt single values with the keys in a file, one a line as for ReadKey: the first key encrypts, all of them
+// decrypt. The file is read again when it has changed. A nil *Keys has no keys. It is safe for concurrent use.
 type Keys struct {
 	path string
 
@@ -163,13 +164,13 @@ type Keys struct {
 	keys []*Key
 }
 
-// ReadKeys reads the keys in a file that its owner alone can read.
+// ReadKeys reads the keys in a file, which only its owner may be able to read.
 func ReadKeys(path string) (*Keys, error) {
 	k := &Keys{path: path}
 	return k, k.read()
 }
 
-// read reads the file if it is another one than before. What cannot be read leaves the keys as they are.
+// read reads the file if it has changed since the last call. After an error the keys stay as they were.
 func (k *Keys) read() error {
 	info, err := os.Stat(k.path)
 	if err == nil && k.info != nil && os.SameFile(info, k.info) && info.Size() == k.info.Size() && info.ModTime().Equal(k.info.ModTime()) {
@@ -186,7 +187,7 @@ func (k *Keys) read() error {
 	return nil
 }
 
-// current are the keys that there are now, the one that seals first.
+// current returns the keys in the file, the one that encrypts first. After an error of reading it returns the earlier keys, too.
 func (k *Keys) current() ([]*Key, error) {
 	if k == nil {
 		return nil, nil
@@ -197,7 +198,7 @@ func (k *Keys) current() ([]*Key, error) {
 	return k.keys, err
 }
 
-// SealsBy is the ID of the key that seals; "" without one.
+// SealsBy returns the ID of the key that encrypts; "" if there is none.
 func (k *Keys) SealsBy() string {
 	keys, _ := k.current() // those of before, if the file cannot be read
 	if len(keys) == 0 {
@@ -206,13 +207,13 @@ func (k *Keys) SealsBy() string {
 	return keys[0].id
 }
 
-// Sealed reports whether a value is sealed by the key that seals now.
+// Sealed reports whether a value was encrypted with the key that encrypts now.
 func (k *Keys) Sealed(value []byte) bool {
 	by := k.SealsBy()
 	return by != "" && bytes.HasPrefix(value, []byte(sealMark+by+"\n"))
 }
 
-// Seal encrypts a value, bound to its name.
+// Seal encrypts a value with AES-256-GCM and binds it to a name, which Open must be given.
 func (k *Keys) Seal(name string, value []byte) ([]byte, error) {
 	keys, err := k.current()
 	switch {
@@ -224,7 +225,7 @@ func (k *Keys) Seal(name string, value []byte) ([]byte, error) {
 	return append([]byte(sealMark+keys[0].id+"\n"), keys[0].seal(name, value)...), nil
 }
 
-// Open returns what Seal was given.
+// Open decrypts a value that Seal returned for the same name.
 func (k *Keys) Open(name string, sealed []byte) ([]byte, error) {
 	id, text, cut := strings.Cut(strings.TrimPrefix(string(sealed), sealMark), "\n")
 	if !IsSealed(sealed) || !cut {
@@ -251,12 +252,10 @@ func (k *Keys) Open(name string, sealed []byte) ([]byte, error) {
 	return nil, fmt.Errorf("it is sealed by key %s, and this box has %s", id, strings.Join(has, ", "))
 }
 
-// Shared is an Engine whose objects other machines change too. Its user has a state, which only
-// Follow and Commit advance: a Commit succeeds only if no other machine has committed since that
-// state, and fails with ErrConflict otherwise, as soon as Follow has the other commit.
-//
-// Follow, Published and Commits that put the head are called by one goroutine at a time. During such a Commit others may call Keep,
-// and Commit what belongs to this machine alone.
+// Shared is an Engine whose objects other machines change, too. It keeps a position in the commits of all machines, which only Follow
+// and Commit advance: a Commit succeeds only if no other machine has committed since that position. Otherwise it fails with
+// ErrConflict, as soon as Follow has the other commit. Follow, Published and Commits that put the head must not run concurrently.
+// During such a Commit others may call Keep, and Commit pairs that belong to this machine alone.
 type Shared interface {
 	Engine
 	// Follow gives what others have committed since the last call, in order. It does not wait.
@@ -280,7 +279,7 @@ type Shared interface {
 	Fresh(ctx context.Context) error
 }
 
-// Alone is a Shared in memory to which no other machine writes: for a copy of a store, and for tests.
+// Alone is a Shared in memory without other machines: for a copy of a store, and for tests.
 type Alone struct{ *Memory }
 
 // Follow implements Shared; so do the other methods.
@@ -309,7 +308,7 @@ type Followed struct {
 	Again bool
 }
 
-// AwayError means that a commit, or a read, has not been sent, or was refused. Nothing was changed.
+// AwayError means that a commit or a read was not sent, or was refused. Nothing was changed.
 type AwayError struct {
 	Why   string
 	Since time.Time // the zero Time: now
@@ -327,30 +326,30 @@ func (e *AwayError) Error() string {
 // later.
 var ErrUnsettled = errors.New("no answer came in time, and the change may have been made or not: look before you try again")
 
-// sealedKey is the key of metaBucket whose value marks all values of the file as encrypted, and names the key: it
-// is sealedText, encrypted.
+// sealedKey is a key of metaBucket that exists if all values of the file are encrypted. Its value is sealedText,
+// encrypted, by which the right key is recognized.
 var (
 	sealedKey  = []byte("sealed")
 	sealedText = []byte("svcctl")
 )
 
-// sealedSuffix ends the name of the encrypted file until it is complete.
+// sealedSuffix is the suffix of the name of the encrypted file while it is written.
 const sealedSuffix = ".sealed"
 
 // keyBytes is the length of a Key: AES-256.
 const keyBytes = 32
 
-// Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to its key. Names of objects are in keys,
-// and stay readable.
+// Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to the key of its pair. These keys, with the
+// names of objects, are not encrypted.
 type Key struct {
 	aead cipher.AEAD
 	id   string
 }
 
-// ID names the key without revealing it: eight hexadecimal digits of a hash.
+// ID returns eight hexadecimal digits of a hash of the key.
 func (k *Key) ID() string { return k.id }
 
-// NewKey makes a Key of 32 secret bytes.
+// NewKey returns a Key of 32 secret bytes.
 func NewKey(secret []byte) (*Key, error) {
 	if len(secret) != keyBytes {
 		return nil, fmt.Errorf("it has %d bytes, and needs %d", len(secret), keyBytes)
@@ -405,12 +404,12 @@ func readKeys(path string) (keys []*Key, err error) {
 	return keys, nil
 }
 
-// seal encrypts the value of a key.
+// seal encrypts a value and binds it to the key of its pair.
 func (k *Key) seal(key string, value []byte) []byte {
 	return k.aead.Seal(nil, nil, value, []byte(key))
 }
 
-// unseal returns the value that seal encrypted.
+// unseal decrypts a value that seal encrypted for the same key of a pair.
 func (k *Key) unseal(key string, sealed []byte) ([]byte, error) {
 	value, err := k.aead.Open(nil, nil, sealed, []byte(key))
 	if err != nil {
@@ -419,7 +418,7 @@ func (k *Key) unseal(key string, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
-// unlock finds out whether the file is encrypted, and encrypts one that is not if there is a key.
+// unlock determines whether the file is encrypted, and checks the key. A file in plain text is encrypted if there is a key.
 func (f *File) unlock() error {
 	var check []byte
 	err := f.db.View(func(tx *bbolt.Tx) error {
@@ -469,7 +468,7 @@ func (f *File) sealAll() error {
 	return err
 }
 
-// sealTo makes an encrypted copy.
+// sealTo writes an encrypted copy of the file.
 func (f *File) sealTo(path string) error {
 	to, err := openBolt(path, false)
 	if err != nil {

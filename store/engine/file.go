@@ -25,24 +25,25 @@ import (
 const (
 	// fileName is the name of the database in the data directory.
 	fileName = "state.db"
-	// formatVersion is the version of a new file, sealedVersion that of a file with encrypted values, which an older
-	// program refuses. It is the newest version that this program reads.
+	// formatVersion is the format version of a new file, sealedVersion that of a file with encrypted values, which
+	// programs without encryption refuse. sealedVersion is the newest version that this program reads.
 	formatVersion = 1
 	sealedVersion = 2
 	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
 	// that has the file open can hold.
 	boltLockWait = 100 * time.Millisecond
-	// mappedBytes is the address space that is reserved for the file. When the file outgrows it,
-	// bbolt maps it again, and copies all that a transaction is about to write for that.
+	// mappedBytes is the address space that is reserved for the file, in bytes. When the file
+	// outgrows it, bbolt maps it again, which makes it copy all pages of the transaction that is
+	// open.
 	mappedBytes = 256 << 20
-	// growBytes is the spare space that the file gets with each growth, which takes an fsync.
+	// growBytes is the space by which the file grows at least, in bytes. Each growth takes an fsync.
 	growBytes = 256 << 10
 	// keptBuffer bounds the memory that is kept for the next commit, in bytes: commits of a few
 	// changes are alike, and allocating it each time would be much of their cost.
 	keptBuffer = 256 << 10
 )
 
-// The buckets of the file and the keys of metaBucket.
+// The buckets of the file, and the keys in metaBucket.
 var (
 	pairsBucket = []byte("pairs")
 	metaBucket  = []byte("meta")
@@ -50,11 +51,11 @@ var (
 	digestKey   = []byte("digest")
 )
 
-// File is an Engine in one bbolt file of a data directory. Every value carries a
-// checksum, and the file a digest over all of them, which every commit updates: pairs
-// that are damaged, lost or stale are found when they are read. An error of a commit
-// other than ErrConflict and ErrNoSpace is final: what the disk holds is unknown then,
-// and all later commits fail with the same error until the file is opened again.
+// File is an Engine in one bbolt file of a data directory. Every value has a checksum, and
+// the file a digest over all of them, which every commit updates: damaged, lost and stale
+// pairs are detected when they are read. An error of a commit other than ErrConflict and
+// ErrNoSpace is final: the content of the disk is unknown then, and all later commits fail
+// with the same error until the file is opened again.
 type File struct {
 	path string
 	lock *os.File
@@ -71,12 +72,12 @@ type File struct {
 	lent     []byte                // what room took of largeBuffers, during a commit
 }
 
-// OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
-// checks all of the file and keeps others out until Close. On a read-only file system
-// it opens a file that exists for reading, and commits fail. A file that is encrypted is refused.
+// OpenFile opens a data directory, which it creates (mode 0700) if it does not exist. It
+// checks the whole file, and locks the directory until Close. On a read-only file system
+// it opens an existing file for reading, and commits fail. It refuses an encrypted file.
 func OpenFile(dir string) (*File, error) { return OpenSealed(dir, nil) }
 
-// OpenSealed returns OpenFile for values that are encrypted at rest. A file that is not is encrypted first. A nil key is none.
+// OpenSealed is OpenFile with encryption at rest. A file that is not encrypted yet is encrypted first. A nil key means no encryption.
 func OpenSealed(dir string, key *Key) (*File, error) {
 	if err := prepareDirectory(dir); err != nil {
 		return nil, err
@@ -152,8 +153,8 @@ func openBolt(path string, readOnly bool) (*bbolt.DB, error) {
 	return db, err
 }
 
-// createFile makes an empty file under another name first, so that a crash cannot
-// leave half of one.
+// createFile creates an empty database. It writes it under another name first, so
+// that a crash cannot leave a part of one.
 func createFile(path string) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -210,13 +211,13 @@ func (f *File) checkVersion() error {
 	})
 }
 
-// DamagedError means that a file is unusable.
+// DamagedError means that a data file is damaged, encrypted with another key, or of an unknown version.
 type DamagedError struct {
 	Path  string
 	Cause error
 }
 
-// Error implements error. It has the next step for the file of a single box.
+// Error implements error. The text ends with the next step for the file of a single box.
 func (e *DamagedError) Error() string {
 	return fmt.Sprintf("%s is damaged: %v; put a backup of the file in its place, or move the file away to start again "+
 		"from the manifests (addresses and ports that were chosen automatically may change then)", e.Path, e.Cause)
@@ -226,10 +227,10 @@ func (e *DamagedError) Unwrap() error { return e.Cause }
 
 func damaged(path string, err error) error { return &DamagedError{path, err} }
 
-// largeBuffers keeps buffers for commits in close succession, as at a start. Garbage collection empties it.
+// largeBuffers keeps large buffers between commits in close succession, as at a start. Garbage collection empties it.
 var largeBuffers sync.Pool // of *[]byte
 
-// giveBack is called when a commit is over.
+// giveBack returns the large buffer of a finished commit to largeBuffers.
 func (f *File) giveBack() {
 	if lent := f.lent; lent != nil {
 		f.lent = nil
@@ -237,7 +238,7 @@ func (f *File) giveBack() {
 	}
 }
 
-// room returns buffers for the entries of some pairs. They are valid until the next call.
+// room returns a buffer for the stored entry of each pair. The buffers are valid until the next call.
 func (f *File) room(puts []Pair) [][]byte {
 	size := 0
 	for _, pair := range puts {
@@ -271,14 +272,14 @@ func (f *File) room(puts []Pair) [][]byte {
 	return entries
 }
 
-// release removes so many bytes of the file from the memory of the process: most bytes that a start reads or writes are
-// not read again, and the others are in the cache of the kernel.
+// release lets the kernel drop the first size bytes of the mapped file from the memory of the process (MADV_DONTNEED): most
+// bytes that a start reads or writes are not read again, and the others are in the page cache.
 func (f *File) release(size int64) {
 	// A failure has no other effect.
 	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, f.db.Info().Data, uintptr(size), syscall.MADV_DONTNEED)
 }
 
-// verify checks that the pairs are those that were last committed.
+// verify compares the digest of all pairs with that of the last commit.
 func verify(tx *bbolt.Tx) error {
 	var digest sum
 	err := tx.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
@@ -331,7 +332,7 @@ func (f *File) Commit(t Transaction) (err error) {
 	return nil
 }
 
-// noSpaceError is ErrNoSpace with what to do.
+// noSpaceError is an ErrNoSpace whose text has the next step.
 type noSpaceError struct {
 	dir   string
 	cause error
@@ -343,14 +344,15 @@ func (e *noSpaceError) Error() string {
 
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
-// DiskError means that nothing can be written until the data is opened again. It has the reason and the next step.
+// DiskError means that a write to disk failed, so that nothing can be committed until the data is opened again. Its text has the reason and
+// the next step.
 type DiskError struct{ cause error }
 
 func (e *DiskError) Error() string { return e.cause.Error() }
 func (e *DiskError) Unwrap() error { return e.cause }
 
-// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that the file
-// is unchanged. When a sync reports it, an unknown part of the pages is lost.
+// isNoSpace reports whether a commit failed for lack of space in a write before any fsync, so that
+// the file is unchanged. After a failed fsync it is unknown which pages were lost.
 func isNoSpace(err error) bool {
 	var write *fs.PathError
 	if !errors.As(err, &write) || write.Op != "write" {
@@ -359,7 +361,7 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// fail makes an error final.
+// fail makes an error final: later commits return it, too.
 func (f *File) fail(err error) error {
 	f.broken = &DiskError{fmt.Errorf("write %s: %w; nothing more is accepted: check the disk, then restart", f.path, err)}
 	return f.broken
@@ -392,11 +394,11 @@ func (f *File) Close() error {
 	return nil
 }
 
-// manyPuts is the number of puts from which a transaction fills its pages (bbolt's FillPercent 1.0): it is a bulk load, as at a
-// first start, after which most objects stay as they are.
+// manyPuts is the number of puts from which a transaction fills its pages completely (bbolt's FillPercent 1.0): such a bulk load is
+// a first start, after which most objects do not change.
 const manyPuts = 1_000
 
-// apply puts a transaction into a bbolt transaction.
+// apply applies a Transaction within a bbolt transaction.
 func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 	pairs, meta := tx.Bucket(pairsBucket), tx.Bucket(metaBucket)
 	if entryRevision(pairs.Get([]byte(t.CompareKey))) != t.CompareRevision {
@@ -441,20 +443,19 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 // A bbolt file never becomes smaller: pages that are free are used again, and not given back.
 // So at the start a file that is mostly free is rewritten.
 const (
-	// compactLeast is the least free space in a file that is compacted, in bytes.
+	// compactLeast is the free space in a file, in bytes, from which it may be compacted.
 	compactLeast = 8 << 20
-	// compactSpare is the space that must stay free on the disk besides the new file, in bytes.
+	// compactSpare is the space that must stay free on the disk beside the new file, in bytes.
 	compactSpare = 16 << 20
-	// compactStep bounds the bytes that are copied in one transaction.
+	// compactStep is the number of bytes that are copied in one transaction, at most.
 	compactStep = 16 << 20
-	// compactSuffix ends the name of the new file until it is complete.
+	// compactSuffix is the suffix of the name of the new file while it is written.
 	compactSuffix = ".compact"
 )
 
-// compact rewrites the file if at least half of it, and compactLeast, is free, and the disk
-// has room for both. The new file takes the place of the old one in one step, when it is whole
-// and on disk: after a crash there is one or the other. An error leaves the file as it is,
-// unless it is returned.
+// compact rewrites the file if at least half of it, and compactLeast, is free, and the disk has
+// room for both. The new file is renamed over the old one when it is complete and on disk: after a
+// crash there is one or the other. Failures that leave the old file usable are not returned.
 func (f *File) compact() error {
 	fresh := f.path + compactSuffix
 	_ = os.Remove(fresh) // of a crash
@@ -484,7 +485,7 @@ func (f *File) compact() error {
 	return err
 }
 
-// copyTo makes a copy without free pages, and checks it.
+// copyTo writes a copy of the file without free pages, and verifies it.
 func (f *File) copyTo(path string) error {
 	copied, err := openBolt(path, false)
 	if err != nil {
@@ -504,7 +505,7 @@ func (f *File) copyTo(path string) error {
 	return errors.Join(wrong, err)
 }
 
-// Space returns the bytes that are free for us in the file system of a directory, and whether it is read-only.
+// Space returns the free bytes, as available to this process, in the file system of a directory, and whether that is read-only.
 func Space(dir string) (free int64, readOnly bool, err error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

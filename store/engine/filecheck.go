@@ -37,7 +37,7 @@ const (
 	minPageSize       = 512 // of any machine; bbolt takes the machine's
 )
 
-// openDataFile opens a file that only our user can access, and returns its size.
+// openDataFile opens a file for reading, returns its size, and fails if users other than ours can access it.
 func openDataFile(path string) (*os.File, int64, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -57,8 +57,8 @@ func openDataFile(path string) (*os.File, int64, error) {
 	return nil, 0, err
 }
 
-// checkDataFile is checkFile for a file that is looked at where the kernel has it: a copy of it
-// would be the largest thing in memory at a start. wrong is the defect of its structure, nil if there is none.
+// checkDataFile is checkFile for an open file, which it maps instead of reading: a copy would be
+// the largest allocation of a start. wrong is the defect of the structure, nil if there is none.
 func checkDataFile(path string) (wrong, err error) {
 	file, size, err := openDataFile(path)
 	if err != nil {
@@ -82,9 +82,9 @@ func checkDataFile(path string) (wrong, err error) {
 	return checkFile(data), nil
 }
 
-// checkFile reads all of a bbolt file and returns the defect of its structure, so
-// that a damaged file is refused here: bbolt itself trusts its pages, and would crash,
-// loop or overwrite live data. Values have their own checksums.
+// checkFile checks the structure of a whole bbolt file and returns the first defect. bbolt
+// itself trusts its pages: with a damaged file it would crash, loop or overwrite live
+// data. Values are not checked, as they have their own checksums.
 func checkFile(data []byte) error {
 	c := &fileCheck{data: data}
 	return c.run()
@@ -100,7 +100,7 @@ type fileCheck struct {
 	found uint64
 }
 
-// A metaBlock is one of the two alternating heads of the file.
+// A metaBlock is one of the two meta pages of the file, which commits write in turns.
 type metaBlock struct{ pageSize, root, freelist, pages, txid uint64 }
 
 func (c *fileCheck) run() error {
@@ -140,7 +140,7 @@ func (c *fileCheck) run() error {
 	return nil
 }
 
-// account records what a page is for. It returns false when it is for something else, too.
+// account marks a page as used. It returns false if it is used already.
 func (c *fileCheck) account(id uint64) bool {
 	first := !c.seen[id]
 	if first {
@@ -175,7 +175,8 @@ func readMeta(data []byte, at uint64) (metaBlock, error) {
 	return m, nil
 }
 
-// page returns the bytes of a page with its overflow, after which it is accounted for.
+// page returns the bytes of a page with its overflow pages, its type, which must be one of those given, and its number of entries. It
+// accounts for these pages.
 func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, count int, err error) {
 	if id < 2 || id >= c.pages {
 		return nil, 0, 0, fmt.Errorf("there is no page %d", id)
@@ -199,7 +200,7 @@ func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, 
 	return c.data[id*c.pageSize : (id+overflow+1)*c.pageSize], kind, count, nil
 }
 
-// tree checks the pages below one; all keys must lie in [low, high).
+// tree checks the subtree of a page. All keys must lie in [low, high).
 func (c *fileCheck) tree(id uint64, low, high []byte) error {
 	data, kind, count, err := c.page(id, branchPage, leafPage)
 	if err != nil {
@@ -237,8 +238,8 @@ func (c *fileCheck) tree(id uint64, low, high []byte) error {
 	return nil
 }
 
-// leaf checks the entries of a leaf page and the buckets among them. data begins with
-// a page header, which for a bucket inside of its parent is not accounted for.
+// leaf checks the entries of a leaf page, and the buckets in them. data begins with a
+// page header; that of a bucket stored within its parent is not accounted for.
 func (c *fileCheck) leaf(id uint64, data []byte, count int, low, high []byte) error {
 	keys := make([][]byte, count)
 	for i := range count {
@@ -307,7 +308,7 @@ func (c *fileCheck) freelist(id uint64) error {
 	return nil
 }
 
-// slice returns size bytes at a position that counts from an element.
+// slice returns size bytes of a page from position on, which counts from the offset of an element.
 func slice(data []byte, element int, position, size uint32) ([]byte, error) {
 	start := uint64(element) + uint64(position)
 	end := start + uint64(size)
@@ -317,7 +318,7 @@ func slice(data []byte, element int, position, size uint32) ([]byte, error) {
 	return data[start:end], nil
 }
 
-// ordered checks that keys rise, from low on and below high; nil is no bound.
+// ordered checks that keys are strictly ascending and lie in [low, high); a nil bound is none.
 func ordered(keys [][]byte, low, high []byte) error {
 	for i, key := range keys {
 		switch {
@@ -343,8 +344,8 @@ const (
 	DirectorySound  DirectoryState = "sound"  // no process has it open, and its file is whole
 )
 
-// Inspect looks at a data directory and changes nothing in it. The error is what keeps
-// a store from being opened there.
+// Inspect returns the state of a data directory without changing it. The error is the
+// reason that a store cannot be opened there.
 func Inspect(dir string) (DirectoryState, error) {
 	info, err := os.Stat(dir)
 	switch {
@@ -377,11 +378,11 @@ func Inspect(dir string) (DirectoryState, error) {
 	return DirectorySound, nil
 }
 
-// lockName is the file whose lock (flock) is the right to use a data directory.
+// lockName is the lock file in a data directory: a process that uses the directory holds its lock (flock).
 const lockName = "lock"
 
-// prepareDirectory makes the data directory, or checks that no other user can write to one that
-// exists. Others may list it: its files are readable by their owner only.
+// prepareDirectory creates the data directory, or checks that no other user can write to an
+// existing one. Other users may list it, as only the owner can read its files.
 func prepareDirectory(dir string) error {
 	err := os.MkdirAll(dir, 0o700)
 	switch {
@@ -416,7 +417,7 @@ func ownedByUs(info fs.FileInfo) bool {
 	return ok && int(status.Uid) == os.Geteuid()
 }
 
-// lockDirectory keeps other processes out of the directory until unlockDirectory, or the process ends however it ends.
+// lockDirectory locks the directory against other processes until unlockDirectory or the end of the process.
 func lockDirectory(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -451,8 +452,8 @@ func lockDirectory(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("another svcctl uses the data directory %s%s: stop that one first, or give this one its own with --data-dir", dir, holder)
 }
 
-// unlockDirectory lets other processes use the directory. Closing alone does not at once: a child process has the file too
-// from its fork until it executes its program.
+// unlockDirectory releases the lock of the directory. Closing the file would not at once: a child process has it open, too,
+// between fork and exec.
 func unlockDirectory(lock *os.File) error {
 	return errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_UN), lock.Close())
 }
@@ -466,9 +467,9 @@ func syncDirectory(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// AsOwner runs do as the user and group of a data directory, where this process is root's and the directory is another
-// user's: what do makes there is that user's, and it may do no more than that user. The whole process is that
-// user meanwhile. For a directory that does not exist, do runs as it is.
+// AsOwner runs do as the owner (user and group) of a data directory, if this process is root and the directory is another
+// user's: files that do creates belong to that user. All threads of the process change to that user meanwhile. If the
+// directory does not exist, do runs unchanged.
 func AsOwner(dir string, do func() error) (err error) {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -40,7 +40,7 @@ func (f *File) Get(key string) (pair Pair, is bool, err error) {
 	return pair, is, nil
 }
 
-// scanBytes bounds the values of Scan that are in memory at once, as a rule.
+// scanBytes is the total size of values, in bytes, that Scan passes in one call of use; a single larger value is passed alone.
 const scanBytes = 1 << 20
 
 // Scan implements Engine.
@@ -101,7 +101,7 @@ func (f *File) Sums(keys []string) (sums []Sum, err error) {
 	return sums, nil
 }
 
-// value appends the value of an entry to room.
+// value appends the value in a stored entry to room, decrypted if the file is encrypted.
 func (f *File) value(room []byte, key string, entry []byte) ([]byte, error) {
 	if !f.sealed {
 		return append(room, entry[EntryHeader:]...), nil
@@ -113,8 +113,8 @@ func (f *File) value(room []byte, key string, entry []byte) ([]byte, error) {
 	return append(room, value...), nil
 }
 
-// each calls use for the entries from a key on while they belong to it. Entries are good until use returns. An error of
-// use ends it.
+// each calls use for the entries from key from on, in order, while belongs returns true. entry is valid until use returns.
+// An error of use ends the loop and is returned.
 func (f *File) each(from string, belongs func(key, from string) bool, use func(key string, entry []byte) error) error {
 	return f.view(func(pairs *bbolt.Bucket, checked bool) error {
 		cursor := pairs.Cursor()
@@ -132,7 +132,7 @@ func (f *File) each(from string, belongs func(key, from string) bool, use func(k
 	})
 }
 
-// view calls read with the pairs. checked is set when all of them have just been compared with their checksums.
+// view calls read with the bucket of pairs, in a read transaction. checked is set if this call has just verified all checksums.
 func (f *File) view(read func(pairs *bbolt.Bucket, checked bool) error) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,8 +174,8 @@ const (
 // ErrInjected is returned by a commit that meets a Fault.
 var ErrInjected = errors.New("injected fault")
 
-// Memory is an Engine that forgets everything with the process: for a dry run, and for
-// tests, which can make it fail. The zero value is not usable; see NewMemory.
+// Memory is an Engine that stores nothing on disk: for a dry run, and for tests, which can
+// make it fail. The zero value is not usable; see NewMemory.
 type Memory struct {
 	mu      sync.Mutex
 	pairs   map[string]Pair
@@ -187,7 +187,7 @@ type Memory struct {
 // NewMemory returns an empty engine that never fails.
 func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
 
-// Inject has fault decide about every later commit, nil if none fails.
+// Inject sets the function that chooses the Fault of every later commit; nil means none.
 func (m *Memory) Inject(fault func(Transaction) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,8 +201,8 @@ func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
 	change(m.pairs)
 }
 
-// Reopen returns an engine with what a new process would find after this one died. Commits
-// of the old engine fail from now on.
+// Reopen returns an engine with the committed pairs, as a new process would find them after a
+// crash. Commits of the old engine fail from now on.
 func (m *Memory) Reopen() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
