@@ -18,8 +18,9 @@ import (
 // ErrExists means that etcd has a fleet of that name already.
 var ErrExists = errors.New("etcd has a fleet of that name already")
 
-// Init makes a fleet. With a data directory of a box that is stopped, its objects become those of the
-// fleet, with revisions, uids and addresses as they were. It gives the number of objects, of all kinds, that the fleet has then.
+// Init creates a fleet in etcd. With the data directory of a stopped box, its objects become those of the
+// fleet and keep their revisions, uids and addresses. It returns the number of objects, of all kinds,
+// that the fleet has then.
 func Init(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	revision := uint64(max(0, time.Now().Unix())) << 20 // as a store of one box begins
 	ops, first := objectsOf(cfg.First)
@@ -71,7 +72,8 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	return countObjects(ops), nil
 }
 
-// visit returns a member without a replica, for a command that is no box of the fleet. The caller closes its client.
+// visit returns a member without a replica, for a command that acts on the fleet without being one of its boxes. The caller closes its
+// client.
 func (c *Config) visit() (*member, error) {
 	client, err := c.dial()
 	if err != nil {
@@ -95,8 +97,8 @@ func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 	return ops, revision
 }
 
-// countObjects counts the objects among operations that put: what users call so, and not the files of sources, keys and the like,
-// which Objects of a head counts too.
+// countObjects returns the number of API objects that operations put. It does not count the files of sources, shared keys and the
+// like, which head.Objects includes.
 func countObjects(ops []operation) (objects int) {
 	for i := range ops {
 		if !ops[i].Remove && strings.HasPrefix(ops[i].Key, objectPrefix) {
@@ -106,7 +108,7 @@ func countObjects(ops []operation) (objects int) {
 	return objects
 }
 
-// flip commits operations as a bundle, however small, and applies the bundle.
+// flip commits operations as a bundle, even if they would fit into one request, and applies the bundle.
 func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) error {
 	var err error
 	if next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, nil, ops); err != nil {
@@ -123,7 +125,7 @@ func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) er
 	return e.applyBundleOf(ctx, next)
 }
 
-// readDirectory returns the objects of a data directory that no process has open, of any user.
+// readDirectory returns the objects in a data directory that no process has open, whichever user owns it, and its revision.
 func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
 	err = engine.AsOwner(dir, func() (err error) {
 		ops, revision, err = c.readOwned(dir)
@@ -173,15 +175,16 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 	return ops, heads[0].Revision, err
 }
 
-// above returns a revision and an epoch above those given, and above those that other boxes may have:
-// a fleet makes less than a million changes a second, and begins with the clock.
+// above returns a revision and an epoch greater than those given and than any that other boxes can have
+// seen. Both begin with the Unix time: the revision with 2^20 for each second, as a fleet makes fewer
+// changes than that.
 func above(revision, epoch uint64) (uint64, uint64) {
 	now := uint64(max(0, time.Now().Unix()))
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count returns a head that follows on now, with the number and the digest of the objects in etcd, and the operations that delete
-// all tokens, as it is not known any more which of them were revoked.
+// count returns a head that follows on now, with the number and the digest of the objects that etcd has, and the operations that
+// delete the token key, so that all tokens end: it is not known which of them were revoked since.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)
@@ -199,7 +202,7 @@ func (e *member) count(ctx context.Context, now *head) (next *head, ops []operat
 	return next, ops, nil
 }
 
-// Overview describes a fleet by its keys in etcd.
+// Overview describes a fleet as read from etcd.
 type Overview struct {
 	ID string
 	// Format is the format of its data, Newest the newest that this program writes.
@@ -213,7 +216,7 @@ type Overview struct {
 	Members        []Member
 }
 
-// Member is one endpoint of etcd.
+// Member is the state of one etcd member.
 type Member struct {
 	Endpoint, Version string
 	// Size is the size of its database, in bytes.
@@ -224,7 +227,7 @@ type Member struct {
 	Err    error
 }
 
-// Look reads what etcd has of a fleet, without being a box of it.
+// Look reads the Overview of a fleet from etcd. The caller need not be a box of the fleet.
 func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -263,7 +266,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	return o, err
 }
 
-// member asks one endpoint of etcd how it is.
+// member reads the status and alarms of one etcd endpoint.
 func (e *member) member(ctx context.Context, endpoint string) Member {
 	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -281,8 +284,8 @@ func (e *member) member(ctx context.Context, endpoint string) Member {
 	return m
 }
 
-// Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them, and with them its sources, trial and
-// shared keys. It gives the number of objects, of all kinds.
+// Backup writes all objects of a fleet to a new data directory that a single box can use, with the fleet's sources, trial and shared
+// keys. It returns the number of objects, of all kinds.
 func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objects int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -326,8 +329,9 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	return now.Revision, objects, err
 }
 
-// Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
-// that etcd has. Boxes that stand at another history believe it. It gives the number of objects, of all kinds, that the fleet has then.
+// Restore replaces the objects of a fleet by those of a data directory or backup, at a revision greater than all
+// that etcd has and in a new epoch, so that boxes with another history accept it. It returns the number of
+// objects, of all kinds, that the fleet has then.
 func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	ops, revision, err := cfg.readDirectory(from)
 	if err != nil {
@@ -364,7 +368,8 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 // restoreTries bounds the attempts of a restore while boxes commit changes.
 const restoreTries = 5
 
-// makeEqual makes what etcd has equal to the operations of a directory, which was at a revision.
+// makeEqual commits the difference that makes the content of etcd equal to ops, the content of a data directory at a revision. It returns
+// the number of objects.
 func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64) (objects int, err error) {
 	now, have, content, err := e.everything(ctx)
 	if err != nil {
@@ -389,8 +394,8 @@ func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64
 	return objects, e.flip(ctx, now, next, ops)
 }
 
-// restored merges the records of sources, trials and shared keys of a directory with those in etcd; objects stay as they are. The CA
-// of the fleet stays, and all tokens end, as it is lost which were revoked since.
+// restored merges the records of sources, trials and shared keys of a data directory with those in etcd; objects stay as they are. The
+// CA of the fleet stays. The token key is deleted, as it is not known which tokens were revoked since.
 func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
 	from := map[string][]byte{}
 	hasCA := false
@@ -433,7 +438,7 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 	return all, nil
 }
 
-// everything reads the newest head and all objects in etcd, after it has applied a bundle that is left.
+// everything reads the newest head and all objects in etcd. A bundle that is not applied yet is applied first.
 func (e *member) everything(ctx context.Context) (now *head, have map[string][]byte, c *content, err error) {
 	if now, _, err = e.askHead(ctx); err != nil {
 		return nil, nil, nil, e.errUnreachable(err)

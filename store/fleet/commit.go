@@ -20,7 +20,7 @@ import (
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
-// committer makes the commits of this box.
+// committer commits transactions of this box to etcd.
 type committer struct {
 	follower
 	applying  sync.Mutex // one bundle is applied at a time
@@ -56,7 +56,8 @@ func (e *committer) Commit(t engine.Transaction) error {
 	return nil
 }
 
-// sharedPart returns the operations of a transaction on what boxes share, sealed, and the revision and note of its head.
+// sharedPart returns the operations of a transaction on keys that boxes share, with Secrets encrypted, and the revision and note of its
+// head.
 func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
 	for i := range t.Puts {
 		switch p := &t.Puts[i]; {
@@ -81,7 +82,7 @@ func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision
 	return ops, revision, note, nil
 }
 
-// localPart returns the part of a transaction that belongs to this box alone.
+// localPart returns the part of a transaction on keys of this box alone, which only the replica has.
 func localPart(t *engine.Transaction) (local engine.Transaction) {
 	for i := range t.Puts {
 		if !isShared(t.Puts[i].Key) {
@@ -96,7 +97,7 @@ func localPart(t *engine.Transaction) (local engine.Transaction) {
 	return local
 }
 
-// commit makes operations the next commit of the fleet.
+// commit commits operations to the fleet, with a head of the given revision.
 func (e *committer) commit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (err error) {
 	next, seen, err := e.beginCommit(ctx, ops, revision, note, before)
 	if err != nil {
@@ -123,7 +124,8 @@ func (e *committer) commit(ctx context.Context, ops []operation, revision uint64
 	return e.commitWithRetry(ctx, seen, next, ops)
 }
 
-// beginCommit waits until the store may commit on what it has followed, and returns the next head and the one that it follows on.
+// beginCommit waits until a pending bundle is applied, and returns the head to commit and the one that it follows on. It fails with
+// ErrConflict if the store has not followed all commits yet.
 func (e *committer) beginCommit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
 	for {
 		e.mu.Lock()
@@ -159,7 +161,8 @@ func (e *committer) beginCommit(ctx context.Context, ops []operation, revision u
 	return next, e.read, nil
 }
 
-// commitWithRetry sends a commit until its outcome is known. It is the same one each time, which can take place only once.
+// commitWithRetry sends a commit to etcd until its outcome is known. Repeating it is safe: it compares the head, so it can take place only
+// once.
 func (e *committer) commitWithRetry(ctx context.Context, seen, next *head, ops []operation) error {
 	unknown, try := false, firstTry
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -187,7 +190,8 @@ func (e *committer) commitWithRetry(ctx context.Context, seen, next *head, ops [
 	}
 }
 
-// landed notes that the commit under way took place, if the follower has not done so.
+// landed records that the commit under way took place, with the modification revision of its head, unless the follower has recorded it
+// already.
 func (e *committer) landed(next *head, mod int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +205,8 @@ func (e *committer) landed(next *head, mod int64) {
 	}
 }
 
-// resolveOutcome waits for the follower to find the outcome of the commit under way, the answer to which was lost.
+// resolveOutcome waits until the follower has seen whether the commit under way took place, after the answer of etcd was lost. The error is
+// ErrConflict if another commit came first, or ErrUnsettled.
 func (e *committer) resolveOutcome() error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
@@ -217,7 +222,8 @@ func (e *committer) resolveOutcome() error {
 	return engine.ErrUnsettled
 }
 
-// errConflict returns the error of a commit that lost to another one, once the store can follow that: now, nil if it is not known.
+// errConflict waits until the store can follow the commit that came first, now (nil: unknown), and returns ErrConflict; or an AwayError if
+// it does not arrive in time.
 func (e *committer) errConflict(now *head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
@@ -231,14 +237,14 @@ func (e *committer) errConflict(now *head) error {
 	return engine.ErrConflict
 }
 
-// applyBundle is applyBundleOf for the head that this box stands at.
+// applyBundle applies the bundle of the newest head that this box has.
 func (e *committer) applyBundle(ctx context.Context) error {
 	e.applying.Lock()
 	defer e.applying.Unlock()
 	return e.applyBundleOf(ctx, e.newestRead())
 }
 
-// runBundles applies bundles until ctx is done, so that the next commit need not wait for all of one.
+// runBundles applies bundles in the background until ctx is done, so that the next commit need not.
 func (e *committer) runBundles(ctx context.Context) {
 	for {
 		select {
@@ -252,8 +258,8 @@ func (e *committer) runBundles(ctx context.Context) {
 	}
 }
 
-// commitReadable hands secret objects to the store that can be opened now, with a commit of no objects, since readers see a
-// change by its revision. It does nothing while there are none.
+// commitReadable commits a head without operations if Secrets have become readable, because a key was added: the store then
+// gets them with a new revision, by which readers see the change.
 func (e *committer) commitReadable(ctx context.Context) error {
 	if e.client == nil { // a leaf gets them with the next commit of any box
 		return nil
@@ -269,11 +275,11 @@ func (e *committer) commitReadable(ctx context.Context) error {
 	return err
 }
 
-// ErrReplaced means that the key in force is not the one that was to be replaced.
+// ErrReplaced means that the shared key is no longer the one that was to be replaced.
 var ErrReplaced = errors.New("another box has replaced it")
 
-// ReplaceKey makes a value the one that all boxes have under a name, in place of the one with an ID, "" for none.
-// Errors: ErrReplaced; engine.AwayError when nothing was changed, and others when that is not known.
+// ReplaceKey sets the shared key of a name, if the current one has the ID before, "" for none. Errors: ErrReplaced;
+// engine.AwayError if nothing was changed; others if the outcome is unknown.
 func (e *committer) ReplaceKey(ctx context.Context, name, before string, value []byte) error {
 	if err := e.origin.refusal(); err != nil {
 		return err
@@ -318,8 +324,8 @@ func (e *committer) ReplaceKey(ctx context.Context, name, before string, value [
 	}
 }
 
-// putKeys tries once to make a head with operations on shared keys follow on h, and waits until this box has followed a head after
-// h.
+// putKeys makes one attempt to commit operations on shared keys, with the head next after h, and waits until this box has followed any
+// head after h.
 func (e *committer) putKeys(ctx context.Context, h, next *head, ops []operation) error {
 	if h.Bundle != "" {
 		if err := e.applyBundle(ctx); err != nil {
@@ -331,8 +337,8 @@ func (e *committer) putKeys(ctx context.Context, h, next *head, ops []operation)
 	return e.wait(ctx, func() bool { return e.read.mod != h.mod || e.state.refusal() != nil })
 }
 
-// Accept makes all boxes take over the content of etcd although it is older or has another history. It commits a revision above all that this
-// box has seen, so that the other boxes accept it.
+// Accept makes all boxes take over the content of etcd although it is older than theirs or has another history: it commits a head in a new
+// epoch, with a revision greater than all that this box has seen.
 func (e *committer) Accept(ctx context.Context) error {
 	if err := e.origin.refusal(); err != nil {
 		return err
@@ -375,7 +381,8 @@ func (e *committer) Accept(ctx context.Context) error {
 	return e.wait(ctx, func() bool { return e.read.Epoch >= next.Epoch })
 }
 
-// Limits of etcd are 128 operations and 1.5 MiB a request by default (etcd.io, "System limits").
+// Limits of one etcd request: by default it may have 128 operations and 1.5 MiB (etcd.io, "System limits"). These are in operations and
+// bytes.
 const (
 	maxOperations = 120
 	maxRequest    = 1 << 20
@@ -383,11 +390,11 @@ const (
 	partSize = 1 << 20
 	// maxValue is the largest object that a fleet takes, in bytes.
 	maxValue = 1<<20 + 1<<18
-	// maxBundle bounds what the parts of a bundle unfold to, in bytes.
+	// maxBundle bounds the decompressed size of a bundle, in bytes.
 	maxBundle = 1 << 30
 )
 
-// fitsInTxn reports whether a commit fits into one request.
+// fitsInTxn reports whether a commit fits into one etcd transaction.
 func fitsInTxn(ops []operation, note []byte) bool {
 	size := len(note)
 	for i := range ops {
@@ -396,7 +403,7 @@ func fitsInTxn(ops []operation, note []byte) bool {
 	return len(ops) < maxOperations && size <= maxRequest
 }
 
-// encodeBundle returns a commit as one compressed text: the note and the operations, each with its length.
+// encodeBundle encodes a commit for a bundle: the note and the operations, each preceded by its length, compressed.
 func encodeBundle(note []byte, ops []operation) ([]byte, error) {
 	var out bytes.Buffer
 	w, err := flate.NewWriter(&out, flate.BestSpeed)
@@ -427,8 +434,8 @@ func decodeBundle(text []byte) (note []byte, ops []operation, err error) {
 	return note, ops, nil
 }
 
-// writeBundle writes the parts of a large commit. Each compares the head that the commit follows on, so that none is written
-// after another commit. They have no effect until a head names them.
+// writeBundle writes the parts of a large commit under keys of their own. Each write compares the head that the commit follows
+// on, so that it fails once another commit came first. Parts have no effect until a head names them.
 func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops []operation) (name string, parts int, err error) {
 	text, err := encodeBundle(note, ops)
 	if err != nil {
@@ -449,7 +456,7 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	return name, parts, nil
 }
 
-// readBundle reads the bundle of a head, as of the revision of the head or a later one; 0: the newest.
+// readBundle reads the bundle that a head names, as of a revision of etcd; 0: the newest.
 func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*callTimeout)
 	defer cancel()
@@ -467,9 +474,8 @@ func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte
 	return decodeBundle(text)
 }
 
-// applyBundleOf puts the objects of a bundle into their places, and deletes the bundle and unused parts, unless another head is
-// the newest. Each step compares the head and is idempotent: it may be done twice, and by another box than
-// the one that wrote the bundle.
+// applyBundleOf writes the objects of a head's bundle to their keys, and deletes its parts and unused ones, unless there is a newer
+// head. Each step compares the head and is idempotent: several boxes may do it.
 func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	if h == nil || h.Bundle == "" {
 		return nil
@@ -508,8 +514,8 @@ func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	return err
 }
 
-// deleteStaleParts deletes the parts of bundles that no head names and none can any more, since their writers lost to another
-// commit or have died.
+// deleteStaleParts deletes the parts of bundles that no head can name any more, because their writers lost to another commit or
+// have died.
 func (e *member) deleteStaleParts(ctx context.Context) error {
 	now, _, err := e.askHead(ctx)
 	if err != nil || now == nil {

@@ -26,36 +26,37 @@ import (
 )
 
 const (
-	// callTimeout bounds one call of etcd. A leader that is lost is replaced in less.
+	// callTimeout is the timeout of one call to etcd. It is longer than the election of a new leader.
 	callTimeout = 3 * time.Second
-	// firstTry bounds the first call of a commit, which takes place once however often it is sent. Each further one has twice the time, up to callTimeout.
+	// firstTry is the timeout of the first attempt of a commit, which takes place once however often it is sent. It doubles with each
+	// attempt, up to callTimeout.
 	firstTry = time.Second
-	// settleTimeout bounds how long a commit waits to learn what became of it.
+	// settleTimeout bounds the wait for the outcome of a commit.
 	settleTimeout = 5500 * time.Millisecond
-	// followTimeout bounds how long a commit that lost waits for what came first.
+	// followTimeout bounds the wait of a commit that came too late for the commit that came first.
 	followTimeout = 5 * time.Second
-	// keepaliveTime is the idle time of a connection before a keepalive ping; the server allows no
-	// shorter time. keepaliveTimeout bounds the wait for its answer.
+	// keepaliveTime is the idle time of a connection before a keepalive ping; etcd allows no shorter
+	// time. keepaliveTimeout is the timeout of its answer.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 2 * time.Second
 )
 
 const (
-	// beatEvery is the interval at which etcd is asked for the head: a silent watch does not show whether the box is cut off.
+	// beatEvery is the interval of heartbeats, which read the head from etcd: a silent watch does not show whether the box is cut off.
 	beatEvery = 2 * time.Second
-	// beatTimeout bounds such a question.
+	// beatTimeout is the timeout of a heartbeat's read.
 	beatTimeout = 2 * time.Second
-	// missedBeats is the number of missing answers from which the box counts as cut off. One is missed
-	// whenever etcd elects a leader.
+	// missedBeats is the number of unanswered heartbeats after which the box counts as cut off. One goes
+	// unanswered whenever etcd elects a leader.
 	missedBeats = 2
-	// sweepEvery is the interval at which the box that has the turn looks for the remains of large commits
+	// sweepEvery is the interval at which the box with the writer's turn deletes the remains of large commits
 	// that failed.
 	sweepEvery = 5 * time.Minute
-	// leaseTTL is the time, in seconds, for which a silent box keeps its name and its turn.
+	// leaseTTL is the time to live of the lease, in seconds, by which a box has its name and its turn.
 	leaseTTL = 6
 )
 
-// Config configures an Engine, and the functions that act on a fleet without being a box of it.
+// Config configures an Engine, and the functions that administer a fleet from outside of it.
 type Config struct {
 	// Fleet names the fleet, Box this box in it.
 	Fleet, Box string
@@ -82,7 +83,7 @@ type Config struct {
 	Conversion
 }
 
-// Words has what messages name: the flag of each field of Settings, without dashes, and the files of TLS.
+// Words has the names for messages: the flag of each field of Settings, without dashes, and the files of the TLS configuration.
 type Words struct {
 	Flags map[string]string
 	Files Files
@@ -99,7 +100,7 @@ type Leaf struct {
 	hurry time.Duration
 }
 
-// Conversion is for Init and Restore: how the content of a data directory becomes that of a fleet.
+// Conversion has the functions by which Init and Restore convert the content of a data directory to that of a fleet.
 type Conversion struct {
 	// Import returns the value of an object of a single box in the fleet, nil: the fleet does not have the object. When Import is
 	// nil, values stay as they are.
@@ -116,10 +117,11 @@ func (c *Config) pace() time.Duration { return max(1, c.hurry) }
 // prefix returns the prefix of all keys of the fleet.
 func (c *Config) prefix() string { return "svcctl/" + c.Fleet + "/" }
 
-// connectAgain has a member that is back tried soon, however long it was away: gRPC's own wait grows to two minutes.
+// connectAgain is the backoff of gRPC for reconnecting to an etcd member. It is short, so that a member is used soon after its return;
+// gRPC's default grows to two minutes.
 var connectAgain = backoff.Config{BaseDelay: 250 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
-// dial connects to etcd. Nothing is asked yet.
+// dial returns a client of etcd. It does not wait for a connection.
 func (c *Config) dial() (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: c.TLS,
@@ -144,7 +146,7 @@ func (c *Config) sealing(of int) error {
 	return needsFormat(of, sealedFormat, "sealed Secrets")
 }
 
-// seal seals the value of a secret object. Other values, and those that are sealed, stay as they are.
+// seal encrypts the value of a Secret. Other values, and encrypted ones, are returned unchanged.
 func (c *Config) seal(key string, value []byte) ([]byte, error) {
 	if c.Secret == nil || !c.Secret(key) || engine.IsSealed(value) {
 		return value, nil
@@ -156,7 +158,7 @@ func (c *Config) seal(key string, value []byte) ([]byte, error) {
 	return sealed, nil
 }
 
-// open opens the value of a secret object.
+// open decrypts the value of a Secret; other values are returned unchanged.
 func (c *Config) open(key string, value []byte) ([]byte, error) {
 	if c.Secret == nil || !c.Secret(key) {
 		return value, nil
@@ -164,25 +166,26 @@ func (c *Config) open(key string, value []byte) ([]byte, error) {
 	return c.Keys.Open(key, value)
 }
 
-// errOvertaken means that the head has moved, so the transaction does not follow on it.
+// errOvertaken means that the head has changed, so that a transaction which compared it had no effect.
 var errOvertaken = errors.New("the head has moved")
 
-// errGap means that an event does not follow on the last one.
+// errGap means that a commit does not follow on the last one: some were missed.
 var errGap = errors.New("a commit does not follow on the one before it")
 
-// errNamesake means that another box has the name of a leaf.
+// errNamesake means that another box uses the name of a leaf.
 var errNamesake = errors.New("another box of this fleet has that name")
 
 var (
-	// errDropped ends the streams of leaves, which ask again.
+	// errDropped ends the streams of leaves because this box's history was replaced. The leaves connect again.
 	errDropped = errors.New("this box does not follow as before")
-	// errForgotten means that a leaf cannot continue from its position and has to read all objects.
+	// errForgotten means that a leaf cannot continue from its position, since the commits after it are not kept any more, and has to read
+	// all objects.
 	errForgotten = errors.New("the commits after that one are not to be had any more: read all objects")
-	// errNoSuchCommit means that etcd never had the position of a leaf.
+	// errNoSuchCommit means that etcd never had the commit that a leaf gives as its position.
 	errNoSuchCommit = errors.New("there is no such commit")
 )
 
-// heldError is why etcd is not followed, although it answers.
+// heldError is the reason that etcd's content is not followed, although etcd answers.
 type heldError struct {
 	kind Kind
 	why  string
@@ -190,7 +193,7 @@ type heldError struct {
 
 func (e *heldError) Error() string { return e.why }
 
-// isUnknown reports whether a call that failed may have taken place.
+// isUnknown reports whether a failed call may have taken effect.
 func isUnknown(err error) bool {
 	switch codeOf(err) {
 	case codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
@@ -199,18 +202,18 @@ func isUnknown(err error) bool {
 	return true
 }
 
-// NoAnswer reports whether a call failed because no answer came in time, and not by an error of etcd.
+// NoAnswer reports whether a call failed for lack of an answer in time, rather than by an error that etcd returned.
 func NoAnswer(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable || codeOf(err) == codes.DeadlineExceeded
 }
 
-// isDenied reports whether etcd answers that this box may not ask.
+// isDenied reports whether etcd refused a call for lack of permission.
 func isDenied(err error) bool {
 	code := codeOf(err)
 	return code == codes.PermissionDenied || code == codes.Unauthenticated
 }
 
-// codeOf returns the status of a call that failed, codes.Unknown when it has none.
+// codeOf returns the gRPC status code of an error, codes.Unknown if it has none.
 func codeOf(err error) codes.Code {
 	var etcd rpctypes.EtcdError
 	if errors.As(err, &etcd) {
@@ -222,12 +225,12 @@ func codeOf(err error) codes.Code {
 	return codes.Unknown
 }
 
-// isCompacted reports whether etcd, or a core box, does not keep the revision any more.
+// isCompacted reports whether an error means that etcd, or a core box, does not keep the revision any more.
 func isCompacted(err error) bool {
 	return errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errForgotten)
 }
 
-// fullError is engine.ErrNoSpace of etcd.
+// fullError is engine.ErrNoSpace for a full etcd database.
 type fullError struct{ cause error }
 
 func (e fullError) Error() string {
@@ -237,16 +240,16 @@ func (e fullError) Error() string {
 func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause} }
 
 const (
-	// rounds bounds how often each endpoint is asked, on average, for a call that its member refuses as it cannot serve it.
-	// Calls take the endpoints in turn, and those of other tasks come in between.
+	// rounds is the number of times that each endpoint is tried, on average, for a call that members refuse because of their
+	// state. Concurrent calls use the endpoints in turn, too.
 	rounds = 4
-	// betweenRounds is the wait before members that have refused are asked again: a leader is elected in a second or more.
+	// betweenRounds is the wait before members that refused a call are tried again: the election of a leader takes a second or more.
 	betweenRounds = 100 * time.Millisecond
 )
 
-// otherMember sends a call that one member of etcd cannot serve to the next one: a learner serves nothing, and a member that is
-// cut off from a majority of the others has no leader. Without the request for a leader such a member would leave the call
-// unanswered until its time is up. A call that is refused for these reasons had no effect.
+// otherMember returns a gRPC interceptor that sends a call to the next member of etcd if one cannot serve it: a learner serves
+// nothing, and a member cut off from the majority has no leader. It requires a leader, so that such a member refuses the call
+// instead of leaving it unanswered. A call that is refused for these reasons had no effect.
 func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (err error) {
 		ctx = clientv3.WithRequireLeader(ctx)
@@ -269,17 +272,17 @@ func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 // errLearner is the refusal of a member that does not vote yet.
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
-// isOfMember reports whether a call was refused for the state of the member that got it.
+// isOfMember reports whether a call was refused because of the state of the member that got it.
 func isOfMember(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, errLearner) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
-// leaseTimeout bounds one of the questions of keepLease, so that a member that hangs does not use up the time of the beat.
+// leaseTimeout is the timeout of one attempt of keepLease, so that one hanging member does not use up the time of the heartbeat.
 const leaseTimeout = time.Second
 
-// keepLease renews a lease, and asks another member where one does not answer. gone is set when etcd does not have it any
-// more; after any other error it may still exist.
+// keepLease renews a lease, and tries another member where one does not answer. gone is set if the lease has expired or was
+// revoked; after any other error it may still exist.
 func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) (gone bool, err error) {
 	for ctx.Err() == nil {
 		ask, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), leaseTimeout)
@@ -303,12 +306,12 @@ func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.Leas
 	return false, err
 }
 
-// silentFor is the time after which a question that was not answered is asked of another member as well: a member that
-// hangs keeps its connections for as long as a keepalive ping and its timeout take.
+// silentFor is the time after which an unanswered read is sent to another member as well: gRPC keeps the connection to a
+// hanging member until keepaliveTime and keepaliveTimeout have passed.
 const silentFor = 700 * time.Millisecond
 
-// ask asks a question that changes nothing, and another member as well where the first one is silent. The first answer is taken, and
-// an error when there is none.
+// ask runs a read of etcd, and after silentFor a second time at another member. It returns the first answer, or an error if there is
+// none.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx) // the slower question is not waited for
 	defer cancel()
@@ -341,13 +344,13 @@ func ask[T any](ctx context.Context, question func(context.Context) (T, error)) 
 // longestSetting bounds the value of a setting in a message, in bytes.
 const longestSetting = 120
 
-// agree reports whether two documents of settings are equal.
+// agree reports whether two JSON documents of settings are equal.
 func agree(a, b json.RawMessage) bool {
 	return bytes.Equal(a, b) || json.Valid(a) && json.Valid(b) && reflect.DeepEqual(fieldsOf(a), fieldsOf(b))
 }
 
-// SettingLines returns settings as they are given on a command line, one each: "--service-node-port-range 30000-32767". flags has the
-// flag of each field, and is what Config.Flags is; a field without one is named itself.
+// SettingLines formats settings as command-line flags, one each: "--service-node-port-range 30000-32767". flags maps fields to flags
+// (Config.Flags); a field without one keeps its own name.
 func SettingLines(settings json.RawMessage, flags map[string]string) (lines []string) {
 	fields := fieldsOf(settings)
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
@@ -360,7 +363,7 @@ func SettingLines(settings json.RawMessage, flags map[string]string) (lines []st
 	return lines
 }
 
-// differences names the settings that a box and its fleet do not have in common, with both values.
+// differences lists the settings in which a box and its fleet differ, with both values.
 func differences(here, there json.RawMessage, flags map[string]string) string {
 	a, b := fieldsOf(here), fieldsOf(there)
 	all := maps.Clone(a)
@@ -393,7 +396,7 @@ func flagOf(field string, flags map[string]string) string {
 	return field
 }
 
-// settingText returns a value as a flag takes it, or "" if there is none.
+// settingText formats a value as a flag takes it; "" if there is none.
 func settingText(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -464,7 +467,7 @@ type State struct {
 	Foreign string
 }
 
-// Held reports whether the content of etcd is not taken over until an operator confirms it.
+// Held reports whether the state is one in which the content of etcd is ignored until an operator confirms it.
 func (s *State) Held() bool {
 	switch s.Kind {
 	case WentBack, OtherOne, Emptied, Damaged:
@@ -473,7 +476,7 @@ func (s *State) Held() bool {
 	return false
 }
 
-// Follows reports whether the box follows the commits of etcd, so that it has their outcome.
+// Follows reports whether the box follows the commits of etcd, so that it learns the outcome of its own.
 func (s *State) Follows() bool {
 	switch s.Kind {
 	case Following, Differs, KeyMissing, Namesake:
@@ -482,7 +485,7 @@ func (s *State) Follows() bool {
 	return false
 }
 
-// state is the State of a box with its causes, under position.mu.
+// state is the State of this box and what it is derived from. It is guarded by position.mu.
 type state struct {
 	State // without the fields of other parts
 	// differs lists the settings that differ from the fleet's, "" if they agree.
@@ -495,14 +498,14 @@ type state struct {
 	silent          silence
 }
 
-// silence has the failures before the heartbeat has decided that the box is cut off, so that later calls fail at once. Any
-// answer of the origin ends it.
+// silence has the errors of the last unanswered calls, so that later calls fail at once even before the heartbeat has decided
+// that the box is cut off. Any answer of the origin clears them.
 type silence struct {
 	read  error // why the last question was not answered
 	write error // why the last commit was not
 }
 
-// refusal returns why nothing may be committed, nil if it may.
+// refusal returns the error of a commit in this state, nil if it is possible.
 func (s *state) refusal() error {
 	switch {
 	case s.Kind != Following && s.Kind != Lagging:

@@ -23,14 +23,16 @@ import (
 )
 
 const (
-	// coreTimeout bounds the wait for one core box to begin an answer; stateTimeout where it may have to read all objects.
+	// coreTimeout bounds the wait for the headers of a core box's answer; stateTimeout does where the core box may have to read all objects
+	// first.
 	coreTimeout  = 2 * time.Second
 	stateTimeout = 30 * time.Second
-	// maxCoreAnswer bounds an answer that is no stream, in bytes.
+	// maxCoreAnswer bounds the body of an answer that is not a stream, in bytes.
 	maxCoreAnswer = 16 << 20
 )
 
-// coreClient is the origin of a leaf: it asks one core box, the next one when that does not answer, and that one again once it is well.
+// coreClient is the origin of a leaf. It follows one core box, changes to the next one when that does not answer, and returns to one that
+// it prefers when that answers again.
 type coreClient struct {
 	*member
 	cores []string // as this leaf prefers them
@@ -46,8 +48,8 @@ type coreClient struct {
 	selector coreSelector
 }
 
-// newCoreClient returns the origin of a leaf. Leaves prefer core boxes by a hash of both names, so that each gets its share of
-// them, and of those of one that goes away.
+// newCoreClient returns the origin of a leaf. It orders the core boxes by a hash of leaf and core box, so that the leaves are
+// distributed evenly, also those of a core box that fails.
 func newCoreClient(e *member) *coreClient {
 	rank := func(core string) string {
 		sum := sha256.Sum256([]byte(e.cfg.Box + " " + core))
@@ -168,7 +170,7 @@ func (c *coreClient) decode(f *stream.Commit) (*transaction, error) {
 	return it, nil
 }
 
-// report sends the report of this leaf to the core box, and returns the holder of the writer's turn.
+// report sends the report of this leaf to the core box, and returns the box that has the writer's turn.
 func (c *coreClient) report(ctx context.Context, of Report) (writer string, err error) {
 	r := LeafReport{Instance: c.instance, Report: of}
 	c.mu.Lock()
@@ -221,7 +223,7 @@ func (c *coreClient) close() error {
 	return nil
 }
 
-// SetNode sets the Node of this leaf, as JSON, which the core box stores. On a box that follows etcd it does nothing.
+// SetNode sets the Node object of this leaf, as JSON, which the core box stores. On a box that follows etcd it does nothing.
 func (e *member) SetNode(node []byte) {
 	if c, is := e.origin.(*coreClient); is {
 		c.mu.Lock()
@@ -230,7 +232,7 @@ func (e *member) SetNode(node []byte) {
 	}
 }
 
-// Core is the URL of the core box that a leaf asks now, "" for a box that follows etcd.
+// Core returns the URL of the core box that a leaf follows now; "" on a box that follows etcd.
 func (e *member) Core() string {
 	if c, is := e.origin.(*coreClient); is {
 		core, _ := c.current()
@@ -239,8 +241,8 @@ func (e *member) Core() string {
 	return ""
 }
 
-// RoundTrip sends a request of a client of this leaf to the core box, or to the next one when it cannot be reached. It implements
-// http.RoundTripper.
+// RoundTrip forwards a request of one of this leaf's API clients to the core box, or to the next one if that cannot be reached. It
+// implements http.RoundTripper.
 func (e *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, is := e.origin.(*coreClient)
 	if !is {
@@ -272,7 +274,8 @@ func (e *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.Join(failed...)
 }
 
-// returnUntil has the leaf go back to core boxes that it prefers, until ctx is done. While it follows the first one it does nothing.
+// returnUntil probes the core boxes that the leaf prefers to the current one, and changes back to them, until ctx is done. While the leaf
+// follows its first choice it does nothing.
 func (c *coreClient) returnUntil(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
@@ -300,7 +303,7 @@ func (c *coreClient) returnUntil(ctx context.Context) {
 	}
 }
 
-// probe reports whether a core box would serve this leaf.
+// probe reports whether a core box answers that it would serve this leaf.
 func (c *coreClient) probe(ctx context.Context, core string) bool {
 	resp, err := c.askOne(ctx, core, http.MethodGet, "/head", nil, nil, coreTimeout)
 	if err != nil {
@@ -311,8 +314,8 @@ func (c *coreClient) probe(ctx context.Context, core string) bool {
 	return err == nil
 }
 
-// goBack switches to a core box that this leaf prefers, if that has answered for long enough. The stream of commits goes on there
-// at the same position.
+// goBack switches to a core box that this leaf prefers, if that has answered probes for long enough. The stream of commits continues
+// there at the same position.
 func (c *coreClient) goBack(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,14 +328,14 @@ func (c *coreClient) goBack(now time.Time) {
 	c.moveTo(core)
 }
 
-// current is the core box that is asked, left is closed when another one is.
+// current returns the URL of the core box in use. left is closed when the leaf switches to another one.
 func (c *coreClient) current() (core string, left <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cores[c.at], c.left
 }
 
-// leaveCore switches to the next core box, unless another one than this is asked already.
+// leaveCore switches from a core box to the next one, unless the leaf uses another one already.
 func (c *coreClient) leaveCore(core string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,8 +362,8 @@ type coreError struct {
 
 func (e *coreError) Error() string { return fmt.Sprintf("core box %s says: %s", e.core, e.Message) }
 
-// ask sends a request to the core boxes in turn, until one does not refuse it for its own state. The caller closes the body of the
-// answer. left is closed when the leaf switches to another core box.
+// ask sends a request to the core boxes in turn, until one does not refuse it because of its own state. The caller closes the body of
+// the answer. left is closed when the leaf switches to another core box.
 func (c *coreClient) ask(ctx context.Context, method, path string, query url.Values, body []byte, patience time.Duration) (resp *http.Response, left <-chan struct{}, err error) {
 	var failed []error
 	for range c.cores {
@@ -388,7 +391,8 @@ func (c *coreClient) ask(ctx context.Context, method, path string, query url.Val
 	return nil, nil, c.verdict(failed)
 }
 
-// verdict combines the refusals of all core boxes: the state of one that holds something, which the leaf holds too.
+// verdict combines the errors of all core boxes. If one of them holds back etcd's content, or lags, the result is a heldError with that
+// state.
 func (c *coreClient) verdict(failed []error) error {
 	for _, err := range failed {
 		var refused *coreError
@@ -405,7 +409,7 @@ func (c *coreClient) verdict(failed []error) error {
 	return errors.Join(failed...)
 }
 
-// askOne asks one core box.
+// askOne sends a request to one core box.
 func (c *coreClient) askOne(ctx context.Context, core, method, path string, query url.Values, body []byte, patience time.Duration) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(patience, func() { cancel(fmt.Errorf("core box %s does not answer", core)) })
@@ -443,7 +447,7 @@ func (c *coreClient) askOne(ctx context.Context, core, method, path string, quer
 	return nil, refused
 }
 
-// endsContext is a body whose request ends when it is closed.
+// endsContext is a response body that cancels the context of its request when it is closed.
 type endsContext struct {
 	io.ReadCloser
 	end func()
@@ -454,7 +458,7 @@ func (b *endsContext) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// get sends a request and decodes its answer, which is no stream.
+// get sends a GET request and decodes the JSON of the answer.
 func (c *coreClient) get(ctx context.Context, method, path string, query url.Values, body []byte, v any) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -466,13 +470,13 @@ func (c *coreClient) get(ctx context.Context, method, path string, query url.Val
 	return json.NewDecoder(io.LimitReader(resp.Body, maxCoreAnswer)).Decode(v)
 }
 
-// CommitsPath is the path of the stream of commits of a core box.
+// CommitsPath is the URL path of the stream of commits on a core box.
 const CommitsPath = "/svcctl/v1/commits"
 
-// maxLeafReport bounds a report of a leaf, in bytes.
+// maxLeafReport bounds the body of a leaf's report, in bytes.
 const maxLeafReport = 64 << 10
 
-// headAnswer is the answer about a head.
+// headAnswer is the JSON answer of a core box to a leaf's request for the head.
 type headAnswer struct {
 	Settings *settings `json:"settings,omitempty"`
 	Head     *head     `json:"head,omitempty"` // nil: there is none
@@ -481,18 +485,18 @@ type headAnswer struct {
 	Known int64 `json:"known"`
 }
 
-// boxesAnswer is the answer about the boxes.
+// boxesAnswer is the JSON answer of a core box to a leaf's request for the boxes and the readers of sources.
 type boxesAnswer struct {
 	Boxes   []Box             `json:"boxes"`
 	Holders map[string]string `json:"holders"`
 }
 
-// reportAnswer is the answer to a report.
+// reportAnswer is the JSON answer of a core box to the report of a leaf.
 type reportAnswer struct {
 	Writer string `json:"writer,omitempty"`
 }
 
-// refusal is a Status of Kubernetes.
+// refusal is an error answer of a core box, as a Status of Kubernetes.
 type refusal struct {
 	Kind    string `json:"kind"`
 	Version string `json:"apiVersion"`
@@ -505,7 +509,7 @@ type refusal struct {
 	Code int `json:"code"`
 }
 
-// LeafReport is the report of a leaf to its core box.
+// LeafReport is the JSON that a leaf sends to its core box with each heartbeat.
 type LeafReport struct {
 	// Instance identifies the data directory of the leaf.
 	Instance string `json:"instance"`

@@ -25,7 +25,7 @@ type Engine struct {
 	snapshot *snapshot  // nil: no leaf reads all objects
 }
 
-// Open opens the replica. The next call is Await.
+// Open opens the replica in the data directory and connects to etcd or a core box. The caller calls Await next.
 func Open(cfg Config) (*Engine, error) {
 	r, err := openReplica(cfg.Dir, cfg.DataKey)
 	if err != nil {
@@ -47,7 +47,7 @@ func newEngine(cfg Config, r *replica) *Engine {
 	return e
 }
 
-// open loads the replica and connects to the origin.
+// open loads the replica and sets up the origin.
 func (e *Engine) open() error {
 	c, err := e.replica.cursor()
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// adopt makes the content of the replica the state of this box.
+// adopt makes the content of the replica, at the position c (nil: none), the state of this box.
 func (e *Engine) adopt(c *cursor) error {
 	pairs, err := e.replica.content()
 	if err != nil {
@@ -100,7 +100,7 @@ func (e *Engine) adopt(c *cursor) error {
 	return nil
 }
 
-// Run follows the fleet until ctx is done. It does not fail: the State has what keeps it from following.
+// Run follows the fleet until ctx is done. It never fails: State has the reason if the fleet cannot be followed.
 func (e *Engine) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -132,7 +132,7 @@ func (e *Engine) Close() error {
 	return errors.Join(e.leave(), e.replica.close())
 }
 
-// Load implements engine.Engine, from the replica. Before the first call of Follow that has all commits.
+// Load implements engine.Engine: it reads the replica, which before the first call of Follow has all commits.
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
 	return e.openPairs(pairs), err
@@ -162,20 +162,20 @@ func (e *Engine) Sums(keys []string) ([]engine.Sum, error) {
 	return sums, nil
 }
 
-// The keys of the replica that only this package has.
+// The keys of the replica that are not in etcd and that the store does not see.
 const (
 	cursorKey   = "fleet/cursor"
 	instanceKey = "fleet/instance"
 )
 
-// flushEvery is the interval at which followed commits are written to the replica. Lost ones are
-// followed again.
+// flushEvery is the interval at which followed commits are written to the replica. A crash loses the
+// last ones, which are then followed once more.
 const flushEvery = time.Second
 
-// flushAgain is the wait after one that failed.
+// flushAgain is the wait after a failed write to the replica.
 const flushAgain = 5 * time.Second
 
-// cursor is the position of the replica.
+// cursor is the position of the replica in the fleet's commits, as stored in it.
 type cursor struct {
 	Fleet string `json:"fleet"` // its id
 	// Mod and ID are of the head, Epoch, Objects and Digest likewise.
@@ -189,7 +189,7 @@ type cursor struct {
 	Format  int    `json:"format,omitempty"`
 }
 
-// replica is the file on this machine, and what waits to be written to it.
+// replica is the copy of the fleet's objects in a file on this machine, with the pairs that wait to be written to it.
 type replica struct {
 	file *engine.File
 
@@ -225,7 +225,7 @@ func openReplica(dir string, key *engine.Key) (*replica, error) {
 	return r, nil
 }
 
-// content gives the pairs that the digest of the head is of.
+// content returns the stored pairs that the digest of the head covers.
 func (r *replica) content() ([]engine.Pair, error) {
 	var pairs []engine.Pair
 	for _, prefix := range contentPrefixes {
@@ -238,7 +238,7 @@ func (r *replica) content() ([]engine.Pair, error) {
 	return pairs, nil
 }
 
-// cursor returns the position of the replica; nil when it has no state of a fleet.
+// cursor returns the stored position of the replica; nil if it was never written.
 func (r *replica) cursor() (*cursor, error) {
 	pairs, err := r.file.Load(cursorKey)
 	if err != nil || len(pairs) == 0 {
@@ -251,7 +251,7 @@ func (r *replica) cursor() (*cursor, error) {
 	return c, nil
 }
 
-// instance returns the identifier of this data directory, and makes one if it has none.
+// instance returns the random identifier of this data directory, which it creates if there is none.
 func (r *replica) instance() (string, error) {
 	pairs, err := r.file.Load(instanceKey)
 	if err != nil {
@@ -265,7 +265,7 @@ func (r *replica) instance() (string, error) {
 	return id, r.flush()
 }
 
-// put notes a pair for the next flush.
+// put queues a pair for the next flush.
 func (r *replica) put(pairs ...engine.Pair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -282,7 +282,7 @@ func (r *replica) remove(keys ...string) {
 	}
 }
 
-// value returns the value of a key; nil: there is none.
+// value returns the value of a key, also if it is not flushed yet; nil if there is none.
 func (r *replica) value(key string) []byte {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -302,7 +302,7 @@ func (r *replica) value(key string) []byte {
 	return pair.Value
 }
 
-// stand notes operations on objects, and the position after them, for the next flush: one commit has all of it.
+// stand queues the operations of a commit and the position after it for the next flush, which writes them in one transaction.
 func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	value, err := json.Marshal(c)
 	if err != nil {
@@ -329,7 +329,7 @@ func (r *replica) flush() error {
 	return r.write()
 }
 
-// flushUntil flushes until ctx is done, in a task of its own: a slow disk delays nothing else.
+// flushUntil flushes at intervals until ctx is done. It runs in a task of its own, so that a slow disk delays nothing else.
 func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
 	for wait := flushEvery; ; {
 		select {
@@ -344,7 +344,7 @@ func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// write is flush with writing held.
+// write is flush; the caller holds r.writing.
 func (r *replica) write() error {
 	r.mu.Lock()
 	waiting, next, err := r.waiting, r.next, r.err
@@ -376,7 +376,7 @@ func (r *replica) write() error {
 	return err
 }
 
-// load returns the content of the file after a flush, which need not succeed.
+// load flushes, which may fail, and returns the pairs of the file whose keys have a prefix, with those that wait.
 func (r *replica) load(prefix string) ([]engine.Pair, error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -406,7 +406,7 @@ func (r *replica) load(prefix string) ([]engine.Pair, error) {
 
 func (r *replica) close() error { return errors.Join(r.flush(), r.file.Close()) }
 
-// snapshot returns all objects of the replica as of one head, also if pending writes fail.
+// snapshot returns all objects of the replica as of one head, including those that cannot be written to the file.
 func (r *replica) snapshot() (c *cursor, revision uint64, pairs []engine.Pair, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -420,10 +420,10 @@ func (r *replica) snapshot() (c *cursor, revision uint64, pairs []engine.Pair, e
 	return c, r.revision, pairs, err
 }
 
-// packPage is the number of objects in a frame of a state.
+// packPage is the number of objects in one frame of a packed state.
 const packPage = 500
 
-// pack returns all objects of the replica as a stream.
+// pack returns all objects of the replica encoded as a stream for leaves (package stream), and the modification revision of their head.
 func (r *replica) pack() (mod int64, data []byte, err error) {
 	c, revision, pairs, err := r.snapshot()
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// retryFollow is the wait before a follower tries again.
+	// retryFollow is the wait before following is tried again after an error.
 	retryFollow = 300 * time.Millisecond
-	// bundlePatience is the time in which the writer of a bundle applies it, before other boxes do.
+	// bundlePatience is the time that the writer of a bundle has to apply it before other boxes do.
 	bundlePatience = 5 * time.Second
 )
 
-// follower takes over what other boxes commit.
+// follower applies the commits of other boxes to this one.
 type follower struct {
 	vault
 	restart       func() // ends the watch under way; nil: there is none
@@ -27,7 +27,7 @@ type follower struct {
 	bundlePending chan struct{} // has a value when the head may have a bundle to apply
 }
 
-// checkFleet makes sure that it is the fleet that this box belongs to, and compares its settings.
+// checkFleet reads the settings of the fleet and checks that it is the one that this box belongs to and that the settings agree.
 func (e *follower) checkFleet(ctx context.Context) error {
 	for {
 		s, mod, err := e.origin.settings(ctx)
@@ -56,8 +56,8 @@ func (e *follower) checkFleet(ctx context.Context) error {
 	}
 }
 
-// join makes sure that etcd has the fleet and the history of this box, and reads all objects if they cannot be followed from its
-// position. The error is why they are not followed.
+// join checks that etcd has the fleet and the history of this box. It reads all objects if commits cannot be followed from the
+// position of the box. The error is the reason that the fleet is not followed.
 func (e *follower) join(ctx context.Context) error {
 	if err := e.checkFleet(ctx); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (e *follower) join(ctx context.Context) error {
 	return e.checkHistory(ctx, read, now)
 }
 
-// checkHistory makes sure that etcd had the head that this box stands at.
+// checkHistory returns an error unless etcd had, at its revision, the head that this box has applied last.
 func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
 	switch was, _, err := e.origin.head(ctx, read.mod); {
 	case isCompacted(err):
@@ -115,7 +115,7 @@ func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
 	return nil
 }
 
-// reload reads all objects as of one revision, and hands the difference to the store.
+// reload reads all objects as of one revision, and queues the difference to the present ones for the store.
 func (e *follower) reload(ctx context.Context) error {
 	read := e.newestRead()
 	least := int64(0)
@@ -132,7 +132,7 @@ func (e *follower) reload(ctx context.Context) error {
 	return e.replace(now, at, have)
 }
 
-// replace makes all objects as of one head the state, if they fit its digest.
+// replace replaces the state by all objects as of one head, if their digest is that of the head.
 func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 	fresh := newContent()
 	for key, value := range have {
@@ -181,7 +181,7 @@ func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 	return nil
 }
 
-// restarts has the last restart of a silent watch.
+// restarts decides when the watch is restarted because it delivers nothing.
 type restarts struct {
 	at       time.Time
 	read     int64 // the mod at which the box stood
@@ -189,12 +189,13 @@ type restarts struct {
 }
 
 const (
-	// leastPatience is the time after which a watch counts as silent although there is a newer head. It grows fourfold with each
-	// restart that did not help, up to mostPatience: over a slow connection a large commit takes long.
+	// leastPatience is the time after which a watch is restarted if it delivered nothing although there is a newer head. The time
+	// grows fourfold with each restart that did not help, up to mostPatience: on a slow connection a large commit takes long.
 	leastPatience, mostPatience = 1500 * time.Millisecond, time.Minute
 )
 
-// due reports whether to restart the watch of a box that stands at the mod read, with a newer head in etcd.
+// due reports whether to restart the watch now. read is the modification revision of the newest head that the box has; the caller calls it
+// while etcd has a newer one.
 func (r *restarts) due(read int64, now time.Time) bool {
 	switch {
 	case read != r.read: // something came
@@ -212,7 +213,7 @@ func (r *restarts) due(read int64, now time.Time) bool {
 	return true
 }
 
-// restartSilent restarts a watch that has delivered nothing for its patience: the member that serves it may hang.
+// restartSilent restarts a watch that has delivered nothing for too long (see restarts): the member that serves it may hang.
 func (e *follower) restartSilent() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,7 +225,7 @@ func (e *follower) restartSilent() {
 	}
 }
 
-// restartWatch ends the watch, so that join compares the histories again.
+// restartWatch ends the watch, so that join runs once more and compares the histories.
 func (e *follower) restartWatch() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -233,7 +234,8 @@ func (e *follower) restartWatch() {
 	}
 }
 
-// awaitHead waits until the box stands at a mod of etcd's head, or holds returns true.
+// awaitHead waits until the box has followed the head with a modification revision of at least mod, or holds returns true. It restarts a
+// silent watch meanwhile.
 func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) error {
 	for {
 		some, cancel := context.WithTimeout(ctx, leastPatience)
@@ -246,7 +248,7 @@ func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) 
 	}
 }
 
-// noteAnswer records an answer of the origin, and the newest head in it.
+// noteAnswer records that the origin answered, and the newest head in its answer.
 func (e *follower) noteAnswer(now *head) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -259,7 +261,7 @@ func (e *follower) noteAnswer(now *head) {
 	}
 }
 
-// follow follows the origin until that fails.
+// follow joins the fleet and applies its commits until an error.
 func (e *follower) follow(ctx context.Context) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
@@ -295,7 +297,7 @@ func (e *follower) resume(ctx context.Context) error {
 	return nil
 }
 
-// applyTransaction follows what one transaction of etcd has changed.
+// applyTransaction applies one transaction of etcd: new settings, a commit, or writes without a head.
 func (e *follower) applyTransaction(ctx context.Context, it *transaction) (err error) {
 	if it.settings != nil {
 		err = e.applySettings(it.settings)
@@ -324,7 +326,7 @@ func (e *follower) applyTransaction(ctx context.Context, it *transaction) (err e
 	return nil
 }
 
-// applyCommit makes a commit the state, if it follows on the one before it.
+// applyCommit applies a commit to the state; errGap if it does not follow on the newest one.
 func (e *follower) applyCommit(it *transaction) error {
 	h, ops := it.head, it.ops
 	e.mu.Lock()
@@ -368,7 +370,7 @@ func (e *follower) applyCommit(it *transaction) error {
 	return nil
 }
 
-// land makes the commit under way the newest head. The store has it without following. e.mu must be held.
+// land makes the commit under way, of this box, the newest head. It is not queued for the store, which has it already. e.mu must be held.
 func (e *follower) land(h *head) {
 	e.inflight.landed = h
 	e.content.apply(e.inflight.ops)
@@ -383,7 +385,7 @@ func (e *follower) land(h *head) {
 	}
 }
 
-// wakeBundles has runBundles apply a bundle.
+// wakeBundles wakes runBundles.
 func (e *follower) wakeBundles() {
 	select {
 	case e.bundlePending <- struct{}{}:
@@ -392,14 +394,14 @@ func (e *follower) wakeBundles() {
 }
 
 const (
-	// firstWait bounds the wait for etcd of a start with a replica.
+	// firstWait bounds the time that a start with a replica waits for etcd.
 	firstWait = 2 * time.Second
 	// awaitEvery is the interval at which a box without a replica tries to join its fleet.
 	awaitEvery = time.Second
 )
 
-// CatchUp follows for a moment what was committed while this box was away, so that the store has it before it decides anything. It
-// comes before Run.
+// CatchUp follows, for firstWait at most, the commits made while this box was off, so that the store has them before its first
+// decision. It is called before Run.
 func (e *follower) CatchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
 	defer cancel()
@@ -426,8 +428,8 @@ func (e *follower) CatchUp(ctx context.Context) {
 	<-followed
 }
 
-// Await waits for the objects of the fleet if there is no replica of them; the State is Waiting meanwhile. It comes before the store
-// is opened.
+// Await waits until the objects of the fleet are read, if there is no replica with them; the State is Waiting meanwhile. It is called
+// before the store is opened.
 func (e *follower) Await(ctx context.Context) error {
 	for e.newestRead() == nil {
 		err := e.join(ctx)
@@ -453,20 +455,20 @@ func (e *follower) Await(ctx context.Context) error {
 	return nil
 }
 
-// question is a read of the newest head that several readers wait for.
+// question is one read of the newest head, whose result several readers wait for.
 type question struct {
 	answered chan struct{}
 	now      *head // nil: there is none
 	err      error
 }
 
-// questions are the reads of the head that are under way.
+// questions has the read of the head that is under way, and the next one.
 type questions struct {
 	asked *question // nil: none is
 	next  *question // to be asked after it, as asked may miss a write that was answered since; nil: no reader waits
 }
 
-// Fresh implements engine.Shared. While etcd does not answer, it fails without asking; concurrent readers share one question.
+// Fresh implements engine.Shared. Concurrent callers share one read of the head. While etcd does not answer, it fails at once.
 func (e *committer) Fresh(ctx context.Context) error {
 	now, err := e.newestHead(ctx)
 	if err != nil {
@@ -494,7 +496,7 @@ func (e *committer) Fresh(ctx context.Context) error {
 	return nil
 }
 
-// newestHead returns the newest head as of a time after the call.
+// newestHead returns the newest head, read after the call began.
 func (e *committer) newestHead(ctx context.Context) (*head, error) {
 	q, err := e.joinQuestion()
 	if err != nil {
@@ -508,7 +510,7 @@ func (e *committer) newestHead(ctx context.Context) (*head, error) {
 	}
 }
 
-// joinQuestion returns the next question to be asked. The error is why none is.
+// joinQuestion returns the next read of the head, which begins after the call. The error is the reason that none is made.
 func (e *committer) joinQuestion() (*question, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -527,7 +529,7 @@ func (e *committer) joinQuestion() (*question, error) {
 	return q, nil
 }
 
-// askNext asks the next question. e.mu must be held.
+// askNext begins the next read of the head. e.mu must be held.
 func (e *committer) askNext() {
 	q := e.questions.next
 	e.questions.asked, e.questions.next = q, nil

@@ -14,7 +14,7 @@ import (
 
 // A core box serves its commits to leaves. While no leaf follows it keeps nothing for them.
 
-// snapshot has all objects as of one head, packed, for the leaves that read them at the same time.
+// snapshot has all objects as of one head, encoded for leaves. Leaves that ask at the same time share it.
 type snapshot struct {
 	readers int // under position.mu
 	ready   chan struct{}
@@ -55,7 +55,7 @@ func (e *Engine) openStream(ctx context.Context, after stream.Position) (r *stre
 	return r, end, err
 }
 
-// openLog returns the log for one more leaf, and counts the leaf; end subtracts it.
+// openLog returns the log of commits for one more leaf. The caller calls end when the leaf is gone; the last one drops the log.
 func (e *Engine) openLog() (log *stream.Log, end func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,10 +77,10 @@ func (e *Engine) openLog() (log *stream.Log, end func()) {
 	}
 }
 
-// fillTimeout bounds a look into etcd's history.
+// fillTimeout is the timeout of reading commits from etcd's history.
 const fillTimeout = 20 * time.Second
 
-// fill extends a log back to a position, from the history that etcd keeps.
+// fill prepends to a log the commits from a position on, read from the history of etcd.
 func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Position) error {
 	e.filling.Lock() // leaves of a core box that went away come together, from the same position
 	defer e.filling.Unlock()
@@ -113,7 +113,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	return err
 }
 
-// history adds to a log the commits of some revisions that etcd keeps.
+// history appends to a log the commits between some revisions, read from the history of etcd.
 func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -153,7 +153,7 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 	return ctx.Err()
 }
 
-// openSnapshot returns all objects as of a head with at least the mod least. The caller calls end.
+// openSnapshot returns all objects, encoded for leaves, as of a head whose modification revision is at least least. The caller calls end.
 func (e *Engine) openSnapshot(ctx context.Context, least int64) (w *snapshot, end func(), err error) {
 	if err := e.newest(ctx); err != nil {
 		return nil, nil, err
@@ -211,7 +211,7 @@ func (e *Engine) openSnapshot(ctx context.Context, least int64) (w *snapshot, en
 //
 // An error is a Status of Kubernetes; of 503 its details name the state of the core box.
 
-// Commits answers the requests of leaves. box returns the name of the leaf that sent a request; "": any.
+// Commits returns the HTTP handler for the requests of leaves. box returns the name of the leaf that sent a request; "" means any.
 func (e *Engine) Commits(box func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+CommitsPath, e.serveStream)
@@ -323,7 +323,7 @@ func (e *Engine) serveState(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// packed writes the header of an answer that is in the gzip encoding of package stream.
+// packed writes the headers of an answer in the gzip encoding of package stream.
 func packed(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Encoding", "gzip")
@@ -331,7 +331,7 @@ func packed(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// answer sends v, or the HTTP status by which a leaf recognizes the error.
+// answer writes v as JSON or, for an error, the HTTP status by which a leaf recognizes it.
 func answer(w http.ResponseWriter, v any, err error) {
 	var held *heldError
 	var away *engine.AwayError

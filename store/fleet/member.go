@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// member is this box as a member of its fleet, and its calls of etcd. Nothing of it changes after Open.
+// member has the configuration of this box in its fleet, and its calls to etcd. It does not change after Open.
 type member struct {
 	cfg      Config
 	client   *clientv3.Client // nil on a leaf
@@ -53,7 +53,7 @@ type origin interface {
 	close() error
 }
 
-// atEtcd is the origin of a core box.
+// atEtcd is the origin of a box that follows etcd itself.
 type atEtcd struct{ *member }
 
 func (o atEtcd) head(ctx context.Context, at int64) (*head, int64, error) {
@@ -140,7 +140,7 @@ func (o atEtcd) silence(err error) string {
 
 func (o atEtcd) close() error { return o.client.Close() }
 
-// decodeHead reads a head. The error of one that this program is too old for is a heldError.
+// decodeHead decodes a head. If its format is newer than this program reads, the error is a heldError.
 func (e *member) decodeHead(value []byte, mod int64) (*head, error) {
 	h := &head{mod: mod, text: string(value)}
 	if err := json.Unmarshal(value, h); err != nil {
@@ -155,12 +155,12 @@ func (e *member) decodeHead(value []byte, mod int64) (*head, error) {
 	return h, nil
 }
 
-// tooNew is the error for a format that this program does not read.
+// tooNew returns the error for a format that is newer than this program reads.
 func (e *member) tooNew(format int) error {
 	return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", format, e.reads)}
 }
 
-// askHead reads the newest head, linearizably, and the revision of etcd. It is nil when there is none.
+// askHead reads the newest head, linearizably, and the revision of etcd. The head is nil if there is none.
 func (e *member) askHead(ctx context.Context) (*head, int64, error) { return e.origin.head(ctx, 0) }
 
 func (e *member) wentBack(read, now *head) error {
@@ -168,7 +168,7 @@ func (e *member) wentBack(read, now *head) error {
 		"what is in force stays: put etcd's data back, or run `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
 }
 
-// settings reads those of the fleet, with the modification revision of the key.
+// settings reads the settings of the fleet and the modification revision of their key.
 func (e *member) settings(ctx context.Context) (*settings, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -183,11 +183,10 @@ func (e *member) settings(ctx context.Context) (*settings, int64, error) {
 	return s, resp.Kvs[0].ModRevision, err
 }
 
-// pageSize bounds the objects that are read in one call.
+// pageSize is the number of objects that are read in one call to etcd.
 const pageSize = 500
 
-// objects returns the objects in etcd at a revision, 0: the newest; with the bundle of the head at that
-// revision.
+// objects returns the objects in etcd at a revision (0: the newest), with those in the bundle of the head.
 func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][]byte, error) {
 	have := map[string][]byte{}
 	for from := e.key(objectPrefix); from != ""; {
@@ -225,12 +224,12 @@ func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][
 	return have, nil
 }
 
-// watchFrom watches all that boxes share.
+// watchFrom opens a watch on all keys of the fleet that boxes share.
 func (e *member) watchFrom(ctx context.Context, from int64) clientv3.WatchChan {
 	return e.client.Watch(clientv3.WithRequireLeader(ctx), e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
 }
 
-// transactions parts events by the transactions of etcd that they are of.
+// transactions groups consecutive events by their etcd transaction (modification revision).
 func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
 	for len(events) > 0 {
 		n := 1
@@ -243,7 +242,7 @@ func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
 	return parts
 }
 
-// transaction is the content of one transaction of etcd.
+// transaction is what one transaction of etcd changed.
 type transaction struct {
 	head     *head // nil: it is no commit
 	ops      []operation
@@ -253,7 +252,7 @@ type transaction struct {
 	watched  int64  // the revision up to which this one and those before are all; 0: more may follow
 }
 
-// decode reads the events of one transaction. It leaves out the objects of a bundle.
+// decode decodes the events of one transaction. It leaves out writes of objects that belong to a bundle.
 func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 	it := &transaction{mod: events[0].Kv.ModRevision}
 	for _, event := range events {
@@ -276,11 +275,9 @@ func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 	return it, nil
 }
 
-// compareHead makes operations if the newest head is seen, and returns the newest one otherwise; nil: there is none, or this
-// program cannot read it.
-//
-// The value is compared too, while it is known: an etcd that was restored may come to the same
-// revision with another head.
+// compareHead runs operations in one etcd transaction if seen is still the newest head. Otherwise won is false and now the
+// newest head; nil if there is none, or this program cannot read it. It compares the value of the head, too, where that is
+// known: a restored etcd may reach the same revision with another head.
 func (e *member) compareHead(ctx context.Context, seen *head, ops ...clientv3.Op) (won bool, now *head, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -308,7 +305,7 @@ func (e *member) compareHead(ctx context.Context, seen *head, ops ...clientv3.Op
 	return false, now, err
 }
 
-// putHead makes a head that follows on seen the newest one, with operations; see compareHead.
+// putHead writes the head next and its operations if seen is still the newest head; see compareHead.
 func (e *member) putHead(ctx context.Context, seen, next *head, ops []operation) (won bool, now *head, err error) {
 	value, err := next.encode()
 	if err != nil {
@@ -321,7 +318,7 @@ func (e *member) putHead(ctx context.Context, seen, next *head, ops []operation)
 	return e.compareHead(ctx, seen, append(all, clientv3.OpPut(e.key(headKey), value))...)
 }
 
-// op is an operation as etcd has it.
+// op converts an operation to one of the etcd client.
 func (e *member) op(o *operation) clientv3.Op {
 	if o.Remove {
 		return clientv3.OpDelete(e.key(o.Key))
@@ -329,7 +326,7 @@ func (e *member) op(o *operation) clientv3.Op {
 	return clientv3.OpPut(e.key(o.Key), string(o.Value))
 }
 
-// refused turns etcd's refusal of a commit, or of a question, into the store's error, whose text begins with what.
+// refused converts an error of etcd for a commit or a read to the engine's error. Its text begins with what.
 func (e *member) refused(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
@@ -340,7 +337,7 @@ func (e *member) refused(what string, err error) error {
 	return &engine.AwayError{Why: fmt.Sprintf("%s: %v", what, err)}
 }
 
-// errUnreachable returns the error of a commit or a question that had no effect.
+// errUnreachable returns the engine's error for a commit or read that etcd did not answer and that had no effect.
 func (e *member) errUnreachable(err error) error {
 	if e.client == nil || NoAnswer(err) {
 		return &engine.AwayError{Why: e.origin.silence(err)}
@@ -348,14 +345,14 @@ func (e *member) errUnreachable(err error) error {
 	return e.refused("etcd does not answer", err)
 }
 
-// denied is the text for a refusal by etcd, with the next step.
+// denied returns the message, with the next step, for a call that etcd refused for lack of permission.
 func (e *member) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
-// claimName takes the name of a box, unless a process with another data directory has it. A restarted process takes it from
-// the one before, whose lease may last for a while. named is set when the process had the name by this very lease: then another one,
-// with a copy of the data directory, has taken it (copied).
+// claimName takes the name of this box in etcd, unless a process with another data directory has it. A restarted process takes it over
+// from the earlier one, whose lease may not have ended yet. named is set if this process had the name with its present lease: if another
+// one has it now, that one uses a copy of the data directory.
 func (e *member) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
 	key := e.key(alivePrefix + box)
 	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
@@ -376,8 +373,8 @@ func (e *member) claimName(ctx context.Context, box, instance string, lease clie
 	return true, false, err
 }
 
-// claim takes a free key with the lease of this box if it wants it, and gives it up if it does not. It returns the
-// name of the box that has the key afterwards.
+// claim takes a key with the lease of this box if wanted and free, and gives it up if not wanted. It returns the name
+// of the box that has the key afterwards.
 func (e *member) claim(ctx context.Context, key string, lease clientv3.LeaseID, wants bool) (holder string, mine bool, err error) {
 	key = e.key(key)
 	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
@@ -414,23 +411,23 @@ func (e *member) claim(ctx context.Context, key string, lease clientv3.LeaseID, 
 	return holder, kvs[0] == me, nil
 }
 
-// Instance is the identifier of this data directory.
+// Instance returns the random identifier of this data directory.
 func (e *member) Instance() string { return e.instance }
 
-// IsLeaf reports whether this box follows a core box.
+// IsLeaf reports whether this box follows a core box rather than etcd.
 func (e *member) IsLeaf() bool { return e.client == nil }
 
-// namesake is the error for a name that another box has.
+// namesake returns the error for a name that another box uses.
 func (e *member) namesake() error {
 	return &heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)}
 }
 
-// SourceHolders asks for the readers of the sources, by name.
+// SourceHolders reads the box that has the turn of each source, by the name of the source.
 func (e *member) SourceHolders(ctx context.Context) (map[string]string, error) {
 	return e.origin.holders(ctx)
 }
 
-// Names returns the boxes that have ever reported, and those with a valid lease, as of one revision of etcd. On a leaf it fails.
+// Names returns the boxes that ever reported, and those with a valid lease, as of one revision of etcd. On a leaf it fails.
 func (e *member) Names(ctx context.Context) (reported, present map[string]bool, err error) {
 	if e.client == nil {
 		return nil, nil, errors.New("a leaf does not ask etcd")
@@ -463,7 +460,7 @@ func (e *member) Forget(ctx context.Context, box string) error {
 	return err
 }
 
-// Report is a box's report to the others.
+// Report is a box's report to the other boxes, stored in etcd.
 type Report struct {
 	Box     string `json:"box"`
 	Zone    string `json:"zone,omitempty"`
@@ -495,7 +492,7 @@ type ReportedProblem struct {
 	Message string `json:"message"`
 }
 
-// Box is one box of the fleet.
+// Box is a box of the fleet with its last report.
 type Box struct {
 	Report
 	// Present is set while the box reports.

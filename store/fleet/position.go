@@ -20,7 +20,7 @@ import (
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
-// position is where this box stands in the history of its fleet, and its state. The parts above it share its lock.
+// position is the position of this box in the history of its fleet, and its state. The structs that embed it use its lock.
 type position struct {
 	member
 	arrived chan struct{} // has a value when the store may follow something
@@ -39,7 +39,7 @@ type position struct {
 	state    state
 }
 
-// inbox has the commits that the store has not followed yet.
+// inbox has the commits of other boxes that wait for the store to follow them.
 type inbox struct {
 	queue []engine.Followed
 	// taken is the mod of the head that the store has with all that it was given, published the mod up to which its readers
@@ -48,7 +48,7 @@ type inbox struct {
 	busy             bool // something was given to the store and is not Published
 }
 
-// inflightCommit is a commit under way.
+// inflightCommit is the commit of this box that was sent to etcd.
 type inflightCommit struct {
 	id   string
 	ops  []operation
@@ -57,14 +57,14 @@ type inflightCommit struct {
 	landed *head
 }
 
-// newestRead returns the newest head that was followed or committed.
+// newestRead returns the newest head that this box has followed or committed.
 func (e *position) newestRead() *head {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.read
 }
 
-// wait waits until holds returns true; it is called under the lock.
+// wait waits until holds, which is called with e.mu held, returns true, or ctx is done.
 func (e *position) wait(ctx context.Context, holds func() bool) error {
 	for {
 		e.mu.Lock()
@@ -81,13 +81,13 @@ func (e *position) wait(ctx context.Context, holds func() bool) error {
 	}
 }
 
-// signal wakes all that wait for a change. e.mu must be held.
+// signal wakes all callers of wait. e.mu must be held.
 func (e *position) signal() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
 
-// enqueue hands a commit to the store. e.mu must be held.
+// enqueue queues a commit for the store. e.mu must be held.
 func (e *position) enqueue(f engine.Followed) {
 	e.inbox.queue = append(e.inbox.queue, f)
 	e.signal()
@@ -97,14 +97,15 @@ func (e *position) enqueue(f engine.Followed) {
 	}
 }
 
-// idle moves on over heads without changes.
+// idle records that the store is up to date with the newest head, if nothing is queued or published, since heads without changes are not
+// queued.
 func (e *position) idle() {
 	if !e.inbox.busy && len(e.inbox.queue) == 0 && e.read != nil {
 		e.inbox.taken, e.inbox.published = e.read.mod, e.read.mod
 	}
 }
 
-// followed returns a commit as the store gets it.
+// followed converts a commit of another box to the form that the store follows.
 func followed(ops []operation, h *head, note []byte) engine.Followed {
 	f := engine.Followed{Revision: h.Revision, Note: note}
 	for i := range ops {
@@ -153,13 +154,13 @@ func (e *position) Refuse(why error) {
 	e.note(&heldError{TooNew, fmt.Sprintf("a commit of the fleet cannot be read by this version: %v; upgrade this box", why)})
 }
 
-// keep queues the operations of a head, and the position after them, for the replica. e.mu must be held.
+// keep queues the operations of a commit, and the position after it, for the replica. e.mu must be held.
 func (e *position) keep(ops []operation, h *head) {
 	// A cursor always has a form as JSON.
 	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
 }
 
-// note sets the state by the outcome of a join or a watch.
+// note sets the state from the result of a join or a watch; nil is success.
 func (e *position) note(err error) {
 	kind, why := Following, ""
 	if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
@@ -198,7 +199,7 @@ func (e *position) note(err error) {
 	}
 }
 
-// noteReport sets the state by the outcome of a report to etcd. A missing answer is judged by the heartbeat.
+// noteReport sets the state from the result of writing the report to etcd. A missing answer is left to the heartbeat.
 func (e *position) noteReport(err error) {
 	why := ""
 	if err != nil && !NoAnswer(err) {
@@ -212,14 +213,14 @@ func (e *position) noteReport(err error) {
 	}
 }
 
-// Changes returns a channel that is closed with the next change of the State, or of what was followed.
+// Changes returns a channel that is closed with the next change of the State, or the next commit that was followed.
 func (e *position) Changes() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changed
 }
 
-// caughtUp records that there was no newer head at a revision of etcd.
+// caughtUp records that the newest head of this box was still the newest at a revision of etcd.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
 	lagged := e.state.Kind == Lagging
@@ -232,7 +233,7 @@ func (e *position) caughtUp(read, at int64) {
 	}
 }
 
-// noteWatchError sets the state after the watch has failed, unless the last heartbeat was answered: etcd may elect a leader.
+// noteWatchError sets the state after the watch has failed, unless the last heartbeat was answered: etcd may be electing a leader.
 func (e *position) noteWatchError(err error) {
 	e.mu.Lock()
 	recent := time.Since(e.state.Answered) < missedBeats*beatEvery+beatTimeout && e.state.Kind == Following
@@ -244,7 +245,7 @@ func (e *position) noteWatchError(err error) {
 	e.note(err)
 }
 
-// fits returns an error when this box cannot follow a fleet with these settings.
+// fits returns an error if this box cannot follow a fleet with these settings: it is another fleet, or too new.
 func (e *position) fits(s *settings) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -258,7 +259,7 @@ func (e *position) fits(s *settings) error {
 	return nil
 }
 
-// agreeOn adopts the settings of the fleet, which fit.
+// agreeOn stores the settings of the fleet, which fit, and records which of them differ from those of this box.
 func (e *position) agreeOn(s *settings) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -274,7 +275,7 @@ func (e *position) agreeOn(s *settings) {
 	}
 }
 
-// applySettings adopts settings of the fleet that have changed.
+// applySettings handles a change of the fleet's settings.
 func (e *position) applySettings(value []byte) error {
 	s, err := decodeSettings(value)
 	if err != nil || s.Settings == nil {
@@ -292,8 +293,8 @@ func (e *position) applySettings(value []byte) error {
 	return nil
 }
 
-// readable returns an error if this program cannot read a commit, which is not kept then: after a start the replica has to be
-// readable.
+// readable returns an error if this program cannot read a commit. Such a commit is not written to the replica, which has to be
+// readable at the next start.
 func (e *position) readable(ops []operation) error {
 	for i := range ops {
 		if e.cfg.Readable != nil && !ops[i].Remove && !e.cfg.Readable(ops[i].Key) {
@@ -303,7 +304,7 @@ func (e *position) readable(ops []operation) error {
 	return nil
 }
 
-// serves returns an error with the reason that this box serves no leaves now, or nil if it does.
+// serves returns the reason that this box serves no leaves now, nil if it does.
 func (e *position) serves() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -316,7 +317,7 @@ func (e *position) serves() error {
 	return nil
 }
 
-// newest waits until this box has followed all that was committed before the call.
+// newest waits until this box has followed all commits made before the call.
 func (e *position) newest(ctx context.Context) error {
 	if err := e.serves(); err != nil {
 		return err
@@ -348,19 +349,19 @@ func (e *position) needsFormat(least int, of string) error {
 	return needsFormat(e.agreed.Format, least, of)
 }
 
-// leafFeed has the commits that leaves follow.
+// leafFeed has the log of commits for leaves. It exists while a leaf follows this box.
 type leafFeed struct {
 	log     *stream.Log  // nil: no leaf follows
 	limit   atomic.Int64 // bounds the log, in bytes; 0: stream.DefaultLimit. Tests set it.
 	readers int
 }
 
-// newLog returns an empty log of commits for leaves.
+// newLog returns an empty log of commits for leaves, which begins at a position.
 func (l *leafFeed) newLog(at stream.Position) *stream.Log {
 	return stream.NewLog(at, cmp.Or(int(l.limit.Load()), stream.DefaultLimit))
 }
 
-// add appends a commit. position.mu must be held.
+// add appends a commit to the log, if there is one. position.mu must be held.
 func (l *leafFeed) add(h *head, ops []operation, note []byte) {
 	if l.log == nil {
 		return
@@ -372,7 +373,7 @@ func (l *leafFeed) add(h *head, ops []operation, note []byte) {
 	l.log.Add(c, h.ID)
 }
 
-// drop ends all streams, as the next commit does not follow on their last one. position.mu must be held.
+// drop ends the streams of all leaves, because the next commit does not follow on the last one in the log. position.mu must be held.
 func (l *leafFeed) drop() {
 	if l.log != nil {
 		l.log.Close(errDropped)
@@ -380,7 +381,7 @@ func (l *leafFeed) drop() {
 	}
 }
 
-// The keys below the prefix of the fleet.
+// The keys of a fleet in etcd, without the prefix of the fleet, and prefixes of keys.
 const (
 	fleetKey         = "fleet"
 	headKey          = "head"
@@ -397,11 +398,11 @@ const (
 	sourceTurnPrefix = "turn/source/"
 )
 
-// format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
-// of its boxes read, and is raised to a newer one by Upgrade.
+// format is the newest format of a fleet's data that this program reads, and the format of a fleet that it creates. A
+// fleet has a format that all of its boxes read; Upgrade raises it.
 const format = rolloutFormat
 
-// The formats, by their additions. Format 1 has objects and sources.
+// The formats of a fleet's data, with what each adds. Format 1 has objects and sources.
 const (
 	sealedFormat  = 2 // Secrets, sealed, and trials
 	accessFormat  = 3 // the key of tokens and the CA, sealed; heads say their format
@@ -416,10 +417,10 @@ func needsFormat(format, least int, feature string) error {
 	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no %s: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", format, feature, least)}
 }
 
-// contentPrefixes begin the keys that the digest of the head covers.
+// contentPrefixes are the prefixes of the keys that the digest of the head covers.
 var contentPrefixes = []string{objectPrefix, rolloutPrefix, sealedPrefix, sourcePrefix, trialPrefix}
 
-// isShared reports whether all boxes have a key in common.
+// isShared reports whether a key is in etcd, common to all boxes.
 func isShared(key string) bool { return key == headKey || isContent(key) }
 
 // isContent reports whether the digest of the head covers a key.
@@ -427,10 +428,10 @@ func isContent(key string) bool {
 	return slices.ContainsFunc(contentPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// operation puts or removes an object. Of a commit, no two are of one key.
+// operation puts or removes one key. A commit has at most one operation for each key.
 type operation = stream.Op
 
-// sum is a checksum of a pair, or the exclusive or of those of all pairs.
+// sum is a checksum of a pair, or the XOR of the checksums of all pairs.
 type sum [16]byte
 
 func sumOf(key string, value []byte) sum {
@@ -460,7 +461,7 @@ func (s *sum) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// content is which objects there are, by their checksums.
+// content has the checksum of each object, by key, and the digest of all of them.
 type content struct {
 	sums   map[string]sum
 	digest sum
@@ -482,7 +483,7 @@ func (c *content) delete(key string) {
 	}
 }
 
-// after returns the number of objects and the digest that operations lead to.
+// after returns the number of objects and the digest that the content would have after some operations. The content itself does not change.
 func (c *content) after(ops []operation) (objects int, digest sum) {
 	objects, digest = len(c.sums), c.digest
 	for i := range ops {
@@ -508,7 +509,7 @@ func (c *content) apply(ops []operation) {
 	}
 }
 
-// head is one commit, as all boxes see it.
+// head is the value of the head key in etcd. Each commit writes it and compares the one before, so that it orders the commits.
 type head struct {
 	Revision uint64 `json:"revision"`
 	ID       string `json:"id"`
@@ -543,7 +544,7 @@ func (h *head) encode() (string, error) {
 	return h.text, nil
 }
 
-// next returns a head that follows on h, with the same objects.
+// next returns the head of a commit of a box that follows on h and changes no objects.
 func (h *head) next(box string) *head {
 	n := *h
 	n.Revision, n.ID, n.Previous, n.Box, n.Note = h.Revision+1, newID(), h.ID, box, nil
@@ -557,7 +558,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// settings is the value of fleetKey.
+// settings is the JSON value of fleetKey.
 type settings struct {
 	ID     string `json:"id"`
 	Format int    `json:"format"`
@@ -574,7 +575,7 @@ func decodeSettings(value []byte) (*settings, error) {
 	return s, nil
 }
 
-// splitKey returns the name and the ID in the key of a shared key.
+// splitKey splits the etcd key of a shared key into its name and the ID of its value.
 func splitKey(key string) (name, id string, is bool) {
 	rest, is := strings.CutPrefix(key, sealedPrefix)
 	if !is {
@@ -584,7 +585,7 @@ func splitKey(key string) (name, id string, is bool) {
 	return name, id, true
 }
 
-// isNamed reports whether a key is that of a shared key of a name.
+// isNamed reports whether an etcd key is that of a shared key of a given name.
 func isNamed(key, name string) bool {
 	of, _, is := splitKey(key)
 	return is && of == name

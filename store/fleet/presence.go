@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lease is the lease of this box, and the holder of the turn.
+// lease is the etcd lease of this box, and the box that has the writer's turn.
 type lease struct {
 	id     clientv3.LeaseID // 0: none
 	until  time.Time        // before which the lease is ours for certain
@@ -22,7 +22,7 @@ type lease struct {
 	mine   bool
 }
 
-// presence is what other boxes and etcd get to see of this box.
+// presence maintains the name, lease, turns and report of this box in etcd, and those of the leaves that follow it.
 type presence struct {
 	committer
 	heartbeatNow chan struct{} // has a value when the next heartbeat is not to wait
@@ -33,14 +33,14 @@ type presence struct {
 	shown        shown
 }
 
-// leafPresence has the leaves that report here.
+// leafPresence has the leaves that follow this box, and the lease of their names.
 type leafPresence struct {
 	// lease has their names. It is not that of this box, which ends when the box stops, while they look for another one.
 	lease clientv3.LeaseID
 	leaf  map[string]*leaf // by name
 }
 
-// leaf is a leaf that reports here.
+// leaf is a leaf that follows this box.
 type leaf struct {
 	heard time.Time // when its last report came
 	sent  string    // its report in etcd
@@ -56,7 +56,7 @@ type heartbeat struct {
 	named  clientv3.LeaseID // by which the name was taken; 0: none
 }
 
-// SourceTurn names the box that reads a directory of manifests for all.
+// SourceTurn is the turn of a source: which box reads its directory of manifests for the fleet.
 type SourceTurn struct {
 	// Holder is the box that has the turn; "" when none has it, or it is not known.
 	Holder string
@@ -66,7 +66,7 @@ type SourceTurn struct {
 	Vacant time.Time
 }
 
-// sourceTurns are the turns that this box asks for.
+// sourceTurns has the sources in whose turns this box is interested, and their state at the last heartbeat.
 type sourceTurns struct {
 	willing map[string]bool // by source; false: the holder alone is of interest
 	known   map[string]SourceTurn
@@ -79,8 +79,8 @@ func (e *presence) ReportAs(report func() Report) {
 	e.report = report
 }
 
-// HasTurn reports whether this box runs what one box of the fleet runs. It only saves work: two boxes
-// that believe it lose races to each other.
+// HasTurn reports whether this box runs the controllers for the fleet. Correctness does not depend on it:
+// if two boxes run them, commits of one fail with ErrConflict.
 func (e *presence) HasTurn() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -102,7 +102,7 @@ func (e *presence) beatUntil(ctx context.Context) {
 	}
 }
 
-// beat asks etcd for the head once, and renews what this box holds.
+// beat is one heartbeat: it reads the head from etcd, and renews the lease, turns and report of this box.
 func (e *presence) beat(ctx context.Context, b *heartbeat) {
 	e.mu.Lock()
 	var read int64
@@ -150,7 +150,7 @@ func (e *presence) beat(ctx context.Context, b *heartbeat) {
 	}
 }
 
-// renew keeps the lease of this box, its name, its turns and its report; on a leaf its report alone.
+// renew renews the lease of this box with its name, turns and report in etcd; a leaf only sends its report to the core box.
 func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -227,7 +227,7 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 	return err
 }
 
-// noteNamed notes that this box has its name, and no other box.
+// noteNamed records that this box has its name, which ends the state Namesake.
 func (e *presence) noteNamed() {
 	e.mu.Lock()
 	freed := e.state.Kind == Namesake
@@ -237,8 +237,8 @@ func (e *presence) noteNamed() {
 	}
 }
 
-// leave gives up the name and the turns of this box, so that no other box waits for its lease to end, and ends all connections.
-// The leaves that report here keep their names by a lease of their own until they have found another core box.
+// leave gives up the name and turns of this box, so that other boxes need not wait for its lease to expire, and closes all
+// connections. Leaves that follow this box keep their names, by a lease of their own, until they have found another core box.
 func (e *presence) leave() error {
 	e.mu.Lock()
 	id := e.lease.id
@@ -254,7 +254,7 @@ func (e *presence) leave() error {
 	return e.origin.close()
 }
 
-// claimTurn takes the turn of the writer if it is free.
+// claimTurn takes the writer's turn if no box has it.
 func (e *presence) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
 	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
 	if err != nil && willing {
@@ -274,18 +274,17 @@ func (e *presence) noteTurn(id clientv3.LeaseID, asked time.Time, holder string,
 	}
 }
 
-// complete adds the name, the version and the state of this box to a report.
+// complete sets the name, version and state of this box in a report.
 func (e *presence) complete(r Report) Report {
 	state := e.State()
 	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
 	return r
 }
 
-// WantSources sets the sources whose turn this box wants (true), or observes (false). A turn
-// that it has and does not want any more is given up. It takes effect with the next beat, which comes at once.
-//
-// The turn is a key with the lease of the box. It only keeps two boxes from trying at once: that one
-// box alone changes the objects of a source is for the store to see to, which does so in each commit.
+// WantSources sets the sources whose turns this box is to take (true) or only to observe (false). Turns that are
+// not wanted any more are given up. It takes effect with the next heartbeat, which it triggers. A turn is an etcd
+// key with the lease of the box. It only avoids conflicts: the store makes sure, in each commit, that one box
+// alone changes the objects of a source.
 func (e *presence) WantSources(willing map[string]bool) {
 	e.mu.Lock()
 	same := maps.Equal(e.sources.willing, willing)
@@ -300,7 +299,7 @@ func (e *presence) WantSources(willing map[string]bool) {
 	}
 }
 
-// SourceTurn returns what the last beat has found of the turn of a source. It does not wait.
+// SourceTurn returns the turn of a source as of the last heartbeat.
 func (e *presence) SourceTurn(name string) SourceTurn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -309,7 +308,7 @@ func (e *presence) SourceTurn(name string) SourceTurn {
 	return t
 }
 
-// claimSources takes the free turns that this box wants, and gives up those that it does not want.
+// claimSources takes those turns of sources that are wanted and free, and gives up those that are not wanted.
 func (e *presence) claimSources(ctx context.Context, lease clientv3.LeaseID, able bool) error {
 	e.mu.Lock()
 	willing := maps.Clone(e.sources.willing)
@@ -341,8 +340,8 @@ func (e *presence) claimSources(ctx context.Context, lease clientv3.LeaseID, abl
 	return nil
 }
 
-// redial opens new connections if the certificate of this box is another one than etcd has seen. etcd judges a connection by
-// the certificate that it began with: one that is refused would stay so after the file was corrected.
+// redial opens new connections to etcd if the client certificate file has changed since the last handshake: etcd judges a
+// connection by the certificate that it began with, and would refuse calls on it even after the file was corrected.
 func (e *presence) redial() {
 	last := e.shown.certificate.Load()
 	if last == nil || e.client == nil {
@@ -424,7 +423,7 @@ func (e *presence) handleLeafReport(ctx context.Context, r *LeafReport) error {
 	return nil
 }
 
-// keepLeaves renews the lease with the names of the leaves, and drops leaves without a report in the time of a lease.
+// keepLeaves renews the lease that holds the names of the leaves, and drops leaves that have not reported for leaseTTL.
 func (e *presence) keepLeaves(ctx context.Context) error {
 	e.mu.Lock()
 	lease := e.leaves.lease
@@ -459,7 +458,7 @@ func (e *presence) keepLeaves(ctx context.Context) error {
 	return err
 }
 
-// LeafNodes returns the Nodes of the leaves that report here, as JSON, by name.
+// LeafNodes returns the Node objects of the leaves that follow this box, as JSON, by name.
 func (e *presence) LeafNodes() map[string]json.RawMessage {
 	e.mu.Lock()
 	defer e.mu.Unlock()

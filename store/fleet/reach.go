@@ -20,14 +20,14 @@ import (
 	"time"
 )
 
-// Files names the files that a TLS configuration was made of, for messages; "" where there is none.
+// Files has the paths of the files of a TLS configuration, for messages; "" where there is none.
 type Files struct{ CA, Cert string }
 
-// handshakeTimeout bounds a connection that finds why others fail.
+// handshakeTimeout bounds the connection by which Unreached finds the reason of an error.
 const handshakeTimeout = time.Second
 
-// Unreached returns for each endpoint of etcd why it does not answer, with the next step. The client of etcd tries again until the
-// time is up, and reports only the timeout; so each endpoint is connected to once more, for a second at most.
+// Unreached returns, for each endpoint of etcd, the reason that it does not answer and the next step. Since the etcd client only
+// reports a timeout, it connects to each endpoint once more, for at most a second.
 func (c *Config) Unreached(ctx context.Context) string {
 	whys := make([]string, len(c.Endpoints))
 	var wg sync.WaitGroup
@@ -49,7 +49,7 @@ func (c *Config) Unreached(ctx context.Context) string {
 	return strings.Join(texts, "; ")
 }
 
-// checkReach returns why one endpoint does not answer.
+// checkReach returns the reason that one endpoint does not answer.
 func (c *Config) checkReach(ctx context.Context, endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Config) checkReach(ctx context.Context, endpoint string) string {
 	return checkProtocol(conn)
 }
 
-// dialError returns why no connection is established.
+// dialError returns the reason that a TCP connection fails.
 func dialError(err error) string {
 	var dns *net.DNSError
 	var timeout net.Error
@@ -86,7 +86,7 @@ func dialError(err error) string {
 	return err.Error()
 }
 
-// checkTLS returns why a TLS handshake fails, or that it does not.
+// checkTLS returns the reason that a TLS handshake fails, or a text that it succeeds.
 func (c *Config) checkTLS(conn net.Conn, host string) string {
 	of := &tls.Config{}
 	if c.TLS != nil {
@@ -162,7 +162,7 @@ func validity(of *tls.Config) string {
 	return fmt.Sprintf("; this one is from %s until %s", leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// checkProtocol returns how a server without TLS answers the HTTP/2 preface.
+// checkProtocol returns, for a server without TLS, what it answers to the HTTP/2 preface.
 func checkProtocol(conn net.Conn) string {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return err.Error()
@@ -181,10 +181,10 @@ func checkProtocol(conn net.Conn) string {
 	return err.Error()
 }
 
-// shown is the certificate of this box in its last handshake with etcd, in DER; nil: there was none.
+// shown holds the client certificate, in DER, that this box used in its last handshake with etcd; nil: none.
 type shown struct{ certificate atomic.Pointer[[]byte] }
 
-// recordPeerCert returns a Config that records the certificate of each handshake.
+// recordPeerCert returns a Config whose TLS handshakes record the client certificate in s.
 func (c Config) recordPeerCert(s *shown) *Config {
 	if c.TLS == nil || c.TLS.GetClientCertificate == nil {
 		return &c
@@ -205,32 +205,33 @@ func (c Config) recordPeerCert(s *shown) *Config {
 // after the other, would end with all leaves at one of them.
 
 const (
-	// probeEvery is the interval at which a leaf asks the core boxes that it prefers to the one that it follows.
+	// probeEvery is the interval at which a leaf probes the core boxes that it prefers to the current one.
 	probeEvery = 10 * time.Second
-	// returnAfter is how long such a core box has to answer each probe before a leaf goes back, and up to twice as long, by a hash of
-	// the name of the leaf: those of one core box do not come back together.
+	// returnAfter is the time for which such a core box has to answer all probes before the leaf returns to it. A hash of the leaf's name
+	// adds up to the same time again, so that the leaves do not return all at once.
 	returnAfter = time.Minute
-	// mostReturn bounds that time where it grows, see coreSelector.left.
+	// mostReturn bounds that time where it grows (see coreSelector.left).
 	mostReturn = time.Hour
-	// settled is, in such times, how long a core box has to serve after a return for the next one to be as quick.
+	// settled is a multiple of that time: a core box that serves for so long after a return counts as stable, and its waiting time starts
+	// over.
 	settled = 10
 )
 
-// coreSelector decides when a leaf goes back to a core box that it prefers to the one that it asks. Core boxes are numbers, from 0, which
-// it prefers most. Times are the caller's.
+// coreSelector decides when a leaf returns to a core box that it prefers to the current one. It identifies core boxes by their index in the
+// order of preference, from 0. The caller passes the time.
 type coreSelector struct {
 	least, most time.Duration // the bounds of the time for which a core box has to answer
 	cores       []preferred
 }
 
-// preferred is the record of a core box that the leaf prefers.
+// preferred is the record of probes and returns for one core box.
 type preferred struct {
 	since time.Time     // since when it has answered each probe; zero: it has not answered the last one
 	wait  time.Duration // for how long it has to
 	back  time.Time     // when the leaf went back to it; zero: it came here in another way
 }
 
-// newCoreSelector returns that of a leaf. The times above are divided by pace.
+// newCoreSelector returns the coreSelector of a leaf. The constants above are divided by pace.
 func newCoreSelector(leaf string, cores int, pace time.Duration) coreSelector {
 	sum := sha256.Sum256([]byte(leaf))
 	share := float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32)
@@ -242,7 +243,7 @@ func newCoreSelector(leaf string, cores int, pace time.Duration) coreSelector {
 	return p
 }
 
-// probed notes whether a core box that the leaf does not follow has answered.
+// probed records whether a core box answered a probe.
 func (p *coreSelector) probed(core int, answered bool, now time.Time) {
 	switch c := &p.cores[core]; {
 	case !answered:
@@ -252,7 +253,8 @@ func (p *coreSelector) probed(core int, answered bool, now time.Time) {
 	}
 }
 
-// better returns the core box to go back to from another one, if there is any.
+// better returns the most preferred core box before index at that answers probes. is reports whether it has for long enough to return to
+// it.
 func (p *coreSelector) better(at int, now time.Time) (core int, is bool) {
 	for i := range at {
 		if c := &p.cores[i]; !c.since.IsZero() {
@@ -262,12 +264,13 @@ func (p *coreSelector) better(at int, now time.Time) (core int, is bool) {
 	return 0, false
 }
 
-// returned notes that the leaf went back to a core box.
+// returned records that the leaf returned to a core box.
 func (p *coreSelector) returned(core int, now time.Time) {
 	p.cores[core].back = now
 }
 
-// left notes that a core box does not serve. One that fails soon after the return has to answer for twice as long before the next one.
+// left records that a core box does not serve the leaf. If that is soon after a return, the core box has to answer probes for twice as long
+// before the next return.
 func (p *coreSelector) left(core int, now time.Time) {
 	c := &p.cores[core]
 	switch {

@@ -16,9 +16,9 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Upgrade raises the format of a fleet to the newest one that this program and all of its boxes read, and returns the
-// one that it had and the one that it has. A box that cannot be asked counts with its last report, but for
-// those named in without: such a box follows nothing more when it comes back with an old version, and reports that.
+// Upgrade raises the format of a fleet to the newest one that this program and all boxes read, and returns the formats
+// before and after. A box that cannot be reached counts with its last report, unless it is in without: if such a box
+// comes back with an old version, it does not follow the fleet and reports so.
 func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -56,9 +56,9 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 	}
 }
 
-// raise puts settings with a newer format, and in the same transaction a head of that format, if the settings are those
-// that are expected. A commit that a box has under way, in whatever format, so loses to it; and a box that reads
-// the settings before and the head after it finds the format in the head.
+// raise writes settings with a newer format and a head of that format in one transaction, if the settings in etcd are those
+// expected. A concurrent commit of a box then loses to it, and a box that reads the old settings and the new head finds the
+// format in the head.
 func (e *member) raise(ctx context.Context, s *settings, mod int64) (raised bool, err error) {
 	now, _, err := e.askHead(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func (e *member) raise(ctx context.Context, s *settings, mod int64) (raised bool
 	return resp.Succeeded, nil
 }
 
-// understand returns an error that names the boxes that do not read the newest format.
+// understand returns an error with the names of the boxes that do not read the newest format, except those in without.
 func understand(all []Box, without []string) error {
 	var old []string
 	named := map[string]bool{}
@@ -120,8 +120,8 @@ func understand(all []Box, without []string) error {
 	return nil
 }
 
-// Reseal seals all Secrets and shared keys of a fleet by the first of the keys, in one commit. It returns how many there
-// are, and how many of them were sealed by another key.
+// Reseal encrypts all Secrets and shared keys of a fleet with the first key, in one commit. It returns their number, and how
+// many of them were encrypted with another key.
 func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -169,8 +169,8 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	return all, len(ops), err
 }
 
-// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which no process has open:
-// `svcctl serve` without --fleet starts from it. It returns how many there are.
+// OpenSecrets decrypts the Secrets in the data directory of a box that has left its fleet, so that `svcctl serve` without
+// --fleet can start from it. No process may have the directory open. It returns their number.
 func OpenSecrets(cfg Config, dir string) (opened int, err error) {
 	err = engine.AsOwner(dir, func() (err error) {
 		opened, err = cfg.openSecrets(dir)

@@ -25,7 +25,7 @@ import (
 // takes the place of another one has another ID. The ID can be read without a key: a box that cannot open a
 // value finds out whether its own one is still in force.
 
-// vault opens Secrets and shared keys, and records those that it cannot open.
+// vault decrypts Secrets and shared keys, and records those that this box cannot decrypt.
 type vault struct {
 	position
 	keys map[string]sharedKey // by name
@@ -35,24 +35,24 @@ type vault struct {
 	foreign map[string]bool
 }
 
-// openedPrefix begins the keys of sealed objects: the last version that this box could open of one that it cannot
-// open now.
+// openedPrefix begins the replica keys with the last version that this box could decrypt of each Secret that it
+// cannot decrypt now.
 const openedPrefix = "fleet/opened/"
 
-// The names of shared keys.
+// The names of shared keys: the key that signs tokens, and the CA.
 const (
 	TokenKey = "tokens"
 	CAKey    = "ca"
 )
 
-// sharedKey is a shared key as this box has it.
+// sharedKey is a shared key, decrypted if this box can.
 type sharedKey struct {
 	id    string
 	value []byte // nil: this box cannot open it
 }
 
-// SharedKey returns the value that all boxes have in common under a name, and its ID. The ID is "" while there
-// is none; the value is nil when this box cannot open it.
+// SharedKey returns the shared key of a name, and its ID. The ID is "" if there is none; the value is nil if this
+// box cannot decrypt it.
 func (e *vault) SharedKey(name string) (id string, value []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,7 +60,7 @@ func (e *vault) SharedKey(name string) (id string, value []byte) {
 	return k.id, k.value
 }
 
-// Sharing is why no keys can be shared; nil: they can.
+// Sharing returns the reason that this box can share no keys; nil if it can.
 func (e *vault) Sharing() error {
 	e.mu.Lock()
 	format := e.agreed.Format
@@ -85,9 +85,9 @@ func (e *vault) Sealing() error {
 	return e.cfg.sealing(format)
 }
 
-// plainSecrets returns a commit as the store gets it. It leaves out secret objects that this box cannot open, and those whose
-// content is unchanged, and adds those that it could not open before and can now. It comes before the replica has the commit.
-// e.mu must be held.
+// plainSecrets returns the operations of a commit for the store, with Secrets decrypted. It leaves out Secrets that this box
+// cannot decrypt and those whose content is unchanged, and adds those that have become readable. It must run before the replica
+// has the commit. e.mu must be held.
 func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
 	f = e.takeKeys(f)
 	puts := f.Puts[:0:0]
@@ -132,7 +132,7 @@ func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
 	return f
 }
 
-// markReadable notes that the value of a key can be opened. e.mu must be held.
+// markReadable records that the value of a key can be decrypted. e.mu must be held.
 func (e *vault) markReadable(key string) {
 	if _, was := e.unreadable[key]; was {
 		delete(e.unreadable, key)
@@ -140,7 +140,7 @@ func (e *vault) markReadable(key string) {
 	}
 }
 
-// openable returns the unreadable secret objects that can be opened now. e.mu must be held.
+// openable returns the unreadable Secrets that can be decrypted now. e.mu must be held.
 func (e *vault) openable() (pairs []engine.Pair) {
 	for _, key := range slices.Sorted(maps.Keys(e.unreadable)) {
 		if _, _, is := splitKey(key); is {
@@ -153,7 +153,7 @@ func (e *vault) openable() (pairs []engine.Pair) {
 	return pairs
 }
 
-// updateUnreadable sets the state by the values that cannot be opened. e.mu must be held.
+// updateUnreadable sets the state from the values that cannot be decrypted. e.mu must be held.
 func (e *vault) updateUnreadable() {
 	why := ""
 	e.state.blind = false
@@ -199,8 +199,8 @@ func (e *vault) updateUnreadable() {
 	e.signal()
 }
 
-// openPairs opens the secret objects among pairs of the replica, for the store. Of one that this box cannot open it returns the
-// last version that it could open, if there is one.
+// openPairs decrypts the Secrets among pairs of the replica. For one that this box cannot decrypt it returns the last version that
+// it could, if there is one.
 func (e *vault) openPairs(pairs []engine.Pair) []engine.Pair {
 	if e.cfg.Secret == nil || !slices.ContainsFunc(pairs, func(p engine.Pair) bool { return e.cfg.Secret(p.Key) }) {
 		return pairs
@@ -223,8 +223,8 @@ func (e *vault) openPairs(pairs []engine.Pair) []engine.Pair {
 	return open
 }
 
-// takeKeys removes the shared keys from a commit that the store gets, and opens them. It comes before the replica has the commit.
-// e.mu must be held.
+// takeKeys removes the shared keys from the operations of a commit, and decrypts and stores them. It must run before the replica has
+// the commit. e.mu must be held.
 func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 	deletes := f.Deletes[:0:0]
 	for _, key := range f.Deletes {
@@ -267,14 +267,15 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 	return f
 }
 
-// markUnreadable notes that a shared key cannot be opened, unless this box has no key file and so shares none. e.mu must be held.
+// markUnreadable records that a shared key cannot be decrypted, unless this box has no key file and so uses no shared keys. e.mu must be
+// held.
 func (e *vault) markUnreadable(key string, err error) {
 	if err != nil && e.cfg.Keys.SealsBy() != "" {
 		e.unreadable[key] = err.Error()
 	}
 }
 
-// loadKeys opens the shared keys of the replica.
+// loadKeys decrypts the shared keys in the replica.
 func (e *vault) loadKeys() error {
 	pairs, err := e.replica.load(sealedPrefix)
 	if err != nil {
@@ -300,7 +301,7 @@ func (e *vault) loadKeys() error {
 	return nil
 }
 
-// openSharedKeys opens unreadable shared keys whose key is in the key file now.
+// openSharedKeys decrypts shared keys that were unreadable and whose key is in the key file now.
 func (e *vault) openSharedKeys() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -318,9 +319,9 @@ func (e *vault) openSharedKeys() {
 	e.updateUnreadable()
 }
 
-// noteForeign checks the operations of a transaction without a head. If a bundle is applied, etcd has the objects of this box
-// then. Any other operation is of another program: it is not followed, and a box without a replica would find a wrong digest. mod is
-// the revision of etcd.
+// noteForeign checks the operations of an etcd transaction without a head. If it applies a bundle, etcd then has the objects that this
+// box has already. Any other write is by another program: it is ignored and recorded, as a box without a replica would find a wrong
+// digest. mod is the revision of etcd.
 func (e *vault) noteForeign(ops []operation, mod int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -346,14 +347,14 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 	}
 }
 
-// forgetForeign forgets foreign keys that a commit has written since. e.mu must be held.
+// forgetForeign removes those keys from the recorded foreign writes that a later commit has written. e.mu must be held.
 func (e *vault) forgetForeign(ops []operation) {
 	for i := range ops {
 		delete(e.foreign, ops[i].Key)
 	}
 }
 
-// foreignKeys names the keys that another program has written or removed; "": none. e.mu must be held.
+// foreignKeys returns a text with the keys that another program has written or removed; "" for none. e.mu must be held.
 func (e *vault) foreignKeys() string {
 	switch keys := slices.Sorted(maps.Keys(e.foreign)); len(keys) {
 	case 0:

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// memberSize is the size, packed, from which the next commit begins a new member.
+	// memberSize is the compressed size, in bytes, from which on the next commit begins a new gzip member.
 	memberSize = 128 << 10
-	// DefaultLimit bounds what a Log keeps, packed, in bytes; of a larger commit it keeps that one.
+	// DefaultLimit is the default bound of a Log's compressed size, in bytes. The last member is kept even if it is larger.
 	DefaultLimit = 16 << 20
 )
 
-// Position is a commit, by the modification revision of its head and by its ID.
+// Position identifies a commit by the etcd modification revision of its head and by its ID.
 type Position struct {
 	Mod int64
 	ID  string
 }
 
 var (
-	// ErrBefore means that the position is older than the oldest commit of the Log.
+	// ErrBefore means that a position is older than the oldest commit of the Log.
 	ErrBefore = errors.New("the commits after that one are not kept any more")
-	// ErrOther means that the commit at a position is another one.
+	// ErrOther means that the Log has another commit at that modification revision.
 	ErrOther = errors.New("the commit at that position is another one")
-	// ErrBehind means that a reader was too slow, and the commits that it would read next are gone.
+	// ErrBehind means that a reader was too slow: the commits that it would read next were dropped.
 	ErrBehind = errors.New("the reader fell behind what is kept")
 )
 
-// Log has the newest commits, encoded and packed, for readers that copy its bytes. It is safe for concurrent use.
+// Log keeps the newest commits, encoded and compressed once for all readers, which copy its bytes. It is safe for concurrent use.
 type Log struct {
 	limit int
 
@@ -51,13 +51,13 @@ type Log struct {
 	out     bytes.Buffer
 }
 
-// item is a commit with the ID of its head; "": it is none.
+// item is a frame to be encoded, with the ID of its commit; "" for a frame that is no commit.
 type item struct {
 	commit *Commit
 	id     string
 }
 
-// member is one member of gzip.
+// member is one gzip member of the stream, with the commits in it.
 type member struct {
 	before Position   // which its first commit follows on
 	has    []Position // in order
@@ -67,13 +67,13 @@ type member struct {
 	next   *member
 }
 
-// NewLog returns an empty Log whose first commit is to follow on a position. It keeps limit bytes, packed.
+// NewLog returns an empty Log for commits after a position. It keeps at most limit compressed bytes.
 func NewLog(at Position, limit int) *Log {
 	return &Log{limit: limit, grown: make(chan struct{}), members: []*member{{before: at}}}
 }
 
-// Add appends a commit, which follows on the last one. ID is that of its head, "" for a frame that is no commit. It does not
-// wait: another goroutine encodes the values, which must not change any more.
+// Add appends a commit, which must follow on the last one. id is that of its head, "" for a frame that is no commit. It does not
+// block: another goroutine encodes the values, which must not change any more.
 func (l *Log) Add(c *Commit, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *Log) Add(c *Commit, id string) {
 	}
 }
 
-// encode packs all pending commits, and ends.
+// encode compresses all pending commits and returns. It is the body of the encoding goroutine.
 func (l *Log) encode() {
 	for {
 		l.mu.Lock()
@@ -106,13 +106,13 @@ func (l *Log) encode() {
 	}
 }
 
-// signal wakes all that wait for a change. l.mu must be held.
+// signal wakes all readers that wait for more. l.mu must be held.
 func (l *Log) signal() {
 	close(l.grown)
 	l.grown = make(chan struct{})
 }
 
-// pack appends one commit to the last member, or to a new one, which it returns. One goroutine at a time calls it.
+// pack compresses one commit into the last member, or into a new one, and returns the member. Only the encoding goroutine calls it.
 func (l *Log) pack(last *member, it item) *member {
 	if len(last.data) >= memberSize {
 		_ = l.packer.Close() // a bytes.Buffer takes all
@@ -136,7 +136,7 @@ func (l *Log) pack(last *member, it item) *member {
 	return last
 }
 
-// end is the last commit of a member, or the one before it.
+// end returns the position of the last commit in the member, or if it is empty of the one before it.
 func (m *member) end() Position {
 	if len(m.has) == 0 {
 		return m.before
@@ -144,7 +144,7 @@ func (m *member) end() Position {
 	return m.has[len(m.has)-1]
 }
 
-// took appends the packed bytes to a member, for readers to see.
+// took appends the compressed bytes in l.out to a member, from where readers copy them, and drops the oldest members above the limit.
 func (l *Log) took(m *member, at Position, full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,8 +170,8 @@ func (l *Log) Begin() Position {
 	return l.members[0].before
 }
 
-// Prepend puts the commits of a Log that ends where l begins in front of those of l. The error is ErrBefore when they do not fit,
-// or are too much, or why l is closed. The other one must not be used any more.
+// Prepend puts the commits of another Log, which must end where l begins, in front of those of l. The error is ErrBefore if they do
+// not join or exceed the limit, or the reason that l is closed. The other Log must not be used afterwards.
 func (l *Log) Prepend(older *Log) error {
 	older.mu.Lock()
 	members, size := older.members, older.size
@@ -191,7 +191,7 @@ func (l *Log) Prepend(older *Log) error {
 	return nil
 }
 
-// Seal waits until all is packed, and completes the last member: nothing may be added any more.
+// Seal waits until all commits are compressed, and completes the last member. Nothing may be added afterwards.
 func (l *Log) Seal() {
 	l.mu.Lock()
 	for l.busy {
@@ -218,18 +218,18 @@ func (l *Log) Close(why error) {
 	}
 }
 
-// Reader copies the stream from a position.
+// Reader reads the compressed stream of a Log from a position on.
 type Reader struct {
 	log *Log
 	at  *member
 	off int
 }
 
-// maxPiece bounds what a Reader gives at once, in bytes.
+// maxPiece bounds the bytes that one call of Next returns.
 const maxPiece = 64 << 10
 
-// Reader returns a Reader whose stream has the commits after a position, and maybe some before it. It waits for commits that are being
-// encoded.
+// Reader returns a Reader of the commits after a position; the first gzip member may contain some before it. It waits for commits that are
+// being encoded.
 func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,8 +261,8 @@ func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
 	}
 }
 
-// Next waits for more bytes of the stream and returns some, which must not be changed. The error is ErrBehind, why the Log
-// was closed, or that of ctx.
+// Next returns the next bytes of the stream, for which it waits. The caller must not change them. The error is ErrBehind, the
+// reason that the Log was closed, or that of ctx.
 func (r *Reader) Next(ctx context.Context) ([]byte, error) {
 	for {
 		r.log.mu.Lock()
@@ -294,13 +294,13 @@ type Kind byte
 
 // The kinds of frames.
 const (
-	// Change is a commit: Head has the value of the head that it has put.
+	// Change is the frame of a commit: Head has the value of its head.
 	Change Kind = 'c'
-	// Settings has the settings of the fleet, as its Head, which have changed.
+	// Settings is the frame of a change of the fleet's settings, whose value is in Head.
 	Settings Kind = 's'
-	// State begins a state as a whole: Head and Mod are of the commit that left it. Objects frames follow, and End.
+	// State begins a transfer of all objects: Head and Mod are those of the commit that led to them. Frames of Objects follow, and End.
 	State Kind = 'h'
-	// Objects has some of the objects of a State, as its Ops.
+	// Objects is a frame with a part of the objects of a State, in Ops.
 	Objects Kind = 'o'
 	// End ends a State.
 	End Kind = 'e'
@@ -316,20 +316,20 @@ type Commit struct {
 	Ops        []Op
 }
 
-// Op puts a value, or removes it.
+// Op puts the value of a key, or removes the key.
 type Op struct {
 	Key    string
 	Value  []byte
 	Remove bool
 }
 
-// maxFrame bounds a frame, in bytes: it is that of a large commit.
+// maxFrame bounds a frame, in bytes. A large commit is one frame.
 const maxFrame = 1<<30 + 1<<20
 
-// ErrMalformed means that the stream has bytes that are not a frame.
+// ErrMalformed means that bytes of the stream are not a valid frame.
 var ErrMalformed = errors.New("the stream of commits cannot be read: it is damaged, or the core box has another version")
 
-// AppendText appends a text with its length to b.
+// AppendText appends a string to b, preceded by its length.
 func AppendText[T string | []byte](b []byte, text T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
@@ -357,13 +357,13 @@ func Append(b []byte, c *Commit) []byte {
 	return AppendText(b, body)
 }
 
-// Parser reads the parts of a body.
+// Parser decodes the strings and operations of a frame's body.
 type Parser struct {
 	rest []byte
 	err  error
 }
 
-// NewParser returns a Parser of a body, which the results refer to.
+// NewParser returns a Parser of a body. Its results share the memory of the body.
 func NewParser(body []byte) *Parser { return &Parser{rest: body} }
 
 func (p *Parser) number() uint64 {
@@ -376,7 +376,7 @@ func (p *Parser) number() uint64 {
 	return n
 }
 
-// Text reads a text.
+// Text decodes a string.
 func (p *Parser) Text() []byte {
 	size := p.number()
 	if size > uint64(len(p.rest)) {
@@ -388,7 +388,7 @@ func (p *Parser) Text() []byte {
 	return part
 }
 
-// Ops reads the operations up to the end. The error is that of this call or of an earlier one.
+// Ops decodes the operations up to the end of the body. The error is that of this call or of an earlier one.
 func (p *Parser) Ops() (ops []Op, err error) {
 	for len(p.rest) > 0 {
 		op, mark := Op{Remove: p.rest[0] == '-'}, p.rest[0]
@@ -403,7 +403,7 @@ func (p *Parser) Ops() (ops []Op, err error) {
 	return ops, p.err
 }
 
-// parse is the inverse of Append, without the length.
+// parse decodes a frame without its length; it is the inverse of Append.
 func parse(body []byte) (*Commit, error) {
 	if len(body) == 0 {
 		return nil, ErrMalformed
@@ -417,13 +417,13 @@ func parse(body []byte) (*Commit, error) {
 	return c, nil
 }
 
-// Decoder reads frames.
+// Decoder reads frames from a decompressed stream.
 type Decoder struct {
 	from  *bufio.Reader
 	plain *bufio.Reader // nil: nothing was read yet
 }
 
-// NewDecoder returns a Decoder of a stream. It reads nothing yet.
+// NewDecoder returns a Decoder of r. It reads nothing yet.
 func NewDecoder(from io.Reader) *Decoder { return &Decoder{from: bufio.NewReader(from)} }
 
 // Next waits for the next frame. At the end of a stream, which may come at any time, it returns io.EOF or io.ErrUnexpectedEOF.
