@@ -19,10 +19,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// believed is the time for which a snapshot of the host is used.
+// believed is the age up to which a snapshot of the host is reused instead of read again.
 const believed = 200 * time.Millisecond
 
-// Check keeps the store's snapshot of the host. It is safe for concurrent use.
+// Check refreshes the snapshot of the host's addresses and listening ports by which the store validates writes. It is safe for concurrent
+// use.
 type Check struct {
 	cfg   *config.Config
 	store *store.Store
@@ -37,12 +38,13 @@ type Check struct {
 	seen host // what the store has
 }
 
-// New makes a Check of this host. IsVIP reports addresses of the host that were brought to it as VIPs.
+// New returns a Check of this host. isVIP reports whether an address of the host was added to an interface as a VIP; nil: none was.
 func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) *Check {
 	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg.Addresses.NodePortRange)}
 }
 
-// Look brings the store's snapshot up to date for a Service that a client writes; nil: for none in particular.
+// Look refreshes the store's snapshot of the host before a client writes svc. With nil it refreshes the addresses alone, for writes of no
+// particular Service.
 func (c *Check) Look(svc *object.Service) {
 	if svc != nil && c.asksNothing(svc) {
 		return
@@ -62,22 +64,22 @@ func (c *Check) Look(svc *object.Service) {
 	}
 }
 
-// asksNothing reports whether a Service asks for what its stored version does. That is not refused any more, and a
-// look at a host with many routes takes its time.
+// asksNothing reports whether a Service has the spec and the annotations of its stored version. Such a write is accepted without a look at
+// the host, which takes long with many routes.
 func (c *Check) asksNothing(svc *object.Service) bool {
 	stored, _ := c.store.Get(object.Ref{Kind: object.KindService, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name})
 	before, is := stored.(*object.Service)
 	return is && reflect.DeepEqual(before.Spec, svc.Spec) && maps.Equal(before.Metadata.Annotations, svc.Metadata.Annotations)
 }
 
-// nodePortAddresses returns the node-port addresses of the newest snapshot.
+// nodePortAddresses returns the host's addresses on which node ports answer, of the newest snapshot.
 func (c *Check) nodePortAddresses() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen.nodePorts
 }
 
-// Take brings the store's snapshot up to date with facts that were just read.
+// Take replaces the addresses in the store's snapshot of the host by those in facts. It reads nothing from the host.
 func (c *Check) Take(facts *node.Facts) {
 	of := c.cfg.ResolveFacts(facts, c.isVIP)
 	resolvers := c.cfg.Resolvers()
@@ -88,7 +90,7 @@ func (c *Check) Take(facts *node.Facts) {
 	})
 }
 
-// update gives the store a snapshot that differs from the last one.
+// update changes the snapshot by set and passes it to the store.
 func (c *Check) update(set func(*host)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +98,7 @@ func (c *Check) update(set func(*host)) {
 	c.store.SetHost(c.seen)
 }
 
-// host is a snapshot of the host. It is immutable.
+// host is a snapshot of the host's addresses and listening sockets. It is immutable.
 type host struct {
 	facts     resolve.Facts
 	resolvers map[netip.Addr]bool // but those that are set aside for Services
@@ -105,8 +107,8 @@ type host struct {
 	listeners listeners
 }
 
-// ExternalIP implements store.Host. An external IP would not be served to clients that ask for it
-// where the host answers itself.
+// ExternalIP implements store.Host. It refuses an external IP that the host itself answers on, since clients would reach the host instead
+// of the Service.
 func (h host) ExternalIP(svc *object.Service, addr netip.Addr) error {
 	if what := h.Reserved(svc, addr); what != "" {
 		return fmt.Errorf("it is %s, which would not be reached any more: choose another one, or annotate the Service with %s: \"true\"",
@@ -121,7 +123,7 @@ func (h host) ExternalIP(svc *object.Service, addr netip.Addr) error {
 	return nil
 }
 
-// Reserved implements store.Host.
+// Reserved implements store.Host. It returns what the host uses addr for, in words; "" if it is free.
 func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
 	if svc != nil && svc.Metadata.Annotations[resolve.AnnotationHostAddress] == "true" {
 		return ""
@@ -135,9 +137,8 @@ func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
 	return ""
 }
 
-// Avoid implements store.Host: cluster IPs are not given out of a network of the host in a
-// service range. Where the network is larger than the range, there are no others, and only the
-// hosts that are known are passed over.
+// Avoid implements store.Host. It reports whether the allocator must not give out addr as a cluster IP: it lies in a connected network of
+// the host. Where that network covers a whole range of cluster IPs, only known hosts (isEndpoint) are avoided.
 func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
 	for _, p := range h.facts.Connected {
 		if p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(h.ranges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) })) {
@@ -147,7 +148,7 @@ func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
 	return false
 }
 
-// NodePort implements store.Host.
+// NodePort implements store.Host. It refuses a node port at which the appliance or a program of the host listens.
 func (h host) NodePort(protocol string, port uint16) error {
 	if err := h.own(netip.Addr{}, protocol, port); err != nil {
 		return err
@@ -155,7 +156,7 @@ func (h host) NodePort(protocol string, port uint16) error {
 	return h.listeners.refuse(h.nodePorts, protocol, port)
 }
 
-// HostPort implements store.Host.
+// HostPort implements store.Host. It refuses a port of a host address at which the appliance or a program of the host listens.
 func (h host) HostPort(addr netip.Addr, protocol string, port uint16) error {
 	if h.facts.Host[addr] == "" {
 		return nil
@@ -166,7 +167,7 @@ func (h host) HostPort(addr netip.Addr, protocol string, port uint16) error {
 	return h.listeners.refuse([]netip.Addr{addr}, protocol, port)
 }
 
-// own refuses a port at which the appliance listens.
+// own returns an error if the appliance itself listens at the port.
 func (h host) own(addr netip.Addr, protocol string, port uint16) error {
 	if use := h.facts.Own(protocol, netip.AddrPortFrom(addr, port)); use != "" {
 		return fmt.Errorf("%s: ask for another port", use)
@@ -174,12 +175,13 @@ func (h host) own(addr netip.Addr, protocol string, port uint16) error {
 	return nil
 }
 
-// AnswersNodePorts implements store.Host.
+// AnswersNodePorts implements store.Host. It reports whether addr is an address of the host on which node ports answer.
 func (h host) AnswersNodePorts(addr netip.Addr) bool {
 	return h.facts.Host[addr] != "" && slices.Contains(h.nodePorts, addr)
 }
 
-// portView sees at which node ports, and ports of the host's addresses, programs of the host listen. Check.looking guards it.
+// portView caches which programs of the host listen at node ports, and at ports of the host's addresses that Services ask for.
+// Check.looking guards it.
 type portView struct {
 	read   func(*sockets.Ports) ([]sockets.Socket, error)
 	owner  func(sockets.Socket) string // the program, "" when it is not known
@@ -189,7 +191,7 @@ type portView struct {
 	seen   listeners
 }
 
-// listeners are sockets as of one moment. They are not changed.
+// listeners are the listening sockets of the host, read at one time. They are immutable.
 type listeners struct {
 	sockets []sockets.Socket
 	owners  map[sockets.Socket]string // of those that were asked for
@@ -210,7 +212,7 @@ type askedPort struct {
 	on       []netip.Addr
 }
 
-// asked returns the ports of the host that a Service asks for; node ports answer on the addresses on.
+// asked returns the ports of the host that a Service asks for. Its node ports get the addresses in on.
 func asked(svc *object.Service, on []netip.Addr) (ports []askedPort) {
 	if svc == nil {
 		return nil
@@ -238,8 +240,8 @@ func asked(svc *object.Service, on []netip.Addr) (ports []askedPort) {
 	return ports
 }
 
-// look returns the listeners for a Service that a client writes, and whether they are others than before; node ports
-// answer on the addresses on. A Service that asks for no port of the host needs none.
+// look returns the listeners to check svc against, and whether they were read again and differ. on has the addresses of node ports. For a
+// Service that asks for no port of the host nothing is read.
 func (w *portView) look(svc *object.Service, on []netip.Addr) (seen listeners, changed bool) {
 	ports := asked(svc, on)
 	unknown := func(p askedPort) bool { return !w.looked.Has(p.protocol, p.port) }
@@ -264,7 +266,7 @@ func (w *portView) look(svc *object.Service, on []netip.Addr) (seen listeners, c
 	return w.seen, changed
 }
 
-// now reads the listeners; none when the host cannot be seen.
+// now reads the listening sockets from the host. It returns no sockets if they cannot be read.
 func (w *portView) now() listeners {
 	seen := listeners{owners: map[sockets.Socket]string{}}
 	all, err := w.read(&w.looked)
@@ -280,7 +282,7 @@ func (w *portView) now() listeners {
 	return seen
 }
 
-// at returns the socket of a program that listens at a port on one of some addresses.
+// at returns the socket of a program that listens at a port on one of the addresses in on.
 func (l listeners) at(on []netip.Addr, protocol string, port uint16) (sockets.Socket, bool) {
 	for _, s := range l.sockets {
 		if s.Protocol != strings.ToLower(protocol) || s.Local.Port() != port {
@@ -293,7 +295,7 @@ func (l listeners) at(on []netip.Addr, protocol string, port uint16) (sockets.So
 	return sockets.Socket{}, false
 }
 
-// refuse returns an error that names the program listening at a port; nil when none does.
+// refuse returns an error that names the program listening at a port on one of the addresses in on; nil when none does.
 func (l listeners) refuse(on []netip.Addr, protocol string, port uint16) error {
 	if s, found := l.at(on, protocol, port); found {
 		return fmt.Errorf("%s listens on %s: stop that program, or ask for another port", cmp.Or(l.owners[s], "another program"), s)

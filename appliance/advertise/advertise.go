@@ -17,8 +17,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Objects holds the objects of MetalLB's kinds and those that they refer to. Lists are sorted by namespace
-// and name.
+// Objects holds the input of Compile: the objects of MetalLB's kinds, and the Secrets and Namespaces that they refer to. Lists are sorted
+// by namespace and name.
 type Objects struct {
 	Pools       []*object.IPAddressPool
 	L2          []*object.L2Advertisement
@@ -32,14 +32,14 @@ type Objects struct {
 	Node map[string]string
 }
 
-// Box has the part of the configuration that is about pools.
+// Box holds the settings of this box that Compile needs, from flags and its configuration file.
 type Box struct {
 	Pools         []alloc.Pool // of flags
 	ServiceRanges []netip.Prefix
 	NodeName      string
 }
 
-// Plan has the pools and announcements of this box.
+// Plan holds the address pools of this box, and where their addresses are announced.
 type Plan struct {
 	// Pools has the pools of flags and of objects, the preferred ones first.
 	Pools []alloc.Pool
@@ -51,7 +51,7 @@ type Plan struct {
 	bgp []advertisement
 }
 
-// advertisement is an L2Advertisement or a BGPAdvertisement, with the addresses that it is about.
+// advertisement is an L2Advertisement or a BGPAdvertisement, with the pools and Services whose addresses it announces.
 type advertisement struct {
 	name       string
 	pools      map[string]bool // by name
@@ -60,10 +60,10 @@ type advertisement struct {
 	always     bool // also while no Service is served
 }
 
-// ReasonConfiguration is the Reason of problems of these kinds.
+// ReasonConfiguration is the Reason of all Problems of a Plan.
 const ReasonConfiguration = "BadConfiguration"
 
-// planner makes a Plan.
+// planner has the state of one Compile.
 type planner struct {
 	*Plan
 	objects *Objects
@@ -73,7 +73,7 @@ type planner struct {
 	peers   map[string][]string          // in use, by namespace
 }
 
-// Compile makes a Plan of all objects.
+// Compile computes the Plan of a box from all objects. What cannot be served is left out, and is a Problem of the Plan.
 func Compile(objects *Objects, box *Box) *Plan {
 	p := &planner{
 		Plan: &Plan{}, objects: objects, box: box,
@@ -94,7 +94,7 @@ func Compile(objects *Objects, box *Box) *Plan {
 	return p.Plan
 }
 
-// refuse adds a problem for a part of an object that is not served, warn one for a part without effect.
+// refuse adds a Problem for a field of an object that is not served; warn adds one for a field that is ignored.
 func (p *planner) refuse(o object.Object, field, format string, args ...any) {
 	p.Problems = append(p.Problems, resolve.Problem{Object: object.RefOf(o), Field: field, Reason: ReasonConfiguration, Message: fmt.Sprintf(format, args...)})
 }
@@ -104,12 +104,13 @@ func (p *planner) warn(o object.Object, field, format string, args ...any) {
 	p.Problems[len(p.Problems)-1].Warning = true
 }
 
-// here reports whether node selectors mean this box.
+// here reports whether any of the node selectors matches the labels of this box.
 func (p *planner) here(selectors []object.LabelSelector) bool {
 	return object.MatchesAny(selectors, p.objects.Node)
 }
 
-// selected are the pools that an advertisement is about.
+// selected returns the keys ("namespace/name") of the pools that an advertisement selects, by name or by label. It adds a Problem for a
+// name without a pool.
 func (p *planner) selected(o object.Object, names []string, selectors []object.LabelSelector) map[string]bool {
 	namespace := o.GetMeta().Namespace
 	pools := map[string]bool{}
@@ -137,7 +138,8 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 	return pools
 }
 
-// always reads when an advertisement announces.
+// always reports whether an advertisement announces addresses also while their Service has no ready endpoint, by its annotation. An invalid
+// value is a Problem.
 func (p *planner) always(o object.Object) bool {
 	switch value := o.GetMeta().Annotations[annotation.Announce]; value {
 	case "", "when-ready":
@@ -218,7 +220,8 @@ func (p *planner) addBGP(a *object.BGPAdvertisement) {
 	p.bgp = append(p.bgp, advertisement{name: name, pools: pools, services: a.Spec.ServiceSelectors, always: p.always(a)})
 }
 
-// fits reports whether the prefixes of a length that have addresses of a range lie in it as a whole.
+// fits reports whether the aggregates of a range, prefixes of length4 or length6 bits by its family, contain no address outside of the
+// range.
 func fits(r alloc.Pool, length4, length6 int) bool {
 	length := length4
 	if r.First.Is6() {
@@ -232,12 +235,12 @@ func fits(r alloc.Pool, length4, length6 int) bool {
 	return err == nil && first.Addr() == r.First && end == r.Last
 }
 
-// mayBeInternal reports whether a peer is of our AS.
+// mayBeInternal reports whether a peer can have the AS of this box (an internal peer).
 func mayBeInternal(c *wire.PeerConfig) bool {
 	return c.Dynamic == "internal" || c.Dynamic == "" && c.RemoteAS == c.LocalAS
 }
 
-// toldPeers are the peers that an advertisement is for.
+// toldPeers returns the names of the peers that get the routes of an advertisement: those it lists, or all peers of its namespace.
 func (p *planner) toldPeers(a *object.BGPAdvertisement) []string {
 	all := p.peers[a.Metadata.Namespace]
 	if len(a.Spec.Peers) == 0 {
@@ -259,8 +262,9 @@ func (p *planner) toldPeers(a *object.BGPAdvertisement) []string {
 	return told
 }
 
-// Advertised are the interfaces and the BGPAdvertisements by which an address of a Service is announced; ready
-// reports whether clients are served. flags reports that the flags of the announcer say it.
+// Advertised returns where an address of a Service is announced: interfaces by L2Advertisements, and the names of BGPAdvertisements (via).
+// labels are those of the Service, and ready reports whether it has ready endpoints. flags reports whether the address is of a pool of
+// flags, which the announcer's own flags announce.
 func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string) {
 	i := slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Contains(addr) })
 	if i < 0 {
@@ -287,10 +291,11 @@ func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool)
 	return false, slices.Compact(interfaces), via
 }
 
-// keyOf is "namespace/name".
+// keyOf returns "namespace/name" of an object.
 func keyOf(o object.Object) string { return o.GetMeta().Namespace + "/" + o.GetMeta().Name }
 
-// compareRank orders pools: those for certain Services, then those of flags, then the others; each by priority, of which 0 is the last.
+// compareRank orders pools by preference: those for certain Services, then those of flags, then the others. Within a class the lower
+// priority number is first, 0 last.
 func compareRank(a, b alloc.Pool) int {
 	rank := func(p alloc.Pool) (class, priority int) {
 		switch audience := p.For; {
@@ -315,7 +320,7 @@ func compareRank(a, b alloc.Pool) int {
 
 const (
 	bgpPort = 179
-	// restartTime is for how long routers keep routes with enableGracefulRestart, as in FRR.
+	// restartTime is the time for which a router keeps routes while a session with enableGracefulRestart is down, as in FRR.
 	restartTime = 120 * time.Second
 	// The defaults of a BFDProfile, as in MetalLB.
 	bfdInterval   = 300 * time.Millisecond
@@ -323,7 +328,7 @@ const (
 	bfdMinTTL     = 254
 )
 
-// addPeer has a session with a peer, unless something of it cannot be done.
+// addPeer adds a BGP session with a peer to the Plan, or a Problem if the peer asks for something unsupported.
 func (p *planner) addPeer(o *object.BGPPeer) {
 	s := &o.Spec
 	if !p.here(s.NodeSelectors) {
@@ -381,13 +386,13 @@ func (p *planner) addPeer(o *object.BGPPeer) {
 	p.peers[o.Metadata.Namespace] = append(p.peers[o.Metadata.Namespace], c.Name)
 }
 
-// durationOf is a duration that was validated; 0 of nothing.
+// durationOf parses a duration that was validated before; 0 for "".
 func durationOf(text string) time.Duration {
 	d, _ := time.ParseDuration(text)
 	return d
 }
 
-// addSecret finds the password; false: the Secret that the peer names is not there.
+// addSecret copies the TCP MD5 password of a peer from its Secret to c. It returns false, with a Problem, if that Secret is missing.
 func (p *planner) addSecret(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	ref := o.Spec.PasswordSecret
 	if ref.Name == "" {
@@ -404,7 +409,7 @@ func (p *planner) addSecret(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	return false
 }
 
-// addProfile finds the BFD profile; false: the one that the peer names is not there.
+// addProfile copies the timers of a peer's BFD profile to c. It returns false, with a Problem, if that profile is missing.
 func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	name := o.Spec.BFDProfile
 	if name == "" {
@@ -437,8 +442,8 @@ func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	return true
 }
 
-// makePools puts the pools of flags and of objects in their order. A pool with a range that overlaps another one, or
-// the range of cluster IPs, is left out as a whole.
+// makePools sets Plan.Pools: those of flags and of objects, by compareRank. A pool with a range that overlaps another pool's, or a range of
+// cluster IPs, is left out as a whole.
 func (p *planner) makePools() {
 	p.Pools = slices.Clone(p.box.Pools)
 	for _, o := range p.objects.Pools {
@@ -452,7 +457,7 @@ func (p *planner) makePools() {
 	slices.SortStableFunc(p.Pools, compareRank)
 }
 
-// rangesOf are the ranges of a pool; false: it is refused.
+// rangesOf parses the address ranges of a pool. It returns false, with a Problem, if the pool is refused.
 func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok bool) {
 	pool := alloc.Pool{
 		Name: keyOf(o), OnRequest: o.Spec.AutoAssign != nil && !*o.Spec.AutoAssign, AvoidEnds: o.Spec.AvoidBuggyIPs,
@@ -481,7 +486,8 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 	return ranges, true
 }
 
-// overlapped names what a range overlaps.
+// overlapped returns, in words, the pool or range of cluster IPs that a range overlaps; "" if none. own are the ranges of the same pool
+// before it.
 func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	for _, s := range p.box.ServiceRanges {
 		if s.Contains(r.First) || s.Contains(r.Last) || r.Contains(s.Addr()) {
@@ -517,7 +523,7 @@ func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	return slices.Compact(all)
 }
 
-// community are the values of a text: a name, or the values themselves.
+// community parses a BGP community: the name of an alias in a Community object of the namespace, or the value itself.
 func (p *planner) community(namespace, text string) ([]uint32, error) {
 	for _, o := range p.objects.Communities {
 		for _, alias := range o.Spec.Communities {

@@ -38,19 +38,20 @@ type Config struct {
 	BGP *BGP
 }
 
-// Pauses before the file is written and before a report is sent, so that one of each serves a burst.
+// savePause is the wait before the state file is written, reportPause the one before a report is sent. A burst of changes makes one of
+// each.
 const (
 	savePause   = 50 * time.Millisecond
 	reportPause = 50 * time.Millisecond
-	// countEvery is the interval of reports that only have new counters.
+	// countEvery is the interval of reports in which nothing but counters changed.
 	countEvery = 15 * time.Second
 	// retryPorts is the interval at which an interface that could not be opened is tried again.
 	retryPorts = time.Second
-	// handOver is the longest time that a box which stops waits for its successor.
+	// handOver is the longest time for which a box that stops waits until another box answers for its addresses.
 	handOver = 2 * time.Second
 )
 
-// Run announces until ctx is done. The calling thread must be in the network namespace.
+// Run announces the addresses that the appliance publishes until ctx is done. The calling thread must be in the network namespace.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
@@ -120,7 +121,7 @@ type announcer struct {
 	serve absence
 }
 
-// restore continues from the file of the process before.
+// restore takes over the state that an earlier process saved.
 func (a *announcer) restore(last state) {
 	a.setRanges(last.Ranges)
 	a.drained, a.config = last.Drained, last.Config
@@ -234,21 +235,21 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 	return a.end()
 }
 
-// later starts a timer, unless it runs.
+// later starts a timer that fires after pause, unless it runs already.
 func later(timer *<-chan time.Time, pause time.Duration) {
 	if *timer == nil {
 		*timer = time.After(pause)
 	}
 }
 
-// end writes the file for the next process.
+// end writes the state file for the next process.
 func (a *announcer) end() error {
 	s := a.state()
 	s.Stopped = time.Now()
 	return s.save(a.cfg.StateDir)
 }
 
-// follow processes an event of serve, nil if the connection ended.
+// follow processes an event from the connection to serve; nil means that the connection ended.
 func (a *announcer) follow(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
 		a.reports.connected = false
@@ -302,7 +303,7 @@ func (a *announcer) follow(ctx context.Context, e *wire.AnnouncementsEvent) erro
 	return nil
 }
 
-// setAll replaces all ranges and addresses, and returns the addresses that change.
+// setAll replaces all ranges and addresses by those in a full list from serve, and returns the addresses whose announcement changed.
 func (a *announcer) setAll(all *wire.Announcements) (changed []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
@@ -324,7 +325,7 @@ func (a *announcer) setAll(all *wire.Announcements) (changed []netip.Addr) {
 	return append(changed, a.set(all.Items)...)
 }
 
-// set replaces the announcements of some addresses, and returns the addresses that change.
+// set replaces the announcements of some addresses, and returns the addresses whose announcement changed.
 func (a *announcer) set(items []wire.Announcement) (changed []netip.Addr) {
 	for _, item := range items {
 		addr, err := netip.ParseAddr(item.Address)
@@ -346,7 +347,7 @@ func (a *announcer) isWanted(addr netip.Addr) bool {
 	return is
 }
 
-// want records whether an address is to be announced, and where.
+// want records whether an address is to be announced, and on which interfaces and to which peers.
 func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
 	a.file.add(addr)
 	if wanted {
@@ -360,7 +361,7 @@ func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
 	a.adverts.remove(addr)
 }
 
-// l2 returns the interfaces to announce on, of flags and of objects.
+// l2 returns the names of the interfaces to announce on: those of flags and those that L2Advertisements name.
 func (a *announcer) l2() []string {
 	all := slices.Clone(a.cfg.L2)
 	if a.config == nil {
@@ -375,7 +376,7 @@ func (a *announcer) l2() []string {
 	return all
 }
 
-// mark has an address written to the file and reported.
+// mark schedules an address for the state file and for the next report.
 func (a *announcer) mark(addr netip.Addr) {
 	if a.isGateway(addr) {
 		return // it is no address of serve
@@ -384,13 +385,13 @@ func (a *announcer) mark(addr netip.Addr) {
 	a.reports.add(addr)
 }
 
-// lastStatus returns the line of an address for the file.
+// lastStatus returns the entry of an address for the state file.
 func (a *announcer) lastStatus(addr netip.Addr) lastStatus {
 	where, wanted := a.wanted[addr]
 	return lastStatus{ad: where, Wanted: wanted, Announced: wanted && a.segments.keeps(addr)}
 }
 
-// state returns the content for the file.
+// state returns the full content for the state file.
 func (a *announcer) state() state {
 	s := state{Drained: a.drained, Config: a.config, Ads: map[string]ad{}}
 	for _, r := range a.ranges {
@@ -421,7 +422,7 @@ func (a *announcer) evaluate() {
 	a.election.set(unwell, a.adverts.listed())
 }
 
-// elected takes the result of the election.
+// elected applies the result of the election: it announces the addresses or leaves them to the master.
 func (a *announcer) elected() {
 	answers, master, assert := a.election.outcome()
 	replaced := a.master != master
@@ -443,7 +444,7 @@ func (a *announcer) elected() {
 	}
 }
 
-// setPassive leaves all addresses to another box, or takes them.
+// setPassive stops answering for all addresses on all interfaces (another box does), or starts it again.
 func (a *announcer) setPassive(passive bool) {
 	a.passive = passive
 	for _, p := range a.segments.ports {
@@ -451,8 +452,8 @@ func (a *announcer) setPassive(passive bool) {
 	}
 }
 
-// setDrained hands all addresses over, or takes part again. Without an election the addresses are removed from segments: no
-// other box takes over there. With Config.Follow another program moves them.
+// setDrained withdraws all addresses from this box, or announces them again. With an election another box takes them over. Without one they
+// are removed from the interfaces, and no other box takes over; with Config.Follow another program moves them.
 func (a *announcer) setDrained(drained bool) {
 	if a.drained == drained {
 		return
@@ -475,7 +476,7 @@ func (a *announcer) setDrained(drained bool) {
 	a.reports.everything()
 }
 
-// leave begins the hand-over to the winner of the election, and the withdrawal of BGP routes.
+// leave starts the hand-over of all addresses to another box of the election, and the withdrawal of BGP routes. hasLeft reports its end.
 func (a *announcer) leave(ctx context.Context) {
 	if a.election != nil && !a.passive {
 		a.election.leave(handOver)
@@ -483,5 +484,5 @@ func (a *announcer) leave(ctx context.Context) {
 	a.peers.leave(ctx)
 }
 
-// hasLeft reports whether the hand-over of leave is over.
+// hasLeft reports whether the hand-over that leave started is complete.
 func (a *announcer) hasLeft() bool { return a.peers.left == nil && (a.election == nil || a.passive) }

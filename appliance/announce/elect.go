@@ -26,8 +26,8 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// election is a virtual router on the links of the box: it is active on all of them or on none. A partner
-// is alive while its adverts arrive on any of them.
+// election takes part in a VRRP election on all links of the box. The box is active on all of them or on none; another box counts as alive
+// while its adverts arrive on any link.
 type election struct {
 	cfg   vrrp.Config
 	log   *slog.Logger
@@ -46,8 +46,8 @@ type election struct {
 	moves   uint64 // changes of the state
 }
 
-// rival is another box with a lower priority that advertises while this one is active: it does not receive the adverts of
-// this one. Two do so for a moment after a split.
+// rival is another box with a lower priority that advertises while this one is active, so it does not receive the adverts of this one.
+// After a network split heals that is normal for a moment.
 type rival struct {
 	at          netip.Addr
 	priority    uint8
@@ -57,7 +57,8 @@ type rival struct {
 	reported    bool
 }
 
-// rivalry is the time after which a rival is a problem, and the least rival.gap, which is three intervals of its adverts.
+// rivalry is the time after which a rival is a problem. It is also the least value of rival.gap, which is three intervals of the rival's
+// adverts.
 const rivalry = 3 * time.Second
 
 func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
@@ -67,12 +68,12 @@ func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
 	r.at, r.priority, r.link, r.last, r.gap = a.Source, a.Priority, link, now, max(rivalry, 3*a.Interval)
 }
 
-// lasts reports whether there is a rival, for long enough to be a problem.
+// lasts reports whether a rival advertises, for at least rivalry.
 func (r *rival) lasts(now time.Time) bool {
 	return r.at.IsValid() && now.Sub(r.last) < r.gap && r.last.Sub(r.since) >= rivalry
 }
 
-// foreign has the addresses in the adverts of another box that is active.
+// foreign has the addresses in the adverts of the active box, which is another one.
 type foreign struct {
 	at    netip.Addr // of the box
 	addrs []netip.Addr
@@ -86,7 +87,7 @@ func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	}
 }
 
-// changes signals that outcome has another result; it never does without an election.
+// changes returns a channel that gets a value when the result of outcome changed; nil, which never does, without an election.
 func (e *election) changes() <-chan struct{} {
 	if e == nil {
 		return nil
@@ -94,8 +95,8 @@ func (e *election) changes() <-chan struct{} {
 	return e.moved
 }
 
-// setLinks sends and receives adverts on these links. A box that had no carrier at all joins as backup: its state without
-// links does not count.
+// setLinks starts sending and receiving adverts on these links, by interface index, and stops it on all others. macs are the MAC addresses
+// of this box. A box that had no link with a carrier before joins as backup.
 func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs map[string]bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,8 +129,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	return nil
 }
 
-// do calls the machine, sends the adverts that it returns, and signals changes. Adverts that wait come first: to a process
-// that did not run for a while they would be missing.
+// do calls f, which calls the machine, then sends the adverts that it returns on all links, and signals changes. Adverts that wait in the
+// sockets are processed first: a process that did not run for a while would take them for missing.
 func (e *election) do(f func(now time.Time) []uint8) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -159,7 +160,7 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	task.Wake(e.wake)
 }
 
-// run calls the machine when it is due, until ctx is done.
+// run calls the machine's Tick when it is due, until ctx is done.
 func (e *election) run(ctx context.Context) error {
 	var due time.Time // of the next Tick, as it was found last
 	task.Repeat(ctx, e.wake, func() time.Time {
@@ -179,8 +180,8 @@ func (e *election) run(ctx context.Context) error {
 	return nil
 }
 
-// outcome reports whether this box answers, which box is master otherwise, and whether this one should announce
-// its addresses again.
+// outcome reports whether this box answers for the addresses, which box is the master, and whether this box should announce the addresses
+// again (reset by the call).
 func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,7 +190,7 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	return state.Answers(), e.m.Master(), assert
 }
 
-// set passes the inputs of the election: whether another box should take over, and the addresses of adverts by family.
+// set passes inputs to the election: whether this box is unwell, which lowers its priority, and the addresses for its adverts by family.
 func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +202,8 @@ func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.evaluateForeign(time.Now())
 }
 
-// compare records the addresses of another box, unless this one is active: the other one corrects itself then.
+// compare records the addresses in the advert of another box while this one is not active. An active one ignores them: the other box
+// compares.
 func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	if state, _ := e.m.State(); state.Answers() {
 		return
@@ -213,7 +215,7 @@ func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	e.evaluateForeign(now)
 }
 
-// evaluateForeign sets the time from which the other box lists other addresses than this one.
+// evaluateForeign updates the time since which the adverts of the active box list other addresses than this box has.
 func (e *election) evaluateForeign(now time.Time) {
 	if !e.foreign.at.IsValid() {
 		return
@@ -249,7 +251,7 @@ func (e *election) group() *wire.Group {
 	return g
 }
 
-// problems returns the problems with adverts of other boxes, but for the addresses in them, which group has.
+// problems returns the problems with adverts of other boxes, in words. Differences of the addresses in them are in group instead.
 func (e *election) problems() (all []string) {
 	if e == nil {
 		return nil
@@ -267,7 +269,7 @@ func (e *election) problems() (all []string) {
 	return all
 }
 
-// without returns the addresses that others do not have.
+// without returns the addresses that are not among others, as text. Digests are left out.
 func without(addrs, others []netip.Addr) (texts []string) {
 	for _, a := range addrs {
 		if !isDigest(a) && !slices.Contains(others, a) {
@@ -277,8 +279,8 @@ func without(addrs, others []netip.Addr) (texts []string) {
 	return texts
 }
 
-// isActive reports whether this box answers now. Neighbors' questions wait in sockets, as adverts do: a process that was
-// stopped reads the adverts of a box that took over before it answers any.
+// isActive reports whether this box answers now. If its timers are overdue (the process was stopped), adverts that wait in the sockets are
+// processed first, so that it does not answer after another box took over.
 func (e *election) isActive() bool {
 	e.mu.Lock()
 	silent := e.m.Silent(time.Now())
@@ -292,21 +294,20 @@ func (e *election) isActive() bool {
 	return state.Answers()
 }
 
-// leave hands over to another box, and waits for it at most for patience.
+// leave makes another box take over, and waits for its adverts for at most patience.
 func (e *election) leave(patience time.Duration) {
 	e.do(func(now time.Time) []uint8 { return e.m.Leave(now, patience) })
 }
 
-// listing summarizes a set of addresses for adverts of the election: the lowest ones of each family, and a digest of
-// all, by which boxes detect that their sets differ. An update costs as much as the set changes, unless a listed
-// address is removed from a longer set.
+// listing summarizes a set of addresses for adverts of the election: the lowest ones of each family, and a digest of all, by which boxes
+// detect that their sets differ. add and remove take constant time, except that the removal of a listed address needs complete.
 type listing struct {
 	low    [2][]netip.Addr // IPv4 and IPv6, in their order
 	count  [2]int
 	digest uint64
 }
 
-// mostListed bounds the addresses of a family that an advert lists.
+// mostListed is the largest number of addresses of a family in an advert.
 const mostListed = 20
 
 func (l *listing) add(addr netip.Addr) {
@@ -330,7 +331,7 @@ func (l *listing) remove(addr netip.Addr) {
 	}
 }
 
-// complete fills the places of removed addresses from all.
+// complete fills the listing up after removals of listed addresses; all has the whole set.
 func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	for f := range l.low {
 		if len(l.low[f]) == min(mostListed, l.count[f]) {
@@ -347,7 +348,7 @@ func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	}
 }
 
-// listed returns the addresses to advertise, by family. The last one of each list encodes the digest in an address that no host can
+// listed returns the addresses for adverts, by family. The last address of each list encodes the digest in an address that no host can
 // have, of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
 func (l *listing) listed() (by [2][]netip.Addr) {
 	digest4 := [4]byte{}
@@ -359,13 +360,13 @@ func (l *listing) listed() (by [2][]netip.Addr) {
 	return by
 }
 
-// isDigest reports whether an address is a digest.
+// isDigest reports whether an address in an advert encodes a digest of listing.
 func isDigest(addr netip.Addr) bool {
 	b := addr.As16()
 	return addr.Is4() && addr.As4()[0]&0xf0 == 0xf0 || addr.Is6() && binary.BigEndian.Uint64(b[:8]) == 1<<56
 }
 
-// familyOf returns 0 for IPv4 and 1 for IPv6.
+// familyOf returns the index of an address's family: 0 for IPv4 and 1 for IPv6.
 func familyOf(addr netip.Addr) int {
 	if addr.Is4() {
 		return 0
@@ -384,7 +385,7 @@ func digestOf(addr netip.Addr) uint64 {
 	return n
 }
 
-// heartbeat sends and receives the adverts of one link.
+// heartbeat is the packet socket that sends and receives the adverts of one link.
 type heartbeat struct {
 	conn net.PacketConn
 	raw  syscall.RawConn // of conn
@@ -393,8 +394,8 @@ type heartbeat struct {
 	stop context.CancelFunc
 }
 
-// source returns the address of a link that adverts come from: an IPv4 address with a network, else the
-// link-local one.
+// source returns the source address for adverts on a link: an IPv4 address with a prefix shorter than 32 bits, else the link-local IPv6
+// address.
 func source(l *node.Link) netip.Addr {
 	for _, wanted := range []func(netip.Prefix) bool{
 		func(p netip.Prefix) bool { return p.Addr().Is4() && !p.IsSingleIP() },
@@ -407,7 +408,7 @@ func source(l *node.Link) netip.Addr {
 	return netip.Addr{}
 }
 
-// open begins to receive adverts on a link.
+// open opens the packet socket of a link and starts receiving adverts on it.
 func (e *election) open(ctx context.Context, l node.Link) error {
 	h := &heartbeat{link: l, own: source(&l)}
 	ether, group := unix.ETH_P_IP, vrrp.Group4
@@ -437,8 +438,8 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	return nil
 }
 
-// onlyAdverts returns a program (bpf(7), classic) that passes VRRP alone: all traffic of a link would fill the socket, and
-// adverts be lost.
+// onlyAdverts returns a classic BPF program (bpf(7)) that passes VRRP packets alone. Without it all traffic of a link would fill the
+// socket, and adverts would be lost.
 func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
 	protocol := uint32(etherLen + 9)
 	if v6 {
@@ -452,7 +453,7 @@ func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
 	})
 }
 
-// joinGroup has the interface take frames for a multicast group (packet(7)).
+// joinGroup makes the interface accept frames to a multicast MAC address (packet(7)).
 func joinGroup(raw syscall.RawConn, index int, mac net.HardwareAddr) error {
 	request := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
 	copy(request.Address[:], mac)
@@ -463,7 +464,7 @@ func joinGroup(raw syscall.RawConn, index int, mac net.HardwareAddr) error {
 	return errors.Join(err, failed)
 }
 
-// groupMAC returns the Ethernet address of a group (RFC 1112, RFC 2464).
+// groupMAC returns the Ethernet address of a multicast group (RFC 1112, RFC 2464).
 func groupMAC(group netip.Addr) net.HardwareAddr {
 	b := group.AsSlice()
 	if group.Is4() {
@@ -472,7 +473,7 @@ func groupMAC(group netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// listen calls the machine whenever adverts wait, until the socket is closed.
+// listen processes adverts of a link when they arrive, until the socket is closed.
 func (e *election) listen(ctx context.Context, h *heartbeat) {
 	for first := make([]byte, 1); ; {
 		var failed error
@@ -493,14 +494,14 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 }
 
 const (
-	// maxFrame bounds the bytes of a frame that are read.
+	// maxFrame is the largest number of bytes of a frame that are read.
 	maxFrame = 2048
-	// maxWaiting bounds the adverts of a link that are read at a time, so that a flood of them cannot delay the machine's
+	// maxWaiting is the largest number of adverts of a link that are read in one call, so that a flood of them cannot delay the machine's
 	// timers.
 	maxWaiting = 64
 )
 
-// receive passes the adverts that wait on a link to the machine, and returns those to send.
+// receive passes the adverts that wait in the socket of a link to the machine. It returns the priorities of the adverts to send in answer.
 func (e *election) receive(now time.Time, h *heartbeat) (adverts []uint8) {
 	_ = h.raw.Control(func(fd uintptr) { // a link that is gone has none
 		buf := make([]byte, maxFrame)
@@ -524,14 +525,15 @@ func (e *election) receive(now time.Time, h *heartbeat) (adverts []uint8) {
 	return adverts
 }
 
-// The lengths of headers.
+// The lengths of Ethernet and IP headers in bytes.
 const (
 	etherLen = 14
 	ipv4Len  = 20
 	ipv6Len  = 40
 )
 
-// parseAdvert decodes a frame; false when it is no valid advert, or passed a router.
+// parseAdvert decodes an Ethernet frame. It returns false when the frame holds no valid VRRP advert, or was forwarded by a router (TTL
+// below 255).
 func parseAdvert(frame []byte) (a vrrp.Advert, ok bool) {
 	if len(frame) < etherLen+ipv4Len {
 		return a, false
@@ -564,7 +566,7 @@ func parseAdvert(frame []byte) (a vrrp.Advert, ok bool) {
 	return a, err == nil
 }
 
-// advert returns a frame with an advert.
+// advert returns an Ethernet frame with an advert from the address of a link.
 func advert(h *heartbeat, a vrrp.Advert) []byte {
 	a.Source, a.Destination = h.own, vrrp.Group4
 	ether := uint16(unix.ETH_P_IP)
@@ -583,7 +585,7 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 	return slices.Concat(f, header, payload)
 }
 
-// send sends a frame, or drops it: a link that is down takes nothing, and none that is full holds up the others.
+// send sends a frame without blocking. One that cannot be sent is dropped: the link is down, or its queue is full.
 func (h *heartbeat) send(frame []byte) {
 	_ = h.raw.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), frame) })
 }

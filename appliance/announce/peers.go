@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// BGP configures the sessions with routers.
+// BGP holds the flags of the sessions with routers.
 type BGP struct {
 	Peers []Peer
 	// Attributes has the path attributes of every route.
@@ -29,17 +29,17 @@ type BGP struct {
 	BFDMinTTL int
 }
 
-// Peer is a router.
+// Peer is a BGP peer with its name for the output.
 type Peer struct {
 	Name string
 	bgp.Peer
 }
 
-// leaveAtMost bounds how long a stop waits for the peers; leaving takes 3 s.
+// leaveAtMost is the longest time for which a stop waits for all peers; leaving takes 3 s.
 const leaveAtMost = 5 * time.Second
 
-// peers has the sessions with all routers. Each has its own goroutine, so that work of the announcer does
-// not delay BFD. The methods are for the announcer's goroutine.
+// peers has the sessions with all routers. Each runs in a goroutine of its own, so that the announcer's work does not delay BFD. The
+// methods are for the announcer's goroutine.
 type peers struct {
 	log     *slog.Logger
 	hub     *bfd.Hub
@@ -60,8 +60,8 @@ type peers struct {
 	tasks *errgroup.Group
 }
 
-// newPeers returns a session for each peer of flags and of objects. Sessions begin with the routes to all wanted addresses: a
-// graceful restart is over when the first routes were sent.
+// newPeers returns the peers of flags and of objects, with a session each that is not started. The routes to all wanted addresses are in it
+// from the start: a router ends graceful restart after the first routes.
 func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, drained bool, log *slog.Logger) (*peers, error) {
 	ps := &peers{
 		log: log, hub: bfd.NewHub(log), table: newTable(), changed: make(chan struct{}, 1),
@@ -97,7 +97,7 @@ func (ps *peers) add(p *peering) (err error) {
 	return err
 }
 
-// configure replaces the peers and advertisements of objects. The session with a changed peer begins again.
+// configure replaces the peers and advertisements that come from objects. A session whose peer changed is ended and started again.
 func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad) {
 	if config == nil {
 		config = &wire.AnnounceConfig{}
@@ -171,7 +171,7 @@ func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	return ps.list[i]
 }
 
-// withPeers returns advertisements in which each peer that is a key of also is replaced by its value.
+// withPeers returns the advertisements with each peer that is a key of also replaced by its value.
 func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
 	if len(also) == 0 {
 		return all
@@ -189,7 +189,7 @@ func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertis
 	return all
 }
 
-// start runs the sessions until ctx is done, or they are left.
+// start runs the sessions until ctx is done or leave ended them.
 func (ps *peers) start(ctx context.Context, tasks *errgroup.Group) {
 	ps.ctx, ps.tasks = ctx, tasks
 	ps.startNew()
@@ -217,7 +217,8 @@ func (ps *peers) startNew() {
 	}
 }
 
-// update updates the routes to addresses. A route that was withdrawn a moment ago is announced later.
+// update sets the routes to some addresses from wanted, and sends the changes. A route that was withdrawn a moment ago is announced later
+// (damper).
 func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	if len(ps.list) == 0 || len(addrs) == 0 {
 		return
@@ -229,7 +230,7 @@ func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	ps.publish(changed, true)
 }
 
-// publish sends changed routes to the peers. With damps a route that was withdrawn a moment ago is sent later.
+// publish sends changed routes to the peers. With damps a route that was withdrawn a moment ago is announced later (damper).
 func (ps *peers) publish(changed map[netip.Prefix]struct{}, damps bool) {
 	now := time.Now()
 	announced := map[netip.Prefix]*route{}
@@ -271,7 +272,7 @@ func (ps *peers) publish(changed map[netip.Prefix]struct{}, damps bool) {
 	ps.wait(now)
 }
 
-// wait starts the timer of the damped route that is first to be announced.
+// wait sets ps.ripe to fire when the first damped route is to be announced.
 func (ps *peers) wait(now time.Time) {
 	ps.ripe = nil
 	var first time.Time
@@ -298,11 +299,11 @@ func (ps *peers) ripen(now time.Time) []netip.Addr {
 	return ps.table.behind(ripe)
 }
 
-// avoidance is the time that routers get to move to other paths before routes are withdrawn.
+// avoidance is the time that routers get to choose other paths before routes are withdrawn.
 const avoidance = 2 * time.Second
 
-// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326), after which withdrawAll is
-// to be called, or announces all routes again.
+// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326); withdrawAll is to be called after avoidance.
+// With false it announces all routes again.
 func (ps *peers) setDrained(drained bool) {
 	ps.drained, ps.parted, ps.avoided = drained, time.Now(), nil
 	if !drained {
@@ -336,7 +337,7 @@ func (ps *peers) withdrawAll() {
 	}
 }
 
-// leave begins to leave every peer (Speaker.Leave); left is closed when all sessions ended.
+// leave calls Speaker.Leave for every peer, in the background; left is closed when all sessions ended.
 func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
 		return
@@ -355,7 +356,7 @@ func (ps *peers) leave(ctx context.Context) {
 	}()
 }
 
-// refreshStates reads the states of the sessions, and reports whether the summary of any changed.
+// refreshStates reads the states of the sessions, and reports whether the summary of any session changed.
 func (ps *peers) refreshStates() (changed bool) {
 	for _, p := range ps.list {
 		p.state = p.speaker.State()
@@ -370,7 +371,7 @@ func (ps *peers) refreshStates() (changed bool) {
 	return changed
 }
 
-// statusesOf returns the state of a wanted address with each peer.
+// statusesOf returns, for each peer that gets a route to the address, the state of its announcement.
 func (ps *peers) statusesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
@@ -408,7 +409,7 @@ func (ps *peers) statusesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
-// states returns the states of all peers, for serve.
+// states returns the states of all peers for the report to serve.
 func (ps *peers) states() []wire.Peer {
 	var all []wire.Peer
 	for _, p := range ps.list {
@@ -420,7 +421,7 @@ func (ps *peers) states() []wire.Peer {
 	return all
 }
 
-// problems returns the reasons why peers have no session, or are not watched by BFD.
+// problems returns, in words, why peers have no session or no BFD.
 func (ps *peers) problems() (all []string) {
 	all = slices.Clone(ps.wrong)
 	for _, p := range ps.list {
@@ -431,8 +432,8 @@ func (ps *peers) problems() (all []string) {
 	return all
 }
 
-// bfdSettles is the time for which BFD must be Up during a BGP session before it can end that: some routers
-// restart BFD when the BGP session comes up.
+// bfdSettles is the time for which BFD must be Up during a BGP session before its failure ends that session: some routers restart BFD when
+// the BGP session comes up.
 const bfdSettles = time.Second
 
 // peering is the BGP session with a router, and its BFD session.
@@ -456,7 +457,7 @@ type peering struct {
 	watched watched
 }
 
-// peeringOf returns a session with a peer of an object.
+// peeringOf returns the session for a peer that an object defines; it is not started.
 func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 	p = &peering{config: c, stop: func() {}, Peer: Peer{Name: c.Name, Peer: bgp.Peer{
 		Interface: c.Interface, LocalAS: c.LocalAS, RemoteAS: c.RemoteAS, Dynamic: bgp.Dynamic(c.Dynamic), IPv4: c.IPv4, IPv6: c.IPv6,
@@ -483,7 +484,7 @@ func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 	return p, err
 }
 
-// summary has the properties of a session that the states of addresses depend on.
+// summary has those properties of a session that the reported states of addresses depend on.
 type summary struct {
 	established bool
 	sessions    uint64
@@ -492,7 +493,7 @@ type summary struct {
 	cannot6     string
 }
 
-// watched has the phase of the BFD session, and the reason why it cannot run.
+// watched is the state of a BFD session for reports: its phase, and why it cannot run ("": it runs).
 type watched struct{ phase, problem string }
 
 func (p *peering) bfdState() watched {
@@ -501,8 +502,8 @@ func (p *peering) bfdState() watched {
 	return p.watched
 }
 
-// watch follows the BGP session, and ends it when BFD loses the peer. BFD begins with the first BGP session,
-// which has both addresses, and continues after it.
+// watch runs BFD beside the BGP session, and resets that when BFD loses the peer. BFD starts with the first BGP session, which supplies
+// both addresses, and continues after it.
 func (p *peering) watch(ctx context.Context) {
 	var (
 		session       *bfd.Session
@@ -536,7 +537,7 @@ func (p *peering) watch(ctx context.Context) {
 	}
 }
 
-// runBFD starts a BFD session between two addresses, until stop.
+// runBFD starts a BFD session between two addresses; stop ends it. The session is nil if it cannot be made.
 func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
 	cfg := *p.bfd
 	cfg.Local, cfg.Peer = local, remote
@@ -554,14 +555,14 @@ func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session
 	return session, func() { cancel(); <-done }
 }
 
-// guard decides when BFD ends a BGP session.
+// guard decides when a failure of BFD ends the BGP session.
 type guard struct {
 	up       time.Time // the time at which BFD came Up; zero: it is not Up
 	failures uint64
 }
 
-// lost reports, after a change of one of both sessions, whether the peer was lost: BFD was Up for a while
-// during the BGP session, and failed. A neighbor that shut BFD down is not lost.
+// lost reports, after a change of either session, whether BFD lost the peer: BFD was Up for bfdSettles during the BGP session, and failed.
+// A neighbor that shut BFD down (AdminDown) is not lost.
 func (g *guard) lost(session bgp.State, watch bfd.State) bool {
 	up, failed := g.up, watch.Failures > g.failures
 	g.up, g.failures = time.Time{}, watch.Failures

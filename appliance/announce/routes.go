@@ -11,12 +11,10 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// byFlags is the name of the advertisement that the flags of svcctl announce make. Advertisements of objects are named
-// "namespace/name".
+// byFlags is the name of the advertisement for the flags of svcctl announce. Those of objects are named "namespace/name".
 const byFlags = ""
 
-// table has the routes to all addresses. Several addresses can share a route, and an address can be announced
-// by several advertisements.
+// table has the BGP routes to all addresses. Several addresses can share a route, and several advertisements can announce an address.
 type table struct {
 	advertisements map[string]*wire.Advertisement
 	of             map[netip.Addr][]string // advertisements, by address
@@ -24,7 +22,7 @@ type table struct {
 	attributes     map[string]*bgp.Attributes // made so far, by advertisements
 }
 
-// route is a prefix with its addresses.
+// route is the state of one announced prefix.
 type route struct {
 	by        map[string]int // how many addresses, by advertisement
 	announced bool
@@ -38,7 +36,7 @@ func newTable() *table {
 	}
 }
 
-// prefix returns the route to an address by an advertisement.
+// prefix returns the prefix by which an advertisement announces an address.
 func prefix(a *wire.Advertisement, addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(addr, a.Length4).Masked()
@@ -46,8 +44,7 @@ func prefix(a *wire.Advertisement, addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, a.Length6).Masked()
 }
 
-// set replaces the advertisements of an address; unknown ones are ignored. It adds the routes that this changes to
-// changed.
+// set replaces the advertisements that announce an address; unknown names are ignored. It adds the prefixes of affected routes to changed.
 func (t *table) set(addr netip.Addr, names []string, changed map[netip.Prefix]struct{}) {
 	count := func(names []string, by int) {
 		for _, name := range names {
@@ -72,7 +69,8 @@ func (t *table) set(addr netip.Addr, names []string, changed map[netip.Prefix]st
 	}
 }
 
-// replace replaces all advertisements but that of flags, and removes all addresses. It adds all routes to changed.
+// replace replaces all advertisements except that of flags, and removes all addresses, which are to be set again. It adds the prefixes of
+// all routes to changed.
 func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struct{}) {
 	for addr := range t.of {
 		t.set(addr, nil, changed)
@@ -88,8 +86,8 @@ func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struc
 	}
 }
 
-// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and
-// the numbers of the first one that has them. nil: the route is not announced to the peer.
+// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and each number (such as the
+// local preference) of the first advertisement by name that has it. nil: the route is not announced to the peer.
 func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	var names []string
 	for name := range r.by {
@@ -126,7 +124,7 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	return a
 }
 
-// routeTo returns the longest route to an address that a peer gets; nil: none.
+// routeTo returns the most specific route to an address that a peer gets; nil: none.
 func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
 	for _, name := range t.of[addr] {
 		a := t.advertisements[name]
@@ -140,7 +138,7 @@ func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to 
 	return longest, to
 }
 
-// behind returns the addresses that some routes lead to.
+// behind returns the addresses that are announced by some of the routes.
 func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
 	for addr, names := range t.of {
 		if slices.ContainsFunc(names, func(name string) bool {
@@ -157,7 +155,7 @@ func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
 	return addrs
 }
 
-// toPeer returns the announced routes for a peer.
+// toPeer returns all announced routes for a peer with their attributes.
 func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	routes := map[netip.Prefix]*bgp.Attributes{}
 	for p, r := range t.routes {
@@ -168,7 +166,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	return routes
 }
 
-// ad has the places where an address is announced.
+// ad is where an address is announced: interfaces, and advertisements for BGP.
 type ad struct {
 	// Flags is set when the flags of the announcer decide.
 	Flags bool `json:"flags,omitempty"`
@@ -183,7 +181,7 @@ func (a ad) equal(b ad) bool {
 	return a.Flags == b.Flags && slices.Equal(a.L2, b.L2) && slices.Equal(a.Via, b.Via)
 }
 
-// advertisements returns the names of the advertisements with routes to the address.
+// advertisements returns the names of the BGP advertisements that announce the address.
 func (a ad) advertisements() []string {
 	if a.Flags {
 		return append([]string{byFlags}, a.Via...)
@@ -194,27 +192,27 @@ func (a ad) advertisements() []string {
 // everywhere stands for all interfaces, in ad.L2.
 const everywhere = "*"
 
-// on reports whether the address is announced on an interface; l2 are those of flags.
+// on reports whether the address is announced on an interface; l2 are the interfaces of flags.
 func (a ad) on(ifname string, l2 []string) bool {
 	return a.Flags && (slices.Contains(l2, ifname) || slices.Contains(l2, Auto)) || slices.Contains(a.L2, everywhere) || slices.Contains(a.L2, ifname)
 }
 
-// A withdrawn route waits for firstPause before it is announced again, and twice as long each further time, up to
-// lastPause. After calm it starts with firstPause again.
+// A withdrawn route is announced again after firstPause at the earliest. Each further withdrawal doubles that, up to lastPause. After calm
+// without one it is firstPause again.
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
 	calm       = time.Minute
 )
 
-// damper decides when withdrawn routes may be announced again, so that an endpoint that flaps does not keep all
-// routers busy. It has no clock: calls pass the time.
+// damper computes when a withdrawn route may be announced again, so that a flapping endpoint does not keep all routers busy. It has no
+// clock: calls pass the time.
 type damper struct {
 	flaps   map[netip.Prefix]flap
 	sweepAt int // the number of flaps at which old ones are removed
 }
 
-// flap is the last withdrawal of a route.
+// flap is the record of the last withdrawal of a route.
 type flap struct {
 	pause time.Duration
 	back  time.Time // the earliest time of the next announcement
@@ -222,7 +220,7 @@ type flap struct {
 
 func newDamper() damper { return damper{map[netip.Prefix]flap{}, 64} }
 
-// withdrawn records the withdrawal of a route.
+// withdrawn records the withdrawal of a route, and doubles its pause.
 func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
 	f := d.flaps[route]
 	if f.pause = min(2*f.pause, lastPause); f.pause == 0 || f.isOver(now) {
@@ -241,8 +239,8 @@ func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
 	d.sweepAt = 2*len(d.flaps) + 64
 }
 
-// isOver reports whether a flap does not count any more.
+// isOver reports whether a flap is so old that the next pause is firstPause again.
 func (f flap) isOver(now time.Time) bool { return now.Sub(f.back) > calm }
 
-// notBefore returns the earliest time for the announcement of a route; it is in the past for most.
+// notBefore returns the earliest time at which a route may be announced; the zero time for a route without a recent withdrawal.
 func (d *damper) notBefore(route netip.Prefix) time.Time { return d.flaps[route].back }

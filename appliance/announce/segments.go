@@ -22,7 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// segments has the interfaces of the box, and the states of addresses on them.
+// segments has the links of the box, the ports on which addresses are announced by ARP and NDP, and the states of addresses on them.
 type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
@@ -41,7 +41,7 @@ type segments struct {
 	past       wire.AnnouncerCounters // of closed ports
 }
 
-// port is an interface that addresses are announced on.
+// port is a link on which addresses are announced by ARP and NDP.
 type port struct {
 	*neighbor.Port
 	link  node.Link
@@ -67,7 +67,7 @@ func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr))
 	}
 }
 
-// announces reports whether an address is announced on any interface.
+// announces reports whether an address is in state Announced on any port.
 func (s *segments) announces(addr netip.Addr) bool {
 	for _, status := range s.states[addr] {
 		if status.State == neighbor.Announced {
@@ -77,13 +77,13 @@ func (s *segments) announces(addr netip.Addr) bool {
 	return false
 }
 
-// keeps reports whether a restart should announce an address without a probe: one that is announced, or was by the process
-// before and has no state from a port yet. A process that is killed at once leaves the file as it found it.
+// keeps reports whether the next process should announce an address without a probe: it is announced now, or was by the process before and
+// no port reported a state since. So a process that is killed at once leaves the state file unchanged.
 func (s *segments) keeps(addr netip.Addr) bool {
 	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
 
-// counters returns the sums over all ports, also closed ones.
+// counters returns the sums of the counters of all ports, closed ones included.
 func (s *segments) counters() wire.AnnouncerCounters {
 	sum := s.past
 	for _, p := range s.ports {
@@ -96,7 +96,7 @@ func plus(sum wire.AnnouncerCounters, c neighbor.Counters) wire.AnnouncerCounter
 	return wire.AnnouncerCounters{Answers: sum.Answers + c.Answers, Announcements: sum.Announcements + c.Announcements, Conflicts: sum.Conflicts + c.Conflicts}
 }
 
-// open starts to announce on a link.
+// open opens a port on a link, and runs it.
 func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error {
 	prefixes := make([]netip.Prefix, 0, len(ranges))
 	for _, r := range ranges {
@@ -138,8 +138,8 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	return nil
 }
 
-// failed records the error of open, which is retried unless rights are missing: a running process gets none. It reports
-// whether problems has another result.
+// failed records the error of an open for problems, and reports whether that changed. It schedules a retry, except for missing privileges,
+// which a running process does not gain.
 func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	why := fmt.Sprintf("nothing is announced on %s for now: %v", l.Name, err)
 	if errors.Is(err, fs.ErrPermission) {
@@ -155,7 +155,7 @@ func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	return true
 }
 
-// problems returns the reasons why interfaces have no port, in the order of their indexes.
+// problems returns the reasons why links have no port, ordered by interface index.
 func (s *segments) problems() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
 		all = append(all, s.wrong[index])
@@ -163,7 +163,7 @@ func (s *segments) problems() (all []string) {
 	return all
 }
 
-// silent returns a problem for each interface without a carrier, in the order of their indexes.
+// silent returns a problem for each link with a port and without a carrier, ordered by interface index.
 func (s *segments) silent() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		if l := s.ports[index].link; !l.Carrier {
@@ -173,8 +173,7 @@ func (s *segments) silent() (all []string) {
 	return all
 }
 
-// disputes returns a problem for each interface on which another host answers for our addresses, too, in the order of their
-// indexes.
+// disputes returns a problem for each link on which another host answers for addresses of this box as well, ordered by interface index.
 func (s *segments) disputes() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
@@ -192,7 +191,7 @@ func (s *segments) disputes() (all []string) {
 	return all
 }
 
-// unanswered returns a problem for each address that the active box of an election advertises and no host answers for.
+// unanswered returns a problem for each address that master, the active box of the election, advertises while no host answers for it.
 func (s *segments) unanswered(master netip.Addr) (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
@@ -217,7 +216,7 @@ func (s *segments) stop(index int) {
 	}
 }
 
-// keepKnown has the next ports announce the announced addresses without a probe.
+// keepKnown marks the announced addresses as known: ports that are opened next announce them without a probe.
 func (s *segments) keepKnown() {
 	for addr := range s.states {
 		if s.announces(addr) {
@@ -233,7 +232,7 @@ func (s *segments) stopAll() {
 	}
 }
 
-// collect takes the changed states of a port.
+// collect copies the changed states of a port's addresses to s.states, and marks the addresses for the report.
 func (s *segments) collect(index int) {
 	p := s.ports[index]
 	if p == nil {
@@ -275,7 +274,7 @@ func (s *segments) collect(index int) {
 	}
 }
 
-// syncSegments opens and closes ports as the links require, and places all addresses.
+// syncSegments opens and closes ports to match the links and the configured interfaces, and places all addresses on them.
 func (a *announcer) syncSegments(ctx context.Context) error {
 	links := selectLinks(a.segments.links, a.l2(), a.answerable())
 	var macs []neighbor.MAC
@@ -344,11 +343,11 @@ func (a *announcer) syncSegments(ctx context.Context) error {
 	return nil
 }
 
-// isGateway reports whether an address is one of Config.Gateways. They are answered as soon as serve has sent its
-// ranges: its rules are in force then.
+// isGateway reports whether an address is one of Config.Gateways. Gateways are answered for as soon as serve has sent its ranges: from then
+// on its rules are in force.
 func (a *announcer) isGateway(addr netip.Addr) bool { return slices.Contains(a.cfg.Gateways, addr) }
 
-// answerable returns the ranges of all addresses that may be answered.
+// answerable returns the ranges of all addresses that this box may answer for: those of serve, and the gateways.
 func (a *announcer) answerable() []Range {
 	if len(a.cfg.Gateways) == 0 || len(a.ranges) == 0 {
 		return a.ranges
@@ -360,7 +359,7 @@ func (a *announcer) answerable() []Range {
 	return all
 }
 
-// advertised yields the addresses that adverts of the election list or summarize.
+// advertised yields the addresses that the adverts of the election cover: wanted ones and gateways.
 func (a *announcer) advertised() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for addr := range a.wanted {
@@ -372,7 +371,7 @@ func (a *announcer) advertised() iter.Seq[netip.Addr] {
 	}
 }
 
-// gatewayProblems lists the gateways that no port answers for.
+// gatewayProblems returns a problem for each gateway that no port answers for.
 func (a *announcer) gatewayProblems() (problems []string) {
 	if len(a.ranges) == 0 {
 		return nil
@@ -391,8 +390,8 @@ func (a *announcer) gatewayProblems() (problems []string) {
 	return problems
 }
 
-// place adds an address to the ports that should announce it, and removes it from others. Whether this box answers there
-// is decided by the election, if there is one.
+// place adds an address to the ports that should announce it, and removes it from the others. With an election a passive port has the
+// address, but does not answer.
 func (a *announcer) place(addr netip.Addr) {
 	where, wanted := a.wanted[addr]
 	if a.isGateway(addr) {
@@ -418,13 +417,13 @@ func (a *announcer) place(addr netip.Addr) {
 	}
 }
 
-// Auto stands for all links, in Config.L2.
+// Auto in Config.L2 stands for all links with an address of the ranges in one of their networks.
 const Auto = "auto"
 
 // Range is a range of addresses; both ends belong to it.
 type Range struct{ First, Last netip.Addr }
 
-// parseRange reads "192.0.2.16-192.0.2.31".
+// parseRange parses "192.0.2.16-192.0.2.31".
 func parseRange(text string) (r Range, err error) {
 	first, last, _ := strings.Cut(text, "-")
 	if r.First, err = netip.ParseAddr(first); err == nil {
@@ -440,7 +439,7 @@ func (r Range) contains(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// prefix returns the longest prefix that contains the range.
+// prefix returns the longest prefix that contains the whole range.
 func (r Range) prefix() netip.Prefix {
 	for bits := r.First.BitLen(); ; bits-- {
 		if p := netip.PrefixFrom(r.First, bits).Masked(); p.Contains(r.Last) {
@@ -449,8 +448,8 @@ func (r Range) prefix() netip.Prefix {
 	}
 }
 
-// selectLinks returns the links to announce on: those that are named, or all that are Ethernet and have an
-// address of the ranges in one of their networks.
+// selectLinks returns the links to announce on, by interface index. Only Ethernet links count: those that l2 names, or with Auto those with
+// an address of the ranges in one of their networks.
 func selectLinks(links []node.Link, l2 []string, ranges []Range) map[int]node.Link {
 	all := map[int]node.Link{}
 	for _, l := range links {
@@ -468,7 +467,7 @@ func (r Range) overlaps(l *node.Link) bool {
 	})
 }
 
-// missing lists configured interfaces that do not exist or cannot be used.
+// missing returns a problem for each interface in l2 that does not exist or is no Ethernet.
 func missing(links []node.Link, l2 []string) (problems []string) {
 	for _, name := range l2 {
 		i := slices.IndexFunc(links, func(l node.Link) bool { return l.Name == name })
@@ -483,7 +482,7 @@ func missing(links []node.Link, l2 []string) (problems []string) {
 	return problems
 }
 
-// thatAreUp lists the interfaces that can be announced on, for the end of a sentence.
+// thatAreUp returns a list of the usable interfaces, to end a sentence with; "" if there are none.
 func thatAreUp(links []node.Link) string {
 	var names []string
 	for _, l := range links {
@@ -497,8 +496,8 @@ func thatAreUp(links []node.Link) string {
 	return " (up are " + strings.Join(names, ", ") + ")"
 }
 
-// onLink reports whether the neighbors on a link ask for an address there: it lies in one of the link's
-// networks, and is not the address of the network itself or, in IPv4, its broadcast address.
+// onLink reports whether hosts on a link send ARP or NDP queries for an address: it lies in one of the link's networks, and is not the
+// address of the network itself or, in IPv4, its broadcast address.
 func onLink(a netip.Addr, l *node.Link) bool {
 	return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool {
 		if !p.Contains(a) || p.IsSingleIP() || p.Addr().IsLinkLocalUnicast() {
@@ -518,8 +517,8 @@ func has(l *node.Link, a netip.Addr) bool {
 	return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// hostAnswers reports whether the host answers for an address on a link itself: because the link has it,
-// or, in IPv4, any link (arp_ignore is 0 by default).
+// hostAnswers reports whether the kernel answers for an address on a link: because the link has the address, or, in IPv4, any link
+// (arp_ignore is 0 by default).
 func hostAnswers(a netip.Addr, on *node.Link, links []node.Link) bool {
 	return slices.ContainsFunc(links, func(l node.Link) bool { return (a.Is4() || l.Index == on.Index) && has(&l, a) })
 }

@@ -25,14 +25,13 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// stateName is the file in Config.StateDir.
+// stateName is the name of the state file in Config.StateDir.
 const stateName = "announcements.json"
 
-// trusted is the time after an orderly stop for which the addresses still count as ours: a restart within it
-// does not probe them.
+// trusted is the time after an orderly stop within which a restarted process announces its addresses without probing them.
 const trusted = 10 * time.Second
 
-// state is the content of the file, from which a restart goes on.
+// state is the content of the state file, with which a restarted process continues.
 type state struct {
 	// Ranges and Wanted are of the last message of serve.
 	Ranges []string `json:"ranges,omitempty"`
@@ -49,7 +48,7 @@ type state struct {
 	Stopped time.Time `json:"stopped,omitzero"`
 }
 
-// step is a line of the file after the first one, which is a state: a change of one address.
+// step is a line of the state file after the first, which holds a state: the change of one address.
 type step struct {
 	Address string `json:"address"`
 	lastStatus
@@ -62,8 +61,8 @@ type lastStatus struct {
 	Announced bool `json:"announced,omitempty"`
 }
 
-// loadState reads the file; an empty state if there is none. A last line that is not whole, of a process that
-// was killed while it wrote, is left out.
+// loadState reads the state file; without one it returns an empty state. It ignores an incomplete last line, of a process that was killed
+// while it wrote.
 func loadState(dir string) (s state, err error) {
 	content, err := os.ReadFile(filepath.Join(dir, stateName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +108,7 @@ func loadState(dir string) (s state, err error) {
 	return s, nil
 }
 
-// save replaces the file. It need not survive a crash of the machine, so nothing is synced.
+// save replaces the state file. It need not survive a crash of the machine, so nothing is synced.
 func (s state) save(dir string) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -122,8 +121,8 @@ func (s state) save(dir string) error {
 	return os.Rename(path+".new", path)
 }
 
-// stateWriter writes the file at a cost proportional to the changes: they are appended, and the file is
-// replaced when more were appended than there are addresses.
+// stateWriter writes the state file at a cost proportional to the changes. Changes are appended; when more lines were appended than there
+// are addresses, the file is replaced.
 type stateWriter struct {
 	dir   string
 	dirty map[netip.Addr]struct{} // changed since the file was written
@@ -136,13 +135,13 @@ func newStateWriter(dir string) *stateWriter {
 	return &stateWriter{dir: dir, dirty: map[netip.Addr]struct{}{}, whole: true}
 }
 
-// add schedules a line for an address.
+// add schedules a line for an address in the state file.
 func (w *stateWriter) add(addr netip.Addr) {
 	w.dirty[addr] = struct{}{}
 	later(&w.due, savePause)
 }
 
-// everything schedules the replacement of the file.
+// everything schedules the replacement of the state file.
 func (w *stateWriter) everything() {
 	w.whole = true
 	later(&w.due, savePause)
@@ -151,8 +150,8 @@ func (w *stateWriter) everything() {
 // fewSteps is the number of lines up to which changes are always appended, however few addresses there are.
 const fewSteps = 1000
 
-// save updates the file: it appends a line for each address that changed, with the status that of returns, or replaces the file by
-// what all returns, when lines have come to outnumber the size addresses of a replacement.
+// save updates the state file. It appends a line for each changed address, with the status from of, or replaces the file by the state from
+// all, when it would have more lines than size, the number of addresses.
 func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastStatus) error {
 	if !w.whole && w.steps+len(w.dirty) <= max(size, fewSteps) {
 		return w.append(of)
@@ -165,7 +164,7 @@ func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastS
 	return nil
 }
 
-// append appends lines for the addresses that changed. After a failure the next save replaces the file.
+// append appends a line for each changed address. After a failure the next save replaces the file.
 func (w *stateWriter) append(of func(netip.Addr) lastStatus) error {
 	if len(w.dirty) == 0 {
 		return nil
@@ -193,8 +192,7 @@ func (w *stateWriter) append(of func(netip.Addr) lastStatus) error {
 	return nil
 }
 
-// reports sends the state of addresses to serve, one report at a time: what changed since the last one, or
-// everything.
+// reports sends the states of addresses to serve, one report at a time: the changes since the last one, or everything.
 type reports struct {
 	client *client.Client
 	log    *slog.Logger
@@ -213,22 +211,22 @@ func newReports(serve *client.Client, log *slog.Logger, tasks *errgroup.Group) *
 	return &reports{client: serve, log: log, tasks: tasks, dirty: map[netip.Addr]struct{}{}, made: make(chan error, 1)}
 }
 
-// soon schedules a report.
+// soon schedules a report after reportPause.
 func (r *reports) soon() { later(&r.due, reportPause) }
 
-// add adds an address to the next report.
+// add includes an address in the next report.
 func (r *reports) add(addr netip.Addr) {
 	r.dirty[addr] = struct{}{}
 	r.soon()
 }
 
-// everything adds all addresses to the next report.
+// everything includes all addresses in the next report.
 func (r *reports) everything() {
 	r.all = true
 	r.soon()
 }
 
-// send begins to send a report.
+// send sends a report in the background; r.made gets its error.
 func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	r.dirty, r.all, r.busy, r.counted = map[netip.Addr]struct{}{}, false, true, report.Counters
 	r.tasks.Go(func() error {
@@ -241,7 +239,7 @@ func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	})
 }
 
-// sent takes the result of a report. The next one has the changes since, or everything after a failure.
+// sent handles the result of a report. After a failure the next report has everything.
 func (r *reports) sent(err error) {
 	r.busy = false
 	if err != nil {
@@ -257,7 +255,7 @@ func (r *reports) sent(err error) {
 	}
 }
 
-// report sends a report to serve, if it is connected.
+// report starts a report to serve, if serve is connected and no report is in progress.
 func (a *announcer) report(ctx context.Context) {
 	if a.reports.busy || !a.reports.connected {
 		return
@@ -285,7 +283,7 @@ func (a *announcer) report(ctx context.Context) {
 	a.reports.send(ctx, r)
 }
 
-// segmentText returns "eth0 (192.0.2.1/24, 2001:db8::1/64)", without link-local networks.
+// segmentText returns a link with its networks, as in "eth0 (192.0.2.1/24, 2001:db8::1/64)", without link-local ones.
 func segmentText(l *node.Link) string {
 	var networks []string
 	for _, p := range l.Addresses {
@@ -296,7 +294,7 @@ func segmentText(l *node.Link) string {
 	return fmt.Sprintf("%s (%s)", l.Name, strings.Join(networks, ", "))
 }
 
-// placesOf returns the places where an address is announced, or should be.
+// placesOf returns the places where an address is announced, or should be, with its state there.
 func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	places := []wire.Place{}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
@@ -327,13 +325,14 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
-// The waits before the feed connects again: the first, and the longest.
+// The pause before a lost connection to serve is made again starts with reconnectFirst, and doubles up to the second value.
 const (
 	reconnectFirst = 50 * time.Millisecond
 	reconnectLast  = time.Second
 )
 
-// feed keeps a watch of serve's announcements, and passes on its events. A nil event means that the connection ended.
+// feed follows the announcements of serve over its API and passes on the events, across reconnects. A nil event means that the connection
+// ended.
 type feed struct {
 	client *client.Client
 	log    *slog.Logger
@@ -376,14 +375,14 @@ func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	}
 }
 
-// stale is the absence of serve after which another box should take over.
+// stale is the time without a connection to serve after which this box counts as unwell, so that another box takes over.
 const stale = 30 * time.Second
 
-// absence is the time without serve.
+// absence is a time without a connection to serve.
 type absence struct {
 	since time.Time        // zero: serve is connected, or was not yet
 	late  <-chan time.Time // fires when it is too long
 }
 
-// isStale reports whether another box should take over for it.
+// isStale reports whether the absence is so long that another box should take over.
 func (s *absence) isStale() bool { return !s.since.IsZero() && time.Since(s.since) >= stale }

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Registry has the planned and the published announcements, and the reports of the announcer. Its methods may be called
+// Registry has the planned and the published announcements of addresses, and the last report of the announcer. Its methods may be called
 // concurrently.
 type Registry struct {
 	mu       sync.Mutex
@@ -33,25 +33,25 @@ type Registry struct {
 	changed   chan struct{}
 }
 
-// service is a Service with addresses that may be announced.
+// service has the addresses of a Service that may be announced.
 type service struct {
 	labels map[string]string
 	addrs  map[netip.Addr]string // why an address is not to be announced; "": it is
 }
 
-// address is an address of Services.
+// address is the state of one address that Services have.
 type address struct {
 	services  map[string]string  // service.addrs, by Service
 	published *wire.Announcement // without places; nil: none
 	places    []wire.Place       // as the announcer reported them last
 }
 
-// Plan decides where addresses are announced (advertise.Plan).
+// Plan decides where addresses are announced; advertise.Plan implements it.
 type Plan interface {
 	Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string)
 }
 
-// watcher is a watch with the changes that it has not sent yet.
+// watcher is one watch of the announcements, with the addresses that changed since its last event.
 type watcher struct {
 	changed    map[netip.Addr]struct{}
 	configured bool // it gets AnnounceConfig
@@ -61,7 +61,7 @@ type watcher struct {
 	wake       chan struct{}
 }
 
-// New returns a Registry for the addresses of some ranges.
+// New returns a Registry for the addresses in some ranges.
 func New(ranges []nft.Range) *Registry {
 	return &Registry{
 		ranges: ranges, services: map[string]service{}, addrs: map[netip.Addr]*address{}, waiting: map[netip.Addr]struct{}{},
@@ -69,7 +69,7 @@ func New(ranges []nft.Range) *Registry {
 	}
 }
 
-// SetPlan replaces the ranges, and where their addresses are announced. The changes are published by the next Programmed.
+// SetPlan replaces the ranges, and the plan by which their addresses are announced. The next Programmed publishes the changes.
 func (r *Registry) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceConfig) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +84,8 @@ func (r *Registry) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceCo
 	r.wakeAll()
 }
 
-// Plan takes the ports that a Service is about to get; none: it goes. Withdrawals are published at once, everything else
-// by Programmed. It reports whether others are announced than before, or for other reasons not.
+// Plan records the ports that a Service is about to have; without ports the Service is removed. Withdrawals are published at once, other
+// changes by Programmed. It reports whether the addresses to announce changed, or the reasons to withhold them.
 func (r *Registry) Plan(name string, labels map[string]string, ports []nft.ServicePort) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *Registry) inRanges(a netip.Addr) bool {
 	return slices.ContainsFunc(r.ranges, func(of nft.Range) bool { return of.Contains(a) })
 }
 
-// Reasons to withhold an address.
+// Reasons why an address is not announced.
 const (
 	noEndpoint      = "no ready endpoint"
 	noLocalEndpoint = "no endpoint on this box, and the policy is Local"
@@ -128,8 +128,8 @@ const (
 	notAdvertised = "no L2Advertisement or BGPAdvertisement covers it"
 )
 
-// wantedOf returns the addresses of a Service's ports, each with the reason to withhold it; "" for one that clients from
-// outside are served at by any port.
+// wantedOf returns the addresses of a Service's ports that are in ranges, each with the reason to withhold it: "" if any port serves
+// clients from outside there. Cluster IPs are left out.
 func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip.Addr]string {
 	var all map[netip.Addr]string
 	for i := range ports {
@@ -159,7 +159,7 @@ func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip
 	return all
 }
 
-// replan publishes a withdrawal, and leaves every other change of an address to Programmed.
+// replan publishes the change of an address at once if it withdraws something, and leaves other changes to Programmed.
 func (r *Registry) replan(a netip.Addr) {
 	r.waiting[a] = struct{}{}
 	now, was := r.planned(a), r.addrs[a].published
@@ -168,7 +168,7 @@ func (r *Registry) replan(a netip.Addr) {
 	}
 }
 
-// planned returns the announcement to be published of an address; nil: none.
+// planned returns the announcement of an address by the current plan; nil: it has no Service.
 func (r *Registry) planned(a netip.Addr) *wire.Announcement {
 	of := r.addrs[a].services
 	if len(of) == 0 {
@@ -202,7 +202,7 @@ func (r *Registry) planned(a netip.Addr) *wire.Announcement {
 	return item
 }
 
-// publish sends the planned announcement of an address to watchers, if it is another one.
+// publish sets the published announcement of an address to the planned one, and notifies watchers if it changed.
 func (r *Registry) publish(a netip.Addr) {
 	delete(r.waiting, a)
 	e := r.addrs[a]
@@ -223,14 +223,14 @@ func (r *Registry) publish(a netip.Addr) {
 	}
 }
 
-// tidy forgets an address without a Service, an announcement and places.
+// tidy removes an address that has no Service, announcement or places.
 func (r *Registry) tidy(a netip.Addr) {
 	if e := r.addrs[a]; len(e.services)+len(e.places) == 0 && e.published == nil {
 		delete(r.addrs, a)
 	}
 }
 
-// Programmed records that the rules of everything planned are in force. The first call opens the watches: an
+// Programmed publishes the planned announcements: the rules for them are in force. Watches get nothing before the first call, since an
 // announcer that got a part of the addresses would withdraw the rest.
 func (r *Registry) Programmed() {
 	r.mu.Lock()
@@ -250,13 +250,13 @@ func (r *Registry) wakeAll() {
 	}
 }
 
-// Watch calls send with everything, once it is complete, and then with changes, until ctx is done or send fails.
-// announces is set for the announcer's watch.
+// Watch calls send with all announcements, after the first Programmed, and then with changes, until ctx is done or send fails. announces is
+// set for the watch of the announcer: it counts as connected meanwhile.
 func (r *Registry) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
 	return r.watch(ctx, announces, announces, send)
 }
 
-// Follow is Watch for a part of this process. It gets AnnounceConfig, as the announcer does.
+// Follow is Watch for a part of this process, which does not count as the announcer. Its events have AnnounceConfig, too.
 func (r *Registry) Follow(ctx context.Context, send func(wire.AnnouncementsEvent) error) error {
 	return r.watch(ctx, false, true, send)
 }
@@ -293,7 +293,7 @@ func (r *Registry) watch(ctx context.Context, announces, configured bool, send f
 	}
 }
 
-// nextEvent returns the changes that a watch has not sent yet; false: none.
+// nextEvent returns an event with the changes that a watch has not sent yet; false: there are none.
 func (r *Registry) nextEvent(w *watcher) (event wire.AnnouncementsEvent, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,10 +325,10 @@ func (r *Registry) nextEvent(w *watcher) (event wire.AnnouncementsEvent, ok bool
 	return event, len(event.Set)+len(event.Gone) > 0 || event.Drained != nil
 }
 
-// Changed signals that Conflicts, Problems, PeersDown or Missing have other results.
+// Changed returns a channel that gets a value when the result of Conflicts, Problems, PeersDown or Missing may have changed.
 func (r *Registry) Changed() <-chan struct{} { return r.changed }
 
-// SetDrained sets whether nothing is to be announced, whatever is published.
+// SetDrained sets whether the announcer withdraws all addresses, whatever is published.
 func (r *Registry) SetDrained(drained bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

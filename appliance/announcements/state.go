@@ -39,7 +39,8 @@ func (r *Registry) list(places bool) wire.Announcements {
 	return all
 }
 
-// reported returns the published announcement of an address, with the places where it is announced or why there is none.
+// reported returns the published announcement of an address, with the places where it is announced, or in Nowhere the reason why there are
+// none.
 func (r *Registry) reported(e *address) wire.Announcement {
 	item := *e.published
 	item.Places = r.places(e)
@@ -57,7 +58,7 @@ func (r *Registry) reported(e *address) wire.Announcement {
 	return item
 }
 
-// places returns where an address is announced; none while no announcer is connected, which may have stopped.
+// places returns where an address is announced; none while no announcer is connected, since it may have stopped.
 func (r *Registry) places(e *address) []wire.Place {
 	if e == nil || !r.announcer.isConnected() {
 		return nil
@@ -77,14 +78,14 @@ func (r *Registry) Of(name string) (all []wire.Announcement) {
 	return all
 }
 
-// Conflict is an address that another host has.
+// Conflict is an announced address that another host has as well.
 type Conflict struct {
 	Address  netip.Addr
 	Services []string
 	wire.Place
 }
 
-// Conflicts returns the announced addresses that other hosts have, sorted.
+// Conflicts returns the announced addresses that other hosts have as well, sorted.
 func (r *Registry) Conflicts() (all []Conflict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +106,8 @@ func (r *Registry) Conflicts() (all []Conflict) {
 	return all
 }
 
-// HasAnnouncer reports whether the announcer handles an address on an interface: this box or another one answers there, or
-// the state of the address has the reason why none does.
+// HasAnnouncer reports whether the announcer is in charge of an address on an interface: this box or another one answers there, or the
+// announcement has the reason why none does.
 func (r *Registry) HasAnnouncer(a netip.Addr, ifname string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,12 +132,12 @@ func (r *Registry) last() wire.AnnouncerReport {
 // Problems returns the problems that the announcer reported last, nil while it is not connected.
 func (r *Registry) Problems() []string { return r.last().Problems }
 
-// PeersDown returns the peers of the announcer without a session.
+// PeersDown returns the peers that have no session, by the announcer's last report.
 func (r *Registry) PeersDown() []wire.Peer {
 	return slices.DeleteFunc(slices.Clone(r.last().Peers), func(p wire.Peer) bool { return !isDown(p) })
 }
 
-// Drift returns the election if the active box has other addresses than this one; nil: it does not, or that is unknown.
+// Drift returns the election if the active box advertises other addresses than this box has; nil: it does not, or that is unknown.
 func (r *Registry) Drift() *wire.Group {
 	if group := r.last().Group; group != nil && group.Differs != nil {
 		return group
@@ -144,7 +145,8 @@ func (r *Registry) Drift() *wire.Group {
 	return nil
 }
 
-// Missing returns the time since which no announcer is connected, if one was, and there is something to announce.
+// Missing returns the time since which no announcer is connected. missing is false if one is, if there never was one, or if there is
+// nothing to announce.
 func (r *Registry) Missing() (since time.Time, missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +156,7 @@ func (r *Registry) Missing() (since time.Time, missing bool) {
 	return r.announcer.since, true
 }
 
-// Counts are numbers for metrics.
+// Counts are the numbers of a Registry for metrics.
 type Counts struct {
 	Places    map[[2]string]int // addresses by place and state
 	Withheld  int
@@ -165,7 +167,7 @@ type Counts struct {
 	Drained   bool
 }
 
-// Counts returns the numbers of addresses that are announced, by place, and that are withheld.
+// Counts returns the current numbers for metrics.
 func (r *Registry) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,7 +186,7 @@ func (r *Registry) Counts() Counts {
 	return c
 }
 
-// Takeover is an address that is announced at a place from now on, or no more.
+// Takeover is an address that this box began or ceased to announce at a place.
 type Takeover struct {
 	Address   netip.Addr
 	Services  []string
@@ -192,7 +194,7 @@ type Takeover struct {
 	Announced bool
 }
 
-// announcer is the announcing process, connected or not, and its reports.
+// announcer is the state of the process svcctl announce, connected or not, with its last report.
 type announcer struct {
 	since     time.Time            // of its last connect or disconnect; zero: it never connected
 	watches   int                  // its open watches
@@ -201,14 +203,14 @@ type announcer struct {
 	takeovers []Takeover           // for the next call of Takeovers
 }
 
-// mostTakeovers bounds the takeovers that are kept for Takeovers.
+// mostTakeovers is the largest number of takeovers that are kept until Takeovers is called.
 const mostTakeovers = 1000
 
 func newAnnouncer() announcer { return announcer{began: time.Now()} }
 
 func (n *announcer) isConnected() bool { return n.watches > 0 }
 
-// count counts watches, and reports whether the announcer connected or disconnected by that.
+// count adds by (1 or -1) to the open watches of the announcer, and reports whether it connected or disconnected by that.
 func (n *announcer) count(by int) (changed bool) {
 	before := n.isConnected()
 	n.watches += by
@@ -218,7 +220,7 @@ func (n *announcer) count(by int) (changed bool) {
 	return changed
 }
 
-// Takeovers returns what the announcer reported since the last call: the first of many.
+// Takeovers returns the takeovers that were reported since the last call, the first mostTakeovers of them.
 func (r *Registry) Takeovers() []Takeover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +229,7 @@ func (r *Registry) Takeovers() []Takeover {
 	return all
 }
 
-// Report takes a report of the announcer. Addresses without a Service are ignored.
+// Report processes a report of the announcer. Addresses without a Service are ignored.
 func (r *Registry) Report(report wire.AnnouncerReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,7 +275,7 @@ func (r *Registry) Report(report wire.AnnouncerReport) {
 	}
 }
 
-// The states of places that are read here.
+// Values of wire.Place.State that this package compares.
 const (
 	conflict  = "conflict"
 	announced = "announced"
@@ -283,8 +285,8 @@ func hasConflict(places []wire.Place) bool {
 	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
-// addTakeovers adds the places of an address that announce it while the same place of others does not. Those from before
-// this process began were reported to the one before it.
+// addTakeovers adds a Takeover for each place that announces an address while the same place in others does not. gained selects places that
+// began, of which those before the start of this process are left out: they were reported before.
 func (r *Registry) addTakeovers(a netip.Addr, places, others []wire.Place, gained bool) {
 	n := &r.announcer
 	for _, p := range places {
@@ -300,7 +302,7 @@ func (r *Registry) addTakeovers(a netip.Addr, places, others []wire.Place, gaine
 	}
 }
 
-// distinct returns the first peer of each name: names are labels of metrics.
+// distinct returns the first peer of each name, since names are labels of metrics and must be unique.
 func distinct(all []wire.Peer) (peers []wire.Peer) {
 	names := map[string]bool{}
 	for _, p := range all {
@@ -312,10 +314,10 @@ func distinct(all []wire.Peer) (peers []wire.Peer) {
 	return peers
 }
 
-// isDown reports whether a peer has no session for a known reason. One that is dialed for the first time is not down.
+// isDown reports whether a peer has no session, and the reason is known. A peer that is connected to for the first time is not down.
 func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
 
-// sameDrift reports whether two states of an election make the same problem, or none.
+// sameDrift reports whether two states of an election have the same difference of addresses, or both none.
 func sameDrift(a, b *wire.Group) bool {
 	var of [2]wire.GroupDifference
 	for i, g := range []*wire.Group{a, b} {

@@ -30,7 +30,7 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// answers are the operations of the appliance's own API about objects and what became of them.
+// answers implements the operations of the appliance's own API that report on objects and their state.
 type answers struct {
 	cfg      *config.Config
 	objects  *store.Store
@@ -42,7 +42,7 @@ type answers struct {
 	checking sync.Mutex
 }
 
-// endpoints lists the operations. A new one is a line here.
+// endpoints returns the operations with their handlers.
 func (a *answers) endpoints() []api.Endpoint {
 	list := []api.Endpoint{
 		api.Answer(wire.GetService, func(_ *http.Request, q wire.ServiceQuery) (state wire.ServiceState, err error) {
@@ -99,7 +99,7 @@ func (a *answers) endpoints() []api.Endpoint {
 // defaultNamespace is the namespace of requests that name none.
 const defaultNamespace = "default"
 
-// parseClient reads ADDRESS or ADDRESS:PORT.
+// parseClient parses ADDRESS or ADDRESS:PORT; "" is the zero AddrPort.
 func parseClient(text string) (client netip.AddrPort, err error) {
 	if text == "" {
 		return client, nil
@@ -113,7 +113,8 @@ func parseClient(text string) (client netip.AddrPort, err error) {
 	return netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), nil
 }
 
-// service returns the state of a Service. client is a client whose endpoint is wanted; the zero AddrPort: none; port 0: any port.
+// service returns the state of a Service. For a client other than the zero AddrPort it has the endpoint which that client gets; port 0
+// stands for any port.
 func (a *answers) service(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	state := a.views.Grants.State(namespace, name, client)
 	state.Health = a.views.Checked(namespace, name)
@@ -137,7 +138,7 @@ func (a *answers) service(namespace, name string, client netip.AddrPort) wire.Se
 	return state
 }
 
-// declaredIn is the file of a source that declares an object, with the line if that is known; "": none does.
+// declaredIn returns the manifest file that declares an object, as PATH or PATH:LINE; "": none does.
 func declaredIn(objects *store.Store, ref object.Ref) string {
 	path, line := objects.Location(ref)
 	switch {
@@ -149,7 +150,7 @@ func declaredIn(objects *store.Store, ref object.Ref) string {
 	return path + ":" + strconv.Itoa(line)
 }
 
-// environment lists the environment variables of the Services of a namespace.
+// environment returns the environment variables for the Services of a namespace.
 func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.Environment, error) {
 	e := wire.Environment{Namespace: q.Namespace, Variables: []wire.Variable{}}
 	var services []*object.Service
@@ -164,8 +165,8 @@ func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.En
 	return e, nil
 }
 
-// allocations returns the holders of addresses and ports, or that of one value. With repair it corrects those that do not agree with the
-// Services.
+// allocations returns the allocated addresses and ports with their holders, or the holder of one value. With repair it corrects allocations
+// that do not agree with the Services.
 func (a *answers) allocations(repair bool, value string) wire.Allocations {
 	a.checking.Lock()
 	defer a.checking.Unlock()
@@ -205,7 +206,7 @@ func (a *answers) connections(_ *http.Request, asked wire.ConnectionsQuery) (c w
 	return pointed(a.views.Traffic.Connections(q))
 }
 
-// pointed returns the value of a pointer, unless there is an error.
+// pointed returns *p, or the zero value and err.
 func pointed[T any](p *T, err error) (t T, _ error) {
 	if err != nil {
 		return t, err
@@ -213,13 +214,13 @@ func pointed[T any](p *T, err error) (t T, _ error) {
 	return *p, nil
 }
 
-// routes are the lines of diagnose.Paths about a Service.
+// routes returns the paths of routes to a Service, the lines of diagnose.Paths about it.
 func (a *answers) routes(namespace, name string) []string {
 	svc, _, _ := a.objects.Service(namespace + "/" + name)
 	return strings.FieldsFunc(diagnose.Paths(a.led(svc), "Service/"+namespace+"/"+name, ""), func(r rune) bool { return r == '\n' })
 }
 
-// led are the EndpointSlices of all Services that are generated of the Gateway that a Service is generated of; nil: of none.
+// led returns the EndpointSlices of all Services that were generated for the same Gateway as svc; nil if svc was generated for none.
 func (a *answers) led(svc *object.Service) (led []*object.EndpointSlice) {
 	if svc == nil || svc.Metadata.Labels[object.LabelGateway] == "" {
 		return nil
@@ -246,7 +247,7 @@ func (a *answers) kill(r *http.Request, q wire.KillQuery) (wire.Connection, erro
 	return *killed, nil
 }
 
-// trace follows packets. The log has the user; predictions are not logged.
+// trace calls each with the packets that a trace reports. Traces are logged with their user; predictions are not.
 func (a *answers) trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if !q.Predict {
 		a.log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
@@ -254,11 +255,10 @@ func (a *answers) trace(ctx context.Context, q wire.TraceQuery, each func(wire.T
 	return a.views.Trace(ctx, q, each)
 }
 
-// maxUnanswered bounds the addresses that setup names.
+// maxUnanswered is the largest number of unanswered addresses that setup lists.
 const maxUnanswered = 20
 
-// setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
-// doctor.
+// setup returns the appliance's directories, certificate and the addresses that no host answers for, for svcctl doctor.
 func (a *answers) setup() wire.Setup {
 	s := wire.Setup{DataDir: absolute(a.cfg.DataDir)}
 	for _, dir := range a.cfg.ManifestDirs() {
@@ -272,7 +272,7 @@ func (a *answers) setup() wire.Setup {
 	return s
 }
 
-// absolute is a path as a process with another working directory finds it.
+// absolute returns a path as an absolute one, for processes with other working directories.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -280,7 +280,7 @@ func absolute(path string) string {
 	return path
 }
 
-// journal lists the newest changes of objects, the oldest first.
+// journal returns the newest changes of objects that match the query, the oldest first.
 func (a *answers) journal(q wire.JournalQuery) ([]wire.JournalEntry, error) {
 	about := func(ref object.Ref) bool {
 		return (q.Events || ref.Kind != object.KindEvent) && (q.Namespace == "" || q.Namespace == ref.Namespace) &&
@@ -313,10 +313,10 @@ func (a *answers) journal(q wire.JournalQuery) ([]wire.JournalEntry, error) {
 	return entries, nil
 }
 
-// maxJournal is the number of changes that are kept, about.
+// maxJournal is the approximate number of changes that the journal keeps.
 const maxJournal = 10_000
 
-// isOf reports whether a change is one of a Service, or of its endpoints.
+// isOf reports whether a change is one of the Service of this name, of its EndpointSlices or of Events about it.
 func isOf(e *store.Event, service string) bool {
 	switch o := cmp.Or(e.New, e.Old).(type) {
 	case *object.EndpointSlice:
@@ -327,7 +327,7 @@ func isOf(e *store.Event, service string) bool {
 	return e.Ref.Name == service
 }
 
-// history lists what happened on this box.
+// history returns the transitions of problems, endpoints and conditions on this box, as the query selects them.
 func (a *answers) history(q wire.HistoryQuery) wire.History {
 	now := time.Now()
 	if a.views.History == nil {
@@ -345,7 +345,7 @@ func (a *answers) history(q wire.HistoryQuery) wire.History {
 	return answer
 }
 
-// verbOf returns the verb of the request; for a change without one, create, update or delete.
+// verbOf returns the verb of the request that made a change, or create, update or delete for a change without a request.
 func verbOf(e *store.Event) string {
 	switch {
 	case e.By.Verb != "":
@@ -358,8 +358,7 @@ func verbOf(e *store.Event) string {
 	return "update"
 }
 
-// inRollout returns the rollout that a Service is in, as this box programs it; nil: it is in
-// none.
+// inRollout returns the state of the staged rollout that has a Service in its scope; nil: none has.
 func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	if head, is := objects.PendingHead(pending.Staged); !is || !head.Pending() {
 		return nil
@@ -372,13 +371,13 @@ func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	return &wire.ServiceRollout{ID: r.ID, Phase: string(r.Phase), New: state.Here, Step: r.Step + 1, Of: len(r.Steps), Why: r.Why}
 }
 
-// renewBefore returns the remaining validity at which a certificate should have been renewed: a
-// fifth of its life, at most 14 days; automatic renewal (RFC 8555 clients) happens at a third.
+// renewBefore returns the remaining validity at which a certificate should have been renewed: a fifth of its life, at most 14 days.
+// Automatic renewal (ACME clients, RFC 8555) happens at a third.
 func renewBefore(v auth.Validity) time.Duration {
 	return min(v.Expires.Sub(v.Begins)/5, 14*24*time.Hour)
 }
 
-// CertificateFinding judges the certificate that the operator gave.
+// CertificateFinding returns whether the operator's certificate of the API is valid and renewed in time, for svcctl doctor.
 func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	until := "the certificate in use is valid until " + v.Expires.UTC().Format(time.RFC3339)
 	const renew = "put a renewed certificate and its key into the files of --tls-cert and --tls-key; they are read again within 10 s"
@@ -397,7 +396,7 @@ func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	return checkup.Well(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, is valid until %s", v.File, v.Expires.UTC().Format(time.RFC3339)))
 }
 
-// certificate is the finding as the API has it.
+// certificate converts the finding about a certificate to the type of the API.
 func certificate(v auth.Validity, now time.Time) *wire.Certificate {
 	c := &wire.Certificate{File: v.File, Expires: v.Expires}
 	if f := CertificateFinding(v, now); f.Level != checkup.OK {
@@ -406,7 +405,7 @@ func certificate(v auth.Validity, now time.Time) *wire.Certificate {
 	return c
 }
 
-// CertificateOffline examines the files for the next start.
+// CertificateOffline returns the finding about certificate files that the next start of serve would use.
 func CertificateOffline(cert, key string, now time.Time) checkup.Finding {
 	files, err := auth.OpenFiles(cert, key, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -30,14 +30,13 @@ var ports = [2]uint16{SingleHopPort, MultiHopPort}
 
 const (
 	maxTTL = 255
-	// networkControl is the class that routing protocols are sent with (CS6, RFC 4594).
+	// networkControl is the traffic class of routing protocols in the TOS byte (CS6, RFC 4594).
 	networkControl = 0xc0
-	// Source ports are to be of this range (RFC 5881, section 4).
+	// firstSource and lastSource bound the source ports of control packets (RFC 5881, section 4).
 	firstSource, lastSource = 49152, 65535
 )
 
-// Hub shares the sockets of several sessions: one on each port of each local address. All
-// methods may be called concurrently.
+// Hub shares UDP sockets between sessions: one for each local address and port. All methods may be called concurrently.
 type Hub struct {
 	log *slog.Logger
 
@@ -52,7 +51,7 @@ func NewHub(log *slog.Logger) *Hub {
 	return &Hub{log: log, sessions: map[uint32]*Session{}, listeners: map[netip.Addr]*listener{}}
 }
 
-// listener receives the packets to one local address, on both ports.
+// listener receives the control packets to one local address, on the single-hop and the multihop port.
 type listener struct {
 	hub   *Hub
 	local netip.Addr
@@ -65,7 +64,7 @@ type listener struct {
 	oob [128]byte
 }
 
-// open returns the listener of a local address, which close releases.
+// open returns the listener of a local address, and opens its sockets if no session uses it yet. Each open needs a close.
 func (h *Hub) open(local netip.Addr) (*listener, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +96,8 @@ func (h *Hub) open(local netip.Addr) (*listener, error) {
 	return l, nil
 }
 
-// close does not hold h.mu while it closes the sockets: that waits for their readers, which wait for h.mu to find the
-// session of a packet. A session that opens the address meanwhile finds the ports in use, and tries again.
+// close releases a listener, and closes its sockets after the last user. It does not hold h.mu meanwhile: closing waits for the readers,
+// which wait for h.mu to find the session of a packet. A session that opens the address meanwhile finds the ports in use, and tries again.
 func (h *Hub) close(l *listener) {
 	h.mu.Lock()
 	l.users--
@@ -120,7 +119,7 @@ func (l *listener) shut() {
 	}
 }
 
-// receiver opens a socket that receives the TTL of packets.
+// receiver returns a UDP socket bound to at that receives the TTL or hop limit of each packet.
 func receiver(at netip.AddrPort) (*net.UDPConn, error) {
 	return packetConn(at, func(fd int) error {
 		if at.Addr().Is4() {
@@ -130,7 +129,7 @@ func receiver(at netip.AddrPort) (*net.UDPConn, error) {
 	})
 }
 
-// sender opens a socket that sends with a TTL of 255, from a port that the RFC allows.
+// sender returns a UDP socket that sends with a TTL of 255, from a random port of the range that RFC 5881 allows.
 func sender(local netip.Addr) (*net.UDPConn, error) {
 	const tries = 20
 	for try := 1; ; try++ {
@@ -162,7 +161,7 @@ func packetConn(at netip.AddrPort, prepare func(fd int) error) (*net.UDPConn, er
 	return conn.(*net.UDPConn), nil
 }
 
-// drain delivers the packets that have arrived.
+// drain reads all packets that wait in a socket and delivers them to their sessions. port is the socket's local port.
 func (l *listener) drain(fd int, port uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +191,7 @@ func sourceOf(from unix.Sockaddr, zone string) netip.Addr {
 	return netip.Addr{}
 }
 
-// ttlOf finds the TTL or hop limit in the control messages; -1 if it is not there.
+// ttlOf returns the TTL or hop limit from the control messages of a packet; -1 if it is not there.
 func ttlOf(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -208,7 +207,7 @@ func ttlOf(oob []byte) int {
 	return -1
 }
 
-// deliver passes a packet to its session. A packet without one is dropped.
+// deliver decodes a packet and passes it to its session. It drops one that has no session, is invalid, or came with too low a TTL.
 func (h *Hub) deliver(local netip.Addr, port uint16, from netip.Addr, ttl int, b []byte) {
 	p, err := ParsePacket(b)
 	s := h.find(local, from, p.Yours)
@@ -241,7 +240,7 @@ func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 	return nil
 }
 
-// Timers of a session. Those that are 0 have defaults: 300 ms, 300 ms, 3.
+// Timers are the intervals of a session. Fields that are 0 have defaults: 300 ms, 300 ms, 3.
 type Timers struct {
 	// Transmit is the interval of our packets, and Receive the shortest interval of the
 	// neighbor's that we ask for; from 50 ms to a minute. The larger one of what a sender
@@ -256,7 +255,7 @@ const (
 	defaultMultiplier = 3
 	minInterval       = 50 * time.Millisecond
 	maxInterval       = time.Minute
-	// slow is the shortest interval of a session that is not Up (RFC 5880, section 6.8.3).
+	// slow is the shortest transmit interval of a session that is not Up (RFC 5880, section 6.8.3).
 	slow = time.Second
 )
 
@@ -314,18 +313,18 @@ func NewMachine(mine uint32, t Timers, passive bool, now time.Time, jitter func(
 	}
 }
 
-// Phase is the phase of the session, and why it is in it.
+// Phase returns the phase of the session, and the diagnostic of its last change.
 func (m *Machine) Phase() (Phase, Diagnostic) { return m.phase, m.diagnostic }
 
-// Remote is the last packet of the neighbor, if one came since it was silent last.
+// Remote returns the last packet of the neighbor; false if none came since the start or the last detected failure.
 func (m *Machine) Remote() (Packet, bool) { return m.remote, m.heard }
 
-// Detection is the silence after which the neighbor is dead.
+// Detection returns the detection time: the neighbor counts as down after this time without a packet.
 func (m *Machine) Detection() time.Duration {
 	return time.Duration(m.remote.Multiplier) * max(m.minRx, m.remote.MinTx)
 }
 
-// Receive takes a packet of the neighbor. It returns the packet that answers a poll, if it was one.
+// Receive processes a packet of the neighbor. It returns the packet to send at once if that one was a poll; else nil.
 func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
 	if p.Yours != 0 && p.Yours != m.mine {
 		return nil
@@ -354,7 +353,7 @@ func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
 	return nil
 }
 
-// follow changes the phase by the neighbor's (RFC 5880, section 6.8.6).
+// follow changes the phase by that in the neighbor's packet (RFC 5880, section 6.8.6).
 func (m *Machine) follow(p Packet, now time.Time) {
 	switch {
 	case p.Phase == AdminDown:
@@ -370,7 +369,7 @@ func (m *Machine) follow(p Packet, now time.Time) {
 	}
 }
 
-// enter changes the phase; the neighbor gets a packet at once.
+// enter changes the phase, and schedules a packet to the neighbor at once.
 func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	was := m.phase
 	m.phase, m.diagnostic, m.sendAt = p, d, now
@@ -383,7 +382,7 @@ func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	}
 }
 
-// SetAdmin takes the session down for good, or lets it come up again.
+// SetAdmin takes the session down administratively (AdminDown), or lets it come up again.
 func (m *Machine) SetAdmin(down bool, now time.Time) {
 	if m.admin == down {
 		return
@@ -396,11 +395,10 @@ func (m *Machine) SetAdmin(down bool, now time.Time) {
 	}
 }
 
-// interval returns the interval between sent packets, without jitter.
+// interval returns the interval at which packets are sent, without jitter.
 func (m *Machine) interval() time.Duration { return max(m.minTx, m.remote.MinRx) }
 
-// jittered returns an interval less up to a quarter of it; with a multiplier of 1, from 10 % on
-// (RFC 5880, section 6.8.7).
+// jittered returns d reduced by a random 0 to 25 %, or 10 to 25 % with a multiplier of 1 (RFC 5880, section 6.8.7).
 func (m *Machine) jittered(d time.Duration) time.Duration {
 	from, to := 0.75, 1.0
 	if m.timers.Multiplier == 1 {
@@ -409,7 +407,7 @@ func (m *Machine) jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (from + (to-from)*m.jitter()))
 }
 
-// silent reports whether nothing is sent: the neighbor wants no packets, or must begin.
+// silent reports whether nothing is sent now: the neighbor wants no packets, or this side is passive and waits for its first one.
 func (m *Machine) silent() bool {
 	if m.passive && m.yours == 0 {
 		return true
@@ -417,8 +415,7 @@ func (m *Machine) silent() bool {
 	return m.heard && (m.remote.MinRx == 0 || m.remote.Demand && m.remote.Phase == Up && m.phase == Up && !m.polling)
 }
 
-// Next returns the time at which Advance is due; zero when only a packet of the neighbor changes
-// the state.
+// Next returns the time at which Advance is due; the zero time when only a packet of the neighbor changes the state.
 func (m *Machine) Next() time.Time {
 	var next time.Time
 	if !m.silent() {
@@ -430,11 +427,11 @@ func (m *Machine) Next() time.Time {
 	return next
 }
 
-// Expires returns the end of the detection time: without a packet until then the session goes down.
+// Expires returns the end of the detection time: the session goes down unless a packet arrives before it. Zero: none runs.
 func (m *Machine) Expires() time.Time { return m.expire }
 
-// Advance ends the detection time, if it is over, and returns the packet to send; nil: none. Packets
-// that arrived before now must be passed to Receive first.
+// Advance takes the session down if the detection time is over, and returns the packet that is due; nil: none. Packets that arrived before
+// now must be passed to Receive first.
 func (m *Machine) Advance(now time.Time) *Packet {
 	if !m.expire.IsZero() && !now.Before(m.expire) {
 		m.expired(now)
@@ -447,8 +444,8 @@ func (m *Machine) Advance(now time.Time) *Packet {
 	return &p
 }
 
-// expired declares the neighbor down, unless this call itself is late, so that packets of the neighbor may be unread for the
-// same reason.
+// expired takes the session down, unless this call comes late by more than half the detection time: then packets of the neighbor may still
+// be unread, and the session gets one more detection time.
 func (m *Machine) expired(now time.Time) {
 	late := now.Sub(m.expire)
 	if detection := m.Detection(); late > detection/2 && !m.spared && m.phase == Up {
@@ -462,7 +459,7 @@ func (m *Machine) expired(now time.Time) {
 	}
 }
 
-// packet is the control packet for the state now.
+// packet returns the control packet that describes the state now.
 func (m *Machine) packet() Packet {
 	p := Packet{
 		Diagnostic: m.diagnostic, Phase: m.phase, Poll: m.polling, Multiplier: uint8(m.timers.Multiplier),

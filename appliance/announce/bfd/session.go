@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Config is a neighbor, and how to speak with it.
+// Config has the addresses of a session and its parameters.
 type Config struct {
 	// Local and Peer are addresses of both ends, of one family; link-local ones have a zone.
 	Local, Peer netip.Addr
@@ -33,7 +33,7 @@ const (
 	defaultMinTTL = 254
 	// retry is the interval at which failed sockets are opened again.
 	retry = 2 * time.Second
-	// sendPatience bounds a send that waits for room in the queue of its interface.
+	// sendPatience is the longest time for which a send waits for room in the queue of its interface.
 	sendPatience = 20 * time.Millisecond
 )
 
@@ -49,7 +49,7 @@ func (c Config) Check() error {
 	return errors.Join(append(all, c.Timers.Check())...)
 }
 
-// State describes a session at one time.
+// State describes a session at the time of the call.
 type State struct {
 	Phase      Phase
 	Since      time.Time
@@ -70,7 +70,7 @@ type State struct {
 	Problem string
 }
 
-// Session is one neighbor. All methods may be called concurrently.
+// Session is a BFD session with one neighbor. All methods may be called concurrently.
 type Session struct {
 	hub     *Hub
 	config  Config
@@ -85,8 +85,8 @@ type Session struct {
 	state   State
 }
 
-// Session returns a session that is idle until Run. changed is called after each change of its
-// phase or Problem, and when the first packet was dropped; it must not block, and may be nil.
+// Session returns a session with a neighbor; it sends nothing before its Run. changed is called after each change of its phase or Problem,
+// and when the first packet was dropped; it must not block, and may be nil.
 func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	c.Local, c.Peer = c.Local.Unmap(), c.Peer.Unmap()
 	if err := c.Check(); err != nil {
@@ -111,8 +111,8 @@ func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	return s, nil
 }
 
-// minTTL returns the least TTL that a packet on a port must have. A neighbor that is one hop away and
-// speaks on the multihop port, as FRR does with ttl-security, is held to 255.
+// minTTL returns the least TTL that a packet on a port must have: Config.MinTTL with several hops, else 255. That holds too for a neighbor
+// one hop away that uses the multihop port, as FRR does with ttl-security.
 func (s *Session) minTTL(port uint16) int {
 	if port == MultiHopPort && s.config.MultiHop {
 		return s.config.MinTTL
@@ -132,8 +132,8 @@ func (s *Session) State() State {
 	return st
 }
 
-// Run keeps the session until ctx ends; then it sends AdminDown, which is no failure for the
-// neighbor. It must be called once.
+// Run opens the sockets and runs the session until ctx ends; then it sends AdminDown, which the neighbor does not take for a failure. It
+// must be called once.
 func (s *Session) Run(ctx context.Context) {
 	defer func() {
 		s.hub.mu.Lock()
@@ -195,8 +195,8 @@ func (s *Session) problem(err error) {
 	}
 }
 
-// step advances the machine. At the end of the detection time it first reads the packets that have arrived, which count
-// however late they are read.
+// step advances the machine, and returns the time at which to call step again. At the end of the detection time it first reads the packets
+// that wait in the sockets: they count however late they are read.
 func (s *Session) step(l *listener) (next time.Time) {
 	s.mu.Lock()
 	at := s.machine.Expires()
@@ -209,7 +209,8 @@ func (s *Session) step(l *listener) (next time.Time) {
 	return s.advance(nil)
 }
 
-// advance calls first, unless it is nil, and then the machine.
+// advance calls first, unless it is nil, and then Advance of the machine, under the lock; it sends the packet that is due. It returns the
+// time of the next call.
 func (s *Session) advance(first func(now time.Time)) (next time.Time) {
 	s.mu.Lock()
 	now := time.Now()
@@ -258,7 +259,7 @@ func (s *Session) dropped(why error) {
 	}
 }
 
-// send sends a packet. A failure shows as silence.
+// send sends a packet to the neighbor. Errors are ignored: the neighbor detects the loss.
 func (s *Session) send(p Packet) {
 	if s.out != nil {
 		_ = s.out.SetWriteDeadline(time.Now().Add(sendPatience)) // s.mu is held
@@ -266,7 +267,7 @@ func (s *Session) send(p Packet) {
 	}
 }
 
-// note copies the phase of the machine, and reports whether it changed.
+// note copies the phase of the machine to the State, and reports whether it changed.
 func (s *Session) note(now time.Time) bool {
 	phase, diagnostic := s.machine.Phase()
 	was := s.state.Phase
@@ -285,7 +286,7 @@ func (s *Session) note(now time.Time) bool {
 // Phase is the state of a session (RFC 5880, section 4.1).
 type Phase uint8
 
-// The phases.
+// The values of Phase, as on the wire.
 const (
 	AdminDown Phase = iota
 	Down
@@ -293,7 +294,7 @@ const (
 	Up
 )
 
-// String returns the name of RFC 5880.
+// String returns the name of the phase in RFC 5880.
 func (p Phase) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[p&3]
 }
@@ -301,7 +302,7 @@ func (p Phase) String() string {
 // Diagnostic is the reason of the last change of a session's state (RFC 5880, section 4.1).
 type Diagnostic uint8
 
-// The diagnostics that are sent.
+// The diagnostics that this side sends, as on the wire.
 const (
 	NoDiagnostic     Diagnostic = 0
 	Expired          Diagnostic = 1 // the detection time
@@ -341,7 +342,7 @@ const (
 	flagPoll, flagFinal, flagAuthentication, flagDemand, flagMulti = 0x20, 0x10, 0x04, 0x02, 0x01
 )
 
-// Bytes encodes a packet.
+// Bytes returns the packet as on the wire.
 func (p Packet) Bytes() []byte {
 	b := make([]byte, packetLength)
 	b[0] = version<<5 | byte(p.Diagnostic)&0x1f
@@ -362,7 +363,7 @@ func (p Packet) Bytes() []byte {
 	return b
 }
 
-// ParsePacket decodes a packet, and refuses those that RFC 5880, section 6.8.6, has discarded.
+// ParsePacket decodes a packet. It returns an error for those that RFC 5880, section 6.8.6, wants discarded.
 func ParsePacket(b []byte) (Packet, error) {
 	if len(b) < packetLength {
 		return Packet{}, errors.New("shorter than a control packet")

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// dialTimeout covers three transmissions of a SYN.
+	// dialTimeout is the longest time for a connection attempt: three transmissions of a SYN.
 	dialTimeout = 5 * time.Second
-	// networkControl is the class that routing protocols are sent with (CS6, RFC 4594).
+	// networkControl is the traffic class of routing protocols in the TOS byte (CS6, RFC 4594).
 	networkControl = 0xc0
 	maxTTL         = 255
 )
 
-// dial connects to the peer.
+// dial connects to the peer by TCP, and returns the connection with the addresses of its local side.
 func dial(ctx context.Context, p Peer) (link, error) {
 	to := p.Addr
 	if p.Interface != "" {
@@ -53,7 +53,7 @@ func dial(ctx context.Context, p Peer) (link, error) {
 	return l, nil
 }
 
-// prepare sets the options of a socket before it connects.
+// prepare sets the socket options of a peer before the connect: traffic class, TTL or TTL security, MD5 password.
 func prepare(fd int, p Peer, to netip.Addr) error {
 	ipv6 := to.Is6()
 	set := func(what string, level, option, value int) error {
@@ -96,8 +96,8 @@ func prepare(fd int, p Peer, to netip.Addr) error {
 	return os.NewSyscallError("setsockopt TCP_MD5SIG", unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key))
 }
 
-// addressesBeside are addresses of the interface that has the local address, or of any if none
-// has it any more: a global one of each family, the local address itself first.
+// addressesBeside returns one global address of each family to be next hops: local itself, else one of the interface that has local, or of
+// any interface if none has it any more. An invalid address: there is none.
 func addressesBeside(local netip.Addr) (ipv4, ipv6 netip.Addr) {
 	take := func(a netip.Addr) {
 		switch a = a.Unmap(); {
@@ -142,12 +142,12 @@ func prefixOf(a net.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), bits)
 }
 
-// advertiseEvery is the interval of router advertisements on the interface of an unnumbered
-// peer: those that answer ours make the peer known to the kernel, and FRR stays idle without.
+// advertiseEvery is the interval of router advertisements on the interface of an unnumbered peer. The peer's answers enter it into the
+// kernel's neighbor table, and FRR opens no session without them.
 const advertiseEvery = 10 * time.Second
 
-// findNeighbor returns the link-local address of the one router on an interface, from the kernel's
-// table of neighbor discovery (RFC 4861).
+// findNeighbor returns the link-local address of the only router on an interface, from the kernel's table of neighbor discovery (RFC 4861).
+// None, or several, are an error.
 func findNeighbor(ifname string) (netip.Addr, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
@@ -176,8 +176,8 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%d routers are on %s (%s and %s): give the peer's address", len(found), ifname, found[0], found[1])
 }
 
-// advertise sends router advertisements with a lifetime of 0, which make this box no default
-// router, and solicitations, until ctx ends.
+// advertise sends router solicitations, and router advertisements with a lifetime of 0 (this box is no default router), on the peer's
+// interface until ctx ends.
 func (s *Speaker) advertise(ctx context.Context) {
 	ticker := time.NewTicker(advertiseEvery)
 	defer ticker.Stop()

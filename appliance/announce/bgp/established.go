@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// lastReading is the time for which a reader still reads after the hold time is over: a process
-	// that was stopped for a while reads what has arrived before it blames the peer.
+	// lastReading is the time for which a session still reads after its hold timer expired: a process that was stopped for a while reads what
+	// has arrived before it declares the peer dead.
 	lastReading = time.Second
-	// How long Leave waits for the peer: to move to other paths, and to forget ours.
+	// shutdownNotice is the time for which Leave waits for the peer to choose other paths, withdrawNotice the one to remove withdrawn routes.
 	shutdownNotice, withdrawNotice = 2 * time.Second, time.Second
-	// holdOfNone bounds the writing of a message when the peer wants no hold time, which it alone can choose;
-	// leavePatience when this speaker leaves.
+	// holdOfNone is the time to write a message when no hold time was agreed, leavePatience the one for all messages of Leave.
 	holdOfNone, leavePatience = 90 * time.Second, 5 * time.Second
-	// subBFDDown is the subcode of a Cease because BFD lost the peer (RFC 9384).
+	// subBFDDown is the subcode of the Cease that is sent when BFD detects the loss of the peer (RFC 9384).
 	subBFDDown = 10
 )
 
-// read reads the messages of an established session until it ends.
+// read reads the messages of an established session until it ends, and returns the reason.
 func (s *session) read() error {
 	for {
 		// A message is to be there, whole, when the hold time ends.
@@ -71,7 +70,7 @@ func (s *session) read() error {
 	}
 }
 
-// write keeps the peer up to date until the session ends.
+// write sends routes, their changes and keepalives to the peer until the session ends, and returns the reason.
 func (s *session) write(ctx context.Context) error {
 	var keep <-chan time.Time
 	if s.agreed.keepalive > 0 {
@@ -105,7 +104,7 @@ func (s *session) write(ctx context.Context) error {
 	return s.why(ctx, err)
 }
 
-// watch ends a write that waits for a peer which reads nothing, when the session is to end.
+// watch aborts a write that blocks because the peer reads nothing, when the session is to end. It returns when done is closed.
 func (s *session) watch(ctx context.Context, done <-chan struct{}) {
 	for leave := s.speaker.leave; ; {
 		select {
@@ -124,7 +123,7 @@ func (s *session) watch(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// end ends the session; the first reason counts.
+// end ends the session with a reason; later reasons are ignored.
 func (s *session) end(why error) {
 	select {
 	case s.ended <- why:
@@ -133,7 +132,7 @@ func (s *session) end(why error) {
 	s.limit(0)
 }
 
-// limit bounds the write under way, and those that follow.
+// limit shortens the time that the write in progress, and each later one, may take.
 func (s *session) limit(most time.Duration) {
 	s.writes.mu.Lock()
 	defer s.writes.mu.Unlock()
@@ -143,7 +142,7 @@ func (s *session) limit(most time.Duration) {
 	}
 }
 
-// begin sends all routes and the End-of-RIB markers.
+// begin sends all routes to the peer, and the End-of-RIB markers (RFC 4724).
 func (s *session) begin() error {
 	if err := s.sendChanges(s.speaker.changes(true)); err != nil {
 		return err
@@ -159,7 +158,8 @@ func (s *session) begin() error {
 	return nil
 }
 
-// why prefers a known reason of the end to a write that failed.
+// why returns the reason for which the session ends: the one passed to end or the end of ctx, rather than err, the error of a write that
+// this made fail.
 func (s *session) why(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
@@ -171,8 +171,7 @@ func (s *session) why(ctx context.Context, err error) error {
 	}
 }
 
-// say sends a message of an established session. A peer that reads nothing for the hold time counts
-// as lost.
+// say sends a message of an established session. An error after the hold time means that the peer reads nothing.
 func (s *session) say(message []byte) error {
 	s.writes.mu.Lock()
 	_ = s.link.SetWriteDeadline(time.Now().Add(s.writes.most))
@@ -180,8 +179,8 @@ func (s *session) say(message []byte) error {
 	return s.send(message)
 }
 
-// sendChanges sends changed routes; nil stands for a withdrawal. Announcements precede
-// withdrawals, so that a more general route takes over without a gap.
+// sendChanges sends changed routes to the peer; a nil value is a withdrawal. Announcements precede withdrawals, so that a more general
+// route takes over without a gap.
 func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	announce, withdraw := map[netip.Prefix]*Attributes{}, map[netip.Prefix]*Attributes{}
 	for prefix, a := range changes {
@@ -255,7 +254,7 @@ func (s *session) sayAll(messages [][]byte) error {
 	return nil
 }
 
-// account publishes how many routes the peer has and lacks.
+// account publishes how many routes were sent to the peer, and how many it cannot get.
 func (s *session) account() {
 	reason := ""
 	for _, ipv6 := range []bool{false, true} {
@@ -271,8 +270,8 @@ func (s *session) account() {
 	s.speaker.changed()
 }
 
-// farewell leaves without the loss of a packet: the peer is asked to prefer others (RFC 8326),
-// then gets withdrawals, then the end of the session.
+// farewell ends the session without loss of packets: it asks the peer to prefer other paths (RFC 8326), then withdraws the routes, then
+// closes. It takes shutdownNotice and withdrawNotice.
 func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 	if all := maps.Clone(s.sent); len(all) > 0 {
 		for _, step := range []struct {
@@ -291,7 +290,7 @@ func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 	return &notification{code: bgp.BGP_ERROR_CEASE, subcode: bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN, detail: "this speaker left"}
 }
 
-// pause waits while the session goes on.
+// pause waits for d while the session goes on with keepalives (keep). It returns an error if the session ends before.
 func (s *session) pause(ctx context.Context, d time.Duration, keep <-chan time.Time) error {
 	over := time.After(d)
 	for {

@@ -12,13 +12,13 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Sizes of RFC 4271.
+// Lengths of messages in bytes (RFC 4271).
 const (
 	headerLength = bgp.BGP_HEADER_LENGTH
 	maxMessage   = bgp.BGP_MAX_MESSAGE_LENGTH
 )
 
-// Types of messages.
+// The types of messages (RFC 4271).
 const (
 	typeOpen         = bgp.BGP_MSG_OPEN
 	typeUpdate       = bgp.BGP_MSG_UPDATE
@@ -27,18 +27,18 @@ const (
 	typeRefresh      = bgp.BGP_MSG_ROUTE_REFRESH
 )
 
-// minLength is the shortest message of each type.
+// minLength is the shortest length of each type of message, in bytes with the header.
 var minLength = map[uint8]int{
 	typeOpen: 29, typeUpdate: 23, typeNotification: 21, typeKeepalive: headerLength, typeRefresh: 23,
 }
 
-// header is the type and length of a message.
+// header is the decoded header of a message.
 type header struct {
 	kind   uint8
 	length int // with the header
 }
 
-// notification is an error that ends a session, sent or received (RFC 4271, section 4.5).
+// notification is the content of a NOTIFICATION, sent or received, as an error (RFC 4271, section 4.5).
 type notification struct {
 	code, subcode uint8
 	data          []byte
@@ -46,7 +46,7 @@ type notification struct {
 	detail        string // the error in words, of one that is sent
 }
 
-// parseHeader reads a header. Its error is sent to the peer.
+// parseHeader decodes the header of a message. Its error is a *notification to send to the peer.
 func parseHeader(b []byte) (header, error) {
 	refuse := func(subcode uint8, data []byte, format string, args ...any) (header, error) {
 		return header{}, &notification{
@@ -66,7 +66,7 @@ func parseHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// open is the content of an OPEN.
+// open is the decoded content of an OPEN message.
 type open struct {
 	as       uint32
 	fourAS   bool // the AS is of the four-octet capability
@@ -81,7 +81,7 @@ type open struct {
 	restart    *time.Duration // graceful restart (RFC 4724) and its time
 }
 
-// encode writes the OPEN of ours.
+// encode returns the OPEN message of this side.
 func (o open) encode() []byte {
 	var caps []bgp.ParameterCapabilityInterface
 	var tuples []*bgp.CapGracefulRestartTuple
@@ -120,7 +120,7 @@ func twoOctets(as uint32) uint16 {
 	return uint16(as)
 }
 
-// parseOpen reads the body of an OPEN. Its error is sent to the peer.
+// parseOpen decodes the body of an OPEN. Its error is a *notification to send to the peer.
 func parseOpen(body []byte) (open, error) {
 	if body[0] != 4 {
 		return open{}, &notification{
@@ -173,12 +173,12 @@ func (o *open) take(c bgp.ParameterCapabilityInterface) {
 	}
 }
 
-// parseNotification reads the body of a NOTIFICATION.
+// parseNotification decodes the body of a NOTIFICATION.
 func parseNotification(body []byte) *notification {
 	return &notification{code: body[0], subcode: body[1], data: body[2:], received: true}
 }
 
-// parseRefresh reads the body of a ROUTE-REFRESH (RFC 2918): which family the peer wants again.
+// parseRefresh decodes the body of a ROUTE-REFRESH (RFC 2918): the family whose routes are to be sent again; neither, if it is invalid.
 func parseRefresh(body []byte) (ipv4, ipv6 bool) {
 	var m bgp.BGPRouteRefresh
 	if m.DecodeFromBytes(body) != nil || m.SAFI != bgp.SAFI_UNICAST || m.Demarcation != 0 {
@@ -196,7 +196,7 @@ func familyOf(ipv6 bool) bgp.Family {
 	return bgp.RF_IPv4_UC
 }
 
-// path has the attributes that all routes to a peer share.
+// path holds the attributes that all routes of a session share.
 type path struct {
 	as, peerAS uint32
 	fourAS     bool         // the peer takes four octets
@@ -204,7 +204,7 @@ type path struct {
 	next6      []netip.Addr // of IPv6 routes: global, link-local, or both
 }
 
-// updates encodes the announcement of a group, in as many messages as it needs.
+// updates returns the UPDATE messages that announce a group of routes, as many as its prefixes need.
 func (p path) updates(g group) [][]byte {
 	next := p.next4
 	if g.ipv6 {
@@ -231,7 +231,7 @@ func (p path) updates(g group) [][]byte {
 	})
 }
 
-// withdrawals encodes that routes of one family are no more.
+// withdrawals returns the UPDATE messages that withdraw the prefixes of a group.
 func withdrawals(g group) [][]byte {
 	if !g.ipv6 {
 		return chunked(g, room(nil), func(nlri []bgp.PathNLRI) *bgp.BGPMessage {
@@ -248,7 +248,7 @@ func withdrawals(g group) [][]byte {
 	})
 }
 
-// room returns the bytes that a message with these attributes has left for prefixes.
+// room returns how many bytes of an UPDATE with these attributes are left for prefixes.
 func room(attributes []bgp.PathAttributeInterface) int {
 	return maxMessage - len(serialize(bgp.NewBGPUpdateMessage(nil, attributes, nil)))
 }
@@ -272,7 +272,7 @@ func chunked(g group, room int, message func([]bgp.PathNLRI) *bgp.BGPMessage) []
 	return append(all, serialize(message(nlri)))
 }
 
-// attributes returns the path attributes of a route without the next hop.
+// attributes returns the path attributes of a route, except for the next hop.
 func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 	internal := p.as == p.peerAS
 	var ases []uint32
@@ -305,13 +305,13 @@ func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 	return inOrder(all)
 }
 
-// inOrder sorts attributes by their types, as RFC 4271 recommends.
+// inOrder sorts attributes by their type codes, in place, as RFC 4271 recommends.
 func inOrder(all []bgp.PathAttributeInterface) []bgp.PathAttributeInterface {
 	slices.SortFunc(all, func(a, b bgp.PathAttributeInterface) int { return cmp.Compare(a.GetType(), b.GetType()) })
 	return all
 }
 
-// asPath returns the path to us, for peers with four-octet ASes, and for older ones (RFC 6793).
+// asPath returns the AS_PATH attribute with these ASes. For a peer without four-octet ASes it adds AS4_PATH where it is needed (RFC 6793).
 func asPath(ases []uint32, fourAS bool) []bgp.PathAttributeInterface {
 	if len(ases) == 0 {
 		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath(nil)}
@@ -333,7 +333,7 @@ func asPath(ases []uint32, fourAS bool) []bgp.PathAttributeInterface {
 	return all
 }
 
-// serialize encodes a message of ours. It cannot fail: parts were checked, and lengths kept.
+// serialize encodes a message. It panics on an error, which cannot occur: the parts were checked, and lengths are bounded.
 func serialize(m *bgp.BGPMessage) []byte {
 	m.Header.Len = 0
 	b, err := m.Serialize()
@@ -343,8 +343,8 @@ func serialize(m *bgp.BGPMessage) []byte {
 	return b
 }
 
-// Attributes of a route beside those that every route has. They are shared and compared by
-// pointer and by content, and must not change once a Speaker has them.
+// Attributes are the path attributes of a route that differ between routes. They are shared between routes, compared by pointer and by
+// content, and must not change after a Speaker got them.
 type Attributes struct {
 	// LocalPref is sent to internal peers only; 0 is 100.
 	LocalPref uint32
@@ -357,23 +357,22 @@ type Attributes struct {
 	Large       []LargeCommunity
 }
 
-// LargeCommunity is global administrator, and two parts of local data.
+// LargeCommunity holds the global administrator and the two parts of local data (RFC 8092).
 type LargeCommunity [3]uint32
 
 const (
 	defaultLocalPref = 100
-	// gracefulShutdown asks others to prefer other paths (RFC 8326).
+	// gracefulShutdown is the well-known community that asks routers to prefer other paths (RFC 8326).
 	gracefulShutdown uint32 = 65535 << 16
 )
 
-// plain are the Attributes of a route without any.
+// plain stands for the Attributes of a route for which nil was passed: all defaults.
 var plain = &Attributes{}
 
-// maxCommunities bounds the attributes, so that a message has room for routes beside them:
-// bytes of all communities of a route.
+// maxCommunities is the most bytes that all communities of a route may take, so that its UPDATE has room for prefixes.
 const maxCommunities = 2048
 
-// Check validates the attributes: the range of Prepend, and the size of all communities.
+// Check returns an error if Prepend is out of range or the communities are too large for a message.
 func (a *Attributes) Check() error {
 	if a.Prepend < 0 || a.Prepend > 100 {
 		return fmt.Errorf("prepend %d is not from 0 to 100", a.Prepend)
@@ -384,7 +383,7 @@ func (a *Attributes) Check() error {
 	return nil
 }
 
-// key is equal for Attributes of equal content.
+// key returns a string that is equal for Attributes of equal content.
 func (a *Attributes) key() string {
 	b := make([]byte, 0, 16+4*len(a.Communities)+12*len(a.Large))
 	for _, v := range []uint32{a.LocalPref, a.MED, uint32(a.Prepend), uint32(len(a.Communities))} {
@@ -406,8 +405,8 @@ func (a *Attributes) equal(b *Attributes) bool {
 		slices.Equal(a.Communities, b.Communities) && slices.Equal(a.Large, b.Large)
 }
 
-// Leaving are the same routes by a speaker that is about to leave: their Attributes ask routers to
-// prefer any other path (RFC 8326). What routes share, they share still.
+// Leaving returns a copy of the routes with the community GRACEFUL_SHUTDOWN, by which routers prefer any other path (RFC 8326). Routes that
+// share Attributes share the new ones as well.
 func Leaving(routes map[netip.Prefix]*Attributes) map[netip.Prefix]*Attributes {
 	leaving, of := map[netip.Prefix]*Attributes{}, map[*Attributes]*Attributes{}
 	for prefix, a := range routes {
@@ -421,7 +420,7 @@ func Leaving(routes map[netip.Prefix]*Attributes) map[netip.Prefix]*Attributes {
 	return leaving
 }
 
-// group is routes of one family that one UPDATE can announce together.
+// group has the routes of one family with equal attributes, which one UPDATE can announce together.
 type group struct {
 	attributes *Attributes
 	ipv6       bool
@@ -459,14 +458,13 @@ func grouped(routes map[netip.Prefix]*Attributes) []group {
 	return all
 }
 
-// rib has the routes of a peer, and which of them changed since the last take. It is not safe for
-// concurrent use.
+// rib holds the routes that a peer is to have, and which of them changed since the last take. It is not safe for concurrent use.
 type rib struct {
 	wanted map[netip.Prefix]*Attributes
 	dirty  map[netip.Prefix]struct{}
 }
 
-// normal is a prefix as it is sent: an IPv4 one as such, without host bits.
+// normal returns a prefix as it is sent: without host bits and zone, and an IPv4-mapped one as IPv4.
 func normal(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -474,7 +472,7 @@ func normal(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(p.Addr().WithZone(""), p.Bits()).Masked()
 }
 
-// set replaces all routes.
+// set replaces all routes of the rib.
 func (r *rib) set(routes map[netip.Prefix]*Attributes) {
 	wanted := make(map[netip.Prefix]*Attributes, len(routes))
 	for prefix, a := range routes {
@@ -495,7 +493,7 @@ func (r *rib) set(routes map[netip.Prefix]*Attributes) {
 	r.wanted = wanted
 }
 
-// update adds, changes and removes routes.
+// update adds or changes the routes in announce, and removes those in withdraw.
 func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Prefix) {
 	for _, prefix := range withdraw {
 		prefix = normal(prefix)
@@ -516,7 +514,7 @@ func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Pre
 	}
 }
 
-// take returns the changes since the last take: nil for removed routes.
+// take returns the routes that changed since the last take; nil for removed ones.
 func (r *rib) take() map[netip.Prefix]*Attributes {
 	changes := make(map[netip.Prefix]*Attributes, len(r.dirty))
 	for prefix := range r.dirty {

@@ -24,10 +24,9 @@ import (
 )
 
 const (
-	// openPatience bounds the wait for the peer's OPEN, and for the KEEPALIVE after it. RFC 4271
-	// suggests a large value.
+	// openPatience is the longest wait for the peer's OPEN, and for the KEEPALIVE after it. RFC 4271 suggests a large value (4 minutes).
 	openPatience = time.Minute
-	// lastWords bounds the time for writing our NOTIFICATION.
+	// lastWords is the longest time for writing our NOTIFICATION, and for finding the reason for the end of a session.
 	lastWords = time.Second
 )
 
@@ -48,14 +47,14 @@ type session struct {
 	writes   writing
 }
 
-// writing bounds the time to write a message.
+// writing bounds the time for which one message of a session may be written.
 type writing struct {
 	mu      sync.Mutex
 	most    time.Duration // 0: nothing but the last NOTIFICATION is written
 	closing bool          // that is being written
 }
 
-// agreement has the parameters that follow from both OPENs.
+// agreement holds the parameters of a session that follow from the OPENs of both sides.
 type agreement struct {
 	peer       open
 	ipv4, ipv6 bool
@@ -64,7 +63,7 @@ type agreement struct {
 	restart    bool
 }
 
-// session returns a session over a connection.
+// session returns a new session over a connection.
 func (s *Speaker) session(l link) *session {
 	return &session{
 		speaker: s, link: l, in: bufio.NewReaderSize(l, 16<<10), log: s.log,
@@ -73,8 +72,7 @@ func (s *Speaker) session(l link) *session {
 	}
 }
 
-// run keeps the session until it ends, and returns the reason. connecting ends with ctx, or
-// earlier when the speaker is to leave.
+// run runs the session until it ends, and returns the reason. While it opens, the end of connecting ends it too: that of ctx, or Leave.
 func (s *session) run(ctx, connecting context.Context) error {
 	hangUp := context.AfterFunc(connecting, func() { _ = s.link.Close() })
 	err := s.open()
@@ -91,7 +89,8 @@ func (s *session) run(ctx, connecting context.Context) error {
 	return err
 }
 
-// notify sends the NOTIFICATION that ends the session, if the peer gets one.
+// notify sends the peer the NOTIFICATION for err, the reason for which the session ends. None is sent if the peer ended it, or is to keep
+// the routes for a restart.
 func (s *session) notify(err error) {
 	var n *notification
 	switch {
@@ -109,7 +108,7 @@ func (s *session) notify(err error) {
 	_ = s.send(serialize(bgp.NewBGPNotificationMessage(n.code, n.subcode, n.data))) // it goes either way
 }
 
-// openOf returns our OPEN on a connection.
+// openOf returns the OPEN that this side sends on a connection. restarting sets the restart bit of graceful restart.
 func openOf(p Peer, l link, restarting bool) open {
 	o := open{as: p.LocalAS, id: p.RouterID, hold: p.Timers.Hold, ipv4: p.IPv4, ipv6: p.IPv6, restarting: restarting}
 	if !o.id.IsValid() {
@@ -122,7 +121,7 @@ func openOf(p Peer, l link, restarting bool) open {
 	return o
 }
 
-// routerID returns an IPv4 address for a speaker without one: of its link, or a hash of its address.
+// routerID returns the router ID of a speaker that has none configured: an IPv4 address of the connection, or a hash of its IPv6 address.
 func (l link) routerID() netip.Addr {
 	for _, a := range []netip.Addr{l.local, l.next4} {
 		if a.Is4() && !a.IsUnspecified() {
@@ -135,7 +134,7 @@ func (l link) routerID() netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
 }
 
-// open exchanges OPEN and the first KEEPALIVE.
+// open sends our OPEN, checks the peer's and waits for the first KEEPALIVE. Then the session is established.
 func (s *session) open() error {
 	peer := s.speaker.peer
 	mine := openOf(peer, s.link, s.speaker.State().Counters.Established == 0)
@@ -167,7 +166,7 @@ func (s *session) open() error {
 	return err
 }
 
-// accept checks the peer's OPEN against the configuration.
+// accept checks the peer's OPEN against the configuration. Its error is a *notification to send to the peer.
 func accept(p Peer, mine, theirs open) error {
 	refuse := func(subcode uint8, format string, args ...any) error {
 		return &notification{code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, subcode: subcode, detail: fmt.Sprintf(format, args...)}
@@ -240,7 +239,7 @@ func (s *session) send(message []byte) error {
 	return err
 }
 
-// patience ends reading after d, or never when it is 0.
+// patience lets reads fail after d, or never when it is 0.
 func (s *session) patience(d time.Duration) {
 	var until time.Time
 	if d > 0 {
@@ -249,7 +248,8 @@ func (s *session) patience(d time.Duration) {
 	_ = s.link.SetReadDeadline(until)
 }
 
-// expect reads one message, which must be of a type.
+// expect reads one message of type kind and returns its body. Another type is an error with a Finite State Machine Error of the given
+// subcode.
 func (s *session) expect(kind, subcode uint8) ([]byte, error) {
 	h, body, err := s.next()
 	if err != nil {
@@ -267,7 +267,7 @@ func (s *session) expect(kind, subcode uint8) ([]byte, error) {
 	}
 }
 
-// next reads a message. The body of an UPDATE is dropped.
+// next reads a message. The body of an UPDATE is discarded.
 func (s *session) next() (header, []byte, error) {
 	var head [headerLength]byte
 	if _, err := io.ReadFull(s.in, head[:]); err != nil {
@@ -291,7 +291,7 @@ func (s *session) next() (header, []byte, error) {
 	return h, body, nil
 }
 
-// explain describes why there is no session, and what to check.
+// explain returns, in words, why there is no session, and what to check.
 func explain(p Peer, phase Phase, err error) string {
 	var n *notification
 	switch {
@@ -363,7 +363,7 @@ func explainDial(p Peer, err error) string {
 	return err.Error()
 }
 
-// words explains a NOTIFICATION of the peer.
+// words returns a NOTIFICATION of the peer in words.
 func (n *notification) words(p Peer) string {
 	name := func(names ...string) string {
 		if int(n.subcode) < len(names) && names[n.subcode] != "" {
@@ -393,7 +393,7 @@ func (n *notification) words(p Peer) string {
 	return fmt.Sprintf("error %d, subcode %d", n.code, n.subcode)
 }
 
-// message is the text of the peer's operator (RFC 9003).
+// message returns the text that the peer's operator sent with a shutdown or reset (RFC 9003); "" if there is none.
 func (n *notification) message() string {
 	withText := n.subcode == bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN || n.subcode == bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET
 	if !withText || len(n.data) < 2 || int(n.data[0]) > len(n.data)-1 {
@@ -411,7 +411,7 @@ func (n *notification) message() string {
 	}, string(text)))
 }
 
-// Error implements error.
+// Error returns the detail, or the code and subcode of the NOTIFICATION.
 func (n *notification) Error() string {
 	if n.detail != "" {
 		return n.detail

@@ -19,10 +19,10 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Phase is a state of RFC 4271, section 8.
+// Phase is a state of a BGP session (RFC 4271, section 8).
 type Phase string
 
-// The phases of a session. Idle waits for the next attempt.
+// The values of Phase. Idle waits for the next attempt to connect.
 const (
 	Idle        Phase = "Idle"
 	Connect     Phase = "Connect"
@@ -31,7 +31,7 @@ const (
 	Established Phase = "Established"
 )
 
-// State describes a session at one time.
+// State describes a session at the time of the call.
 type State struct {
 	Phase Phase
 	Since time.Time // of the phase
@@ -53,13 +53,13 @@ type State struct {
 	Counters Counters
 }
 
-// Agreed has parameters of a session that both OPENs negotiated.
+// Agreed has parameters of a session that follow from the OPENs of both sides.
 type Agreed struct {
 	RemoteAS        uint32
 	GracefulRestart bool
 }
 
-// Counters of a Speaker since it was made.
+// Counters count events of a Speaker since New.
 type Counters struct {
 	Established uint64 // sessions
 	Updates     uint64 // UPDATE messages sent
@@ -85,10 +85,10 @@ func addrPortOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
-// errStopped ends a session because the program ends.
+// errStopped is the reason of a session that ends because the program ends.
 var errStopped = errors.New("this program ended the session")
 
-// firstRetry is the wait after the first failure. It doubles up to Timers.Connect.
+// firstRetry is the wait after the first failed attempt. It doubles up to Timers.Connect.
 const firstRetry = time.Second
 
 // Speaker keeps a session with one peer. All methods may be called concurrently.
@@ -112,8 +112,8 @@ type Speaker struct {
 	lastWords string // a precise reason that there is no session, since one was up; for Run alone
 }
 
-// New returns a Speaker that does nothing yet. changed is called after each change of its State but
-// counters; it must not block. Both log and changed may be nil.
+// New returns a Speaker that does nothing before its Run. changed is called after each change of its State except for counters; it must not
+// block. Both log and changed may be nil.
 func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
 	if err := p.Check(); err != nil {
 		return nil, fmt.Errorf("BGP peer %s: %w", p, err)
@@ -129,9 +129,8 @@ func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
 	}, nil
 }
 
-// Set replaces the routes to the peer; only differences are sent. It keeps the Attributes, but not
-// the map; nil stands for none. An error is about Attributes that fit into no message; nothing is
-// changed then.
+// Set replaces the routes to the peer; only differences are sent. The Attributes are kept and must not change, the map may; a nil value
+// means default Attributes. It returns an error, and changes nothing, if Attributes fit into no message.
 func (s *Speaker) Set(routes map[netip.Prefix]*Attributes) error {
 	if err := check(routes); err != nil {
 		return err
@@ -140,7 +139,8 @@ func (s *Speaker) Set(routes map[netip.Prefix]*Attributes) error {
 	return nil
 }
 
-// Update adds, changes and withdraws some routes, at a cost proportional to them.
+// Update adds, changes and withdraws some routes, at a cost proportional to their number. It returns an error, and changes nothing, if
+// Attributes fit into no message.
 func (s *Speaker) Update(announce map[netip.Prefix]*Attributes, withdraw []netip.Prefix) error {
 	if err := check(announce); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *Speaker) change(do func(*rib)) {
 	task.Wake(s.wake)
 }
 
-// changes takes the routes to send: all of them for a new session, else those that changed.
+// changes returns the routes to send, and marks them as sent: all of them, or those that changed since.
 func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +196,7 @@ func (s *Speaker) State() State {
 	return s.state
 }
 
-// Reset ends an established session because another protocol (BFD) lost the peer; it is dialed
-// again.
+// Reset ends an established session for a reason outside of BGP (BFD lost the peer); Run connects again.
 func (s *Speaker) Reset(why string) {
 	select {
 	case s.reset <- why:
@@ -205,8 +204,8 @@ func (s *Speaker) Reset(why string) {
 	}
 }
 
-// Leave ends the session such that no packet is lost where the peer has another path: it takes
-// 3 s with an established session that has routes. Run returns. The error is that of ctx.
+// Leave ends the session and Run. Where the peer has another path no packet is lost: an established session with routes takes 3 s for it.
+// The error is that of ctx.
 func (s *Speaker) Leave(ctx context.Context) error {
 	s.leaving.Do(func() { close(s.leave) })
 	s.mu.Lock()
@@ -223,8 +222,7 @@ func (s *Speaker) Leave(ctx context.Context) error {
 	}
 }
 
-// Run dials the peer and keeps the session, again and again, until ctx ends or after Leave. It
-// must be called once.
+// Run connects to the peer and runs sessions with it, one after the other, until ctx ends or after Leave. It must be called once.
 func (s *Speaker) Run(ctx context.Context) {
 	s.mu.Lock()
 	s.running = true
@@ -289,7 +287,7 @@ func (s *Speaker) established(by *session) {
 	s.enter(Established)
 }
 
-// down records why there is no session.
+// down records in the State why there is no session.
 func (s *Speaker) down(err error) {
 	words := explain(s.peer, s.State().Phase, err)
 	var n *notification
@@ -320,13 +318,13 @@ func (s *Speaker) publish(do func(*State)) {
 // Port is the TCP port of BGP.
 const Port = 179
 
-// asTrans stands for a four-octet AS where only two octets fit (RFC 6793).
+// asTrans is AS_TRANS, which stands for a four-octet AS where only two octets fit (RFC 6793).
 const asTrans = 23456
 
-// maxPassword is the longest key of TCP_MD5SIG.
+// maxPassword is the longest key of TCP_MD5SIG in bytes.
 const maxPassword = 80
 
-// Dynamic restricts the AS of a peer whose number is not configured.
+// Dynamic restricts the AS of a peer for which no AS number is configured.
 type Dynamic string
 
 // The values of Dynamic.
@@ -366,8 +364,7 @@ type Peer struct {
 	TTLSecurity int
 }
 
-// Timers of a session. Those that are 0 have defaults: 90 s, a third of the hold time, 10 s;
-// Restart has none.
+// Timers are the times of a session. Fields that are 0 have defaults: 90 s, a third of the hold time, 10 s; Restart has none.
 type Timers struct {
 	// Hold is the silence that ends the session: at least 3 s, and the smaller one of both
 	// sides. NoHold asks for none.
@@ -381,7 +378,7 @@ type Timers struct {
 	Restart time.Duration
 }
 
-// NoHold as a hold time asks for a session without hold timer and keepalives.
+// NoHold as the hold time asks for a session without hold timer and keepalives.
 const NoHold = time.Duration(-1)
 
 const (
@@ -426,7 +423,7 @@ func (p Peer) Check() error {
 	return errors.Join(all...)
 }
 
-// withDefaults sets fields that were left out.
+// withDefaults returns p with defaults in the fields that are unset.
 func (p Peer) withDefaults() Peer {
 	if p.Addr.IsValid() {
 		p.Addr = netip.AddrPortFrom(p.Addr.Addr().Unmap(), cmp.Or(p.Addr.Port(), Port))
@@ -448,7 +445,7 @@ func (p Peer) SameRouter(o Peer) bool {
 	return p.Addr == o.Addr && p.Interface == o.Interface
 }
 
-// String names the peer: its address or its interface.
+// String returns the address of the peer or its interface.
 func (p Peer) String() string {
 	switch {
 	case p.Interface != "":
@@ -459,5 +456,5 @@ func (p Peer) String() string {
 	return p.Addr.String()
 }
 
-// internal reports whether an AS makes the session an internal one.
+// internal reports whether a peer of this AS is an internal one (iBGP).
 func (p Peer) internal(as uint32) bool { return as == p.LocalAS }

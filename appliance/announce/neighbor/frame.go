@@ -9,7 +9,7 @@ import (
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// String returns "02:00:5e:10:00:00".
+// String returns the address in the form "02:00:5e:10:00:00".
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -41,7 +41,7 @@ const (
 	flagOverride  = 0x20
 )
 
-// message is the content of a frame.
+// message is the decoded content of an ARP or NDP frame.
 type message struct {
 	claims netip.Addr // an address that the sender has; not valid: none
 	by     MAC        // of the sender
@@ -65,7 +65,7 @@ func parse(frame []byte) (message, bool) {
 	return message{}, false
 }
 
-// parseARP reads an ARP packet for IPv4 over Ethernet (RFC 826).
+// parseARP decodes an ARP packet for IPv4 over Ethernet (RFC 826).
 func parseARP(p []byte) (m message, ok bool) {
 	if len(p) < arpLen || binary.BigEndian.Uint16(p) != 1 || binary.BigEndian.Uint16(p[2:]) != 0x0800 || p[4] != 6 || p[5] != 4 {
 		return m, false
@@ -87,7 +87,7 @@ func parseARP(p []byte) (m message, ok bool) {
 	return m, true
 }
 
-// parseNDP reads a neighbor solicitation or advertisement (RFC 4861, sections 4.3, 4.4, 7.1).
+// parseNDP decodes an IPv6 packet with a neighbor solicitation or advertisement (RFC 4861, sections 4.3, 4.4, 7.1).
 func parseNDP(etherSource MAC, p []byte) (m message, ok bool) {
 	if len(p) < ipv6Len+ndpLen || p[0]>>4 != 6 || p[6] != protoICMPv6 || p[7] != hopLimit {
 		return m, false
@@ -129,8 +129,8 @@ func parseNDP(etherSource MAC, p []byte) (m message, ok bool) {
 	return m, true
 }
 
-// linkOption reads the link-layer addresses of a message, by option type; false when an option
-// has no length or is cut off.
+// linkOption returns the link-layer addresses in the options of an NDP message, by option type; false when an option has no length or is
+// cut off.
 func linkOption(icmp []byte) (map[byte]MAC, bool) {
 	var found map[byte]MAC
 	for rest := icmp[ndpLen:]; len(rest) > 0; {
@@ -148,7 +148,7 @@ func linkOption(icmp []byte) (map[byte]MAC, bool) {
 	return found, true
 }
 
-// arp returns an ARP frame from us.
+// arp returns an ARP frame with sender as its Ethernet source.
 func arp(op uint16, to, sender MAC, senderIP netip.Addr, target MAC, targetIP netip.Addr) []byte {
 	f := make([]byte, 0, etherLen+arpLen)
 	f = append(f, to[:]...)
@@ -160,8 +160,8 @@ func arp(op uint16, to, sender MAC, senderIP netip.Addr, target MAC, targetIP ne
 	return append(f, targetIP.AsSlice()...)
 }
 
-// ndp returns a neighbor solicitation or advertisement from us, with a link-layer address unless
-// option is 0.
+// ndp returns a frame with a neighbor solicitation or advertisement (kind). option is the type of the option that holds sender's link-layer
+// address; 0: none.
 func ndp(kind, flags, option byte, to, sender MAC, source, destination, target netip.Addr) []byte {
 	size := ndpLen
 	if option != 0 {
@@ -184,8 +184,7 @@ func ndp(kind, flags, option byte, to, sender MAC, source, destination, target n
 	return f
 }
 
-// checksum computes the checksum of ICMPv6 (RFC 4443, section 2.3); 0 for a message that carries
-// the right one.
+// checksum returns the checksum of an ICMPv6 message (RFC 4443, section 2.3). For a message that includes a correct checksum it is 0.
 func checksum(source, destination netip.Addr, icmp []byte) uint16 {
 	sum := uint32(len(icmp)) + protoICMPv6
 	add := func(b []byte) {
@@ -218,8 +217,8 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// probe asks whether another host has an address, on behalf of one that does not use it yet (RFC
-// 5227, section 2.1.1; RFC 4862, section 5.4.2).
+// probe returns the frame that asks whether another host has an address that own does not use yet (RFC 5227, section 2.1.1; RFC 4862,
+// section 5.4.2).
 func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)
@@ -239,8 +238,8 @@ func announcements(own MAC, a netip.Addr) [][]byte {
 	return [][]byte{ndp(advertisement, flagOverride, optTarget, groupMAC(allNodes), own, a, allNodes, a)}
 }
 
-// answer returns the answer to a question for an address of ours. A probe is answered to all nodes, as
-// its sender has no address (RFC 4861, section 7.2.4).
+// answer returns the reply to a query for an address of this box. The reply to a probe goes to all nodes, as its sender has no address (RFC
+// 4861, section 7.2.4).
 func answer(own MAC, m message) []byte {
 	switch {
 	case m.asks.Is4():

@@ -6,38 +6,35 @@ import (
 	"time"
 )
 
-// Times. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
-// networks that lose frames and hosts that boot; here a Service waits, and a host that answers later
-// than this is found by the announcements.
+// probeCount and probeInterval are shorter than RFC 5227 (section 1.1) and RFC 4862 demand, a second and more between probes for lossy
+// networks and booting hosts: here a Service waits. A host that replies later is found by the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
-	// repeat is the interval of announcements: bridges forget the port of an address after 5 min.
+	// repeat is the interval of announcements of an address: bridges forget the port of a MAC address after 5 min.
 	repeat = 60 * time.Second
 	// reprobe is the interval at which an address that another host has is probed again.
 	reprobe = 10 * time.Second
-	// contend is the same for an address that another host probes at the same time, with a random
-	// part of twice the length, so that one of two is first.
+	// contend is the interval of new probes for an address that another host probes at the same time. A random time of up to twice that is
+	// added, so that one of both is first.
 	contend = time.Second
-	// defend is the time after a conflict in which a second one makes us give the address up (RFC
-	// 5227, section 2.4).
+	// defend is the time after a conflict in which a second one makes this box give the address up (RFC 5227, section 2.4).
 	defend = 10 * time.Second
-	// defense is the least time between two announcements of an address that an election gave to this box.
+	// defense is the least time between two announcements of an address, when an election decided that this box has it.
 	defense = time.Second
-	// contested is the duration of claims by another host, of an address that an election gave to this box, after which it is
-	// contested: two boxes claim it for a moment in a takeover, and longer if they do not receive each other's adverts.
+	// contested is the time for which another host must claim an address before it counts as contested, when an election decided that this box
+	// has it. In a takeover two boxes claim it for a moment, and for longer if they do not receive each other's adverts.
 	contested = 3 * time.Second
-	// undisputed is the time without a claim after which the next one counts as the first.
+	// undisputed is the time without a claim by another host after which the next one begins a new contest.
 	undisputed = 2 * repeat
-	// unanswered is the time without a claim after which a contest is over: three probes had no answer.
+	// unanswered is the time without a claim after which a contest is over: three probes got no reply.
 	unanswered = 3*reprobe + reprobe/2
 )
 
-// bursts has the times of the announcements after the first one for a new address, in case one is
-// lost.
+// bursts has the times of further announcements of a new address, counted from the first one, in case frames are lost.
 var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 
-// State of an address on an interface.
+// State is the state of an address on an interface.
 type State uint8
 
 const (
@@ -50,7 +47,7 @@ const (
 // String returns the state as `svcctl announce status` prints it.
 func (s State) String() string { return [...]string{"probing", "announced", "conflict", "standby"}[s] }
 
-// Status is the state of an address.
+// Status is the state of one address on an interface, with its details.
 type Status struct {
 	Addr  netip.Addr
 	State State
@@ -63,11 +60,11 @@ type Status struct {
 	Since      time.Time
 }
 
-// Counters count sent answers, sent announcements, and conflicts.
+// Counters count frames sent, replies and announcements, and conflicts.
 type Counters struct{ Answers, Announcements, Conflicts uint64 }
 
-// machine decides which frames to send on one interface: the same calls give the same frames. It has no clock: calls pass
-// the time.
+// machine is the state machine of all addresses on one interface. Methods return the frames to send, and depend on nothing but their
+// arguments and random. It has no clock: calls pass the time.
 type machine struct {
 	own     MAC
 	mine    map[MAC]bool // the box's interfaces: their frames are no conflict
@@ -81,7 +78,7 @@ type machine struct {
 	Counters
 }
 
-// entry is one address.
+// entry is one address and its timers.
 type entry struct {
 	Status
 	sent     int       // probes, or announcements since the gain
@@ -100,7 +97,8 @@ func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
 	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
 }
 
-// add adds an address. known is set for one that was ours a moment ago: it is not probed first.
+// add starts to probe an address, and to announce it if no other host has it. known is set for one that this box announced a moment ago: it
+// is announced without probes.
 func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	if m.entries[a] != nil {
 		return
@@ -117,7 +115,7 @@ func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	m.changed[a] = struct{}{}
 }
 
-// remove removes an address. ARP and NDP have no message for that.
+// remove stops answering for an address. ARP and NDP have no message that withdraws it.
 func (m *machine) remove(a netip.Addr) {
 	if e := m.entries[a]; e != nil {
 		heap.Remove(&m.queue, e.index)
@@ -126,7 +124,7 @@ func (m *machine) remove(a netip.Addr) {
 	}
 }
 
-// refresh announces all addresses again, as when the link is up again, and probes those that are in conflict.
+// refresh announces all announced addresses again, for example after the link came up, and probes those in conflict.
 func (m *machine) refresh(now time.Time) {
 	for _, e := range m.entries {
 		switch e.State {
@@ -151,7 +149,8 @@ func (m *machine) refresh(now time.Time) {
 	}
 }
 
-// setPassive leaves all addresses to another box, or takes them from it: an election decides.
+// setPassive leaves all addresses to another box, or takes them over. The first call sets elected: from then on an election decides, not
+// which host was first.
 func (m *machine) setPassive(now time.Time, passive bool) {
 	m.elected = true
 	if m.passive == passive {
@@ -167,7 +166,7 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 	}
 }
 
-// verify probes whether another box answers for the addresses that are left to it, by the lowest one.
+// verify probes whether the active box answers for the addresses in Standby, by the lowest one of them. Status.Unanswered has the result.
 func (m *machine) verify(now time.Time) {
 	var lowest *entry
 	for _, e := range m.entries {
@@ -188,7 +187,7 @@ func (m *machine) set(now time.Time, e *entry, s State) {
 	}
 }
 
-// endContest forgets the claims of other hosts.
+// endContest clears the claims of other hosts to an address.
 func (m *machine) endContest(e *entry) {
 	if e.claimed, e.heard = (time.Time{}), (time.Time{}); e.Contested {
 		e.Contested = false
@@ -196,7 +195,7 @@ func (m *machine) endContest(e *entry) {
 	}
 }
 
-// contest records that another host claims an address which an election gave to this box.
+// contest records a claim by another host to an address that this box has by election. Claims that last for contested set Status.Contested.
 func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	if now.Sub(e.heard) >= undisputed {
 		e.claimed = now
@@ -212,7 +211,7 @@ func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	}
 }
 
-// at schedules an address.
+// at sets the time at which tick handles an address next.
 func (m *machine) at(e *entry, when time.Time) {
 	e.next = when
 	heap.Fix(&m.queue, e.index)
@@ -231,7 +230,7 @@ func (m *machine) probe(now time.Time, e *entry) {
 	m.at(e, now)
 }
 
-// yield leaves an address to another host, and probes it again later.
+// yield leaves an address to another host (state Conflict), and probes it again after later.
 func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
 	if e.State != Conflict || e.Rival != rival {
 		m.changed[e.Addr] = struct{}{}
@@ -244,7 +243,7 @@ func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration)
 	m.at(e, now.Add(later))
 }
 
-// tick returns the frames that are due, and the time of the next; the zero Time: never.
+// tick returns the frames that are due, and the time of the next call; the zero Time: none is needed.
 func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 	for len(m.queue) > 0 {
 		e := m.queue[0]
@@ -301,7 +300,7 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 	return frames, time.Time{}
 }
 
-// receive processes a frame of the interface, and returns the frames to send for it.
+// receive processes a frame that the interface received, and returns the frames to send in response.
 func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	msg, ok := parse(frame)
 	if !ok || m.mine[msg.by] {
@@ -322,7 +321,7 @@ func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	return out
 }
 
-// claimed is called when another host claims an address.
+// claimed processes the claim of another host to an address, by a reply, an announcement or a probe, and returns the frames to send.
 func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	switch {
 	case e.State == Standby:

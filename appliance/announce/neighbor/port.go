@@ -20,8 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Port is an interface on which addresses are answered and announced. Its methods may be called
-// concurrently.
+// Port announces addresses and answers for them by ARP and NDP on one interface. Its methods may be called concurrently.
 type Port struct {
 	log     *slog.Logger
 	arp     *packet.Conn
@@ -35,9 +34,9 @@ type Port struct {
 	groups *groups
 }
 
-// Open opens an interface of the calling thread's network namespace. Frames about addresses outside
-// of the prefixes are ignored. changed, which must not wait, is called when an address has another
-// state. may is called before frames are sent, unless the port is passive; nil: they may be sent.
+// Open opens an interface in the calling thread's network namespace. Frames about addresses outside of the prefixes are ignored. changed is
+// called after the state of an address changed, and must not block. may reports whether frames may be sent; it is called before they are,
+// unless the port is passive. nil: they may.
 func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func(), may func() bool) (*Port, error) {
 	if len(ifi.HardwareAddr) != len(MAC{}) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
@@ -63,7 +62,7 @@ func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed
 	return p, nil
 }
 
-// Close ends Run, and leaves all groups.
+// Close ends Run, and leaves all multicast groups.
 func (p *Port) Close() {
 	for _, conn := range []*packet.Conn{p.arp, p.ndp} {
 		if conn != nil {
@@ -77,7 +76,7 @@ func (p *Port) Close() {
 	}
 }
 
-// Run answers and announces until ctx is done, or the interface is gone, which is an error.
+// Run answers for the addresses and announces them until ctx is done, or returns an error when the interface is gone.
 func (p *Port) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() {
@@ -92,7 +91,7 @@ func (p *Port) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// listen receives the frames of a socket.
+// listen passes the frames of a socket to receive until ctx is done or the socket fails.
 func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 	buf := make([]byte, snapLen)
 	for {
@@ -110,7 +109,7 @@ func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 	}
 }
 
-// receive passes a frame to the machine.
+// receive passes a frame to the machine, unless this box must not send.
 func (p *Port) receive(frame []byte) {
 	p.do(func(now time.Time) [][]byte {
 		if !p.maySend() {
@@ -120,13 +119,13 @@ func (p *Port) receive(frame []byte) {
 	})
 }
 
-// recheck is the interval at which a silent box calls may.
+// recheck is the interval at which tick calls may again after it returned false.
 const recheck = 100 * time.Millisecond
 
-// maySend reports whether frames may be sent. A passive machine returns none.
+// maySend reports whether frames may be sent. A passive machine sends none, so may is not called for it.
 func (p *Port) maySend() bool { return p.m.passive || p.may == nil || p.may() }
 
-// tick sends the frames that are due, and returns the time of the next; the zero Time: never.
+// tick sends the frames that are due, and returns the time of the next call; the zero Time: none is needed.
 func (p *Port) tick() (next time.Time) {
 	p.do(func(now time.Time) (frames [][]byte) {
 		if !p.maySend() { // SetPassive is about to be called
@@ -139,10 +138,10 @@ func (p *Port) tick() (next time.Time) {
 	return next
 }
 
-// sendPatience bounds the wait for room in the queue of the interface.
+// sendPatience is the longest time for which a send waits for room in the queue of the interface.
 const sendPatience = 100 * time.Millisecond
 
-// do calls the machine, sends its frames, and calls changed if states did.
+// do calls f with the machine locked, sends the frames that f returns, and calls changed if addresses changed state.
 func (p *Port) do(f func(now time.Time) [][]byte) {
 	p.mu.Lock()
 	before := p.next()
@@ -174,7 +173,8 @@ func (p *Port) next() time.Time {
 	return p.m.queue[0].next
 }
 
-// Add adds an address. known is set for one that was ours a moment ago: it is not probed first.
+// Add starts to probe an address, and to announce it if no other host has it. known is set for one that this box announced a moment ago: it
+// is announced without probes.
 func (p *Port) Add(a netip.Addr, known bool) {
 	p.do(func(now time.Time) [][]byte {
 		if p.m.entries[a] == nil && a.Is6() {
@@ -187,7 +187,7 @@ func (p *Port) Add(a netip.Addr, known bool) {
 	})
 }
 
-// Remove removes an address.
+// Remove stops answering for an address.
 func (p *Port) Remove(a netip.Addr) {
 	p.do(func(time.Time) [][]byte {
 		if p.m.entries[a] != nil && a.Is6() {
@@ -198,23 +198,23 @@ func (p *Port) Remove(a netip.Addr) {
 	})
 }
 
-// Refresh announces all addresses again, as after the link came back.
+// Refresh announces all addresses again, for example after the link came up.
 func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
 
-// SetPassive leaves all addresses to another box, or takes them from it. From the first call on this
-// decides instead of the order in which hosts took an address.
+// SetPassive leaves all addresses to another box, or takes them over. From the first call on this decides whether the box answers, and no
+// longer which host had an address first.
 func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
 
-// Verify probes whether another box, which should answer for all addresses, does so. Status.Unanswered has the result.
+// Verify probes whether the other box that should answer for all addresses does so. Status.Unanswered has the result.
 func (p *Port) Verify() {
 	p.do(func(now time.Time) [][]byte { p.m.verify(now); return nil })
 }
 
-// SetMine sets the Ethernet addresses of the box: their frames are no conflict.
+// SetMine sets the MAC addresses of this box. Frames from them are no conflict.
 func (p *Port) SetMine(macs []MAC) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +224,7 @@ func (p *Port) SetMine(macs []MAC) {
 	}
 }
 
-// Changed returns the addresses whose state changed since the last call, and those that were removed.
+// Changed returns the addresses whose state changed since the last call, and those that were removed since.
 func (p *Port) Changed() (now []Status, gone []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,12 +246,12 @@ func (p *Port) Counters() Counters {
 	return p.m.Counters
 }
 
-// groupsOfSocket bounds the memberships of one socket: the kernel charges them to its option memory
+// groupsOfSocket is the largest number of group memberships of one socket: the kernel charges them to its option memory
 // (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
 const groupsOfSocket = 2000
 
-// groups counts the uses of joined multicast groups of an interface: addresses share a group when
-// their last 24 bits are equal. The kernel reports memberships to switches (MLD).
+// groups joins the solicited-node multicast groups of an interface and counts their uses: addresses with equal last 24 bits share a group.
+// The kernel reports memberships to switches (MLD).
 type groups struct {
 	index   int // of the interface
 	uses    map[netip.Addr]int
@@ -264,7 +264,7 @@ type groupSocket struct {
 	full       bool
 }
 
-// join counts one more use of a group.
+// join adds a use of a group, and joins it on the first one.
 func (g *groups) join(group netip.Addr) error {
 	g.uses[group]++
 	if g.uses[group] > 1 && g.member[group] != nil {
@@ -290,7 +290,7 @@ func (g *groups) join(group netip.Addr) error {
 	}
 }
 
-// socket returns a socket with room for a membership.
+// socket returns a socket with room for another membership; it opens one if need be.
 func (g *groups) socket() (*groupSocket, error) {
 	for _, s := range g.sockets {
 		if !s.full && s.groups < groupsOfSocket {
@@ -306,7 +306,7 @@ func (g *groups) socket() (*groupSocket, error) {
 	return s, nil
 }
 
-// leave ends one use of a group.
+// leave removes a use of a group, and leaves it after the last one.
 func (g *groups) leave(group netip.Addr) {
 	if g.uses[group]--; g.uses[group] > 0 {
 		return
@@ -321,11 +321,11 @@ func (g *groups) leave(group netip.Addr) {
 	}
 }
 
-// maxFilterPrefixes bounds the programs: each prefix is a few instructions, which every frame
-// pays for. With more of them the kernel passes all frames.
+// maxFilterPrefixes is the largest number of prefixes in a BPF program: each costs every frame a few instructions. With more of them the
+// program passes all frames.
 const maxFilterPrefixes = 64
 
-// Offsets in an Ethernet frame.
+// Offsets of fields in an Ethernet frame, in bytes.
 const (
 	offEtherType  = 12
 	offARPSender  = etherLen + 14
@@ -337,10 +337,10 @@ const (
 	offNDPTarget  = etherLen + ipv6Len + 8
 )
 
-// snapLen bounds the bytes of a frame that are read.
+// snapLen is the largest number of bytes of a frame that are read.
 const snapLen = 2048
 
-// condition is a word of a frame that is compared with a value, under a mask.
+// condition compares the 32-bit word at an offset of a frame, under a mask, with a value.
 type condition struct{ offset, mask, value uint32 }
 
 // filter returns a program (bpf(7), classic) that passes the ARP packets, or with v6 the neighbor
@@ -390,7 +390,7 @@ func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
 }
 
-// inPrefix returns the conditions under which the address at an offset lies in a prefix.
+// inPrefix returns the conditions that hold for a frame with an address of the prefix at offset.
 func inPrefix(offset uint32, p netip.Prefix) (all []condition) {
 	words := p.Addr().AsSlice()
 	for left := p.Bits(); left > 0; left -= 32 {

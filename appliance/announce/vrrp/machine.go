@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// State is the role of a box in the election.
+// State is the role of a box in the VRRP election.
 type State uint8
 
 const (
@@ -20,13 +20,13 @@ const (
 // String returns the state in lower case.
 func (s State) String() string { return [...]string{"backup", "active", "leaving", "out"}[s] }
 
-// Answers reports whether a box in the state answers.
+// Answers reports whether a box in this state answers for the addresses.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority of a box that any other should take over from.
+// unwell is the priority of a box that is unwell: any other box takes over from it.
 const unwell = 1
 
-// Config are the settings of a virtual router.
+// Config has the settings of a virtual router.
 type Config struct {
 	VRID     uint8         // 1 to 255
 	Priority uint8         // 1 to 254, of which the highest wins
@@ -34,7 +34,8 @@ type Config struct {
 	Preempt  bool          // a higher priority wins over the active box, too
 }
 
-// Machine is one virtual router on this box. It has no clock: calls pass the time. It is not safe for concurrent use.
+// Machine is the VRRP state machine of one virtual router on this box. It has no clock: calls pass the time. It is not safe for concurrent
+// use.
 type Machine struct {
 	cfg      Config
 	priority uint8
@@ -54,50 +55,52 @@ type Machine struct {
 
 // Limits of the lateness of adverts. No clock is shared between boxes.
 const (
-	// mostLate bounds the lateness that counts, in intervals: at most five times the interval is advertised.
+	// mostLate bounds the lateness of adverts that is taken into account, in intervals: so at most five times the configured interval is
+	// advertised.
 	mostLate = 4
-	// forget is the part of the lateness that each advert in time takes off: half of it is gone after 177.
+	// forget is the divisor of the lateness that each timely advert subtracts: after 177 of them half is left.
 	forget = 256
-	// centisecond is the unit of intervals in adverts.
+	// centisecond is the unit of intervals in adverts on the wire.
 	centisecond = 10 * time.Millisecond
 )
 
-// New begins as Backup, and becomes active when it receives no adverts.
+// New returns a Machine in state Backup. It becomes active when it receives no adverts for three intervals and more.
 func New(now time.Time, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
 	m.Join(now)
 	return m
 }
 
-// State returns the role of the box, and since when it has it.
+// State returns the role of the box, and the time of the last change.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
-// Master returns the active box by its adverts; not valid: this one, or unknown.
+// Master returns the address of the active box, from its adverts; an invalid address: it is this box, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
-// Priority returns the priority that the box advertises as master: 1 while others should take over.
+// Priority returns the priority in adverts of this box: the configured one, or 1 while the box is unwell.
 func (m *Machine) Priority() uint8 { return m.priority }
 
 // Next returns the time at which Tick is due; the zero Time: never.
 func (m *Machine) Next() time.Time { return m.next }
 
-// Interval returns the interval that adverts carry, in whole centiseconds: the configured one plus how late they were lately, so
-// that others wait longer for the next.
+// Interval returns the interval in adverts of this box, in whole centiseconds: the configured one plus the recent lateness of adverts, so
+// that others wait longer for the next one.
 func (m *Machine) Interval() time.Duration {
 	return min((m.cfg.Interval + m.late).Truncate(centisecond), MaxInterval)
 }
 
-// Silent reports whether an active box sent nothing for so long that another one may have taken over, because the process or
-// the machine was stopped. It should read the adverts that wait before anything else.
+// Silent reports whether an active box has sent no advert for three intervals, because the process or the machine was stopped: another box
+// may have taken over. The caller should process the adverts that wait before anything else.
 func (m *Machine) Silent(now time.Time) bool {
 	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
 }
 
-// mostInterval returns the longest interval of a master that is waited for: what a busy box with the same settings advertises. One
-// advert, which anybody on the segment can forge, would otherwise silence the boxes for three times up to MaxInterval.
+// mostInterval returns the longest interval of a master that this box respects: that of a busy box with the same settings. Otherwise one
+// advert, which any host on the link can forge, would silence the boxes for three times MaxInterval.
 func (m *Machine) mostInterval() time.Duration { return (1 + mostLate) * m.cfg.Interval }
 
-// Longer returns the interval that the master advertises if it is longer than what this box waits for, and that; else 0.
+// Longer returns the interval that the master advertises, and the longest one that this box respects, if the former is longer; else 0 and
+// 0.
 func (m *Machine) Longer() (asked, most time.Duration) {
 	if most = m.mostInterval(); m.state != Backup || !m.master.IsValid() || m.asked <= most {
 		return 0, 0
@@ -105,12 +108,12 @@ func (m *Machine) Longer() (asked, most time.Duration) {
 	return m.asked, most
 }
 
-// skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
+// skew returns Skew_Time (RFC 9568, section 6.1), by which a box with a higher priority becomes active earlier.
 func (m *Machine) skew() time.Duration {
 	return time.Duration(256-int(m.priority)) * m.interval / 256
 }
 
-// down returns Active_Down_Interval.
+// down returns Active_Down_Interval (RFC 9568, section 6.1).
 func (m *Machine) down() time.Duration { return 3*m.interval + m.skew() }
 
 func (m *Machine) become(now time.Time, s State) {
@@ -119,7 +122,7 @@ func (m *Machine) become(now time.Time, s State) {
 	}
 }
 
-// SetPriority changes the priority for now: unwell reports that others should take over.
+// SetPriority sets the priority to the configured one, or to 1 while the box is unwell and others should take over.
 func (m *Machine) SetPriority(unhealthy bool) {
 	m.priority = m.cfg.Priority
 	if unhealthy {
@@ -127,7 +130,7 @@ func (m *Machine) SetPriority(unhealthy bool) {
 	}
 }
 
-// Tick does the work that is due at now. It returns the adverts to send, by their priorities.
+// Tick performs the transitions and adverts that are due at now. It returns the priorities of the adverts to send.
 func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	if m.next.IsZero() || now.Before(m.next) {
 		return nil
@@ -165,14 +168,15 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	return nil
 }
 
-// advertise returns an advert of an active box, and sets the time of the next one.
+// advertise returns the advert of an active box, by its priority, and schedules the next one.
 func (m *Machine) advertise(now time.Time) []uint8 {
 	m.sent, m.next = now, now.Add(m.cfg.Interval)
 	return []uint8{m.priority}
 }
 
-// Receive takes the advert of another box. own is the address that ours are sent from where it came in.
-// assert reports that this box stays active and another one was active, too: it should announce its addresses again.
+// Receive processes the advert of another box. own is the source address of this box's adverts on the link where it arrived. It returns the
+// priorities of adverts to send in response. assert is set when another box was active too and this one stays active: it should announce
+// its addresses again.
 func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []uint8, assert bool) {
 	if a.VRID != m.cfg.VRID {
 		return nil, false
@@ -207,7 +211,7 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	return nil, false
 }
 
-// hold is Receive in state Backup: an active box postpones the takeover.
+// hold processes an advert in state Backup: that of an active box postpones the takeover.
 func (m *Machine) hold(now time.Time, a *Advert) {
 	switch {
 	case a.Priority == 0:
@@ -219,12 +223,13 @@ func (m *Machine) hold(now time.Time, a *Advert) {
 	}
 }
 
-// takes reports whether this box takes over from the sender of an advert.
+// takes reports whether this box takes over from the sender of an advert, by priority and preemption.
 func (m *Machine) takes(a *Advert) bool {
 	return a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 }
 
-// Leave hands over: the box stays active until it receives an advert of its successor, at most for patience. A backup is out at once.
+// Leave hands over: the box stays active until it receives an advert of its successor, but at most for patience. A backup is Out at once.
+// It returns the priorities of adverts to send.
 func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8) {
 	switch m.state {
 	case Active:
@@ -238,27 +243,26 @@ func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8)
 	return nil
 }
 
-// Join begins as New does, with the priority of SetPriority: adverts from before do not count.
+// Join starts again in state Backup, as New does; adverts received before do not count. The priority of SetPriority stays.
 func (m *Machine) Join(now time.Time) {
 	m.become(now, Backup)
 	m.master, m.interval, m.excused = netip.Addr{}, m.cfg.Interval, false
 	m.next = now.Add(m.down())
 }
 
-// Protocol is the number of VRRP in IPv4 and IPv6 headers, HopLimit that of its packets, which no
-// router forwards.
+// Protocol is the IP protocol number of VRRP, HopLimit the TTL or hop limit of its packets, which shows that no router forwarded them.
 const (
 	Protocol = 112
 	HopLimit = 255
 )
 
-// The groups that adverts are sent to (RFC 9568, sections 5.1.1.2 and 5.1.2.2).
+// The multicast groups that adverts are sent to (RFC 9568, sections 5.1.1.2 and 5.1.2.2).
 var (
 	Group4 = netip.AddrFrom4([4]byte{224, 0, 0, 18})
 	Group6 = netip.MustParseAddr("ff02::12")
 )
 
-// The limits of fields: 12 bits of centiseconds, and a count of 8 bits.
+// The limits of fields in an advert: 12 bits of centiseconds for the interval, and 8 bits for the number of addresses.
 const (
 	MaxInterval  = 4095 * 10 * time.Millisecond
 	maxAddresses = 255
@@ -276,7 +280,7 @@ type Advert struct {
 	Source, Destination netip.Addr
 }
 
-// Marshal returns the payload of an IP packet.
+// Marshal returns the advert as the payload of an IP packet, with its checksum.
 func (a *Advert) Marshal() []byte {
 	addrs := a.Addresses
 	if len(addrs) > maxAddresses {
@@ -300,8 +304,7 @@ var (
 	errInterval = errors.New("its interval is 0")
 )
 
-// Parse reads the payload of an IP packet. For IPv4 the checksum may be with the pseudo-header (RFC 5798) or
-// without.
+// Parse decodes an advert from the payload of an IP packet. In IPv4 the checksum may include the pseudo-header (RFC 5798) or not.
 func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 	if len(b) < headerLen {
 		return a, errShort
@@ -331,8 +334,8 @@ func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 	return a, nil
 }
 
-// Checksum computes the checksum of RFC 9568, section 5.2.8, with a pseudo-header if the addresses are valid;
-// without them also the checksum of an IPv4 header (RFC 1071). b has an even length.
+// Checksum returns the checksum of RFC 9568, section 5.2.8. The pseudo-header is included if the addresses are valid; without it this is
+// the checksum of IPv4 headers (RFC 1071), too. b has an even length.
 func Checksum(source, destination netip.Addr, b []byte) uint16 {
 	var sum uint32
 	add := func(b []byte) {
