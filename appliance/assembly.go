@@ -43,7 +43,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// claimed has which addresses and ports the box may give out, and which have a holder.
+// claimed has the sources that decide which addresses and ports this box may allocate: those of the host, of running rules and of pools.
 type claimed struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
@@ -52,7 +52,7 @@ type claimed struct {
 	pools     *objectPools
 }
 
-// claim finds the addresses and ports that are held, before one is given to a Service.
+// claim finds the addresses and ports that the host and earlier rules use, before the first one is allocated to a Service.
 func claim(o *opened) (*claimed, error) {
 	hosts := control.NewHostAddresses(o.cfg.IsSetAside, o.store, o.cfg.NodeOwner())
 	admitted := admission.New(o.cfg, o.store, hosts.IsVIP)
@@ -69,7 +69,7 @@ func claim(o *opened) (*claimed, error) {
 	return &claimed{hosts: hosts, admission: admitted, orphans: orphans, announced: announced, pools: pools}, nil
 }
 
-// assembly is the appliance as it is built, before it listens and runs.
+// assembly has the parts of the appliance, built but not yet listening or running.
 type assembly struct {
 	*opened
 	*claimed
@@ -86,7 +86,7 @@ type assembly struct {
 	traffic  *traffic.Queries
 }
 
-// followers are the Parts that others refer to.
+// followers are those Parts of the reconcile loop that other parts refer to.
 type followers struct {
 	bridged   *parts.Bridged
 	checks    *parts.Health
@@ -96,7 +96,7 @@ type followers struct {
 	discovers *parts.Discovered
 }
 
-// build makes the parts of the appliance. None of them runs or listens, but the relay.
+// build makes the parts of the appliance. None of them runs or listens yet, except for the relay.
 func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	cfg, log, objects := o.cfg, o.log, o.store
 	var watcher *watch.Watcher
@@ -165,7 +165,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	return a, nil
 }
 
-// newMember makes what a member of a fleet has; nil: the box is one of its own.
+// newMember returns the part of the appliance for a member of a fleet; nil: the box is in none.
 func newMember(o *opened, at *claimed, held *previousView, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
 	if o.fleet == nil {
 		return nil
@@ -179,7 +179,7 @@ func newMember(o *opened, at *claimed, held *previousView, removals *reconcile.R
 	return m
 }
 
-// newControllers makes the controllers of objects that are the same on every box, but for the Node.
+// newControllers returns the controllers of generated objects. In a fleet every box would write the same objects, except for its Node.
 func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.Endpoints) {
 	of := o.cfg.ClusterObjects()
 	if o.cfg.IsLeaf() {
@@ -194,17 +194,18 @@ func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.E
 	return control.NewClusterObjects(of, o.store, at.hosts), control.NewEndpoints(o.cfg.EndpointsFacts(), o.store)
 }
 
-// shown is the store that is planned: that of the objects, or of what was before a trial.
+// shown returns the store whose objects the loop plans: the store itself, or its copy without the changes of a trial that ended
+// (previousView).
 func (a *assembly) shown() *store.Store { return cmp.Or(a.held.objects(), a.store) }
 
-// listeners are what the appliance listens on, but for the relay.
+// listeners are the listeners of the appliance, except for those of the relay.
 type listeners struct {
 	api    *apiserver.Server
 	scrape net.Listener // nil: metrics are on the API alone
 	dns    *dns.Server  // nil when it is off
 }
 
-// views are the sources of the API's answers. A new one is a line here.
+// views returns the sources of the API's answers. A new one is a line here.
 func (a *assembly) views() apiserver.Views {
 	views := apiserver.Views{
 		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checked: a.parts.checks.State, NotStored: a.board.NotStored,
@@ -226,7 +227,7 @@ func (a *assembly) views() apiserver.Views {
 	return views
 }
 
-// listen opens them. Nobody is answered before serve.
+// listen opens the listeners. Requests are answered once serve runs.
 func (a *assembly) listen(closers *closers) (l listeners, err error) {
 	if l.api, err = apiserver.Open(a.cfg, a.store, backend{a.board, a.parts.discovers}, a.views(), a.metrics, a.log); err != nil {
 		return l, err
@@ -249,7 +250,7 @@ func (a *assembly) listen(closers *closers) (l listeners, err error) {
 	return l, nil
 }
 
-// serve runs the tasks until ctx is done or the first one fails. The relay runs until endRelay is called; nil: it does not run.
+// serve runs all tasks until ctx is done or one of them fails. The relay is left running; endRelay ends it, and is nil if it does not run.
 func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -322,7 +323,7 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 	return endRelay, nil
 }
 
-// loop makes the reconcile loop, and the Parts that follow it.
+// loop returns the reconcile loop, and the Parts that are notified by it.
 func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns.Server) (*reconcile.Loop, []reconcile.Part) {
 	conns := parts.NewConntrack(a.log)
 	if stats := conns.Stats(); stats != nil {
@@ -381,7 +382,7 @@ func sourceSetFiles(sets []config.SourceSet) (files []sourceset.File) {
 	return files
 }
 
-// hostFor is hostOf with what the kernel can do.
+// hostFor returns the host as the loop needs it: facts and configuration, limited to the features of this kernel.
 func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host {
 	host := reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, a.hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
 	features := a.kernel.Probe()
@@ -390,8 +391,8 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	return host
 }
 
-// settle returns the memory of the start to the kernel, once the copies of files that it made are on disk: files that are
-// sealed need not be held any more.
+// settle frees memory that only the start needs. It waits until the copies of manifest files are on disk and seals them, so that the
+// watcher need not keep their content.
 func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it
@@ -406,7 +407,8 @@ func (a *assembly) settle(ctx context.Context) {
 	collectSteadily()
 }
 
-// seal marks the files without problems, which the next start need not decode.
+// seal marks the copies of files without problems as valid, so that the next start need not decode these files. It returns the marked
+// files.
 func (a *assembly) seal() (sealed []*manifest.File) {
 	sealed, err := a.store.LastGood().Seal()
 	if err != nil {
@@ -415,7 +417,8 @@ func (a *assembly) seal() (sealed []*manifest.File) {
 	return sealed
 }
 
-// watchdog sends WATCHDOG=1 to systemd three times in each period of its watchdog.
+// watchdog returns the watchdog of the loop. While the loop runs it sends WATCHDOG=1 to systemd three times in each period of systemd's
+// watchdog.
 func (a *assembly) watchdog() *reconcile.Watchdog {
 	period, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -431,10 +434,10 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 	})
 }
 
-// stuckExit is the exit code of a process that its own watchdog ends.
+// stuckExit is the exit code when the watchdog ends the process.
 const stuckExit = 1
 
-// notifyPatience bounds the wait for systemd to read a state, but that of being ready: the start fails without it.
+// notifyPatience is the longest wait for systemd to read a state. READY=1 has no such limit: the start fails without it.
 const notifyPatience = time.Second
 
 // notify sends a state to systemd, if NOTIFY_SOCKET is set.
@@ -444,14 +447,14 @@ func (a *assembly) notify(ctx context.Context, state string) {
 	}
 }
 
-// notifySoon is notify with a bounded wait.
+// notifySoon sends a state to systemd, and waits for notifyPatience at most.
 func (a *assembly) notifySoon(state string) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyPatience)
 	defer cancel()
 	a.notify(ctx, state)
 }
 
-// firstStatus is the status before the loop has done anything.
+// firstStatus returns the status before the first step of the loop.
 func firstStatus(cfg *config.Config, features kernel.Features) wire.Status {
 	s := wire.Status{
 		Version: cfg.Version, NodeName: cfg.NodeName, Packaged: checkup.Packaged(), Started: time.Now().UTC(),

@@ -22,8 +22,8 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// changes answers the operations that undo changes or export them: trials and rollbacks of the store. The loop makes the changes
-// of files, of which it has the content.
+// changes serves the operations for trials, rollbacks and exports of the store. Changes that involve manifest files are made in the loop,
+// which has their content.
 type changes struct{ *assembly }
 
 func (c changes) endpoints() []api.Endpoint {
@@ -43,7 +43,7 @@ func (c changes) endpoints() []api.Endpoint {
 	}
 }
 
-// inLoop has the loop do something between two steps, and returns after the step that follows.
+// inLoop runs do between two steps of the loop, and returns after the following step. In a fleet do runs at once, without files.
 func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
 	if c.member != nil { // it waits for etcd, and is about no files
 		return failureOf(do(manifest.Files{}))
@@ -56,7 +56,7 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 	return failureOf(failed)
 }
 
-// failureOf turns an error of the store into the answer to a client.
+// failureOf returns an error of the store as the error for a client of the API.
 func failureOf(err error) error {
 	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
 		return wire.Conflict("%v; `svcctl journal` shows what came since", newer)
@@ -78,7 +78,7 @@ func failureOf(err error) error {
 	return err
 }
 
-// begin begins a trial, or moves the end of the one that is under way.
+// begin begins a trial, or changes the end of the running one.
 func (c changes) begin(r *http.Request, q wire.TrialQuery) (t wire.Trial, err error) {
 	ctx, user := r.Context(), api.UserOf(r)
 	if q.Files {
@@ -103,7 +103,7 @@ func (c changes) begin(r *http.Request, q wire.TrialQuery) (t wire.Trial, err er
 	return t, nil
 }
 
-// confirm ends the trial and keeps its changes. With unchanged only the trial of that ID ends, while it has no change.
+// confirm ends the trial and keeps its changes. With unchanged, the ID of a trial, it does so only if that trial runs and has no change.
 func (c changes) confirm(ctx context.Context, unchanged string) (t wire.Trial, err error) {
 	if err := c.store.Fresh(ctx); err != nil { // another box may have begun it just now
 		return t, failureOf(err)
@@ -118,7 +118,7 @@ func (c changes) confirm(ctx context.Context, unchanged string) (t wire.Trial, e
 	return t, err
 }
 
-// undo ends the trial and undoes its changes.
+// undo ends the trial and reverts its changes.
 func (c changes) undo(r *http.Request, _ wire.None) (b wire.RolledBack, err error) {
 	if err := c.store.Fresh(r.Context()); err != nil {
 		return b, failureOf(err)
@@ -134,7 +134,7 @@ func (c changes) undo(r *http.Request, _ wire.None) (b wire.RolledBack, err erro
 	return b, err
 }
 
-// rollback restores the objects of a revision.
+// rollback restores objects as they were at a revision, or reverts the last changes.
 func (c changes) rollback(r *http.Request, q wire.RollbackQuery) (wire.RolledBack, error) {
 	if now, _ := c.store.Revisions(); q.Revision > now {
 		return wire.RolledBack{}, wire.BadRequest("revision %d is not there yet: the newest one is %d", q.Revision, now)
@@ -150,7 +150,7 @@ func (c changes) rollback(r *http.Request, q wire.RollbackQuery) (wire.RolledBac
 	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: q.DryRun != "", Objects: revivedOf(b.Objects)}, nil
 }
 
-// export answers with everything that is stored. An answer that fails half-way has no last line, which a reader misses.
+// export writes all that is stored as lines of JSON. An export that fails half-way lacks its last line, by which a reader detects that.
 func (c changes) export(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
 	w.Header().Set("Cache-Control", "no-store")
@@ -172,9 +172,9 @@ func revivedOf(all []store.Revived) []wire.Revived {
 	return list
 }
 
-// Restore replaces the data directory by an export; no process may serve from it, and with Services in it replace
-// must be set. It returns the number of objects and the revision. On an error nothing has changed. Root writes as
-// the owner of the directory. keyFile has the key to encrypt it by, "" for none.
+// Restore replaces the content of the data directory by an export, and returns the number of objects and the revision. No process may serve
+// from the directory. Without replace it refuses a directory with Services. keyFile names the file of the encryption key, "" for none. As
+// root it writes as the owner of the directory. After an error nothing has changed.
 func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
 	var header store.ExportHeader
 	key, err := dataKey(keyFile)
@@ -192,7 +192,7 @@ func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects i
 	return header.Objects, header.Revision, err
 }
 
-// IsNotEmpty reports whether Restore refused since there are Services already.
+// IsNotEmpty reports whether an error of Restore means that the directory has Services already.
 func IsNotEmpty(err error) bool { return errors.Is(err, store.ErrNotEmpty) }
 
 // The end of a trial in a fleet. Going back is a commit, which the box with the turn makes. A change that cuts a box
@@ -201,24 +201,24 @@ func IsNotEmpty(err error) bool { return errors.Is(err, store.ErrNotEmpty) }
 // state of a box that is cut off: the fleet had it, and it allocates nothing.
 
 const (
-	// trialPollInterval is the interval at which a trial that has ended is checked: the turn may arrive without an event, and etcd
-	// may be away.
+	// trialPollInterval is the interval at which an ended trial is checked again: no event may announce that this box got the turn, or that
+	// etcd is back.
 	trialPollInterval = time.Second
-	// trialPatience is the time for which a box that follows its fleet leaves the rollback to the box with the turn.
+	// trialPatience is the time for which a box without the turn leaves the rollback of an ended trial to the box with the turn.
 	trialPatience = 10 * time.Second
 )
 
-// previousView has the store that is planned instead of the store itself while the outcome of a trial that has ended is
-// not known.
+// previousView replaces the store for the loop of this box by a copy without the changes of a trial, while the trial has ended and its
+// rollback is not yet stored in the fleet.
 type previousView struct {
 	pools *objectPools
 	back  atomic.Pointer[store.Store] // nil: the objects of the store are in force
 }
 
-// objects returns the store that is planned instead; nil: the objects of the store are in force.
+// objects returns that copy of the store; nil: the store itself is in force.
 func (h *previousView) objects() *store.Store { return h.back.Load() }
 
-// hold puts into force, on this box, the objects as they will be when the trial is rolled back.
+// hold puts a copy of the store with the trial rolled back into force on this box.
 func (h *previousView) hold(m *member) error {
 	back, _, err := m.store.Fork()
 	if err != nil {
@@ -236,7 +236,7 @@ func (h *previousView) hold(m *member) error {
 	return nil
 }
 
-// release puts the objects of the store into force again. It reports whether they were not.
+// release puts the store itself into force again. It reports whether a copy was in force.
 func (h *previousView) release() bool {
 	if h.back.Swap(nil) == nil {
 		return false
@@ -245,7 +245,7 @@ func (h *previousView) release() bool {
 	return true
 }
 
-// endTrials ends trials whose time is over.
+// endTrials rolls back trials whose time is over, until ctx is done.
 func (m *member) endTrials(ctx context.Context) error {
 	for ctx.Err() == nil {
 		published, changed := m.store.Published(), m.engine.Changes()
@@ -264,7 +264,8 @@ func (m *member) endTrials(ctx context.Context) error {
 	return nil
 }
 
-// checkTrial rolls back a trial whose time is over, or puts the state before it into force on this box.
+// checkTrial rolls back a trial whose time is over. If that cannot be stored, it puts the objects from before the trial into force on this
+// box alone.
 func (m *member) checkTrial() {
 	if left, is := m.store.PendingLeft(pending.Timed); !is || left > 0 {
 		m.over = time.Time{}
@@ -287,7 +288,7 @@ func (m *member) checkTrial() {
 	}
 }
 
-// goBack takes a trial back for all boxes, unless another box was first, or has confirmed it.
+// goBack rolls a trial back in the store of the fleet. It does nothing if another box did so, or confirmed the trial.
 func (m *member) goBack() error {
 	revived, err := m.store.GoBack(manifest.Files{})
 	switch {
@@ -301,7 +302,7 @@ func (m *member) goBack() error {
 	return nil
 }
 
-// holdBack has what was in force before the trial in force on this box alone.
+// holdBack puts the objects from before the trial into force on this box alone. why is the reason for the log; nil: no connection.
 func (m *member) holdBack(why error) {
 	if m.held.objects() != nil {
 		return
@@ -319,7 +320,7 @@ func (m *member) holdBack(why error) {
 	m.wakeLoop()
 }
 
-// showStore has the objects of the store in force.
+// showStore puts the objects of the store into force on this box, if others were.
 func (m *member) showStore() {
 	if m.held.release() {
 		m.log.Info("what became of the trial is known, and in force")
@@ -327,7 +328,7 @@ func (m *member) showStore() {
 	}
 }
 
-// wakeLoop wakes the loop, once there is one.
+// wakeLoop wakes the reconcile loop; it does nothing before there is one.
 func (m *member) wakeLoop() {
 	if wake := m.wake.Load(); wake != nil {
 		(*wake)()

@@ -414,7 +414,8 @@ func CertificateOffline(cert, key string, now time.Time) checkup.Finding {
 	return CertificateFinding(files.Validity(), now)
 }
 
-// states computes the objects of MetalLB's kinds that say what became of the others.
+// states computes the objects of MetalLB's status kinds, such as ServiceL2Status, from the announcements and problems of this box. They are
+// not stored.
 type states struct {
 	store     *store.Store
 	backend   api.Backend
@@ -431,7 +432,7 @@ func (s *states) kinds() map[string]func() []object.Object {
 	}
 }
 
-// The labels of these objects, as MetalLB has them.
+// The labels of status objects, as MetalLB sets them.
 const (
 	labelNode             = "metallb.io/node"
 	labelNodeName         = "metallb.io/node-name"
@@ -440,14 +441,14 @@ const (
 	labelComponent        = "metallb.io/component-type"
 )
 
-// placement has the places at which the addresses of one Service are announced.
+// placement is where the addresses of one Service are announced.
 type placement struct {
 	namespace string // of the state
 	where     []string
 	since     time.Time
 }
 
-// places collects, by Service, the places of addresses that are of a kind, "l2 " or "bgp ".
+// places returns the placements by Service, "namespace/name". by selects the kind of place, "l2 " or "bgp ", and counts filters places.
 func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*placement {
 	all := map[string]*placement{}
 	if s.announced == nil {
@@ -521,7 +522,8 @@ func (s *states) toPeers() (all []object.Object) {
 	return all
 }
 
-// meta names the state of a Service on this box: always the same, where MetalLB draws a name.
+// meta returns the metadata of the status object of a Service on this box. Its name is a hash of box and Service, where MetalLB's is
+// random.
 func (s *states) meta(prefix, service string, t *placement) object.ObjectMeta {
 	namespace, name, _ := strings.Cut(service, "/")
 	m := s.named(t.namespace, prefix+fmt.Sprintf("%x", sha256.Sum256([]byte(s.node+"/"+service)))[:10])
@@ -537,7 +539,7 @@ func (s *states) named(namespace, name string) object.ObjectMeta {
 	return object.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: &began, UID: rest.DerivedUID(namespace+"/"+name, s.node)}
 }
 
-// configuration returns the ConfigurationStates of MetalLB: one for its speaker, one for its controller.
+// configuration returns the ConfigurationStates as MetalLB has them: one of its speaker, one of its controller.
 func (s *states) configuration() []object.Object {
 	status := s.backend.Status()
 	wrong := func(kinds ...string) (texts []string) {

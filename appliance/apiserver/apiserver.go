@@ -34,7 +34,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// keysName names the directory of the API's keys, in the data directory.
+// keysName is the name of the directory of the API's keys in the data directory.
 const keysName = "keys"
 
 // Server is the API and the listeners it is served on.
@@ -49,7 +49,7 @@ type Server struct {
 	Validity func() auth.Validity
 }
 
-// Grants returns what Services were given of the addresses and ports that they ask for.
+// Grants reports which addresses and ports Services have on this box.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
 	// Unanswered lists at most that many addresses without an answer to neighbors (ARP, NDP), and counts the
@@ -59,14 +59,14 @@ type Grants interface {
 	Addresses() []wire.BoxAddress
 }
 
-// Conditions are the conditions of Services, and what they come from.
+// Conditions computes the conditions of Services, and the problems behind them.
 type Conditions interface {
 	rest.Conditions
 	// State returns the problems of a Service, "namespace/name".
 	State(key string) verdict.State
 }
 
-// Views are the sources of answers besides objects. It has more than 15 fields: one for each source.
+// Views are the sources of answers other than the stored objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
@@ -100,12 +100,11 @@ type Views struct {
 	Unrouted func(ports []wire.PortState) []string
 }
 
-// Trace follows packets, until there were so many, the time is over, or ctx is done. While another trace is under way it returns
-// wire.ErrTracing.
+// Trace calls each for every packet that matches, until the number or the time in q is reached, or ctx is done. While another trace runs it
+// returns wire.ErrTracing.
 type Trace = func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 
-// Open listens on the socket, and on --listen. What backend publishes and the store holds is
-// served by Tasks; Close ends listening.
+// Open listens on the unix socket and on --listen. Requests are served once Tasks run; Close closes the listeners.
 func Open(c *config.Config, objects *store.Store, backend api.Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	computed := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds(), Conditions: views.Conditions})}
@@ -145,7 +144,7 @@ func Open(c *config.Config, objects *store.Store, backend api.Backend, views Vie
 	return s, err
 }
 
-// Close ends listening.
+// Close closes the listeners.
 func (s *Server) Close() error {
 	var errs []error
 	for _, ln := range []net.Listener{s.socket, s.secure} {
@@ -159,7 +158,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// openTLS reads the keys of the API, or makes them.
+// openTLS opens the keys of the API, and creates those that are missing. shared are the keys of a fleet; nil: the box is in none.
 func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) (t *api.TLS, err error) {
 	dir := filepath.Join(c.DataDir, keysName)
 	if s.keys, err = openKeyring(dir, shared, log); err != nil {
@@ -193,7 +192,7 @@ func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) 
 	return t, s.keys.follow()
 }
 
-// serverNames returns the DNS names of the server certificate. Addresses are added as they are used.
+// serverNames returns the DNS names for the server certificate. IP addresses are added when a client connects to them.
 func serverNames(c *config.Config) []string {
 	names := []string{c.NodeName}
 	if host, err := os.Hostname(); err == nil {
@@ -205,7 +204,7 @@ func serverNames(c *config.Config) []string {
 	return names
 }
 
-// Tasks serve the API, and tidy up behind it.
+// Tasks returns the tasks that serve the API and remove what expires.
 func (s *Server) Tasks(log *slog.Logger) []task.Task {
 	tasks := []task.Task{
 		{Name: "API on the socket", Run: func(ctx context.Context) error { return s.api.Serve(ctx, s.socket) }},
@@ -237,14 +236,14 @@ type SharedKeys interface {
 }
 
 const (
-	// keyringRetry is the wait after a key could not be made.
+	// keyringRetry is the wait after a shared key could not be created or stored.
 	keyringRetry = 5 * time.Second
 	// keyringLook is the interval at which the expiry of the CA is checked.
 	keyringLook = time.Hour
 )
 
-// keyring has the tokens and the certificates of this box be those of its fleet. While the fleet has none, or this box
-// cannot read them, they are its own.
+// keyring makes this box use the token key and the CA of its fleet. While the fleet has none, or this box cannot decrypt them, the box uses
+// its own.
 type keyring struct {
 	shared    SharedKeys // nil: the box is one of its own
 	tokens    *auth.Tokens
@@ -256,7 +255,8 @@ type keyring struct {
 	caID string // of the CA that authority has; "": its own
 }
 
-// openKeyring reads the keys in a directory, or makes them.
+// openKeyring opens the keys in a directory, and creates those that are missing. With shared it uses the token key of the fleet instead, if
+// there is one.
 func openKeyring(dir string, shared SharedKeys, log *slog.Logger) (k *keyring, err error) {
 	k = &keyring{shared: shared, log: log}
 	if shared != nil {
@@ -269,7 +269,7 @@ func openKeyring(dir string, shared SharedKeys, log *slog.Logger) (k *keyring, e
 	return k, err
 }
 
-// follow has what boxes share in force here.
+// follow puts the current shared keys into use on this box.
 func (k *keyring) follow() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -292,8 +292,8 @@ func (k *keyring) follow() error {
 	return err
 }
 
-// keep replaces the shared keys that are missing or expired, and the key of tokens also after a revocation on this box that could not
-// be sent to the other boxes.
+// keep creates the shared keys that are missing and replaces a CA about to expire. It replaces the token key, too, if tokens were revoked
+// on this box and the other boxes could not be notified.
 func (k *keyring) keep(ctx context.Context) error {
 	if k.shared.Sharing() != nil {
 		return nil
@@ -324,7 +324,7 @@ func (k *keyring) keep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run follows the keys of the fleet until ctx is done.
+// run puts changed keys of the fleet into use until ctx is done.
 func (k *keyring) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := k.shared.Changes()
@@ -346,7 +346,7 @@ func (k *keyring) run(ctx context.Context) error {
 	return nil
 }
 
-// revoke is api.TLS.Revoke.
+// revoke implements api.TLS.Revoke: it revokes all tokens, by a new key for the whole fleet. pending is why other boxes do not have it yet.
 func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	mine, _ := k.tokens.Shared()
 	if mine == "" {
@@ -371,8 +371,8 @@ func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	return fmt.Errorf("the other boxes of the fleet accept them until this one reaches etcd (%w)", pending), nil
 }
 
-// Rehearse applies the objects of a body of /svcctl/v1/apply to a store that is the caller's alone, and returns
-// the result of each. The query, the type of the body and the user are those of the request.
+// Rehearse applies the objects in the body of a request to /svcctl/v1/apply to objects, a copy of the store that belongs to the caller, and
+// returns the result for each. The query, the media type and the user are those of r.
 func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request, body []byte) ([]wire.Applied, error) {
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
 	asked := r.Clone(r.Context())
@@ -395,7 +395,8 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	}
 }
 
-// RehearseRemovals removes objects from such a store. It returns the refusals by their path; a missing object is no refusal.
+// RehearseRemovals removes objects from a copy of the store that belongs to the caller. It returns the refusals by the path of the object;
+// a missing object is not refused.
 func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.PlanRemoval) (refused map[string]*wire.Failure, err error) {
 	server := rest.New(rest.Config{Objects: objects, Log: slog.New(slog.DiscardHandler)})
 	refused = map[string]*wire.Failure{}
@@ -424,7 +425,7 @@ func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.Pla
 	return refused, nil
 }
 
-// answerTo has a server answer a request. A refusal is an error, a *wire.Failure if it is one of the API.
+// answerTo serves a request in memory and returns the response. A status of 400 or more is an error, a *wire.Failure if the body has one.
 func answerTo(server *rest.Server, r *http.Request, body []byte) (*recordedAnswer, error) {
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	r.Header.Del("Accept-Encoding") // the answer is read here
@@ -440,7 +441,7 @@ func answerTo(server *rest.Server, r *http.Request, body []byte) (*recordedAnswe
 	return nil, &failure
 }
 
-// recordedAnswer is an answer that is not sent.
+// recordedAnswer is an http.ResponseWriter that keeps the response instead of sending it.
 type recordedAnswer struct {
 	header http.Header
 	code   int

@@ -23,8 +23,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Traffic answers queries about connections through Services. Its methods may be called
-// concurrently.
+// Traffic returns connections through Services and their counters. Its methods may be called concurrently.
 type Traffic interface {
 	Traffic(wire.TrafficQuery) (*wire.Traffic, error)
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
@@ -39,34 +38,34 @@ type Traffic interface {
 	Graph(service string, day bool) wire.TrafficGraph
 }
 
-// pages is the dashboard.Source of the store and the answers.
+// pages implements dashboard.Source with the store and the answers of the API.
 type pages struct {
 	*answers
 	backend api.Backend
 }
 
-// Status implements dashboard.Source.
+// Status returns the status of the appliance.
 func (p *pages) Status() wire.Status { return p.backend.Status() }
 
-// Connections implements dashboard.Source.
+// Connections returns the open connections that match a query.
 func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	return p.views.Traffic.Connections(q)
 }
 
-// Allocations implements dashboard.Source.
+// Allocations returns the allocated addresses and ports of all pools.
 func (p *pages) Allocations() wire.Allocations { return p.allocations(false, "") }
 
-// Journal implements dashboard.Source.
+// Journal returns the newest changes of objects, at most limit.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) {
 	return p.journal(wire.JournalQuery{Limit: limit})
 }
 
-// Trace implements dashboard.Source.
+// Trace calls each for the packets that match, as the API's trace does.
 func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	return p.trace(ctx, q, each)
 }
 
-// explained are the findings of explain about a Service.
+// explained returns what `svcctl explain` finds about a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
 	if p.views.Conditions != nil {
 		judged := *svc
@@ -87,7 +86,7 @@ func (p *pages) explained(svc *object.Service, endpointSlices []*object.Endpoint
 	return checks
 }
 
-// selected are the Pods that a Service selects.
+// selected returns the Pods that the selector of a Service matches.
 func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	list, _, err := p.objects.List(object.KindPod, svc.Metadata.Namespace, 0)
 	if err != nil {
@@ -102,7 +101,7 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	return pods
 }
 
-// found is a Service that matches a request.
+// found is a Service that matches the query of a list, with the values that it is sorted by.
 type found struct {
 	key     string
 	svc     *object.Service
@@ -110,7 +109,7 @@ type found struct {
 	rank    int // see rankOf
 }
 
-// Services implements dashboard.Source. What costs is done for the rows of the page alone.
+// Services returns one page of the list of Services. Costly values are computed for the rows of the page alone.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	traffic, quiet, err := p.views.Traffic.Services()
 	if err != nil {
@@ -143,7 +142,8 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	return list, nil
 }
 
-// rankOf orders Services by trouble: what does not answer, what has a warning, what waits, and the others.
+// rankOf ranks the state of a Service for sorting, the worst first: 0 for one that does not answer, then warnings, then those that settle,
+// then the others.
 func rankOf(s verdict.State) int {
 	switch s.Word() {
 	case wire.ServiceFails:
@@ -158,7 +158,7 @@ func rankOf(s verdict.State) int {
 	return 4
 }
 
-// chosen returns the choice of a list by state; nil: all.
+// chosen returns a filter for Services by the name of a state in the query; nil: all.
 func (p *pages) chosen(state string) func(*found) bool {
 	switch state {
 	case "bad":
@@ -180,10 +180,11 @@ func (p *pages) chosen(state string) func(*found) bool {
 	return nil
 }
 
-// isCheck reports whether an endpoint has a health check: others are listed when they are out, or refuse connections.
+// isCheck reports whether an endpoint has a health check. Endpoints without one are in the list only when they are out, or refuse
+// connections.
 func isCheck(h *wire.EndpointHealth) bool { return h.Check != "" && h.Check != wire.CheckOfFailures }
 
-// Busiest implements dashboard.Source.
+// Busiest returns the Services with the most traffic, at most that many.
 func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	traffic, _, err := p.views.Traffic.Services()
 	if err != nil {
@@ -210,7 +211,7 @@ func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	return rows, nil
 }
 
-// Box implements dashboard.Source.
+// Box returns the totals of this box: traffic, entries of the conntrack table, announced addresses.
 func (p *pages) Box() (box dashboard.Box, err error) {
 	seen, err := p.views.Traffic.Traffic(wire.TrafficQuery{Sort: "open", Limit: 1})
 	if err != nil {
@@ -230,15 +231,16 @@ func (p *pages) Box() (box dashboard.Box, err error) {
 	return box, nil
 }
 
-// Graph implements dashboard.Source.
+// Graph returns the traffic of a Service, or of all (""), over the last 15 minutes or a day.
 func (p *pages) Graph(service string, day bool) wire.TrafficGraph {
 	return p.views.Traffic.Graph(service, day)
 }
 
-// changesLooked bounds the changes of objects that are looked through for events.
+// changesLooked is the number of newest changes of objects in which Happened looks for events.
 const changesLooked = 200
 
-// Happened implements dashboard.Source.
+// Happened returns the newest events, at most limit: transitions on this box, and with admin the changes of objects. namespace and name
+// select a Service; "": all.
 func (p *pages) Happened(namespace, name string, since time.Duration, limit int, admin bool) (events []dashboard.Event) {
 	if p.views.History != nil {
 		levels := map[string]string{"error": "bad", "warning": "warn", "": "good"}
@@ -256,7 +258,7 @@ func (p *pages) Happened(namespace, name string, since time.Duration, limit int,
 	return events[:min(len(events), limit)]
 }
 
-// changesOf are changes of objects as events: those of one author within seconds are one.
+// changesOf returns changes of objects as events. Those of one author within seconds make one event.
 func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.JournalEntry) bool) (events []dashboard.Event) {
 	n, last := 0, ""
 	for i := range changes {
@@ -284,13 +286,13 @@ func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.Jo
 	return events
 }
 
-// matchesSearch reports whether a Service has a text, in lower case, in its name or an address.
+// matchesSearch reports whether the name or an address of a Service contains a text in lower case.
 func matchesSearch(key string, svc *object.Service, text string) bool {
 	return text == "" || strings.Contains(key, text) ||
 		slices.ContainsFunc(addressesOf(svc), func(a string) bool { return strings.Contains(a, text) })
 }
 
-// addressesOf returns the addresses at which a Service can be reached.
+// addressesOf returns the cluster IPs, load balancer IPs and external IPs of a Service.
 func addressesOf(svc *object.Service) []string {
 	var addrs []string
 	for _, a := range svc.Spec.ClusterIPs {
@@ -304,7 +306,7 @@ func addressesOf(svc *object.Service) []string {
 	return append(addrs, svc.Spec.ExternalIPs...)
 }
 
-// orderOf compares by one of the orders of a list, the largest first.
+// orderOf compares two Services by a column of the list, the largest value first.
 func orderOf(by string, a, b *found) int {
 	switch by {
 	case "state":
@@ -326,13 +328,13 @@ func rateOf(rate *float64) float64 {
 	return *rate
 }
 
-// row is a Service of a list.
+// row returns the row of the list for a Service.
 func (p *pages) row(f found) dashboard.Row {
 	state := p.views.Grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
 	return p.rowOf(f, &state)
 }
 
-// judged is the state of a Service, as the status counts it.
+// judged returns the state of a Service, by which the status counts it.
 func (p *pages) judged(key string) verdict.State {
 	if p.views.Conditions == nil {
 		return verdict.State{}
@@ -382,7 +384,7 @@ func (p *pages) rowOf(f found, state *wire.ServiceState) dashboard.Row {
 	return row
 }
 
-// Service implements dashboard.Source.
+// Service returns the page of one Service; nil if there is none.
 func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	key := namespace + "/" + name
 	svc, endpointSlices, _ := p.objects.Service(key)
@@ -421,7 +423,8 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	return detail, nil
 }
 
-// down returns the times of the last day in which endpoints of a Service were down, and since when that is known.
+// down returns, by endpoint, the times of the last day in which endpoints of a Service were down. known is the time from which that is
+// recorded.
 func (p *pages) down(namespace, name string) (spans map[string][]dashboard.Span, known time.Time) {
 	now := time.Now()
 	if p.views.History == nil {

@@ -3,16 +3,17 @@ package brake
 import "time"
 
 const (
-	// Few Services may go, unless they are all.
+	// Few is the number of Services that may go at once without suspicion, unless they are all of them.
 	Few = 10
-	// fewest Services may go even if they are all.
+	// fewest is the number of Services that may go at once without suspicion even if they are all of them.
 	fewest = 2
-	// Step is the time within which losses count as one: neither is a directory deleted at once, nor do servers stop at once.
+	// Step is the time within which losses are counted together: deleting a directory takes a while, and so does the stop of many servers.
 	Step = 10 * time.Second
 )
 
-// Accident reports whether the loss of so many of so many Services looks like an accident: most of them, or all.
+// Accident reports whether the loss of gone out of of Services looks like an accident: more than Few and more than half, or, with all (none
+// is left), more than fewest.
 func Accident(gone, of int, all bool) bool { return gone > Few && 2*gone > of || all && gone > fewest }
 
-// Remains reports whether a loss still looks like an accident when left of the former most are lost.
+// Remains reports whether a loss still looks like an accident: left of most, the largest number lost, are lost now.
 func Remains(left, most int) bool { return left > Few || 2*left > most }

@@ -20,7 +20,7 @@ import (
 // Level is the severity of a Finding.
 type Level string
 
-// The levels of a Finding.
+// The values of Level.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning" // it may be meant so, or will be an error soon
@@ -35,7 +35,7 @@ type Finding struct {
 	Advice  string `json:"advice,omitempty"` // what to do; empty when all is well
 }
 
-// Well returns a finding without a fault.
+// Well returns a finding of level OK.
 func Well(check, message string) Finding { return Finding{Check: check, Level: OK, Message: message} }
 
 // Doubt returns a finding of level Warning.
@@ -44,21 +44,20 @@ func Doubt(check, message, advice string) Finding { return Finding{check, Warnin
 // Fault returns a finding of level Error.
 func Fault(check, message, advice string) Finding { return Finding{check, Error, message, advice} }
 
-// String returns the finding on one line.
+// String returns the message and the advice on one line.
 func (f Finding) String() string {
 	return strings.TrimSuffix(f.Message+": "+f.Advice, ": ")
 }
 
-// conntrackAlarm is the fill level of the conntrack table, in percent, above which
-// Examine warns.
+// conntrackAlarm is the fill level of the conntrack table, in percent, above which Examine warns.
 const conntrackAlarm = 80
 
-// Examine checks facts and returns a finding for every check, good or bad.
+// Examine returns a finding for each check of the facts, also for those that are well.
 func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
 }
 
-// Unforwarded returns why the host of a proc file system forwards no packet of a family, "" if it does.
+// Unforwarded returns, in words, why a host forwards no packets of a family, by its files under proc (such as /proc); "" if it does.
 func Unforwarded(proc string, is4 bool) string {
 	r := reader{proc: proc}
 	if r.forwards(is4) || len(r.errs) > 0 {
@@ -93,8 +92,8 @@ func (f *Facts) forwarding() Finding {
 	return Fault(check, message, f.Packaged.Sysctl("1", off...))
 }
 
-// rpFilter checks reverse path filters. The effective setting is the maximum of the
-// interface's and "all", and loose (2) is the larger value (ip-sysctl of the kernel).
+// rpFilter checks the reverse path filters of interfaces. The effective value is the larger of an interface's and that of "all", where
+// loose (2) is larger than strict (1) (ip-sysctl of the kernel).
 func (f *Facts) rpFilter() Finding {
 	all := 0
 	for _, i := range f.Interfaces {
@@ -153,11 +152,12 @@ func (f *Facts) legacyNAT() Finding {
 		"the first of the two with a matching rule translates a connection; give their rules different addresses, or move to iptables-nft")
 }
 
-// dockerBridge has the names that Docker gives to its bridges.
+// dockerBridge matches the names that Docker gives to its bridges.
 var dockerBridge = regexp.MustCompile(`^(docker[0-9]+|br-[0-9a-f]{12})$`)
 
-// ExamineDocker checks for endpoints in containers of this box. Docker 28 and later drop packets that come from elsewhere to ports that
-// are not published (moby/moby#48724). Its rules are in chains that are not of a hook, so its bridges are all there is to see.
+// ExamineDocker returns a finding about bridges of Docker among the names of interfaces, since endpoints may be in containers of this box.
+// Docker 28 and later drop packets from other hosts to unpublished ports (moby/moby#48724). Its rules are in chains without a hook, so only
+// its bridges can be detected.
 func ExamineDocker(bridges []string) Finding {
 	const check = "docker"
 	for _, name := range bridges {
@@ -169,10 +169,9 @@ func ExamineDocker(bridges []string) Finding {
 	return Well(check, "no network of Docker is on the box")
 }
 
-// ExamineBridges checks facts that matter where endpoints are behind bridges of this box, as containers and virtual
-// machines are. Where rules are asked at a bridge's port, a packet that is translated to an endpoint of the same bridge
-// goes on to its port and never to the box's routing: nothing masquerades a client that meets itself
-// (br_nf_pre_routing_finish of net/bridge/br_netfilter_hooks.c).
+// ExamineBridges returns a finding about endpoints behind bridges of this box, such as containers and virtual machines. With br_netfilter a
+// packet translated to an endpoint of the same bridge goes straight to its port, and never through the box's routing: a client that is sent
+// to itself is not masqueraded (br_nf_pre_routing_finish of net/bridge/br_netfilter_hooks.c).
 func ExamineBridges(f *Facts, bridges []string) Finding {
 	const check = "bridges"
 	if len(f.BridgeCalls) == 0 || len(bridges) == 0 {
@@ -188,7 +187,7 @@ func ExamineBridges(f *Facts, bridges []string) Finding {
 			"a filter between the ports of a bridge by iptables needs 1")
 }
 
-// ExamineAnnouncing checks facts that matter where addresses of Services are announced on segments.
+// ExamineAnnouncing returns a finding about the ARP settings of interfaces, for boxes that announce addresses by ARP.
 func ExamineAnnouncing(f *Facts) Finding {
 	const check = "arp"
 	var proxies, ignoring []string
@@ -211,7 +210,8 @@ func ExamineAnnouncing(f *Facts) Finding {
 	return Well(check, "the kernel answers ARP for addresses of this box alone")
 }
 
-// ExamineAdopting checks facts that matter where connections are to outlive a box (svcctl.io/adopt-connections, svcctl.io/egress).
+// ExamineAdopting returns a finding about conntrack settings, for boxes whose connections are to survive a takeover by another box
+// (svcctl.io/adopt-connections, svcctl.io/egress).
 func ExamineAdopting(f *Facts) Finding {
 	const check = "takeover"
 	switch {
@@ -225,10 +225,10 @@ func ExamineAdopting(f *Facts) Finding {
 	return Well(check, "connections are taken up in mid-stream")
 }
 
-// Certificate is the Check of findings about the certificate of the API.
+// Certificate is the value of Finding.Check for the certificate of the API.
 const Certificate = "certificate"
 
-// Packaged reports whether systemd runs svcctl on this box: it started this process, or has the unit of the package.
+// Packaged reports whether svcctl runs under systemd here: systemd started this process, or the unit of the package is installed.
 func Packaged() wire.Packaged {
 	if os.Getenv("INVOCATION_ID") != "" { // systemd.exec(5)
 		return true
@@ -242,7 +242,7 @@ func Packaged() wire.Packaged {
 	}))
 }
 
-// Facts are settings and counters read from the host, in the network namespace of the reader.
+// Facts are settings and counters of the host, in the network namespace of the reader.
 type Facts struct {
 	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
 	// net.ipv6.conf.all.forwarding); Has4 and Has6 whether the host has an address of the family that is neither
@@ -261,7 +261,7 @@ type Facts struct {
 	LegacyNAT, LegacyHidden bool
 }
 
-// Interface is one directory of net.ipv4.conf.
+// Interface has the settings of one directory of net.ipv4.conf.
 type Interface struct {
 	Name          string
 	RPFilter      int  // 0 off, 1 strict, 2 loose
@@ -270,8 +270,7 @@ type Interface struct {
 	ProxyARP      bool // ARP is answered for addresses that are routed elsewhere, by proxy_arp or proxy_arp_pvlan
 }
 
-// Conntrack is the connection tracking table. The counters are sums over all CPUs since
-// the namespace was made.
+// Conntrack has settings and counters of the connection tracking table. The counters are sums over all CPUs since the namespace was made.
 type Conntrack struct {
 	Known        bool // the table is there
 	Entries, Max uint64
@@ -282,8 +281,7 @@ type Conntrack struct {
 	Liberal      bool   // segments outside of the window belong to their connection
 }
 
-// Read reads the facts from a proc file system. What a kernel does not have is left out;
-// an error is about what should be there and cannot be read.
+// Read reads the facts from a proc file system. Files that the kernel does not have are skipped; the error joins all other failures.
 func Read(proc string) (Facts, error) {
 	r := reader{proc: proc}
 	f := Facts{Forward4: r.forwards(true), Forward6: r.forwards(false), Has6: r.hasGlobal6()}
@@ -349,7 +347,7 @@ func (r *reader) forwards(is4 bool) bool {
 	return r.number(map[bool]string{true: "sys/net/ipv4/ip_forward", false: "sys/net/ipv6/conf/all/forwarding"}[is4]) != 0
 }
 
-// legacyNAT reports whether the old iptables has a NAT table, or that this is hidden.
+// legacyNAT reports whether legacy iptables (not nf_tables) has a NAT table, and whether that could not be read for lack of privileges.
 func (r *reader) legacyNAT() (has, hidden bool) {
 	for _, name := range []string{"net/ip_tables_names", "net/ip6_tables_names"} {
 		content, err := os.ReadFile(filepath.Join(r.proc, name))
@@ -363,9 +361,8 @@ func (r *reader) legacyNAT() (has, hidden bool) {
 	return has, hidden && !has
 }
 
-// hasAddress4 reports whether the host has an IPv4 address other than of loopback and link-local ones, which is taken for
-// granted where the routes cannot be read. A line of fib_trie has the address ("|-- 192.0.2.1"), the one after it what
-// it is ("/32 host LOCAL").
+// hasAddress4 reports whether the host has an IPv4 address other than loopback and link-local ones; true if the routes cannot be read. In
+// fib_trie a line has the address ("|-- 192.0.2.1"), and the one after it its type ("/32 host LOCAL").
 func (r *reader) hasAddress4() bool {
 	routes, err := os.Open(filepath.Join(r.proc, "net/fib_trie"))
 	if err != nil {
@@ -389,8 +386,7 @@ func (r *reader) hasAddress4() bool {
 	return lines.Err() != nil
 }
 
-// hasGlobal6 reports whether an interface has an IPv6 address of global scope (the fourth
-// column of if_inet6, which is 00 then).
+// hasGlobal6 reports whether an interface other than lo has an IPv6 address of global scope (00 in the fourth column of if_inet6).
 func (r *reader) hasGlobal6() bool {
 	for line := range strings.Lines(r.text("net/if_inet6")) {
 		if fields := strings.Fields(line); len(fields) == 6 && fields[3] == "00" && fields[5] != "lo" {
@@ -414,8 +410,7 @@ func (r *reader) conntrack() Conntrack {
 	return c
 }
 
-// countFrom adds up the statistics: a line of names, then a line of hexadecimal numbers
-// for each CPU.
+// countFrom adds up the counters of /proc/net/stat/nf_conntrack: a line of names, then a line of hexadecimal numbers for each CPU.
 func (c *Conntrack) countFrom(stat []byte) {
 	lines := bufio.NewScanner(bytes.NewReader(stat))
 	if !lines.Scan() {

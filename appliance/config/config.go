@@ -23,9 +23,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config holds the settings of the appliance. Its fields, and those of its groups, are the flags of
-// `svcctl serve`; Default returns their defaults, Validate the errors in them. A Config is not
-// changed once the appliance runs.
+// Config holds the settings of the appliance. Its fields, and those of its groups, are the flags of `svcctl serve`. Default returns their
+// defaults, Validate checks them. A Config is not changed once the appliance runs.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
@@ -79,7 +78,7 @@ type API struct {
 	MetricsListen string
 }
 
-// Fleet configures the boxes that the objects are shared with: etcd, or the core boxes of a leaf.
+// Fleet configures how objects are shared with other boxes: by etcd, or for a leaf by the API of core boxes.
 type Fleet struct {
 	// Name is the name of the fleet; empty: none, and the box has objects of its own (--fleet).
 	Name string
@@ -101,7 +100,7 @@ type Fleet struct {
 	KeyFile string
 }
 
-// Addresses configures the addresses and ports of Services, and their allocation.
+// Addresses configures the ranges of addresses and ports of Services, and their allocation.
 type Addresses struct {
 	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
 	// primary family first (--service-cluster-ip-range).
@@ -135,7 +134,7 @@ type Addresses struct {
 	Allocate Allocate
 }
 
-// Services has the defaults and options of serving Services.
+// Services has the defaults and options that apply to all Services.
 type Services struct {
 	// NodelessEndpoints counts endpoints without nodeName as local or not, for the policy Local (--nodeless-endpoints).
 	NodelessEndpoints NodelessEndpoints
@@ -197,7 +196,7 @@ type Log struct {
 	Queue *logqueue.Queue
 }
 
-// Traffic is the amount that is counted of connections.
+// Traffic selects what is counted of connections.
 type Traffic string
 
 const (
@@ -206,10 +205,10 @@ const (
 	TrafficOff      Traffic = "off"      // nothing
 )
 
-// ReadsFlows reports whether the messages of the kernel about connections are read.
+// ReadsFlows reports whether conntrack events of the kernel are read: for totals of connections or for the connection log.
 func (s *Services) ReadsFlows() bool { return s.Traffic == TrafficFlows || s.ConnectionLog != "" }
 
-// NodelessEndpoints is the locality of endpoints without a nodeName.
+// NodelessEndpoints selects whether endpoints without a nodeName count as local.
 type NodelessEndpoints string
 
 const (
@@ -217,27 +216,26 @@ const (
 	NodelessRemote NodelessEndpoints = "remote" // as kube-proxy
 )
 
-// SNATMode selects the clients that are masqueraded beyond those that always are (hairpin).
+// SNATMode selects the clients that are masqueraded in addition to those that always are (hairpin).
 type SNATMode string
 
 const (
-	// SNATAuto follows Kubernetes' rules, and masquerades clients on an endpoint's own
-	// segment too, whose replies would bypass the box.
+	// SNATAuto follows Kubernetes' rules, and also masquerades clients on an endpoint's own link, whose replies would bypass the box.
 	SNATAuto SNATMode = "auto"
-	// SNATNever leaves those clients' addresses as they are.
+	// SNATNever keeps the source addresses of those clients.
 	SNATNever SNATMode = "never"
 )
 
-// ClusterIPClients selects the clients that reach cluster IPs.
+// ClusterIPClients selects the clients that cluster IPs answer.
 type ClusterIPClients string
 
-// Values of ClusterIPClients.
+// The values of ClusterIPClients.
 const (
 	ClusterIPAll      ClusterIPClients = "all"      // as kube-proxy: any client with a route
 	ClusterIPInternal ClusterIPClients = "internal" // the box, ClusterCIDRs and InternalFrom
 )
 
-// VIPPing is the answer to an ICMP echo request to a VIP.
+// VIPPing selects when a VIP answers ICMP echo requests.
 type VIPPing string
 
 const (
@@ -254,10 +252,10 @@ const (
 	SourceRangesAll          SourceRangesApply = "all"           // on its node ports and external IPs too
 )
 
-// SourceSet is a named set of client prefixes and the file that has them, one a line.
+// SourceSet is the name of a set of client prefixes, and the file with its prefixes, one a line.
 type SourceSet struct{ Name, File string }
 
-// ServiceNames is the rule that names of Services follow.
+// ServiceNames selects the syntax that names of Services must follow.
 type ServiceNames string
 
 const (
@@ -265,7 +263,7 @@ const (
 	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
 )
 
-// NodePortSpace is one space of node ports for all protocols, or one for each.
+// NodePortSpace selects whether a node port is reserved for all protocols at once, or for each protocol apart.
 type NodePortSpace string
 
 const (
@@ -273,7 +271,7 @@ const (
 	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
 )
 
-// Allocate is whether the appliance or the Services' authors choose cluster IPs, node ports and load balancer IPs.
+// Allocate selects whether cluster IPs, node ports and load balancer IPs are allocated, or must be named in Services.
 type Allocate string
 
 // The values of Allocate.
@@ -282,7 +280,7 @@ const (
 	AllocateNever Allocate = "never" // whoever writes the Service: one that does not name them is refused
 )
 
-// LegacyIP is the policy for addresses with leading zeros, as 172.30.0.041.
+// LegacyIP selects whether addresses with leading zeros are accepted, as 172.30.0.041.
 type LegacyIP string
 
 const (
@@ -290,7 +288,7 @@ const (
 	LegacyIPAccept LegacyIP = "accept" // read as decimal
 )
 
-// LogFormat is the form of a log line.
+// LogFormat is the format of log lines.
 type LogFormat string
 
 const (
@@ -341,10 +339,10 @@ func Default() Config {
 	}
 }
 
-// fleetPattern, compiled when it is needed, is a DNS label, which is a part of etcd's keys.
+// fleetPattern matches a DNS label: the name of a fleet is a part of etcd's keys. It is compiled on first use.
 var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
-// validateFleet looks at what belongs to --fleet.
+// validateFleet checks the settings that belong to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
 		const unused = "it has no effect without --fleet: name the fleet, or leave it out"
@@ -398,7 +396,7 @@ func (c *Config) validateFleet(v *validation) {
 	}
 }
 
-// validateLeaf looks at what belongs to a leaf.
+// validateLeaf checks the settings of a leaf, and those that it must not have.
 func (c *Config) validateLeaf(v *validation) {
 	v.refuse("a box with --core is a leaf: it has no connection to etcd, and no box follows it: leave it out, or leave out --core", map[string]string{
 		"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "leaf-cacert": c.Fleet.LeafCACert, "etcd": strings.Join(c.Fleet.Etcd, ","),
@@ -416,13 +414,13 @@ func (c *Config) validateLeaf(v *validation) {
 	}
 }
 
-// isServer reports whether a text is a URL of a server, without a path.
+// isServer reports whether a text is a URL of one of the schemes with a host, and without path, query and user.
 func isServer(text string, schemes ...string) bool {
 	u, err := url.Parse(text)
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "" && u.Path == "" && u.RawQuery == "" && u.User == nil
 }
 
-// IsLeaf reports whether the box follows core boxes.
+// IsLeaf reports whether the box is a leaf: it follows core boxes and has no connection to etcd.
 func (c *Config) IsLeaf() bool { return len(c.Fleet.Cores) > 0 }
 
 // ManifestSource is a directory of manifests.
@@ -431,7 +429,7 @@ type ManifestSource struct {
 	Dir  string
 }
 
-// ManifestSources returns the directories of Manifests. In a fleet each is NAME=DIR.
+// ManifestSources returns the watched directories. In a fleet each has the name of NAME=DIR.
 func (c *Config) ManifestSources() []ManifestSource {
 	all := make([]ManifestSource, len(c.Manifests))
 	for i, text := range c.Manifests {
@@ -454,8 +452,8 @@ func (c *Config) ManifestDirs() (dirs []string) {
 	return dirs
 }
 
-// SourcePath returns the name of a file of this box that is the same on all boxes of a fleet; ""
-// for a file outside its directories.
+// SourcePath returns the name of a manifest file as all boxes of a fleet call it, NAME of the source and the path in it; "" for a file
+// outside of the directories.
 func (c *Config) SourcePath(path string) string {
 	for _, s := range c.ManifestSources() {
 		dir, err := filepath.Abs(s.Dir)
@@ -469,7 +467,7 @@ func (c *Config) SourcePath(path string) string {
 	return ""
 }
 
-// NodeOwner owns the Node of this box: in a fleet each box keeps its own.
+// NodeOwner returns the owner that the Node of this box is stored with. In a fleet each box has an owner of its own.
 func (c *Config) NodeOwner() string {
 	if c.Fleet.Name == "" {
 		return control.NodeOwner
@@ -477,8 +475,8 @@ func (c *Config) NodeOwner() string {
 	return control.NodeOwner + "/" + c.NodeName
 }
 
-// FleetSettings returns, as JSON, the settings that all boxes of a fleet must have in common: values are
-// allocated and documents validated by them.
+// FleetSettings returns, as JSON, the settings that must be equal on all boxes of a fleet, since values are allocated and documents are
+// validated by them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	return json.Marshal(fleetSettings{
 		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
@@ -486,7 +484,7 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 	})
 }
 
-// fleetSettings are the settings that all boxes of a fleet must have in common, with the flag that messages name.
+// fleetSettings are the settings that must be equal on all boxes of a fleet. The tag flag has the flag that messages name.
 type fleetSettings struct {
 	ClusterIPs    []string `json:"serviceClusterIPRange" flag:"service-cluster-ip-range"`
 	NodePorts     string   `json:"serviceNodePortRange" flag:"service-node-port-range"`
@@ -497,7 +495,7 @@ type fleetSettings struct {
 	Pinned        bool     `json:"pinned,omitempty" flag:"allocate never"`
 }
 
-// FleetFlags returns the flag of each field of FleetSettings, without dashes.
+// FleetFlags returns the flag of each field in FleetSettings, by the name of the field and without dashes.
 func FleetFlags() map[string]string {
 	flags := map[string]string{}
 	for field := range reflect.TypeFor[fleetSettings]().Fields() {
@@ -514,16 +512,17 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 	return all
 }
 
-// EtcdTLS returns the TLS configuration for etcd over https, CoreTLS that for core boxes. The box's certificate is read again for
-// each connection, so that it can be replaced; the CA is read once.
+// EtcdTLS returns the TLS configuration for connections to etcd. The box's certificate is read again for each connection, so that it can be
+// replaced; the CA is read once.
 func (f *Fleet) EtcdTLS() (*tls.Config, error) { return clientTLS("etcd", f.CACert, f.Cert, f.Key) }
 
-// CoreTLS is documented at EtcdTLS.
+// CoreTLS returns the TLS configuration for connections to core boxes, as EtcdTLS does.
 func (f *Fleet) CoreTLS() (*tls.Config, error) {
 	return clientTLS("core", f.CoreCACert, f.CoreCert, f.CoreKey)
 }
 
-// clientTLS reads the files of flags with a prefix.
+// clientTLS returns a TLS configuration with the CA and the certificate of these files. flags is the prefix of the flags that errors name,
+// as "etcd" in --etcd-cacert.
 func clientTLS(flags, ca, cert, key string) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {

@@ -19,7 +19,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Box returns the host as the ruleset sees it. Without facts it holds the configuration alone.
+// Box returns the part of the configuration and of the host's facts that the ruleset depends on. Without facts (nil) it is the
+// configuration alone.
 func (c *Config) Box(facts *node.Facts) nft.Box {
 	box := nft.Box{
 		ServiceRanges:    c.Addresses.ClusterIPRanges,
@@ -54,7 +55,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 	return box
 }
 
-// OfflineBox is the box by the configuration alone.
+// OfflineBox returns Box without facts, with the node-port addresses that the configuration names as single addresses.
 func (c *Config) OfflineBox() nft.Box {
 	box := c.Box(nil)
 	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
@@ -66,8 +67,8 @@ func (c *Config) OfflineBox() nft.Box {
 	return box
 }
 
-// HostNodePortAddresses are the addresses of the host that node ports answer on. A family
-// that the configuration names neither a prefix of nor an interface answers on all its addresses but those of loopback and of links.
+// HostNodePortAddresses returns the addresses of the host that node ports answer on. If the configuration names no prefix of a family and
+// no interface, these are all its addresses except loopback and link-local ones.
 func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
@@ -103,14 +104,14 @@ func (n NodePortAddresses) accept(a *node.Address, facts *node.Facts) bool {
 	return !named
 }
 
-// namesLink reports whether a prefix of link-local addresses of IPv4 names one. Those of IPv6 cannot be named: the kernel
-// forwards no packet that has one as its source (ip6_forward), which a client of such an address has.
+// namesLink reports whether a configured prefix of link-local IPv4 addresses contains addr. IPv6 has no such case: the kernel forwards no
+// packet with a link-local source (ip6_forward), which the clients would have.
 func (n NodePortAddresses) namesLink(addr netip.Addr) bool {
 	return addr.Is4() && slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() && p.Contains(addr) })
 }
 
-// ResolveFacts returns the facts that Services are resolved against. isVIP reports whether an address of the host was
-// brought to it as a VIP; nil: none is.
+// ResolveFacts returns the facts by which Services are resolved. isVIP reports whether an address of the host was added to an interface as
+// a VIP; nil: none was.
 func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) resolve.Facts {
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
@@ -178,8 +179,8 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	return f
 }
 
-// ownPorts are the ports at which the appliance and its announcer listen. A name stands for all addresses, as it is not
-// looked up.
+// ownPorts returns the ports at which the appliance and its announcer listen. A listener with a host name counts for all addresses, as
+// names are not looked up.
 func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	add := func(address, what string, protocols ...string) {
 		host, number, err := net.SplitHostPort(address)
@@ -209,8 +210,8 @@ func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	return ports
 }
 
-// relays are the listeners of relayed ports: of each family at one address that came with an
-// interface, which a route that comes or goes does not change.
+// relays returns the listeners of relayed ports: for each family one address of the host that is the first of its interface, the lowest
+// such one. It does not depend on routes, which come and go.
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {
@@ -233,18 +234,18 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 	return relays
 }
 
-// ClusterObjects is the configuration of control.ClusterObjects.
+// ClusterObjects returns the configuration for control.ClusterObjects.
 func (c *Config) ClusterObjects() control.ClusterConfig {
 	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, NodeOwner: c.NodeOwner(), Version: c.Version, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
-// EndpointsFacts is the configuration of control.Endpoints.
+// EndpointsFacts returns the configuration for control.Endpoints.
 func (c *Config) EndpointsFacts() endpoints.Facts {
 	return endpoints.Facts{NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
-// LoopbackAddresses are the host's loopback addresses that node ports are to answer on:
-// those that the configuration names by a prefix. Nothing is relayed unless asked for.
+// LoopbackAddresses returns the host's loopback addresses that node ports are to answer on, through the relay: those in a prefix that the
+// configuration names.
 func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
@@ -257,7 +258,7 @@ func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 	return addrs
 }
 
-// overlap is a network, or an address, of this host that a service range has in it.
+// overlap is a network or an address of this host that overlaps a service range.
 type overlap struct {
 	network   netip.Prefix
 	serviceIn netip.Prefix // the range
@@ -265,9 +266,8 @@ type overlap struct {
 	address   netip.Addr   // of this host there; not valid for a route
 }
 
-// overlaps returns the overlaps of the service ranges with addresses and routes of the host. A
-// route counts when its prefix is a part of a range: a route to the whole range serves the box's
-// own packets to cluster IPs.
+// overlaps returns the overlaps of the service ranges with addresses and routes of the host. A route counts when its prefix is smaller than
+// a range: a route to the whole range serves the box's own packets to cluster IPs.
 func (c *Config) overlaps(facts *node.Facts) []overlap {
 	var all []overlap
 	if facts == nil {
@@ -290,8 +290,8 @@ func (c *Config) overlaps(facts *node.Facts) []overlap {
 	return all
 }
 
-// OverlapProblems returns service ranges that overlap with networks of this host. A VIP that is bound
-// to an interface is none.
+// OverlapProblems returns a problem for each overlap of a service range with a network of this host. A VIP that was added to an interface
+// is no problem.
 func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, o := range c.overlaps(facts) {
@@ -305,7 +305,7 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 	return problems
 }
 
-// FamilyProblems warns of a box without an IPv4 address that gives Services IPv4 cluster IPs unless they ask for others.
+// FamilyProblems returns a warning if the box has no IPv4 address, while Services get IPv4 cluster IPs by default.
 func (c *Config) FamilyProblems(facts *node.Facts) []manifest.Problem {
 	has4, has6 := false, false
 	for _, a := range facts.Addresses {
@@ -341,7 +341,7 @@ func (c *Config) InterfaceProblems(facts *node.Facts) (problems []manifest.Probl
 	return problems
 }
 
-// AnnouncedRanges returns the ranges of addresses that may be announced.
+// AnnouncedRanges returns the ranges of addresses that may be announced: all pools of load balancer IPs.
 func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := c.pools()
 	ranges := make([]nft.Range, 0, len(pools))
@@ -374,7 +374,7 @@ func (c *Config) Store() store.Config {
 	return cfg
 }
 
-// rules judge what clients write.
+// rules returns the rules by which objects that clients write are checked.
 func (c *Config) rules() *resolve.Rules {
 	rules := &resolve.Rules{ConnectionLog: c.Services.ConnectionLog}
 	for _, set := range c.Services.SourceSets {
@@ -383,7 +383,7 @@ func (c *Config) rules() *resolve.Rules {
 	return rules
 }
 
-// pools returns the ranges of load balancer IPs: those of flags, internal ones last, and then those of objects.
+// pools returns the ranges of load balancer IPs: those of flags, with internal ones last, then those of objects.
 func (c *Config) pools() []AddrRange {
 	pools := slices.Concat(c.Addresses.LoadBalancerPools, c.Addresses.InternalPools)
 	for _, p := range c.ObjectPools.all() {
@@ -398,7 +398,7 @@ func (c *Config) IsSetAside(addr netip.Addr) bool {
 		slices.ContainsFunc(c.pools(), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
 }
 
-// Resolvers are the name servers that this host asks.
+// Resolvers returns the addresses of the name servers that this host uses: the upstreams of the configuration, and those of resolv.conf.
 func (c *Config) Resolvers() map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, upstream := range c.DNS.Upstreams {
@@ -410,5 +410,5 @@ func (c *Config) Resolvers() map[netip.Addr]bool {
 	return addrs
 }
 
-// resolvConf is resolv.conf(5).
+// resolvConf is the path of resolv.conf(5).
 const resolvConf = "/etc/resolv.conf"

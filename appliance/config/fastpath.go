@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// FastPath selects the Services whose established connections pass rules and routing by.
+// FastPath selects the Services whose established connections bypass rules and routing through a flowtable.
 type FastPath string
 
 const (
@@ -17,8 +17,8 @@ const (
 	FastPathAll      FastPath = "all"      // those that can
 )
 
-// flowtable is the flowtable of the box; nil: no Service is fast. Its devices are the links that frames of forwarded packets
-// leave by. The ports of a bridge are not among them: the kernel would keep the MAC address of the other end.
+// flowtable returns the flowtable of the box; nil: no Service uses the fast path. Its devices are the links on which forwarded packets
+// leave. Ports of a bridge are left out: the kernel would not notice that a MAC address moved.
 func (c *Config) flowtable(facts *node.Facts) *nft.Flowtable {
 	if c.Services.FastPath == FastPathOff || c.Services.FastPath == "" {
 		return nil

@@ -20,19 +20,19 @@ import (
 // PortRange is a range of port numbers; both ends belong to it.
 type PortRange struct{ First, Last uint16 }
 
-// String returns "30000-32767".
+// String returns the range in the form "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
 // AddrRange is a range of addresses of one family; both ends belong to it.
 type AddrRange struct{ First, Last netip.Addr }
 
-// String returns "198.51.100.10-198.51.100.20".
+// String returns the range in the form "198.51.100.10-198.51.100.20".
 func (r AddrRange) String() string { return r.First.String() + "-" + r.Last.String() }
 
 // Contains reports whether a is in the range.
 func (r AddrRange) Contains(a netip.Addr) bool { return nft.Range(r).Contains(a) }
 
-// Overlaps reports whether the two have an address in common.
+// Overlaps reports whether two ranges have an address in common.
 func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.Contains(r.First) }
 
 // NodePortAddresses selects the box's addresses on which node ports answer. A VIP never answers node
@@ -54,8 +54,7 @@ type InternalFrom struct {
 	Interfaces []string // clients that arrive by one of them
 }
 
-// ExternalIPRanges has the ranges of externalIPs that are accepted. The zero value means any address
-// of which nothing else is known here.
+// ExternalIPRanges restricts the external IPs that Services may name. The zero value accepts any address that has no other use on this box.
 type ExternalIPRanges struct {
 	// None means that no externalIPs are accepted. Prefixes is empty then.
 	None bool
@@ -63,13 +62,13 @@ type ExternalIPRanges struct {
 	Prefixes []netip.Prefix
 }
 
-// noExternalIPs is the text of ExternalIPRanges.None.
+// noExternalIPs is the value of the flag that sets ExternalIPRanges.None.
 const noExternalIPs = "none"
 
-// primaryAddresses is the text of NodePortAddresses.Primary.
+// primaryAddresses is the value of the flag that sets NodePortAddresses.Primary.
 const primaryAddresses = "primary"
 
-// parseList reads each entry of a list. The error names every entry that is wrong.
+// parseList parses each entry of a list. The error names every invalid entry.
 func parseList[T any](list []string, parse func(string) (T, error)) (out []T, _ error) {
 	var errs []error
 	for _, s := range list {
@@ -83,7 +82,7 @@ func parseList[T any](list []string, parse func(string) (T, error)) (out []T, _ 
 	return out, errors.Join(errs...)
 }
 
-// ParseSourceSets reads a list of NAME=FILE.
+// ParseSourceSets parses a list of NAME=FILE.
 func ParseSourceSets(list []string) ([]SourceSet, error) {
 	return parseList(list, func(s string) (SourceSet, error) {
 		name, file, ok := strings.Cut(s, "=")
@@ -94,11 +93,10 @@ func ParseSourceSets(list []string) ([]SourceSet, error) {
 	})
 }
 
-// ParsePrefixes reads a list of CIDRs. Bits behind a prefix's length are cleared, as
-// Kubernetes does.
+// ParsePrefixes parses a list of CIDRs. Host bits are cleared, as Kubernetes does.
 func ParsePrefixes(list []string) ([]netip.Prefix, error) { return parseList(list, parsePrefix) }
 
-// parsePrefix reads one CIDR.
+// parsePrefix parses one CIDR, and clears its host bits.
 func parsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -113,7 +111,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// ParseSourcePorts reads "61000-61255", or "ephemeral" as the zero range.
+// ParseSourcePorts parses a port range such as "61000-61255", or "ephemeral" as the zero range.
 func ParseSourcePorts(s string) (PortRange, error) {
 	if s == "ephemeral" {
 		return PortRange{}, nil
@@ -121,7 +119,7 @@ func ParseSourcePorts(s string) (PortRange, error) {
 	return ParsePortRange(s)
 }
 
-// ParsePortRange reads "A-B", or "A" for a single port.
+// ParsePortRange parses "A-B", or "A" for a single port.
 func ParsePortRange(s string) (PortRange, error) {
 	first, last, found := strings.Cut(s, "-")
 	if !found {
@@ -135,7 +133,7 @@ func ParsePortRange(s string) (PortRange, error) {
 	return PortRange{First: uint16(a), Last: uint16(b)}, nil
 }
 
-// ParseAddrRange reads a pool: a CIDR, all of whose addresses belong to it, or "A-B".
+// ParseAddrRange parses a pool: "A-B", or a CIDR, which stands for its host addresses (hostsOf).
 func ParseAddrRange(s string) (AddrRange, error) {
 	if strings.Contains(s, "/") {
 		p, err := parsePrefix(s)
@@ -161,9 +159,9 @@ func ParseAddrRange(s string) (AddrRange, error) {
 	return AddrRange{First: a, Last: b}, nil
 }
 
-// hostsOf returns the addresses of a network that hosts can have: all but the network address,
-// which in IPv6 is the subnet-router anycast address (RFC 4291, section 2.6.1), and in IPv4 the
-// broadcast address. Of two addresses, or one, all are (RFC 3021, RFC 6164).
+// hostsOf returns the host addresses of a network: all except the first, which is the network address or in IPv6 the subnet-router anycast
+// address (RFC 4291, section 2.6.1), and in IPv4 the last, the broadcast address. In a network of one or two addresses all are host
+// addresses (RFC 3021, RFC 6164).
 func hostsOf(p netip.Prefix) AddrRange {
 	r := AddrRange(rangeOf(p))
 	if p.Addr().BitLen()-p.Bits() < 2 {
@@ -176,14 +174,13 @@ func hostsOf(p netip.Prefix) AddrRange {
 	return r
 }
 
-// ParseAddrRanges reads a list of pools.
+// ParseAddrRanges parses a list of pools.
 func ParseAddrRanges(list []string) ([]AddrRange, error) { return parseList(list, ParseAddrRange) }
 
 // maxInterfaceName is the longest name of a network interface (IFNAMSIZ without the closing NUL).
 const maxInterfaceName = 15
 
-// ParseInternalFrom reads a list of CIDRs and names of interfaces. The error names every entry
-// that is wrong.
+// ParseInternalFrom parses a list of CIDRs and names of interfaces. The error names every invalid entry.
 func ParseInternalFrom(list []string) (from InternalFrom, err error) {
 	from.Prefixes, from.Interfaces, err = prefixesAndInterfaces(list)
 	return from, err
@@ -205,7 +202,7 @@ func prefixesAndInterfaces(list []string) (prefixes []netip.Prefix, interfaces [
 	return prefixes, interfaces, errors.Join(errs...)
 }
 
-// ParseNodePortAddresses reads "primary", or a list of CIDRs and names of interfaces.
+// ParseNodePortAddresses parses "primary", or a list of CIDRs and names of interfaces.
 func ParseNodePortAddresses(list []string) (n NodePortAddresses, err error) {
 	switch {
 	case !slices.Contains(list, primaryAddresses):
@@ -218,7 +215,7 @@ func ParseNodePortAddresses(list []string) (n NodePortAddresses, err error) {
 	return n, err
 }
 
-// ParseExternalIPRanges reads "none" or a list of CIDRs.
+// ParseExternalIPRanges parses "none" or a list of CIDRs.
 func ParseExternalIPRanges(list []string) (r ExternalIPRanges, err error) {
 	if r.None = slices.Contains(list, noExternalIPs); !r.None {
 		r.Prefixes, err = ParsePrefixes(list)
@@ -228,7 +225,7 @@ func ParseExternalIPRanges(list []string) (r ExternalIPRanges, err error) {
 	return r, err
 }
 
-// ParseAddrPorts reads a list of addresses with ports.
+// ParseAddrPorts parses a list of addresses with ports.
 func ParseAddrPorts(list []string) ([]netip.AddrPort, error) {
 	return parseList(list, func(s string) (netip.AddrPort, error) {
 		a, err := netip.ParseAddrPort(s)
@@ -239,7 +236,7 @@ func ParseAddrPorts(list []string) ([]netip.AddrPort, error) {
 	})
 }
 
-// ParseClientNamespaces reads a list of "PREFIX=NAMESPACE".
+// ParseClientNamespaces parses a list of "PREFIX=NAMESPACE".
 func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 	return parseList(list, func(s string) (ClientNamespace, error) {
 		text, namespace, found := strings.Cut(s, "=")
@@ -251,13 +248,13 @@ func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 	})
 }
 
-// LastAddr returns the highest address of a masked prefix.
+// LastAddr returns the highest address of a prefix, which must be masked.
 func LastAddr(p netip.Prefix) netip.Addr {
 	_, last := nft.PrefixRange(p)
 	return last
 }
 
-// ParseTable reads the number of a routing table, which must not be default, main or local. 0: none.
+// ParseTable parses the number of a routing table; 0 is none. The tables default, main and local (253 to 255) are refused.
 func ParseTable(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
 	if err != nil || n >= 253 && n <= 255 {
@@ -269,10 +266,10 @@ func ParseTable(s string) (int, error) {
 // ClientNamespace maps a prefix of DNS clients to a namespace.
 type ClientNamespace = dns.ClientNamespace
 
-// namespacePattern, compiled when it is needed, is a DNS label (RFC 1123), which Kubernetes' namespaces are.
+// namespacePattern matches a DNS label (RFC 1123), the syntax of Kubernetes' namespaces. It is compiled on first use.
 var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
-// validate looks at the settings of the DNS server.
+// validate adds the errors in the settings of the DNS server.
 func (d *DNS) validate(v *validation) {
 	for _, address := range d.Listen {
 		if !isHostPort(address) {
@@ -303,8 +300,7 @@ func (d *DNS) validate(v *validation) {
 	}
 }
 
-// listensAt reports whether a packet to an address comes to a listener, by its name
-// alone.
+// listensAt reports whether a listener, as host:port, receives packets to an address. Host names are not looked up.
 func listensAt(listener string, to netip.AddrPort) bool {
 	host, port, err := net.SplitHostPort(listener)
 	if err != nil || port != strconv.Itoa(int(to.Port())) {
@@ -322,9 +318,9 @@ func (c *Config) DNSServer() dns.Config {
 	}
 }
 
-// owned returns the ranges of nft.Box.Owned: the service ranges and the load balancer pools without
-// the networks and addresses of the box. In a pool on a segment of the box, others may have what
-// no Service has. External IP ranges are not among them: they may be as large as everything.
+// owned returns the ranges for nft.Box.Owned: service ranges and load balancer pools, without the networks and addresses of the box. In a
+// pool on a link of the box, other hosts may have the addresses that no Service has. External IP ranges are left out, since they may cover
+// everything.
 func (c *Config) owned(facts *node.Facts) []nft.Range {
 	var all []nft.Range
 	for _, p := range c.Addresses.ClusterIPRanges {
@@ -352,8 +348,8 @@ func rangeOf(p netip.Prefix) nft.Range {
 	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
 }
 
-// wholePrefix returns the prefix that a pool has all hosts of, else the pool: packets to the
-// network or broadcast address of a pool have no host to go to either.
+// wholePrefix returns the prefix whose host addresses are exactly those of the pool, if there is one, else the pool: packets to the network
+// or broadcast address have no destination, either.
 func wholePrefix(r AddrRange) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(r.First, bits)
@@ -367,7 +363,7 @@ func wholePrefix(r AddrRange) nft.Range {
 	return nft.Range(r)
 }
 
-// without takes the addresses of one range out of others.
+// without returns the ranges without the addresses of gone.
 func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	for _, r := range ranges {
 		if r.First.BitLen() != gone.First.BitLen() || r.Last.Less(gone.First) || gone.Last.Less(r.First) {
@@ -384,14 +380,14 @@ func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	return rest
 }
 
-// ObjectPools are the pools of objects (IPAddressPool); flags have others. They may be used by several goroutines at a
-// time; nil has none.
+// ObjectPools holds the pools of IPAddressPool objects; those of flags are elsewhere. Its methods may be called concurrently; a nil one is
+// empty.
 type ObjectPools struct {
 	mu    sync.Mutex
 	pools []alloc.Pool
 }
 
-// Set replaces them. Those without a name, of flags, are left out.
+// Set replaces the pools. Pools of flags, which have no name, are left out.
 func (p *ObjectPools) Set(pools []alloc.Pool) {
 	var named []alloc.Pool
 	for _, pool := range pools {

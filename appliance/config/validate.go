@@ -17,37 +17,34 @@ import (
 )
 
 const (
-	// maxSocketPath is the longest path of a unix socket on Linux, in bytes
-	// (struct sockaddr_un has 108 with the closing NUL).
+	// maxSocketPath is the longest path of a unix socket on Linux, in bytes (struct sockaddr_un has 108 with the terminating NUL).
 	maxSocketPath = 107
-	// minServiceRange is the smallest range for cluster IPs, in addresses, that
-	// kube-apiserver accepts.
+	// minServiceRange is the smallest number of addresses in a range for cluster IPs that kube-apiserver accepts.
 	minServiceRange = 8
-	// minServiceBits6 is the length of the shortest IPv6 prefix for cluster IPs
-	// that kube-apiserver accepts.
+	// minServiceBits6 is the shortest prefix length of an IPv6 range for cluster IPs that kube-apiserver accepts.
 	minServiceBits6 = 64
 	// maxNodeName is the longest DNS subdomain (RFC 1123), in bytes.
 	maxNodeName = 253
 )
 
 var (
-	// nodeNamePattern is a DNS subdomain (RFC 1123), which Kubernetes' node names are.
+	// nodeNamePattern matches a DNS subdomain (RFC 1123), the syntax of Kubernetes' node names.
 	nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	// zonePattern is the value of a Kubernetes label, which zones are.
+	// zonePattern matches the value of a Kubernetes label, the syntax of zones.
 	zonePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`) })
 )
 
-// Error is one thing that is wrong with a Config.
+// Error is one invalid setting of a Config.
 type Error struct {
 	Flag    string // without the dashes
 	Value   string // as it would be given to the flag
 	Problem string // the problem and what to do
 }
 
-// Error returns "--zone "a b": problem: what to do".
+// Error returns text of the form `--zone "a b": problem: what to do`.
 func (e *Error) Error() string { return fmt.Sprintf("--%s %q: %s", e.Flag, e.Value, e.Problem) }
 
-// Validate returns every problem at once, joined; each is a *Error.
+// Validate checks all settings, and returns all errors joined; each is an *Error.
 func (c *Config) Validate() error {
 	var v validation
 	c.validatePlaces(&v)
@@ -60,14 +57,14 @@ func (c *Config) Validate() error {
 	return errors.Join(v...)
 }
 
-// validation gathers problems.
+// validation collects the errors of a Validate.
 type validation []error
 
 func (v *validation) add(flag, value, format string, args ...any) {
 	*v = append(*v, &Error{Flag: flag, Value: value, Problem: fmt.Sprintf(format, args...)})
 }
 
-// refuse adds the same problem for each of these flags that has a value.
+// refuse adds the same problem for each of the flags whose value is not empty.
 func (v *validation) refuse(problem string, flags map[string]string) {
 	for flag, value := range flags {
 		if value != "" {
@@ -76,7 +73,7 @@ func (v *validation) refuse(problem string, flags map[string]string) {
 	}
 }
 
-// validatePlaces looks at paths and listeners, without touching them.
+// validatePlaces checks paths and listeners by their text; it opens none.
 func (c *Config) validatePlaces(v *validation) {
 	dirs := c.ManifestDirs()
 	for i, dir := range dirs {
@@ -96,7 +93,7 @@ func (c *Config) validatePlaces(v *validation) {
 	c.API.validate(v)
 }
 
-// isHostPort reports whether an address has a host, which may be empty, and the number of a port.
+// isHostPort reports whether an address is host:port with a numeric port; the host may be empty.
 func isHostPort(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -105,7 +102,7 @@ func isHostPort(address string) bool {
 	return err == nil
 }
 
-// validate looks at the listeners of the API, without touching them.
+// validate checks the listeners of the API by their text; it opens none.
 func (a *API) validate(v *validation) {
 	switch {
 	case a.Socket == "":
@@ -132,13 +129,13 @@ func (a *API) validate(v *validation) {
 	}
 }
 
-// inside reports whether path is dir or lies in it, by their names.
+// inside reports whether path is dir or lies below it. It compares names and follows no links.
 func inside(path, dir string) bool {
 	rel, err := filepath.Rel(filepath.Clean(dir), filepath.Clean(path))
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// validateNames looks at the node name and the zone.
+// validateNames checks the node name and the zone.
 func (c *Config) validateNames(v *validation) {
 	switch {
 	case c.NodeName == "":
@@ -151,7 +148,7 @@ func (c *Config) validateNames(v *validation) {
 	}
 }
 
-// validateRanges looks at ranges and pools, and how they lie to each other.
+// validateRanges checks ranges and pools, and that they do not overlap.
 func (c *Config) validateRanges(v *validation) {
 	c.validateServiceRanges(v)
 	if r := c.Services.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
@@ -182,7 +179,7 @@ func (c *Config) validateRanges(v *validation) {
 	c.validatePools(v)
 }
 
-// validatePools looks at the pools of load balancer IPs.
+// validatePools checks the pools of load balancer IPs.
 func (c *Config) validatePools(v *validation) {
 	var before []AddrRange
 	for _, pools := range []struct {
@@ -217,7 +214,7 @@ func (c *Config) validatePools(v *validation) {
 	}
 }
 
-// validateServiceRanges looks at the ranges for cluster IPs.
+// validateServiceRanges checks the ranges for cluster IPs.
 func (c *Config) validateServiceRanges(v *validation) {
 	const flag = "service-cluster-ip-range"
 	if len(c.Addresses.ClusterIPRanges) == 0 {
@@ -246,8 +243,8 @@ func (c *Config) validateServiceRanges(v *validation) {
 	}
 }
 
-// notUnicast names the kind of addresses between first and last that no other
-// host could reach as a VIP; "" when there are none.
+// notUnicast returns the name of the first class of addresses between first and last that cannot be VIPs, as "loopback addresses"; "" when
+// there is none.
 func notUnicast(first, last netip.Addr) string {
 	span := AddrRange{First: first, Last: last}
 	for _, kind := range []struct{ prefix, name string }{
@@ -267,7 +264,7 @@ func notUnicast(first, last netip.Addr) string {
 	return ""
 }
 
-// validateModes looks at the fields that take one of a few words.
+// validateModes checks the settings that take one of a few words.
 func (c *Config) validateModes(v *validation) {
 	oneOf(v, "nodeless-endpoints", c.Services.NodelessEndpoints, NodelessLocal, NodelessRemote)
 	if _, err := object.ParseBalance(c.Services.Balance); err != nil {
