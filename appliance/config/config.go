@@ -196,7 +196,7 @@ type Log struct {
 	Queue *logqueue.Queue
 }
 
-// Traffic selects what is counted of connections.
+// Traffic selects which counters of connections are kept.
 type Traffic string
 
 const (

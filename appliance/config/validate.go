@@ -286,7 +286,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "log-format", c.Log.Format, LogText, LogJSON)
 }
 
-// sourceSetPattern matches names that nft takes for chains and sets.
+// sourceSetPattern matches the names of source sets, which become parts of the names of nft chains and sets.
 var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 func (c *Config) validateSourceSets(v *validation) {

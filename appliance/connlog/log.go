@@ -16,16 +16,16 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Journal is the place of a Log in the journal of systemd, instead of a file.
+// Journal is the value of place in Open that selects the journal of systemd instead of a file.
 const Journal = "journal"
 
-// What waits to be written: the ends of connections of a quarter of a second, at 200,000 a second.
+// Bounds of the queue of lines: connections that end within a quarter of a second, at 200,000 a second.
 const (
 	maxLines = 1 << 16
 	maxBytes = 32 << 20
 )
 
-// A Line describes a connection that is over. It has more than 15 fields: they are the columns of the log.
+// A Line describes a connection that ended. It has more than 15 fields: they are the columns of the log.
 type Line struct {
 	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
 	Namespace string    `json:"namespace"`
@@ -54,7 +54,7 @@ type Line struct {
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
 
-// Log writes Lines. Its methods may be called concurrently.
+// Log writes Lines to a file or the journal through a bounded queue. Its methods may be called concurrently.
 type Log struct {
 	place string
 	to    *target
@@ -62,8 +62,8 @@ type Log struct {
 	lines atomic.Uint64
 }
 
-// Open returns a Log that writes to a file, which it creates if it is missing, or to the Journal. A failure to open it does not prevent
-// a start: Err returns it.
+// Open returns a Log that writes to the file place, which it creates if it is missing, or to the journal if place is Journal. A failure to
+// open it is not fatal: Err returns it, and Retry tries again.
 func Open(place string) *Log {
 	to := &target{path: place, changed: make(chan struct{}, 1)}
 	if place == Journal {
@@ -80,12 +80,12 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// openFile opens a file to append to. A pipe without a reader is an error.
+// openFile opens a file for appending, and creates it if it is missing. A pipe without a reader is an error.
 func openFile(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 }
 
-// Write queues a line.
+// Write queues a line. When the queue is full a line is dropped and counted by Lost.
 func (l *Log) Write(line *Line) {
 	text, err := json.Marshal(line)
 	if err != nil {
@@ -99,7 +99,7 @@ func (l *Log) Write(line *Line) {
 	_, _ = l.queue.Write(append(text, '\n'))
 }
 
-// entry returns a line as an entry of the journal.
+// entry returns a line, with its text in JSON, as a journal entry with fields.
 func entry(line *Line, text []byte) []byte {
 	e := journald.Append(nil, "MESSAGE", string(text))
 	for _, field := range [...][2]string{
@@ -111,25 +111,25 @@ func entry(line *Line, text []byte) []byte {
 	return e
 }
 
-// Lines counts the lines that there were, and Lost those of them that were not written.
+// Lines returns how many lines were written or lost so far.
 func (l *Log) Lines() uint64 { return l.lines.Load() }
 
-// Lost is described at Lines.
+// Lost returns how many lines could not be written.
 func (l *Log) Lost() uint64 { return l.queue.Dropped() }
 
 // Err returns the error of writing the last line, or nil.
 func (l *Log) Err() error { return l.to.state() }
 
-// Changed has a value when Err has another result.
+// Changed returns a channel that gets a value when the result of Err changed.
 func (l *Log) Changed() <-chan struct{} { return l.to.changed }
 
-// Retry finds out whether lines can be written again.
+// Retry tries to open the file or journal again after a failure; Err has the result.
 func (l *Log) Retry() { l.to.retry() }
 
-// Flush waits until all is written, for so long at most.
+// Flush waits until all queued lines are written, for atMost at most.
 func (l *Log) Flush(atMost time.Duration) { l.queue.Flush(atMost) }
 
-// target writes lines to one file until it is renamed, or to the journal.
+// target writes lines to one file, and opens it again after it was renamed (log rotation), or to the journal.
 type target struct {
 	path    string
 	open    func() (io.WriteCloser, error)
@@ -161,7 +161,7 @@ func (t *target) Write(line []byte) (n int, err error) {
 	return n, err
 }
 
-// ready opens what lines go to, unless it is open under this name.
+// ready opens the file or the journal if it is not open, or if the name now stands for another file.
 func (t *target) ready() error {
 	if t.opened != nil {
 		if named, err := os.Stat(t.path); err != nil || !os.SameFile(t.opened, named) {

@@ -13,11 +13,9 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// ChangeTracker keeps the endpoints of every frontend and computes which connections a change
-// concerns, like the change trackers of kube-proxy. It only computes. Its work for a change is
-// proportional to the Services that the change touches.
-//
-// A ChangeTracker is not safe for concurrent use.
+// ChangeTracker keeps the endpoints of every frontend and computes which connections a change makes stale, like the change trackers of
+// kube-proxy. It only computes; a Cleaner deletes. Its work for a change is proportional to the Services that the change touches. A
+// ChangeTracker is not safe for concurrent use.
 type ChangeTracker struct {
 	nodePorts, local []netip.Addr
 	services         map[string][]Port // by Service, "namespace/name"
@@ -28,23 +26,22 @@ type ChangeTracker struct {
 	exactPorts exactPorts
 }
 
-// adopted is the Service that has the frontends of the ruleset that Adopt was given.
+// adopted is the key in services of the frontends that Adopt read from the kernel's ruleset.
 const adopted = ""
 
-// NewChangeTracker starts with no Services.
+// NewChangeTracker returns a ChangeTracker without Services.
 func NewChangeTracker() *ChangeTracker {
 	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}, begun: map[Frontend]bool{}}
 }
 
-// Adopt takes the frontends of the ruleset that is in the kernel at the start. It is called before the first Update. The ruleset
-// does not have endpoints that were removed before: their connections are found among all connections of the frontends.
+// Adopt records the frontends of the ruleset that is in the kernel at the start, before the first Update. Endpoints that were removed
+// before are not in it: connections to them are searched for among all connections of the frontends.
 func (l *ChangeTracker) Adopt(have nft.Ruleset) {
 	l.services[adopted], l.nodePorts = frontendsOf(have)
 }
 
-// Update takes the box, if it changed, and the ports of the Services that changed (none:
-// the Service is gone). The first call must have all of them: whatever endpoint it does
-// not name is taken for gone.
+// Update records the box, unless it is nil, and the ports of the Services that changed (no ports: the Service is gone). The first call must
+// have all Services: endpoints that it does not name count as gone.
 func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	if l.adopting {
 		changes = maps.Clone(changes)
@@ -90,7 +87,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	l.adopting = false
 }
 
-// changed notes a frontend's new state. known is set when it was there before.
+// changed records the new rules for the connections of a frontend. known is set when the frontend existed before, with the rules in before.
 func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
 	if !known && !l.adopting && flows.Frontend.Protocol == nft.TCP {
 		l.begun[flows.Frontend] = false
@@ -120,13 +117,13 @@ func (l *ChangeTracker) gone(fe Frontend, drain Drain) {
 	}
 }
 
-// note records the Flows of a frontend for the next Take. A scan that was pending for it stays pending.
+// note adds the Flows of a frontend to the next Take. A scan that was pending for it stays pending.
 func (l *ChangeTracker) note(flows Flows) {
 	flows.Look = flows.Look || l.work[flows.Frontend].Look
 	l.work[flows.Frontend] = flows
 }
 
-// nodePortFrontends are the node ports in force and the ports they are of.
+// nodePortFrontends returns the frontends of all node ports, with the Service port of each.
 func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	all := map[Frontend]*Port{}
 	for _, ports := range l.services {
@@ -141,8 +138,8 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move records a change of the addresses on which node ports answer. Connections to an added address that began before were not
-// translated; those to a removed address are treated like connections to a frontend that is gone.
+// move handles a change of the addresses on which node ports answer, from is the previous list. Connections to an added address that began
+// before were not translated. Connections to a removed address are treated like those to a frontend that is gone.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
@@ -179,8 +176,9 @@ func without(list, other []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
 }
 
-// Restored records that the rules were missing, as after a foreign flush, and that the change of the next Take restores them:
-// connections that began meanwhile were not translated, and sources left with addresses of their own.
+// Restored records that the rules were missing for a time, for example after a flush by another program, and that the change of the next
+// Take restores them. Connections that began meanwhile were not translated, and those of egress sources left with the sources' own
+// addresses.
 func (l *ChangeTracker) Restored() {
 	for of, p := range leavers(l.services) {
 		l.look(of, p, Drain{})
@@ -194,12 +192,12 @@ func (l *ChangeTracker) Restored() {
 	}
 }
 
-// Pending returns the Work of the next Take without taking it, for (*Cleaner).Expect.
+// Pending returns the Work that the next Take will return, for (*Cleaner).Expect.
 func (l *ChangeTracker) Pending() Work {
 	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }
 
-// Take returns the Work of all changes since the last call. It is called once they are in the kernel.
+// Take returns the Work of all changes since the last call. It must be called after these are in the kernel.
 func (l *ChangeTracker) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left, Begun: l.begun, Flows: l.flows()}
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
@@ -208,7 +206,7 @@ func (l *ChangeTracker) Take() Work {
 	return work
 }
 
-// flows returns the Flows whose connections are to be scanned.
+// flows returns the recorded Flows of all frontends with changes, each with the exact ports within its range.
 func (l *ChangeTracker) flows() []Flows {
 	list := slices.AppendSeq(slices.Grow([]Flows(nil), len(l.work)), maps.Values(l.work))
 	for i := range list {
@@ -217,13 +215,12 @@ func (l *ChangeTracker) flows() []Flows {
 	return list
 }
 
-// The sets of package nft whose elements are the served frontends.
+// The names of the sets of package nft whose elements are the served frontends.
 const setNodePortAddresses = "nodeport-addresses"
 
 var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports", "port-ranges"}
 
-// frontendsOf reads a ruleset: the ports without their endpoints, and the addresses on
-// which node ports answer.
+// frontendsOf returns the frontends of a ruleset, as ports without endpoints, and the addresses on which node ports answer.
 func frontendsOf(ruleset nft.Ruleset) (ports []Port, nodePorts []netip.Addr) {
 	for _, family := range nft.Families {
 		table := ruleset[family]
@@ -252,7 +249,8 @@ func frontendsOf(ruleset nft.Ruleset) (ports []Port, nodePorts []netip.Addr) {
 	return ports, nodePorts
 }
 
-// frontendOf reads a key: [address .] protocol . port, or both ends of a range of them.
+// frontendOf decodes the key of an element: [address .] protocol . port, or both ends of a range of such keys. It returns false for other
+// keys.
 func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
 	fe := Frontend{Family: family}
 	if len(key) == 6 {
@@ -268,7 +266,7 @@ func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
 	return fe, true
 }
 
-// change is a batch of netlink messages, with the kind of each.
+// change is a batch of netlink messages that change conntrack entries, with the kind of each.
 type change struct {
 	writer
 	first uint32 // sequence number
@@ -306,7 +304,8 @@ func (c *change) reset(e *entry, box netip.Addr) {
 	c.done.reset++
 }
 
-// answers reads the errors that the kernel returned for the messages of a batch. It sends nothing for those that succeeded.
+// answers reads the kernel's errors for the messages of the batch, and returns the counts of those that succeeded. The kernel sends nothing
+// for these.
 func (c *change) answers(s *socket) (tally, error) {
 	done := c.done
 	var failed error
@@ -337,8 +336,8 @@ func (c *change) answers(s *socket) (tally, error) {
 	}
 }
 
-// failure returns the error of an errno; nil when the entry was gone already, or when a newer one has
-// the place of a dead end.
+// failure returns the error for an errno of a message of this kind. It is nil when the entry to delete was gone already, or when a newer
+// entry has the place of a dead end.
 func (k changeKind) failure(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENOENT && k != blocks, errno == unix.EEXIST && k == blocks:

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Options say where a Cleaner works.
+// Options are the network namespace and the log of a Cleaner.
 type Options struct {
 	// NetNS is a file descriptor of the network namespace to work in; 0: the current
 	// one. It is needed as long as Run runs.
@@ -23,8 +23,7 @@ type Options struct {
 	Log   *slog.Logger // nil: slog.Default
 }
 
-// Cleaner deletes the entries of connections whose endpoint is gone. Reconcile queues the
-// work, Run does it.
+// Cleaner deletes the conntrack entries of stale connections: those to endpoints that are gone. Reconcile queues the work, Run does it.
 type Cleaner struct {
 	log   *slog.Logger
 	table table
@@ -37,7 +36,7 @@ type Cleaner struct {
 	task.LastError // keeps stale connections from being deleted
 }
 
-// Stats are counted since the start, except for Draining.
+// Stats are counters since the start, except for Draining.
 type Stats struct {
 	Looks     uint64 // times the connection tracking table was looked through
 	Entries   uint64 // entries that were read
@@ -51,21 +50,21 @@ type Stats struct {
 	LastLook time.Duration
 }
 
-// The wait before Run repeats what failed doubles from retryFirst to the last one.
+// The wait before a failed scan is repeated starts with retryFirst and doubles up to the second value.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
 
-// RestFor is the pause after a look through the table, as a multiple of the time that the look took: looks of a kind keep no more than
-// a twentieth of a CPU busy. A Cleaner pauses restMost at most.
+// RestFor is the pause after a scan of the table, as a multiple of the duration of that scan, so that scans of one kind use no more than a
+// twentieth of a CPU. A Cleaner pauses for restMost at most.
 const (
 	RestFor  = 19
 	restMost = 200 * time.Millisecond
 )
 
-// New prepares a Cleaner. It fails when the kernel refuses access to the connection
-// tracking table; the error has the remedy.
+// New returns a Cleaner that does nothing before its Run. It fails when the kernel refuses access to the connection tracking table; the
+// error has the remedy.
 func New(options Options) (*Cleaner, error) {
 	table := &kernelTable{netns: options.NetNS}
 	err := table.open()
@@ -83,7 +82,7 @@ func newCleaner(table table, log *slog.Logger) *Cleaner {
 	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), schedule: newSchedule()}
 }
 
-// Reconcile queues work for Run. The ruleset that the work follows from must be in the kernel already. It does not block.
+// Reconcile queues work for Run, and does not block. The ruleset that the work follows from must be in the kernel already.
 func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())
@@ -93,15 +92,15 @@ func (c *Cleaner) Reconcile(w Work) {
 	}
 }
 
-// Expect prepares for a change that is about to be committed; Reconcile follows when it was.
-// Without it a look in between would take connections to new endpoints for stale.
+// Expect announces the work of a change that is about to be committed; Reconcile follows after the commit. Without it a scan in between
+// would delete connections to new endpoints as stale.
 func (c *Cleaner) Expect(w Work) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.schedule.expect(w)
 }
 
-// Stats returns the counters of deleted entries.
+// Stats returns the counters of the Cleaner.
 func (c *Cleaner) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,11 +109,9 @@ func (c *Cleaner) Stats() Stats {
 	return s
 }
 
-// Run works until ctx is done, and gives its sockets back then. All that was asked for
-// while it looked through the table is done by one more look. After a look it rests, so
-// that endpoints that change all the time keep no more than a twentieth of a CPU busy: a
-// look walks the whole table, which takes some 10 ms even where it is empty. Failures
-// are repeated.
+// Run deletes stale connections until ctx is done, and then closes its sockets. Work that is queued during a scan of the table is done
+// together in the next one. After a scan it pauses for RestFor, so that endpoints that change all the time use no more than a twentieth of
+// a CPU: a scan walks the whole table, which takes some 10 ms even if it is empty. Failed scans are repeated.
 func (c *Cleaner) Run(ctx context.Context) error {
 	var retry time.Duration
 	var earliest time.Time // of the next look
@@ -139,7 +136,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 	return c.table.close()
 }
 
-// scan handles every frontend that is due, and returns the time of the next one.
+// scan judges the entries of every frontend that is due, deletes the stale ones, and returns the time of the next scan.
 func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err error) {
 	c.mu.Lock()
 	due, next := c.schedule.due(now)
@@ -163,8 +160,8 @@ func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err 
 	return c.commitScan(due, now, total, err), err
 }
 
-// commitScan removes the scanned frontends from the schedule, unless the scan failed, and
-// counts the deletions. It returns the time of the next scan.
+// commitScan removes the scanned frontends from the schedule, unless the scan failed, and adds the deletions to the counters. It returns
+// the time of the next scan.
 func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err error) (next time.Time) {
 	took := time.Since(start)
 	c.mu.Lock()
@@ -196,16 +193,15 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 	return next
 }
 
-// rescanDelay is the delay after which a frontend is looked at once more. A packet that was under
-// way while the ruleset changed may have been sent by the old one, and its connection be entered
-// after the first look; with a sender that never pauses it would stay for ever.
+// rescanDelay is the delay after which a frontend is scanned a second time. A packet in flight during a change of the ruleset may have been
+// translated by the old rules, and its entry be made after the first scan. If the client never pauses, that entry would never expire.
 const rescanDelay = time.Second
 
-// scanSlack bounds the additional delay of a second look, which joins it with those of other
-// changes: each wakes the process up.
+// scanSlack is the longest time by which a second scan is delayed further, to combine it with those of other changes: each scan wakes the
+// process up.
 const scanSlack = 500 * time.Millisecond
 
-// schedule computes which connections to look for, and when. The caller gives the time.
+// schedule computes which connections to look for, and when. It has no clock: calls pass the time.
 type schedule struct {
 	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
@@ -222,7 +218,7 @@ func newSchedule() *schedule {
 	return &schedule{items: map[Frontend]*item{}, begun: begun{frontends: map[Frontend]time.Time{}}}
 }
 
-// item is a frontend that is looked at.
+// item is a frontend whose connections are to be scanned.
 type item struct {
 	flows Flows
 	since time.Time   // when its endpoints changed last
@@ -232,12 +228,12 @@ type item struct {
 	open map[netip.AddrPort]time.Time
 }
 
-// revoked stands in item.open for the clients that may not connect any more, whatever their
-// endpoints: connections of TCP that the Service drains.
+// revoked is the key in item.open for TCP connections of clients that may no longer connect, whatever their endpoint, when the Service
+// drains them.
 var revoked netip.AddrPort
 
-// add adds the work of a change. It replaces pending work for the same frontends, so that an endpoint that is back loses no
-// connection.
+// add schedules the work of a change. It replaces pending work for the same frontends, so that connections to an endpoint that came back
+// are kept.
 func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	a.depart(w.Departed, now)
@@ -269,7 +265,7 @@ func (a *schedule) add(w Work, now time.Time) {
 	}
 }
 
-// place sets the addresses of the box, which change rarely.
+// place sets the addresses of the box: those on which node ports answer, and all. They change rarely.
 func (a *schedule) place(nodePorts, local []netip.Addr) {
 	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
 		return
@@ -278,7 +274,7 @@ func (a *schedule) place(nodePorts, local []netip.Addr) {
 	a.nodePorts, a.resetters = addressSet(nodePorts), resettersOf(local)
 }
 
-// tidy drops a frontend that nothing is left to do for.
+// tidy removes an item whose scans are all done and which has no draining connections.
 func (a *schedule) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
 		delete(a.items, it.flows.Frontend)
@@ -286,7 +282,7 @@ func (a *schedule) tidy(it *item) {
 	}
 }
 
-// next returns the earliest and the latest time of the next scan of the item.
+// next returns the earliest and the latest time of the item's next scan; zero: none.
 func (it *item) next() (from, latest time.Time) {
 	if len(it.looks) > 0 {
 		from, latest = it.looks[0], it.looks[0]
@@ -306,9 +302,8 @@ func (it *item) next() (from, latest time.Time) {
 	return from, latest
 }
 
-// expect takes the work that a change under commit will leave. Its connections may be there
-// before add is called: an endpoint that serves before or after the change keeps them, and
-// so does a client that may connect before or after it.
+// expect merges the work of a change that is about to be committed into the pending work. Until add is called, connections are kept if
+// their endpoint serves before or after the change, and if their client may connect before or after it.
 func (a *schedule) expect(w Work) {
 	for _, flows := range w.Flows {
 		if it := a.items[flows.Frontend]; it != nil {
@@ -318,8 +313,8 @@ func (a *schedule) expect(w Work) {
 	}
 }
 
-// due returns the frontends whose scan is due, and the latest time for the next of the others
-// (zero: none). The scan for connections that were begun before has a time of its own.
+// due returns the frontends whose scan is due, and the latest time for the next scan of the others (zero: none). Connections that began
+// before their rules (begun) have a time of their own.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.nextLook(now)
 	for _, it := range a.items {
@@ -342,8 +337,7 @@ const (
 	reset          // make it a dead end: the next packet of either side is answered by a reset
 )
 
-// judge returns the verdict about an entry at a time. It also notes the endpoints whose connections are
-// drained.
+// judge returns what to do with an entry. It also records, for endpoints whose connections are draining, that there are some.
 func (a *schedule) judge(e *entry, now time.Time) verdict {
 	if v, judged := a.judgeDeparture(e, now); judged {
 		return v
@@ -397,7 +391,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 	return forget
 }
 
-// queries returns the queries for the frontends that are due, and for connections that were begun before if those are due.
+// queries returns the queries for the frontends that are due, and for connections that began before their rules, if these are due.
 func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := append(a.dueQueries(now), queriesFor(due)...)
 	if !a.begun.next.IsZero() && !a.begun.next.After(now) {
@@ -411,7 +405,7 @@ func (a *schedule) queries(due []*item, now time.Time) []query {
 	return queries
 }
 
-// done records that every entry of these frontends was judged at a time.
+// done records that all entries of these frontends were judged at a time, and removes the frontends that need no further scan.
 func (a *schedule) done(looked []*item, at time.Time) {
 	a.departed(at)
 	for _, it := range looked {
@@ -432,7 +426,7 @@ func (a *schedule) done(looked []*item, at time.Time) {
 	}
 }
 
-// draining counts the endpoints that are gone and may have connections.
+// draining returns the number of endpoints that are gone and may still have connections.
 func (a *schedule) draining() (n int) {
 	for _, it := range a.items {
 		n += len(it.open)
@@ -440,7 +434,7 @@ func (a *schedule) draining() (n int) {
 	return n
 }
 
-// expirySet has the TCP frontends whose Services set a time, the idle timeout for Idle and the time without an answer for Retry.
+// expirySet has the TCP frontends whose Services set a time: for Idle the idle timeout, for Retry the time to wait for an answer.
 type expirySet struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
@@ -452,11 +446,11 @@ func newExpirySet() expirySet {
 	return expirySet{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
 }
 
-// any reports whether there is a frontend.
+// any reports whether any frontend has a time.
 func (t *expirySet) any() bool { return len(t.times) > 0 }
 
-// drop takes the frontends of a Service away. What changes together is dropped before any of it is
-// added: a frontend may go from one Service to another.
+// drop removes the frontends of a Service. For a change of several Services all are dropped before one is added, since a frontend may move
+// from one Service to another.
 func (t *expirySet) drop(service string) {
 	for _, fe := range t.services[service] {
 		delete(t.times, fe)
@@ -465,7 +459,7 @@ func (t *expirySet) drop(service string) {
 	delete(t.services, service)
 }
 
-// add adds the frontends of a port of a Service, unless it asks for no time.
+// add adds the frontends of a TCP port of a Service with their time; 0: none is added.
 func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration) {
 	if after == 0 || p.Protocol != nft.TCP {
 		return
@@ -477,25 +471,23 @@ func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration)
 	}
 }
 
-// of returns the idle timeout of the frontend that the client of an entry connected to, 0 if it has none.
+// of returns the time that is set for the frontend of an entry; 0 if there is none.
 func (t *expirySet) of(e *entry) time.Duration {
 	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after
 }
 
-// begun finds connections that were begun before rules led them to a Service: it is new, or the rules were missing, as after a flush of
-// the ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection keep leaving untranslated.
-// Deleting its entry makes the next one a first packet.
-//
-// Only unanswered entries are concerned. An answer without translation came from a program of the box that listens there, or from a
-// destination that the rules leave alone.
+// begun finds connections that began before rules led them to a Service: the Service is new, or the rules were missing, for example after a
+// flush of the ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection leave untranslated. When
+// its entry is deleted, the next packet is a first one. Only unanswered entries are concerned: an untranslated answer came from a program
+// of the box that listens there, or from a destination that the rules do not translate.
 type begun struct {
 	frontends map[Frontend]time.Time // with the last look for each
 	ranges    Ranges                 // those of them
 	next      time.Time              // of the next look; zero: there is none
 }
 
-// add has frontends looked at after rescanDelay, and those whose rules were missing also at once.
+// add schedules a scan for the frontends after rescanDelay, and one at once for those whose rules were missing (true).
 func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 	for fe, missing := range frontends {
 		w.frontends[fe] = now.Add(rescanDelay)
@@ -508,7 +500,7 @@ func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 	}
 }
 
-// concerns reports whether an entry is of a connection that was begun before. nodePorts are the addresses on which node ports answer.
+// concerns reports whether an entry is of a connection that began before its rules. nodePorts are the addresses on which node ports answer.
 func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if len(w.frontends) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
@@ -517,7 +509,8 @@ func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	return served
 }
 
-// done records that every entry was judged at a time. Each look walks the kernel's whole table, so that the next is for all that came since.
+// done records that every entry was judged at a time, and schedules the next scan. A scan walks the kernel's whole table, so the next one
+// covers all frontends that were added since.
 func (w *begun) done(at time.Time) {
 	if w.next.After(at) { // others came meanwhile
 		return

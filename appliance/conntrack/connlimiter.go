@@ -15,10 +15,10 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// ConnLimiter finds endpoints that have as many open connections as their Service allows. The kernel cannot choose
-// by a count, so connections are counted by looks through the table, while a Service asks for it: an endpoint that
-// has reached its limit gets no new connections from the next change of the ruleset on, and gets some again when
-// a tenth of them are closed. What comes between two looks is not held up.
+// ConnLimiter finds endpoints that have as many open connections as their Service allows (full ones). The kernel cannot choose an endpoint
+// by a count, so connections are counted by scans of the table, while any Service has a limit. A full endpoint gets no new connections from
+// the next change of the ruleset on, and gets some again when a tenth of its connections are closed. Connections that begin between two
+// scans may exceed the limit.
 type ConnLimiter struct {
 	log     *slog.Logger
 	sampler *Sampler
@@ -34,14 +34,13 @@ type ConnLimiter struct {
 	task.LastError // keeps connections from being counted
 }
 
-// limitsAsked has the ports of a look, with the Service of each port by its index.
+// limitsAsked has the ports of a scan, with the Service of each port by its index.
 type limitsAsked struct {
 	*Asked
 	services []string
 }
 
-// fullEndpoints has the endpoints that have reached the limit. An address with port 0 and protocol 0 counts all connections
-// to the address.
+// fullEndpoints has the endpoints that reached the limit. A key with port 0 and protocol 0 stands for all connections to an address.
 type fullEndpoints map[endpointKey]bool
 
 type openCount map[endpointKey]int
@@ -51,12 +50,11 @@ type endpointKey struct {
 	endpoint netip.AddrPort
 }
 
-// scanInterval is the interval of looks through the table; RestFor makes it longer where a look takes
-// long.
+// scanInterval is the interval of scans of the table. Where a scan takes long, RestFor makes it longer.
 const scanInterval = time.Second
 
-// NewConnLimiter returns a ConnLimiter without Services. changed is called with each Service whose endpoints have become full, or
-// have room again; it must not wait.
+// NewConnLimiter returns a ConnLimiter without Services. changed is called with each Service some endpoint of which became full, or has
+// room again; it must not block.
 func NewConnLimiter(options Options, changed func(service string)) *ConnLimiter {
 	options.Log = cmp.Or(options.Log, slog.Default())
 	return newConnLimiter(&kernelTable{netns: options.NetNS}, options.Log, changed)
@@ -69,13 +67,13 @@ func newConnLimiter(table table, log *slog.Logger, changed func(string)) *ConnLi
 	}
 }
 
-// EndpointLimit has a Service's limit of open connections of an endpoint, 0: none, and its ports.
+// EndpointLimit has a Service's limit of open connections for each endpoint, 0 for none, and its ports.
 type EndpointLimit struct {
 	Limit uint32
 	Ports []nft.ServicePort
 }
 
-// Update takes the box, if it changed, and the Services that changed. It reports whether any Service has a limit.
+// Update records the box, unless it is nil, and the Services that changed. It reports whether any Service has a limit.
 func (x *ConnLimiter) Update(box *nft.Box, changes map[string]EndpointLimit) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -101,8 +99,8 @@ func (x *ConnLimiter) Update(box *nft.Box, changes map[string]EndpointLimit) boo
 	return len(x.limits) > 0
 }
 
-// Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is
-// false until the Service was looked at.
+// Full reports whether an endpoint of a Service reached the limit; with port 0, an address with the connections to all of its ports. known
+// is false until the Service was scanned.
 func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,8 +111,8 @@ func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip
 	return of[endpointKey{protocol, endpoint}], known
 }
 
-// Run works until ctx is done. What fails is tried again. After a look it rests, so that looks through a large
-// table keep no more than a twentieth of a CPU busy.
+// Run scans the table until ctx is done. A failed scan is repeated. After a scan it pauses, so that scans of a large table use no more than
+// a twentieth of a CPU.
 func (x *ConnLimiter) Run(ctx context.Context) error {
 	task.Repeat(ctx, x.wake, func() (next time.Time) {
 		asked := x.asking()
@@ -133,7 +131,7 @@ func (x *ConnLimiter) Run(ctx context.Context) error {
 	return x.sampler.Close()
 }
 
-// asking returns the ports to look at; nil: no Service limits connections.
+// asking returns the ports to scan for; nil: no Service has a limit.
 func (x *ConnLimiter) asking() *limitsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -207,21 +205,21 @@ func (x *ConnLimiter) update(counts map[string]openCount) (changed []string) {
 	return changed
 }
 
-// Sampler reads the connections of the endpoints of Service ports from the connection tracking
-// table. It changes nothing. Its methods are for one goroutine.
+// Sampler reads the connections of Service ports from the connection tracking table, and changes nothing. Its methods are for one
+// goroutine.
 type Sampler struct{ table table }
 
-// NewSampler returns a Sampler that opens its socket at the first look.
+// NewSampler returns a Sampler that opens its socket at the first scan.
 func NewSampler(options Options) *Sampler { return &Sampler{&kernelTable{netns: options.NetNS}} }
 
-// Asked are the ports that a look is about, by index.
+// Asked are the Service ports that a scan is for. Results name them by index.
 type Asked struct {
 	ports     map[Frontend]int
 	ranges    Ranges // those of ports
 	nodePorts map[netip.Addr]bool
 }
 
-// NewAsked is about some ports on a box.
+// NewAsked returns the Asked for some ports on a box.
 func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 	a := &Asked{ports: make(map[Frontend]int, len(ports)), nodePorts: addressSet(box.NodePortAddresses)}
 	for i, p := range ports {
@@ -233,7 +231,7 @@ func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 	return a
 }
 
-// Tracked is a connection that was sent to an endpoint.
+// Tracked is a connection that was translated to an endpoint.
 type Tracked struct {
 	Port     int // of Asked
 	ID       uint32
@@ -250,7 +248,7 @@ func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
 	})
 }
 
-// scan calls each for every entry of the ports, until ctx is done.
+// scan calls each for every entry of the ports that has an endpoint, until ctx is done. port is the index in asked.
 func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
 	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 		for i := range entries {
@@ -268,5 +266,5 @@ func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e 
 	return cmp.Or(ctx.Err(), err)
 }
 
-// Close gives the sockets back; the next look opens others.
+// Close closes the socket; the next scan opens another one.
 func (c *Sampler) Close() error { return c.table.close() }

@@ -15,11 +15,11 @@ import (
 // address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too. At a start all entries of
 // sources are looked at so: what changed before is seen by them alone.
 
-// A leaver is an egress source and the address that its connections leave with; the zero Addr if that depends on their
-// destination (Departed.now).
+// A leaver is an egress source and the address that its connections leave with; the zero Addr if that depends on their destination
+// (Departed.now).
 type leaver struct{ source, addr netip.Addr }
 
-// leavers returns the egress sources of Services with their addresses, and for each the Service port that has it.
+// leavers returns the egress sources of Services, each with the Service port that sets its address.
 func leavers(services map[string][]Port) map[leaver]*Port {
 	of := map[leaver]*Port{}
 	for _, ports := range services {
@@ -32,7 +32,7 @@ func leavers(services map[string][]Port) map[leaver]*Port {
 	return of
 }
 
-// egressOf reads the sources of a table.
+// egressOf returns the egress sources in a table of the kernel, as ports without frontends.
 func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	if set := table.Sets["egress"]; set != nil {
 		for key, data := range set.Elements {
@@ -44,8 +44,8 @@ func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	return ports
 }
 
-// leave notes the sources of Services that changed which have another address than before, or none, and those that came or have other
-// destinations.
+// leave records the egress sources whose address changed or that are gone, and those that are new or have other destinations. was and
+// changes have the ports of the changed Services, before and after.
 func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	before, now := leavers(was), leavers(changes)
 	if l.left == nil {
@@ -65,12 +65,13 @@ func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	}
 }
 
-// look schedules a scan of the entries of a source.
+// look schedules a scan for connections of an egress source that leave with the source's own address instead of the one that p sets.
 func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
 	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
 }
 
-// Departed is about a source that does not leave with an address any more, or does again.
+// Departed describes the change of an egress source with an address: its connections may no longer leave with it or, with Back, they may
+// again.
 type Departed struct {
 	Drain Drain
 	Back  bool
@@ -79,29 +80,29 @@ type Departed struct {
 	inside []netip.Prefix
 }
 
-// leaving is the part of a ChangeTracker that is about sources.
+// leaving is the part of a ChangeTracker for egress sources.
 type leaving struct {
 	left   map[leaver]Departed
 	inside []netip.Prefix // destinations for which sources keep their addresses
 }
 
-// flow identifies an entry of UDP or SCTP: from has sent its first packet, and to has received it.
+// flow identifies an entry of UDP or SCTP: from sent its first packet, to received it.
 type flow struct{ from, to netip.AddrPort }
 
-// A departure has the work that remains for a leaver.
+// A departure is the work that remains for a leaver.
 type departure struct {
 	Departed
 	ends  time.Time   // of its connections of TCP, if they are drained
 	looks []time.Time // still to come, in order
 }
 
-// departing is the part of a schedule that is about departures.
+// departing is the part of a schedule for egress sources.
 type departing struct {
 	departures map[leaver]*departure
 	forgotten  map[flow]leaver // entries that were deleted, until no departure is left
 }
 
-// depart takes the sources of a change.
+// depart schedules scans for the egress sources of a change.
 func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	if a.departures == nil && len(left) > 0 {
 		a.departures, a.forgotten = map[leaver]*departure{}, map[flow]leaver{}
@@ -118,7 +119,7 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	}
 }
 
-// nextLook is the latest time for the next look for an outage or a departure that is not due (zero: none).
+// nextLook returns the latest time for the next scan of begun connections or of departures that are not due yet (zero: none).
 func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	next = a.begun.next
 	for _, d := range a.departures {
@@ -129,7 +130,7 @@ func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	return next
 }
 
-// dueQueries returns the queries for the departures that are due.
+// dueQueries returns the queries for the egress sources whose scan is due.
 func (a *departing) dueQueries(now time.Time) (queries []query) {
 	for of, d := range a.departures {
 		if !d.looks[0].After(now) {
@@ -144,8 +145,8 @@ func (a *departing) dueQueries(now time.Time) (queries []query) {
 	return queries
 }
 
-// judgeDeparture returns the verdict about an entry that was begun before rules led it to a Service, or whose source has another address now; it
-// reports whether it is one.
+// judgeDeparture returns what to do with an entry that began before its rules, or whose egress source now has another address. judged is
+// false for other entries.
 func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bool) {
 	if a.begun.concerns(e, a.nodePorts) {
 		return forget, true
@@ -186,7 +187,8 @@ func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bo
 	return forget, true
 }
 
-// leaves reports whether connections to a destination leave with the address that a source has now. local are the addresses of the box.
+// leaves reports whether connections to a destination leave with the current address of an egress source. local are the addresses of the
+// box.
 func (how *Departed) leaves(to netip.Addr, local []netip.Addr) bool {
 	if slices.Contains(local, to) || slices.ContainsFunc(how.inside, func(p netip.Prefix) bool { return p.Contains(to) }) {
 		return false
@@ -195,14 +197,15 @@ func (how *Departed) leaves(to netip.Addr, local []netip.Addr) bool {
 	return sets == nil || (&admission{allow: sets.Allow, deny: sets.Deny}).admit(to)
 }
 
-// describeLeft is describe, with the roles of an entry whose source alone is translated: the server that it leads to is the client.
+// describeLeft fills in c as describe does. For an entry of an egress source, of which only the source is translated, it swaps the roles:
+// the remote server is the Client of the Connection.
 func (e *entry) describeLeft(c *Connection) {
 	if e.describe(c); e.left {
 		c.Left, c.Client, c.To, c.Endpoint, c.As = true, e.replyFrom, e.replyTo, e.from, e.to
 	}
 }
 
-// departed notes that every entry of the outage and of the departures that were due was judged at a time.
+// departed records that every entry of begun connections, and of the egress sources that were due, was judged at a time.
 func (a *schedule) departed(at time.Time) {
 	a.begun.done(at)
 	for of, d := range a.departures {

@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// entry is a connection as the kernel tracks it. It has more than 15 fields: the attributes of a ctnetlink
-// message that are used, which one pass decodes into one reused value.
+// entry is a decoded conntrack entry. It has more than 15 fields: the attributes of a ctnetlink message that are used, which one pass
+// decodes into one reused value.
 type entry struct {
 	family    nft.Family
 	protocol  nft.Protocol
@@ -36,7 +36,7 @@ type entry struct {
 	zoned           bool // the directions are in zones of their own
 }
 
-// tcpState is enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h.
+// tcpState is the state of a TCP connection, enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h.
 type tcpState uint8
 
 const (
@@ -50,7 +50,7 @@ const (
 	tcpClose       tcpState = 8
 )
 
-// isEstablished reports whether both ends take part in a TCP connection, or one still does.
+// isEstablished reports whether a TCP connection is open in at least one direction (SYN_RECV to CLOSE_WAIT).
 func (e *entry) isEstablished() bool {
 	return e.protocol == nft.TCP && tcpSynReceived <= e.state && e.state <= tcpCloseWait
 }
@@ -60,8 +60,8 @@ func (e *entry) isEnding() bool {
 	return e.protocol == nft.TCP && tcpLastAck <= e.state && e.state <= tcpClose
 }
 
-// decode reads an entry of a protocol that services have; ok is false for others, and
-// for what cannot be an entry. The entry refers to the message.
+// decode decodes an entry from the body of a ctnetlink message. It returns false for invalid ones, and for protocols other than those of
+// Services. The entry refers to the memory of the message.
 func (e *entry) decode(body []byte) (ok bool) {
 	if len(body) < nfnetlink.GenHeaderLen {
 		return false
@@ -120,7 +120,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 	return true
 }
 
-// directions are the two of an entry, that of the client's packets first.
+// directions returns the source and destination of both directions of an entry, the client's packets first.
 func (e *entry) directions() (client, endpoint [2]netip.AddrPort) {
 	client, endpoint = [2]netip.AddrPort{e.from, e.to}, [2]netip.AddrPort{e.replyFrom, e.replyTo}
 	if e.adopted {
@@ -129,7 +129,7 @@ func (e *entry) directions() (client, endpoint [2]netip.AddrPort) {
 	return client, endpoint
 }
 
-// tuple is one direction of an entry.
+// tuple is one direction of a conntrack entry.
 type tuple struct {
 	protocol nft.Protocol
 	from, to netip.AddrPort
@@ -198,7 +198,7 @@ func decodeTimes(b []byte) (began, ended uint64) {
 	return began, ended
 }
 
-// delete writes the message that deletes the entry, and no other that took its place.
+// delete appends the message that deletes exactly this entry, by its ID, and not a later one with the same addresses.
 func (w *writer) delete(e *entry, sequence uint32) {
 	w.begin(messageDelete, 0, sequence, familyNumber(e.family))
 	w.nest(ctaTupleOrig, func() { w.Buf = append(w.Buf, e.tuple...) })
@@ -209,7 +209,7 @@ func (w *writer) delete(e *entry, sequence uint32) {
 	w.End()
 }
 
-// tuple writes one direction of a connection.
+// tuple appends an attribute of this kind with one direction of a connection.
 func (w *writer) tuple(kind uint16, protocol nft.Protocol, from, to netip.AddrPort) {
 	w.nest(kind, func() {
 		w.nest(ctaTupleIP, func() {
@@ -282,7 +282,7 @@ const (
 	ctaTimestampStop  = 2
 )
 
-// The multicast groups of entries that are new, and that are gone.
+// The multicast groups for new entries, and for deleted ones.
 const (
 	groupNew     = unix.NFNLGRP_CONNTRACK_NEW
 	groupDestroy = unix.NFNLGRP_CONNTRACK_DESTROY
@@ -298,15 +298,14 @@ const (
 	statusOffload   = 1 << 14 // a flowtable forwards its packets
 )
 
-// Which parts of the original tuple a dump is filtered by (the kernel's
-// net/netfilter/nf_internals.h).
+// Flags that select the parts of the original tuple by which a dump is filtered (the kernel's net/netfilter/nf_internals.h).
 const (
 	filterIPDst   = 1 << 1
 	filterProto   = 1 << 3
 	filterDstPort = 1 << 5
 )
 
-// writer builds messages one behind the other.
+// writer appends ctnetlink messages to a buffer.
 type writer struct{ nfnetlink.Writer }
 
 // begin starts a message; End completes it.
@@ -324,7 +323,7 @@ func (w *writer) addr(kind4, kind6 uint16, a netip.Addr) {
 	w.Bytes(kind, a.AsSlice())
 }
 
-// nest writes an attribute that holds others.
+// nest appends an attribute that contains the attributes which inner appends.
 func (w *writer) nest(kind uint16, inner func()) {
 	start := w.Nest(kind)
 	inner()

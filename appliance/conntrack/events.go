@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// socket is a netlink socket to ctnetlink.
+// socket is a netlink socket for ctnetlink.
 type socket struct{ *nfnetlink.Socket }
 
 // dial opens a socket in the network namespace of the file descriptor (0: the current
@@ -29,8 +29,8 @@ func dial(netns int) (*socket, error) {
 	return &socket{s}, nil
 }
 
-// count asks for the number of entries in this network namespace, those included that are
-// not complete yet. Walking an empty table takes the kernel milliseconds, this does not.
+// count returns the number of entries in this network namespace, unconfirmed ones included. It takes microseconds, where a dump of an empty
+// table takes milliseconds.
 func (s *socket) count() (entries uint32, err error) {
 	var w writer
 	sequence := s.Sequence(1)
@@ -57,19 +57,18 @@ func (s *socket) count() (entries uint32, err error) {
 	return 0, errors.New("the kernel does not report how many entries there are")
 }
 
-// dump asks for the entries that match the query and hands each datagram of the answer
-// to take.
+// dump requests the entries that match the query, and calls take with each datagram of the response.
 func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error) error {
 	return s.request(familyNumber(q.family), func(w *writer) { w.filter(q) }, take)
 }
 
-// dumpAll asks for all entries. Nothing is filtered: for a filter that matches little the kernel
-// walks its table at one go, with softirqs held back.
+// dumpAll requests all entries, and calls take with each datagram of the response. It uses no filter: for one that matches little the
+// kernel walks its table in one go, with softirqs blocked.
 func (s *socket) dumpAll(take func(datagram []byte, sequence uint32) error) error {
 	return s.request(unix.AF_UNSPEC, func(*writer) {}, take)
 }
 
-// request asks for a dump and reads its answer.
+// request sends a request for a dump, to which filter appends attributes, and calls take with each datagram of the response.
 func (s *socket) request(family uint8, filter func(*writer), take func(datagram []byte, sequence uint32) error) error {
 	var w writer
 	sequence := s.Sequence(1)
@@ -98,9 +97,8 @@ func (s *socket) request(family uint8, filter func(*writer), take func(datagram 
 	}
 }
 
-// filter has the kernel leave out what cannot match (since 5.8). It compares the ports
-// of TCP and UDP alone, and asked for an address of IPv6 it gives the entries that have
-// another one: so of IPv6 no address is asked for.
+// filter appends the attributes by which the kernel (since 5.8) leaves out entries that cannot match. It filters by port for TCP and UDP
+// only. By IPv6 address it would return exactly the entries with other addresses, so only IPv4 addresses are filtered by.
 func (w *writer) filter(q query) {
 	flags := uint32(filterProto)
 	nobody := netip.IPv4Unspecified()
@@ -131,12 +129,10 @@ func familyNumber(f nft.Family) uint8 {
 	return unix.AF_INET
 }
 
-// Events reads DESTROY events of connections through Services, and NEW events on request. The kernel reports only
-// connections that began while a socket listened (nf_conntrack_events=2, its default).
-//
-// The reader takes the waiting messages a few times a second, and is woken by the first of them: a wake-up for each
-// connection would cost twice as much as the message. Messages that do not fit into the buffer are lost and counted.
-// Begins may be called beside Read; otherwise one method is called at a time, but for Close.
+// Events reads the kernel's DESTROY events of connections through Services, and NEW events on request. The kernel sends events only for
+// connections that began while a socket listened (nf_conntrack_events=2, its default). The first event wakes the reader up, which then
+// reads what waits a few times a second: a wake-up for each connection would cost twice as much as its event. Events that do not fit into
+// the buffer are lost and counted. Begins may be called concurrently with Read; otherwise one method is called at a time, except for Close.
 type Events struct {
 	stream *nfnetlink.Stream
 	begins bool // group NEW is joined
@@ -145,10 +141,11 @@ type Events struct {
 	conn   Connection
 }
 
-// eventsBuffer has room for some 6,500 messages, each of which the kernel charges 1,280 bytes.
+// eventsBuffer is the size of the receive buffer in bytes. It has room for some 6,500 events, for each of which the kernel charges 1,280
+// bytes.
 const eventsBuffer = 8 << 20
 
-// Event is a message of the kernel about a connection. It is valid until the next one.
+// Event is an event of the kernel about a connection. It is valid until the next one.
 type Event struct {
 	*Connection
 	// Over reports that the kernel forgot the connection; else it began.
@@ -158,12 +155,12 @@ type Event struct {
 	Ended time.Time
 }
 
-// Listen joins the groups in a network namespace (its file descriptor, 0: the current one).
+// Listen subscribes to DESTROY events in a network namespace (its file descriptor, 0: the current one).
 func Listen(netns int) (*Events, error) {
 	return listen(netns, translated, eventsBuffer)
 }
 
-// listen joins the group of DESTROY events with a filter, and a receive buffer in bytes.
+// listen subscribes to DESTROY events that pass a BPF filter, with a receive buffer of so many bytes.
 func listen(netns int, program []bpf.Instruction, buffer int) (*Events, error) {
 	filter, err := bpf.Assemble(program)
 	if err != nil {
@@ -176,8 +173,7 @@ func listen(netns int, program []bpf.Instruction, buffer int) (*Events, error) {
 	return &Events{stream: stream}, nil
 }
 
-// translated is a program (bpf(7), classic) that passes messages about entries with the status bit DST_NAT, and
-// those without a status.
+// translated is a classic BPF program (bpf(7)) that passes events about entries with the status bit DST_NAT, and those without a status.
 var translated = []bpf.Instruction{
 	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaStatus},
 	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
@@ -190,7 +186,7 @@ var translated = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// Begins sets whether there are messages about connections that begin too.
+// Begins turns NEW events on or off.
 func (v *Events) Begins(want bool) (err error) {
 	switch {
 	case want && !v.begins:
@@ -204,14 +200,14 @@ func (v *Events) Begins(want bool) (err error) {
 	return err
 }
 
-// Wait returns when there is something to Read, and os.ErrClosed after Close.
+// Wait returns nil when there is an event to Read, and os.ErrClosed after Close.
 func (v *Events) Wait() error { return v.stream.Wait() }
 
-// readAtOnce bounds the datagrams of one Read, far above what the buffer has room for: the others arrived meanwhile.
+// readAtOnce is the largest number of datagrams for one Read, far more than the buffer has room for: those beyond it arrived meanwhile.
 const readAtOnce = 50_000
 
-// Read hands each event that waits to each, and returns how many were lost since the last Read. It never waits, and leaves
-// the rest to the next Read when events come faster than they are read.
+// Read calls each with the waiting events, and returns how many were lost since the last Read. It never waits. It leaves events to the next
+// Read when they arrive faster than they are read.
 func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error) {
 	for range readAtOnce {
 		datagram, err := v.stream.Receive()
@@ -239,7 +235,7 @@ func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error)
 	return lost, nil
 }
 
-// lost counts the messages that were lost since the last call, 1 at least.
+// lost returns the number of events that were lost since the last call, at least 1.
 func (v *Events) lost() uint64 {
 	drops, err := v.stream.Drops()
 	if err != nil || drops == v.drops {
@@ -250,25 +246,25 @@ func (v *Events) lost() uint64 {
 	return uint64(n)
 }
 
-// Close ends a Wait.
+// Close closes the socket, which ends a Wait.
 func (v *Events) Close() error { return v.stream.Close() }
 
-// silence is the timeout of a TCP connection in the kernel by its state (nf_conntrack_proto_tcp.c tcp_timeouts, the defaults), for
-// states in which no packets are expected.
+// silence has the kernel's default timeout of a TCP connection by state (nf_conntrack_proto_tcp.c tcp_timeouts), for states in which no
+// packets are expected.
 var silence = map[tcpState]time.Duration{
 	tcpSynSent: 2 * time.Minute, tcpSynReceived: time.Minute, tcpFinWait: 2 * time.Minute, tcpCloseWait: time.Minute,
 	tcpLastAck: 30 * time.Second, tcpTimeWait: 2 * time.Minute, tcpClose: 10 * time.Second,
 }
 
-// The silence after which a UDP mapping is forgotten (nf_conntrack_proto_udp.c udp_timeouts).
+// The kernel's default timeouts of UDP entries (nf_conntrack_proto_udp.c udp_timeouts).
 const (
 	udpSilence       = 30 * time.Second
 	udpStreamSilence = 2 * time.Minute // of one with several packets in both directions
 )
 
-// lastPacket returns the time of the last packet of an entry that the kernel has forgotten: now less the timeout
-// of its state. An entry that had time left was deleted, and ended now. The kernel reports up to a minute late,
-// unless it keeps times of entries (net.netfilter.nf_conntrack_timestamp).
+// lastPacket returns the time of the last packet of an entry that expired: now, or the recorded end, less the timeout of its state. An
+// entry with time left was deleted, and its end is now. Without recorded times (net.netfilter.nf_conntrack_timestamp) the result is up to a
+// minute late, as the kernel's event is.
 func (e *entry) lastPacket(now time.Time) time.Time {
 	if e.ended != 0 {
 		now = time.Unix(0, int64(e.ended))
@@ -287,15 +283,14 @@ func (e *entry) lastPacket(now time.Time) time.Time {
 	return now
 }
 
-// Settings are the sysctls that decide what the kernel reports of connections. The product only
-// reads them.
+// Settings are the sysctls that determine what conntrack events contain. The product only reads them.
 type Settings struct {
 	Bytes  bool // net.netfilter.nf_conntrack_acct
 	Events bool // net.netfilter.nf_conntrack_events
 }
 
-// ReadSettings reads them for the network namespace of the process. What cannot be read counts as the kernel's default:
-// no bytes, and events.
+// ReadSettings reads the Settings of the network namespace of the process. What cannot be read counts as the kernel's default: no bytes,
+// and events.
 func ReadSettings() Settings {
 	read := func(name string) string {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_" + name)

@@ -39,10 +39,10 @@ func FrontendsOf(p *nft.ServicePort) []Frontend {
 	return list
 }
 
-// Ranges are the frontends that are ranges, by address. The zero value is ready to use.
+// Ranges has those frontends that are port ranges, by address. The zero value is ready to use.
 type Ranges map[netip.Addr][]Frontend
 
-// Add adds a frontend, if it is a range.
+// Add adds a frontend, if it is a port range.
 func (r *Ranges) Add(fe Frontend) {
 	if fe.Last == 0 || slices.Contains((*r)[fe.Addr], fe) {
 		return
@@ -53,7 +53,7 @@ func (r *Ranges) Add(fe Frontend) {
 	(*r)[fe.Addr] = append((*r)[fe.Addr], fe)
 }
 
-// Drop takes a frontend away.
+// Drop removes a frontend.
 func (r Ranges) Drop(fe Frontend) {
 	if fe.Last == 0 {
 		return
@@ -66,8 +66,8 @@ func (r Ranges) Drop(fe Frontend) {
 	r[fe.Addr] = left
 }
 
-// At looks up the frontend of a client's destination, a single port at an address. ranges are those of the map, and
-// nodePorts the addresses on which node ports answer: exact ports go first, then ranges.
+// At returns the value in of for the frontend that serves to, the destination of a client with a single port. Exact ports are tried first,
+// then ranges, which are those of the keys of of, then node ports, if nodePorts, the addresses on which they answer, contains the address.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
 	if v, ok = of[to]; ok {
 		return v, ok
@@ -86,12 +86,12 @@ func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[neti
 	return v, ok
 }
 
-// atFrontend is At for an entry's client.
+// atFrontend returns the value in of for the frontend that the client of an entry connected to, as At does.
 func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges Ranges) (v V, ok bool) {
 	return At(of, Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, ranges, nodePorts)
 }
 
-// addressSet makes a set of addresses.
+// addressSet returns a list of addresses as a set.
 func addressSet(list []netip.Addr) map[netip.Addr]bool {
 	set := make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
@@ -100,7 +100,7 @@ func addressSet(list []netip.Addr) map[netip.Addr]bool {
 	return set
 }
 
-// Port is a port of a Service, in one family, as its connections see it.
+// Port is a Service port in one family, with the endpoints and clients whose connections are kept.
 type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
@@ -117,7 +117,7 @@ type Port struct {
 	Egress  nft.Egress
 }
 
-// flows returns the rules for the connections of one frontend of the port.
+// flows returns the rules for the connections of one frontend of the port, by its index.
 func (p *Port) flows(frontend int) Flows {
 	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain, Ended: p.Ended}
 	if p.Sources != nil {
@@ -126,9 +126,9 @@ func (p *Port) flows(frontend int) Flows {
 	return flows
 }
 
-// PortOf returns the Port of a resolved Service port. serving are the endpoints that may keep
-// their connections besides those in its pools: discovery/v1 conditions serving, be they
-// terminating, and those that topology or a traffic policy passes over.
+// PortOf returns the Port of a resolved Service port. serving are endpoints that keep their connections although they are in none of its
+// pools: those with the condition serving of discovery/v1, terminating ones included, and those that topology or a traffic policy leaves
+// out.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p), Egress: p.Egress}
 	for i := range p.Frontends {
@@ -150,8 +150,8 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	return port
 }
 
-// union returns the elements of all lists, sorted and once. It returns the longest list itself when that
-// one has them all, as with most Services.
+// union returns the sorted elements of all lists without duplicates. It returns the longest list itself if that contains all, which is the
+// usual case.
 func union(lists [][]netip.AddrPort) []netip.AddrPort {
 	longest := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
 	adds := func(list []netip.AddrPort) bool { return len(list) > 0 && !slices.Equal(list, longest) }
@@ -187,13 +187,12 @@ type Flows struct {
 	Look bool
 }
 
-// concerned reports whether connections of the frontend can be stale at all: those of TCP
-// are left alone unless they are drained or ended.
+// concerned reports whether connections of the frontend can be stale at all. Those of TCP are kept unless they are drained or ended.
 func (f *Flows) concerned() bool {
 	return f.Frontend.Protocol != nft.TCP || f.Drain.On || len(f.Ended) > 0
 }
 
-// Work lists the frontends whose connections a change affects.
+// Work has the frontends and egress sources whose connections a change affects.
 type Work struct {
 	// NodePorts are the addresses on which node ports answer, Local those of the box.
 	NodePorts, Local []netip.Addr
@@ -204,10 +203,10 @@ type Work struct {
 	Begun map[Frontend]bool
 }
 
-// sources decide which clients may connect: those that one of them admits; nil: all.
+// sources are the clients that may connect: those that at least one admission admits; nil: all.
 type sources []admission
 
-// admission has the clients that may connect to a frontend, as nft.Frontend has them.
+// admission has the clients that may connect to a frontend, from nft.Frontend.
 type admission struct {
 	// ranges are in order and none within another; ranged reports that there are any in one of
 	// the families, so that other clients may not connect.
@@ -228,7 +227,7 @@ func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	return sources{a}
 }
 
-// tidyPrefixes keeps the prefixes of a family that lie in no other one, in order.
+// tidyPrefixes returns the prefixes of a family that lie in no other prefix, sorted.
 func tidyPrefixes(prefixes []netip.Prefix, is4 bool) []netip.Prefix {
 	all := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -267,14 +266,14 @@ func (a *admission) admit(client netip.Addr) bool {
 	return found || i > 0 && a.ranges[i-1].Contains(client)
 }
 
-// equal reports whether the same clients may connect, in the same words.
+// equal reports whether two sources have the same ranges and sets. Different ones may still admit the same clients.
 func (s sources) equal(o sources) bool {
 	return (s == nil) == (o == nil) && slices.EqualFunc(s, o, func(a, b admission) bool {
 		return a.ranged == b.ranged && slices.Equal(a.ranges, b.ranges) && slices.Equal(a.allow, b.allow) && slices.Equal(a.deny, b.deny)
 	})
 }
 
-// mergeSources returns sources that admit the clients of both.
+// mergeSources returns sources that admit every client which s or o admits.
 func (s sources) mergeSources(o sources) sources {
 	if s == nil || o == nil {
 		return nil
@@ -285,20 +284,20 @@ func (s sources) mergeSources(o sources) sources {
 	return slices.Concat(s, o)
 }
 
-// exactPorts has the exact ports at the addresses of port ranges. A connection to one of these does not
-// belong to the range, whichever endpoint it has.
+// exactPorts has the single ports at the addresses of port ranges. A connection to one of these does not belong to the range, whatever its
+// endpoint.
 type exactPorts struct {
 	ranges map[netip.Addr]map[Frontend]string   // with the Service that has it
 	exact  map[netip.Addr]map[Frontend]struct{} // at the same addresses
 }
 
-// isOtherPort reports whether an entry is of an exact port within the range.
+// isOtherPort reports whether an entry is of a single port within the range, and so not of the range.
 func (f *Flows) isOtherPort(e *entry) bool {
 	_, is := f.ExactPorts[Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}]
 	return is
 }
 
-// drop takes the frontends of ports away.
+// drop removes the frontends of ports.
 func (b *exactPorts) drop(ports []Port) {
 	if len(b.ranges) == 0 {
 		return
@@ -318,8 +317,8 @@ func (b *exactPorts) drop(ports []Port) {
 	}
 }
 
-// add adds the frontends of ports of a Service. all are those of all Services, which are gone through
-// when an address gets its first range.
+// add adds the frontends of the ports of a Service. all has the ports of all Services, which are searched when an address gets its first
+// range.
 func (b *exactPorts) add(service string, ports []Port, all map[string][]Port) {
 	for i := range ports {
 		for _, fe := range ports[i].Frontends {
@@ -353,7 +352,7 @@ func (b *exactPorts) begin(addr netip.Addr, all map[string][]Port) {
 	}
 }
 
-// of returns the exact ports beside a range, nil beside anything else.
+// of returns the single ports at the address of a range; nil for a frontend that is no range.
 func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	if fe.Last == 0 {
 		return nil
@@ -361,8 +360,7 @@ func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	return maps.Clone(b.exact[fe.Addr])
 }
 
-// follow updates the ranges for exact ports that came or went at their addresses. was has the previous
-// ports of the Services that changed.
+// follow records ranges again whose exact ports changed. was has the previous ports of the Services that changed.
 func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
 		l.exactPorts.drop(ports)
@@ -386,7 +384,7 @@ func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port)
 	}
 }
 
-// noteRange records a range again, for its drains.
+// noteRange records the Flows of a range of a Service for the next Take, with its new exact ports.
 func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return
@@ -401,19 +399,17 @@ func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	}
 }
 
-// Origins finds what clients sent to before their packets were redirected, in the connection tracking
-// table of this network namespace: one lookup for each question, however large the table. Its methods
-// may be called concurrently.
+// Origins looks up the original destinations of connections that were redirected to this host, in the connection tracking table of this
+// network namespace. A lookup takes the same time however large the table. Its methods may be called concurrently.
 type Origins struct {
 	mu     sync.Mutex
 	socket *socket // nil: not open
 }
 
-// errNoEntry means that the connection is not in the table.
+// errNoEntry means that the table has no entry for the connection.
 var errNoEntry = errors.New("the connection is not tracked")
 
-// Of returns what a client sent to whose packets arrive at a socket of this host: that socket itself
-// when nothing redirected them.
+// Of returns the original destination of a client whose packets arrive at the local address at: at itself when nothing redirected them.
 func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.AddrPort, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -432,7 +428,7 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 	return to, err
 }
 
-// origin asks for the entry whose replies go from at to the client.
+// origin returns the original destination of the entry whose replies go from at to the client.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
 	sequence := s.Sequence(1)

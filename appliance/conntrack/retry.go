@@ -20,16 +20,12 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Retry gives clients another endpoint when theirs is silent. The kernel sends all that a client
-// repeats of its SYN to the endpoint that the first one went to. Retry forgets such a connection
-// when nothing came back within the time that its Service sets; the next SYN is a first packet then.
-//
-// The age of an entry is not in the table, as each SYN restarts its timeout. So Retry
-// remembers when it saw an entry first: by then it had been there for up to one pause between
-// looks. It looks while there is a frontend that asks for it, and not otherwise.
-//
-// An answer that comes between the look and the deletion is lost: its connection is balanced again
-// too, and breaks. So the time is to be longer than any endpoint takes for its answer.
+// Retry gives clients another endpoint when theirs does not answer. The kernel sends all retransmissions of a SYN to the endpoint that the
+// first one went to. Retry deletes the entry of such a connection when no packet came back within the time that its Service sets; the next
+// SYN is then a first packet. The table does not have the age of an entry, as each SYN restarts its timeout, so Retry counts from the scan
+// that found it first, which may be late by one pause. It scans only while a frontend sets a time. An answer that comes between the scan
+// and the deletion is lost: its connection goes to another endpoint too, and breaks. So the time must be longer than any endpoint takes to
+// answer.
 type Retry struct {
 	log   *slog.Logger
 	table table
@@ -46,16 +42,16 @@ type Retry struct {
 	seen, seeing map[attempt]time.Time
 }
 
-// attempt is an entry. The kernel may give a later connection of the same client the same id.
+// attempt identifies an entry. With the id alone a later connection of the same client might be taken for it.
 type attempt struct {
 	id       uint32
 	endpoint netip.AddrPort
 }
 
 const (
-	// mostAttempts bounds the remembered entries, some 5 MB. Others wait until there is room.
+	// mostAttempts is the largest number of remembered entries, some 5 MB. Further ones are ignored until there is room.
 	mostAttempts = 1 << 16
-	// longestPause bounds the pause between two looks.
+	// longestPause is the longest pause between two scans.
 	longestPause = 2 * time.Second
 )
 
@@ -69,13 +65,13 @@ func newRetry(table table, log *slog.Logger) *Retry {
 	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
-// Retrying is the time after which connections to some ports are balanced again; 0: never.
+// Retrying has the time to wait for an answer on the TCP ports of a Service before another endpoint is chosen; 0: never.
 type Retrying struct {
 	After time.Duration
 	Ports []nft.ServicePort
 }
 
-// Update takes the box, if it changed, and the Services that changed.
+// Update records the box, unless it is nil, and the Services that changed.
 func (r *Retry) Update(box *nft.Box, changes map[string]Retrying) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,15 +92,15 @@ func (r *Retry) Update(box *nft.Box, changes map[string]Retrying) {
 	}
 }
 
-// Retried counts the connections that were forgotten.
+// Retried returns how many connections were given another endpoint.
 func (r *Retry) Retried() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.retried
 }
 
-// Run works until ctx is done. What fails is tried again. After a look it rests, so that looks
-// through a large table keep no more than a twentieth of a CPU busy.
+// Run scans the table until ctx is done. A failed scan is repeated. After a scan it pauses, so that scans of a large table use no more than
+// a twentieth of a CPU.
 func (r *Retry) Run(ctx context.Context) error {
 	task.Repeat(ctx, r.wake, func() (next time.Time) {
 		queries, pause := r.queries()
@@ -124,7 +120,7 @@ func (r *Retry) Run(ctx context.Context) error {
 	return r.table.close()
 }
 
-// queries cover the frontends, and pause is how long to wait after them.
+// queries returns the queries that cover the frontends, and the pause after their scan.
 func (r *Retry) queries() (queries []query, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +131,7 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	return queriesOf(r.asked.times, true), shortest
 }
 
-// scan deletes the entries that are due.
+// scan deletes the entries that got no answer within the time of their Service.
 func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	r.seeing = make(map[attempt]time.Time, len(r.seen))
 	total, err := r.table.deleteMatching(ctx, queries, r.selectRetries)
@@ -167,7 +163,7 @@ func (r *Retry) selectRetries(entries []entry, verdicts []verdict) ([]verdict, m
 	return verdicts, nil
 }
 
-// judge returns the verdict about an entry.
+// judge returns what to do with an entry, by the time since a scan found it first.
 func (r *Retry) judge(e *entry, now time.Time) verdict {
 	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || e.replyFrom == e.to || e.isDeadEnd() {
 		return leave
@@ -190,18 +186,18 @@ func (r *Retry) judge(e *entry, now time.Time) verdict {
 	return leave
 }
 
-// ListenFailed is Listen for DESTROY events of TCP connections that the endpoint did not answer. The kernel drops all
-// others at the socket: a connection that was answered wakes nobody up. Events of kernels before 5.8 have no protocol
-// state, and do not come.
+// ListenFailed is Listen for the DESTROY events of TCP connections that the endpoint did not answer. The kernel drops all other events at
+// the socket, so that answered connections wake no process up. Kernels before 5.8 send no protocol state in events, so none arrive.
 func ListenFailed(netns int) (*Events, error) {
 	return listen(netns, unanswered, failedBuffer)
 }
 
-// failedBuffer has room for some 800 messages. What does not fit is lost: each endpoint needs one.
+// failedBuffer is the size of the receive buffer in bytes, with room for some 800 events. The loss of others does no harm: one event is
+// enough for each endpoint.
 const failedBuffer = 1 << 20
 
-// unanswered is a program (bpf(7), classic) that passes messages about entries with protocol state, which UDP has none
-// of, with the status bit DST_NAT and without SEEN_REPLY.
+// unanswered is a classic BPF program (bpf(7)) that passes events about entries with a protocol state (UDP has none), with the status bit
+// DST_NAT and without SEEN_REPLY.
 var unanswered = []bpf.Instruction{
 	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaProtoInfo},
 	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
@@ -219,8 +215,7 @@ var unanswered = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// Pause stops the events, and with on false begins them again. For connections that begin during a pause the kernel
-// prepares no message.
+// Pause turns the events off (true) or on. While they are off the kernel prepares none for connections that begin.
 func (v *Events) Pause(on bool) error {
 	if on {
 		return v.stream.Leave(groupDestroy)
@@ -228,20 +223,20 @@ func (v *Events) Pause(on bool) error {
 	return v.stream.Join(groupDestroy)
 }
 
-// Failure is how a connection to an endpoint failed.
+// Failure is the way in which a connection to an endpoint failed.
 type Failure uint8
 
-// The failures.
+// The values of Failure.
 const (
 	NoFailure Failure = iota
-	// Refused: the first packet after the client's SYN was a reset. Whether the endpoint or the client sent it the
-	// entry does not have (nf_conntrack_proto_tcp.c deletes it either way).
+	// Refused means that the packet after the client's SYN was a reset. The entry does not show whether the endpoint or the client sent it
+	// (nf_conntrack_proto_tcp.c deletes it either way).
 	Refused
-	// Silent: no answer until the kernel forgot the SYN (net.netfilter.nf_conntrack_tcp_timeout_syn_sent).
+	// Silent means that the SYN got no answer before its entry expired (net.netfilter.nf_conntrack_tcp_timeout_syn_sent).
 	Silent
 )
 
-// Failure classifies a connection that ended. An entry that was deleted has time left, and is no failure.
+// Failure returns how the connection of a DESTROY event failed. One whose entry was deleted before it expired did not fail.
 func (e *Event) Failure() Failure {
 	switch {
 	case !e.Over || e.Protocol != nft.TCP || e.Answered:
@@ -253,20 +248,20 @@ func (e *Event) Failure() Failure {
 	return NoFailure
 }
 
-// Attempts looks for TCP connections that wait for the first answer of their endpoint.
+// Attempts finds TCP connections that wait for the first answer of their endpoint.
 type Attempts struct {
 	table *kernelTable
 	seen  map[attempt]time.Time // when those of the last look were seen first
 }
 
-// NewAttempts opens nothing yet.
+// NewAttempts returns an Attempts that opens its sockets at the first Look.
 func NewAttempts(options Options) *Attempts {
 	return &Attempts{table: &kernelTable{netns: options.NetNS}}
 }
 
-// Look hands each unanswered connection to each, with the time since the look that found it first, and deletes the
-// entry if that returns true, so that the client's next SYN begins a new connection. entries is the size of the
-// table, found the number of unanswered connections.
+// Look calls each with every unanswered connection and the time since the Look that found it first. If each returns true the entry is
+// deleted, so that the client's next SYN begins a new connection. entries is the number of entries in the table, found that of unanswered
+// connections.
 func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
 	if err := a.table.open(); err != nil {
 		return 0, 0, explain(err)
@@ -309,7 +304,7 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 	return entries, found, nil
 }
 
-// Close forgets what was seen, and closes the table until the next look.
+// Close clears the times of earlier Looks and closes the sockets, which the next Look opens again.
 func (a *Attempts) Close() error {
 	a.seen = nil
 	return a.table.close()
@@ -328,15 +323,14 @@ func (a *Attempts) Close() error {
 // it takes; and with it the entry goes, for that is what a reset does to an entry that
 // has seen no other reply.
 
-// deadEndPort is the port of the box in entries that are dead ends: the one port that no socket can
-// have, so no connection has it.
+// deadEndPort is the local port in the entries of dead ends. No socket can have it, so no real connection does.
 const deadEndPort = 0
 
-// deadEndLife is the timeout of a dead end: longer than the two hours after which the endpoint
-// sends keep-alives (RFC 9293, section 3.8.4).
+// deadEndLife is the timeout of a dead end. It is longer than the two hours after which the endpoint sends keep-alives (RFC 9293, section
+// 3.8.4).
 const deadEndLife = 2*time.Hour + 15*time.Minute
 
-// resettersOf chooses among the addresses of the box the one of each family that dead ends lead to.
+// resettersOf returns, by family, the address of the box that dead ends lead to; none if the box has no global one.
 func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
 	chosen := map[nft.Family]netip.Addr{}
 	for _, addr := range local {
@@ -347,14 +341,14 @@ func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
 	return chosen
 }
 
-// isDeadEnd reports whether the entry is the client's half of a dead end.
+// isDeadEnd reports whether the entry is the client's part of a dead end (see deadEnds).
 func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
 }
 
-// deadEnds writes the two messages that add entries for a connection whose entry was deleted: one for each direction, to an
-// address of the box where nothing listens, so that the next packet of either side is answered with a reset. Either message fails
-// when such a packet came first, or when another entry has the same addresses and ports.
+// deadEnds appends the two messages that add a dead end for a connection whose entry was deleted. These are entries for each direction that
+// lead to an address of the box where nothing listens, so that the next packet of either side is answered by a reset. A message fails when
+// such a packet came first, or when another entry has the same addresses and ports.
 func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
 	client, endpoint := e.directions()
 	w.deadEnd(e, client[0], client[1], box, ports{deadEndPort, deadEndPort}, sequence)
@@ -399,15 +393,11 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 	w.End()
 }
 
-// Idle resets the endpoints of connections that the kernel forgot for their silence. The ruleset
-// resets the client that speaks next by itself (see nft/affinity.go). What the endpoint sends would go
-// out without translation, so a dead end is made for it, like those of draining: the box answers
-// with a reset.
-//
-// The kernel notifies of the connections that it forgets (ctnetlink's group of destroyed entries). The
-// notifications are read only while there is a frontend with an idle timeout. The kernel looks for entries
-// that are over every second to minute; an endpoint that speaks in between is not reset by the box,
-// but by the client that it reaches, or not at all. The same holds for lost messages.
+// Idle ends connections at the endpoint's side after the kernel expired them by their idle timeout. The client's side needs nothing: the
+// ruleset resets the next packet of the client (see nft/affinity.go). Packets of the endpoint would go out untranslated, so Idle adds a
+// dead end, as for drained connections: the box answers them with a reset. It learns of expired connections by ctnetlink's DESTROY events,
+// which it reads only while a frontend has an idle timeout. The kernel expires entries with a delay of up to a minute. An endpoint that
+// sends within it is reset by the client, or not at all; so is one whose event was lost.
 type Idle struct {
 	options Options
 	wake    chan struct{} // holds one
@@ -419,9 +409,9 @@ type Idle struct {
 }
 
 const (
-	// idleBuffer has room for some 8,000 messages of the kernel.
+	// idleBuffer is the size of the receive buffer in bytes, with room for some 8,000 events.
 	idleBuffer = 4 << 20
-	// idleRetry is the wait before listening to the kernel again.
+	// idleRetry is the wait before a failed subscription to events is repeated.
 	idleRetry = 5 * time.Second
 )
 
@@ -431,8 +421,7 @@ func NewIdle(options Options) *Idle {
 	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
-// Update takes the box, if it changed, and the ports of the Services that changed (none: the
-// Service is gone).
+// Update records the box, unless it is nil, and the ports of the Services that changed (no ports: the Service is gone).
 func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -460,7 +449,7 @@ func (x *Idle) wanted() bool {
 	return x.asked.any()
 }
 
-// Run works until ctx is done. What fails is tried again.
+// Run adds dead ends until ctx is done. What fails is repeated.
 func (x *Idle) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !x.wanted() {
@@ -478,7 +467,7 @@ func (x *Idle) Run(ctx context.Context) error {
 	return nil
 }
 
-// listen makes dead ends until ctx is done, or until there is no frontend any more.
+// listen adds dead ends for expired connections until ctx is done, or until no frontend has an idle timeout.
 func (x *Idle) listen(ctx context.Context) error {
 	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: x.options.NetNS}, groupDestroy, idleBuffer)
 	if err != nil {
@@ -520,8 +509,7 @@ func (x *Idle) listen(ctx context.Context) error {
 	}
 }
 
-// expire makes a dead end for the endpoint of each connection of ours that was forgotten while it
-// was open.
+// expire adds a dead end for the endpoint of each connection with an idle timeout that expired while it was open.
 func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
 	var c change
 	c.begin(changer.Sequence(0))
@@ -547,9 +535,8 @@ func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
 	return err
 }
 
-// concerns reports whether an entry is of a frontend with an idle timeout, whose endpoint is
-// neither the box itself nor takes the box for its client: those the box resets anyhow. It gives
-// the address of the box that the dead end leads to.
+// concerns reports whether an entry is of a frontend with an idle timeout and needs a dead end, and returns the address of the box for it.
+// Where the endpoint or the client that it sees is the box itself, the box resets the connection anyway.
 func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -560,8 +547,8 @@ func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	return box, box.IsValid()
 }
 
-// Drain is the policy for connections to an endpoint that is gone. The zero value follows
-// Kubernetes: those of TCP live on, all others are forgotten at once.
+// Drain is the policy for connections to an endpoint that is gone. The zero value follows Kubernetes: those of TCP continue, all others are
+// deleted at once.
 type Drain struct {
 	On bool
 	// Timeout bounds the life of a connection after its endpoint went.

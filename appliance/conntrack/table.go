@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// table is a connection tracking table.
+// table is a connection tracking table, that of the kernel or a fake in tests.
 type table interface {
 	// deleteMatching calls judge with the entries that match one of the queries, some at a time,
 	// and carries out the verdicts. The entries are valid until judge returns. Even with an error
@@ -24,11 +24,11 @@ type table interface {
 	close() error
 }
 
-// A filterFunc appends the verdict on each entry. It also returns, by family, the address of the box at which the entries of
-// reset connections end: the zero Addr for a family in which the box has none.
+// A filterFunc appends a verdict for each entry. It also returns, by family, the address of the box for the dead ends of reset connections;
+// the zero Addr for a family in which the box has none.
 type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
 
-// tally counts entries.
+// tally counts entries that were read, deleted, and reset.
 type tally struct {
 	seen, forgotten, reset int
 }
@@ -39,8 +39,8 @@ func (t *tally) add(o tally) {
 	t.reset += o.reset
 }
 
-// kernelTable is the conntrack table of a network namespace. Entries are read as a stream on one
-// socket and changed on another one meanwhile.
+// kernelTable is the conntrack table of a network namespace. Entries are read as a stream on one socket, while others are changed on a
+// second one.
 type kernelTable struct {
 	netns           int
 	reader, changer *socket // nil after a failure, until the next use
@@ -74,7 +74,7 @@ func (t *kernelTable) close() error {
 	return err
 }
 
-// explain adds the next step to an error of ctnetlink.
+// explain adds what to do to an error of ctnetlink.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -85,7 +85,7 @@ func explain(err error) error {
 	return fmt.Errorf("look through the tracked connections: %w", err)
 }
 
-// deleteMatching implements table.
+// deleteMatching implements table on the kernel's table.
 func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error) {
 	if err := t.open(); err != nil {
 		return tally{}, explain(err)
@@ -130,7 +130,7 @@ func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge
 	return total, err
 }
 
-// deleteEntries does to the entries what the verdicts say.
+// deleteEntries carries out the verdicts on the entries. box has the addresses for dead ends, by family.
 func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error) {
 	t.change.begin(t.changer.Sequence(0))
 	for i, v := range t.verdicts {
@@ -154,8 +154,8 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 	return done, err
 }
 
-// Connection is a tracked connection whose destination was translated, or that was adopted. It has more than 15 fields: those
-// of a kernel entry, named by their roles for a Service.
+// Connection is a tracked connection whose destination was translated, or that was adopted from another box. It has more than 15 fields:
+// those of a kernel entry, named by their roles for a Service.
 type Connection struct {
 	// ID is the kernel's id of the entry, distinct from those of older entries with the same addresses; `conntrack -o id` prints
 	// it.
@@ -187,14 +187,14 @@ type Connection struct {
 	Began time.Time
 }
 
-// tcpStates are the names of nf_conntrack_proto_tcp.c, by tcpState.
+// tcpStates has the names of TCP states in nf_conntrack_proto_tcp.c, by tcpState.
 var tcpStates = [...]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-// Scan reads the connection tracking table of a network namespace (its file descriptor, 0: the
-// current one) and hands each translated connection to each. It returns how many entries it
-// read, those of other protocols left out. An entry that comes or goes meanwhile may be missed.
+// Scan reads the connection tracking table of a network namespace (its file descriptor, 0: the current one) and calls each with each
+// translated connection. It returns the number of entries read, without those of other protocols. An entry that is added or deleted
+// meanwhile may be missed.
 func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	s, err := dial(netns)
 	if err != nil {
@@ -226,8 +226,7 @@ func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	return entries, nil
 }
 
-// isThrough reports whether the entry is a connection that an endpoint was chosen for: translated,
-// and no remainder of one that was ended.
+// isThrough reports whether the entry is a connection that was translated to an endpoint. Dead ends are not.
 func (e *entry) isThrough() bool { return e.to != e.replyFrom && !e.isDeadEnd() }
 
 func (e *entry) describe(c *Connection) {
@@ -250,13 +249,12 @@ func (e *entry) describe(c *Connection) {
 	}
 }
 
-// ErrGone reports that a connection ended before it could be killed.
+// ErrGone is the error of Kill for a connection that has ended.
 var ErrGone = errors.New("there is no such connection any more")
 
-// Kill ends the connection of an ID, if may allows it: of TCP whichever end speaks next is
-// answered by a reset; other entries are deleted, and their next packet is a first one. local are
-// the addresses of this host, which the resets come from; without one of its family
-// the entry is forgotten. The error is ErrGone when there is no such connection.
+// Kill ends the connection with an ID, if may allows it. In TCP the next packet of either side is answered by a reset; other entries are
+// deleted, and their next packet is a first one. local are the addresses of this host, which resets are sent from; without one of the
+// family a TCP entry is deleted, too. The error is ErrGone when there is no such connection.
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
@@ -304,8 +302,7 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 	return nil
 }
 
-// query is a part of the connection tracking table. The kernel may give more than what
-// was asked for.
+// query selects entries of the connection tracking table. The kernel may return more than these.
 type query struct {
 	family   nft.Family
 	protocol nft.Protocol
@@ -315,22 +312,22 @@ type query struct {
 	unanswered bool
 }
 
-// maxQueries bounds the queries for single ports; for more of them whole protocols are queried. For
-// each query the kernel walks its whole table at one go, with softirqs of that CPU held back: 45 ms
-// with 200,000 entries (measured on 6.18; 10 ms of it for a table of 262,144 buckets with nothing
-// in it). To read and judge as many entries takes 380 ms, a fraction of a millisecond at a time.
+// maxQueries is the largest number of queries for single ports; beyond it whole protocols are queried. For each query the kernel walks its
+// whole table in one go, with softirqs of that CPU blocked: 45 ms with 200,000 entries (measured on 6.18; 10 ms of it for an empty table of
+// 262,144 buckets). Reading and judging as many entries takes 380 ms, a fraction of a millisecond at a time.
 const maxQueries = 4
 
-// fewEntries are read at once where there are several queries: to read and judge 5,000 takes as long as one more walk.
+// fewEntries is the number of entries up to which one unfiltered dump replaces several queries: reading and judging 5,000 entries takes as
+// long as one more walk.
 const fewEntries = 4096
 
-// has reports whether an entry matches the query. Kernels without filters return the whole table for each query.
+// has reports whether an entry matches the query. That must be checked: kernels without filters return the whole table.
 func (q *query) has(e *entry) bool {
 	return q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
 		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)
 }
 
-// single returns the port of a frontend that has one, 0 of a range.
+// single returns the port of a frontend; 0 if it is a range.
 func (f *Frontend) single() uint16 {
 	if f.Last != 0 {
 		return 0
@@ -338,7 +335,7 @@ func (f *Frontend) single() uint16 {
 	return f.Port
 }
 
-// queriesFor covers the frontends with as few queries as are worth it.
+// queriesFor returns queries that cover the frontends of all items: by port if these are few, else by protocol.
 func queriesFor(items []*item) []query {
 	ports := map[query]netip.Addr{} // with the address all frontends of the port have, if they have one
 	for _, it := range items {
@@ -363,7 +360,7 @@ func queriesFor(items []*item) []query {
 	return queries
 }
 
-// queriesOf covers frontends of any port each, or else whole protocols. No entry is of two of them.
+// queriesOf returns queries that cover the frontends: by port if these are few, else by protocol. Queries do not overlap.
 func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []query) {
 	whole, single := map[query]bool{}, map[query]bool{}
 	for fe := range frontends {

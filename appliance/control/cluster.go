@@ -17,14 +17,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The owners (store.Owner.Controller) of the objects that ClusterObjects writes.
+// Owners (store.Owner.Controller) of the objects that ClusterObjects writes.
 const (
 	NamespacesOwner  = store.NamespacesController
 	NodeOwner        = store.NodeController
 	ServiceCIDROwner = "pools" // the name that data directories have had from the start
 )
 
-// The Namespaces that Kubernetes always has, as far as clients ask for them.
+// Namespaces that exist in every Kubernetes cluster.
 const (
 	namespaceDefault = "default"
 	namespaceSystem  = "kube-system"
@@ -33,8 +33,7 @@ const (
 // serviceCIDRName is the name that Kubernetes gives to the ServiceCIDR of its configured ranges.
 const serviceCIDRName = "kubernetes"
 
-// The labels of a Node that say what it is (k8s.io/api/core/v1, well_known_labels.go). A
-// label with a namespace's name is on every Namespace, for selectors.
+// Well-known labels of a Node (k8s.io/api/core/v1, well_known_labels.go), and the label with its name that every Namespace has.
 const (
 	labelHostname = "kubernetes.io/hostname"
 	labelOS       = "kubernetes.io/os"
@@ -43,10 +42,10 @@ const (
 	labelName     = "kubernetes.io/metadata.name"
 )
 
-// maxLabelValue bounds the value of a label, in bytes. Names of Nodes may be longer.
+// maxLabelValue is the longest value of a label, in bytes. Names of Nodes may be longer.
 const maxLabelValue = 63
 
-// ClusterConfig is the part of the configuration that the cluster's objects show.
+// ClusterConfig is the configuration of ClusterObjects.
 type ClusterConfig struct {
 	NodeName, Zone string
 	// NodeOwner owns the Node of this box; "": NodeOwner. Of several boxes each has its own.
@@ -59,8 +58,8 @@ type ClusterConfig struct {
 	ServiceRanges []netip.Prefix
 }
 
-// ClusterObjects keeps in the store what clients of the API expect of a cluster: Namespaces, the
-// Node that this host is, and the ServiceCIDR of the configured ranges.
+// ClusterObjects stores the objects that Kubernetes clients expect of a cluster: Namespaces, the Node for this host, and the ServiceCIDR of
+// the configured ranges.
 type ClusterObjects struct {
 	cfg   ClusterConfig
 	store *store.Store
@@ -73,8 +72,8 @@ type ClusterObjects struct {
 	serviceCIDR    object.Object
 }
 
-// NewClusterObjects reads the host's system information (os-release(5), uname(2)) once. hosts
-// has the addresses of this host that are VIPs.
+// NewClusterObjects returns ClusterObjects for a store. It reads the host's system information (os-release(5), uname(2)) once. hosts has
+// the VIPs among the addresses of this host.
 func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddresses) *ClusterObjects {
 	host := hostInfo()
 	host.KubeletVersion = cfg.Version
@@ -82,15 +81,14 @@ func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddre
 	return &ClusterObjects{cfg: cfg, store: objects, host: host, hosts: hosts}
 }
 
-// Sync brings these objects up to date. Without a change it writes nothing. An object that a file
-// or a client has put in the place of one of them is left alone. Without facts the Node is left as
-// it is.
+// Sync updates all these objects; it writes only what changed. An object that a file or a client made under the same name is left alone.
+// Without facts (nil) the Node is not updated.
 func (c *ClusterObjects) Sync(facts *node.Facts) error {
 	return errors.Join(c.KeepNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
-// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients cannot do
-// without one anyway. A Namespace without use is deleted, unless a client made or changed it.
+// KeepNamespaces creates a Namespace for each namespace that objects of files are in (those of clients need one anyway). It deletes a
+// Namespace that is no longer used, unless a client made or changed it.
 func (c *ClusterObjects) KeepNamespaces() error {
 	inUse, changed := c.store.Namespaces(c.namespaceState)
 	if !changed {
@@ -134,7 +132,7 @@ func namespaceObject(name string) object.Object {
 	}
 }
 
-// syncNode keeps the Node that this box is.
+// syncNode updates the Node object of this box, if facts changed.
 func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	ref := object.Ref{Kind: object.KindNode, Name: c.cfg.NodeName}
 	have, _ := c.store.Get(ref)
@@ -158,7 +156,7 @@ func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	return nil
 }
 
-// dropFormerNodes removes what this box was before it got another name.
+// dropFormerNodes deletes the Node objects that this box wrote under earlier names.
 func (c *ClusterObjects) dropFormerNodes() error {
 	all, _, err := c.store.List(object.KindNode, "", 0)
 	if err != nil {
@@ -178,7 +176,7 @@ func (c *ClusterObjects) dropFormerNodes() error {
 	return err
 }
 
-// nodeObject is the Node as it should be; have is as it is. What clients wrote to it stays.
+// nodeObject returns the Node object for this box. What clients wrote to have, the stored one, is kept.
 func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *object.Node {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
@@ -223,10 +221,10 @@ func KeepOfClients(n *object.Node, have object.Object) {
 	}
 }
 
-// nodeLabels are the labels that a box gives to its Node.
+// nodeLabels are the keys of the labels that a box sets on its Node.
 var nodeLabels = []string{labelHostname, labelOS, labelArch, labelZone}
 
-// NodeLabels returns those of the labels that a box gives to its Node.
+// NodeLabels returns those of the labels that a box sets on its Node.
 func NodeLabels(labels map[string]string) map[string]string {
 	of := map[string]string{}
 	for _, key := range nodeLabels {
@@ -237,9 +235,8 @@ func NodeLabels(labels map[string]string) map[string]string {
 	return of
 }
 
-// nodeAddresses are the addresses by which others reach the box, the primary one of each
-// family first. A host prefix is how a VIP is bound to an interface: like other VIPs it is left
-// out when there are others.
+// nodeAddresses returns the addresses by which other hosts reach the box, the primary one of each family first. Addresses with a host
+// prefix (/32, /128) count as VIPs; VIPs are returned only if there is no other address.
 func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr {
 	addrs := slices.Clone(facts.Primary)
 	var single []netip.Addr
@@ -260,10 +257,10 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	return addrs
 }
 
-// maxNodeAddresses bounds the addresses of a Node: clients use the first ones.
+// maxNodeAddresses is the largest number of addresses of a Node; clients use the first ones.
 const maxNodeAddresses = 32
 
-// syncServiceCIDR keeps the ServiceCIDR of the configured ranges.
+// syncServiceCIDR updates the ServiceCIDR of the configured ranges.
 func (c *ClusterObjects) syncServiceCIDR() error {
 	ref := object.Ref{Kind: object.KindServiceCIDR, Name: serviceCIDRName}
 	have, _ := c.store.Get(ref)
@@ -277,7 +274,7 @@ func (c *ClusterObjects) syncServiceCIDR() error {
 	return nil
 }
 
-// serviceCIDRObject is the ServiceCIDR as it should be; have is as it is.
+// serviceCIDRObject returns the ServiceCIDR for the configured ranges. have is the stored one.
 func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	s := &object.ServiceCIDR{
 		TypeMeta: object.TypeMeta{Kind: object.KindServiceCIDR, APIVersion: object.APIVersionNetworking},
@@ -297,7 +294,7 @@ func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	return s
 }
 
-// keep stores an object of a controller, unless a file or a client has made one in its place.
+// keep stores a generated object, unless a file or a client made one under the same name.
 func (c *ClusterObjects) keep(owner string, want object.Object) error {
 	_, err := c.store.Generate(owner, []object.Object{want}, nil)
 	if isOwned(err) {
@@ -311,9 +308,8 @@ func isOwned(err error) bool {
 	return owned
 }
 
-// hostInfo returns Node.status.nodeInfo; what cannot be read is left empty. The boot ID is left out,
-// as it would make every start of the box a change, and so are the ids of the machine, which are
-// confidential (machine-id(5)).
+// hostInfo returns Node.status.nodeInfo; fields that cannot be read are empty. The boot ID is left out, since it would change with every
+// boot, and so are the IDs of the machine, which are confidential (machine-id(5)).
 func hostInfo() object.NodeSystemInfo {
 	return object.NodeSystemInfo{
 		KernelVersion:   valueIn("/proc/sys/kernel/osrelease", ""),
@@ -322,7 +318,7 @@ func hostInfo() object.NodeSystemInfo {
 	}
 }
 
-// valueIn returns the rest of the first line with a prefix, without quotes (os-release(5)); "": there is none.
+// valueIn returns the rest of the first line of a file with a prefix, without quotes (os-release(5)); "": there is none.
 func valueIn(path, prefix string) string {
 	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
@@ -333,15 +329,11 @@ func valueIn(path, prefix string) string {
 	return ""
 }
 
-// HostAddresses distinguishes the host's own addresses from VIPs that another program has added to
-// one of its interfaces, as a failover program does. A host prefix (/32, /128) is how a VIP is
-// bound, and always one. Of other lengths, an address is a VIP when it came to the interface after
-// it had become a Service's, or lies in a range that the operator has set aside for Services. The
-// primary addresses of the host are never VIPs, and what was the host's own once stays so: a link
-// that goes down and comes back hands nothing over.
-//
-// What was the host's before a restart is read off the Node, which lists it. It may be used by
-// several at a time.
+// HostAddresses distinguishes the host's own addresses from VIPs that another program, such as a failover daemon, added to an interface. An
+// address with a host prefix (/32, /128) is always a VIP. One with another length is a VIP when it was added to the interface after it had
+// become a Service's, or when it lies in a range that the operator set aside for Services. The primary addresses of the host are never
+// VIPs. An address that was once the host's own stays so, for example when a link goes down and up; after a restart these are read from the
+// Node. Its methods may be called concurrently.
 type HostAddresses struct {
 	// setAside reports whether an address lies in a load balancer pool or an external IP range.
 	setAside func(netip.Addr) bool
@@ -352,8 +344,8 @@ type HostAddresses struct {
 	vips map[netip.Addr]bool
 }
 
-// NewHostAddresses reads the addresses of the Node that belongs to owner, if there is one. setAside
-// reports whether an address lies in a load balancer pool or an external IP range.
+// NewHostAddresses returns HostAddresses with the host's own addresses from the Node of owner, if there is one. setAside reports whether an
+// address lies in a load balancer pool or an external IP range.
 func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store, owner string) *HostAddresses {
 	h := &HostAddresses{setAside: setAside, own: map[netip.Addr]bool{}, vips: map[netip.Addr]bool{}}
 	all, _, err := objects.List(object.KindNode, "", 0)
@@ -377,7 +369,7 @@ func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store, owne
 	return h
 }
 
-// IsVIP reports whether an address of the host is one that was brought to it.
+// IsVIP reports whether an address of the host is a VIP that another program added.
 func (h *HostAddresses) IsVIP(addr netip.Addr) bool {
 	if h == nil { // this host has no VIPs
 		return false
@@ -387,7 +379,7 @@ func (h *HostAddresses) IsVIP(addr netip.Addr) bool {
 	return h.vips[addr]
 }
 
-// Place takes new facts. wasService reports whether an address was a Service's before it came.
+// Place classifies the addresses in new facts. wasService reports whether an address was a Service's before it was added to the host.
 func (h *HostAddresses) Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -419,10 +411,10 @@ func (h *HostAddresses) Place(facts *node.Facts, wasService func(netip.Addr) (bo
 	return nil
 }
 
-// Known reports whether the Node listed all addresses of the host before the start.
+// Known reports whether the Node listed all of the host's addresses before this start.
 func (h *HostAddresses) Known() bool { return h.known }
 
-// readyCondition is the condition Ready of the Node of a box that runs.
+// readyCondition returns the condition Ready for the Node of a running box.
 func readyCondition(since time.Time) object.NodeCondition {
 	return object.NodeCondition{
 		Type: object.NodeReady, Status: object.ConditionTrue, LastTransitionTime: &since, Reason: "SvcctlReady", Message: "svcctl programs the Services of this box",
