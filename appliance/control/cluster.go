@@ -421,7 +421,7 @@ func readyCondition(since time.Time) object.NodeCondition {
 	}
 }
 
-// goneCondition is that of a box of a fleet that does not report, with the reason that Kubernetes has.
+// goneCondition returns the condition Ready for the Node of a fleet's box that does not report, with the reason that Kubernetes uses.
 func goneCondition(since time.Time) object.NodeCondition {
 	return object.NodeCondition{
 		Type: object.NodeReady, Status: object.ConditionUnknown, LastTransitionTime: &since, Reason: "NodeStatusUnknown",
@@ -429,14 +429,15 @@ func goneCondition(since time.Time) object.NodeCondition {
 	}
 }
 
-// KeepReady gives a Node the condition that the one that there is has: the box of a fleet that has the turn decides on it.
+// KeepReady copies the conditions of the stored Node, have, to n, if have has a condition Ready: that one is written by the fleet's box
+// that has the turn (TellPresence).
 func KeepReady(n *object.Node, have object.Object) {
 	if before, ok := have.(*object.Node); ok && object.ReadyOf(before) != nil {
 		n.Status.Conditions = before.Status.Conditions
 	}
 }
 
-// FleetNodes returns the names of the Nodes that boxes of a fleet keep, but for those that a client or a file has taken over.
+// FleetNodes returns the names of the Nodes that boxes of a fleet wrote, without those that a client or a file has taken over.
 func FleetNodes(objects *store.Store) (names []string) {
 	for _, n := range fleetNodes(objects) {
 		names = append(names, n.Metadata.Name)
@@ -457,8 +458,8 @@ func fleetNodes(objects *store.Store) (nodes []*object.Node) {
 	return nodes
 }
 
-// TellPresence writes the condition Ready of the Nodes of boxes that are gone, and of those that are back. Without a change it
-// writes nothing. Boxes in neither set stay as they are.
+// TellPresence updates the condition Ready of the Nodes of a fleet: unknown for the boxes in gone, true for those in present that had been
+// gone. Other Nodes are left alone. Without a change it writes nothing.
 func TellPresence(objects *store.Store, present, gone map[string]bool) error {
 	var errs []error
 	for _, n := range fleetNodes(objects) {

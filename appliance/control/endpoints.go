@@ -19,11 +19,11 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// EndpointsOwner owns the EndpointSlices and Endpoints that Endpoints writes (store.Owner.Controller).
+// EndpointsOwner is the owner (store.Owner.Controller) of the EndpointSlices and Endpoints that Endpoints writes.
 const EndpointsOwner = "endpoints"
 
-// Endpoints keeps generated objects in the store: the EndpointSlices and
-// Endpoints of Services with a selector, the mirrors of Endpoints, and what serves Gateways.
+// Endpoints generates objects and stores them: the EndpointSlices and Endpoints of Services with a selector, the EndpointSlices that mirror
+// Endpoints, and the Services and slices of Gateways.
 type Endpoints struct {
 	core  *endpoints.Controller
 	store *store.Store
@@ -37,14 +37,14 @@ func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
 	return &Endpoints{store: objects, core: endpoints.New(facts), gateways: newGateways(objects, facts.ServiceRanges)}
 }
 
-// Aside returns an Endpoints for a copy of the objects: it writes no statuses.
+// Aside makes c a controller for a copy of the store, and returns it: it writes no statuses.
 func (c *Endpoints) Aside() *Endpoints {
 	c.gateways.silent = true
 	return c
 }
 
-// Sync removes objects whose owners are gone, and brings the generated objects up to the store's
-// newest revision; without a change it commits nothing.
+// Sync deletes objects whose owners are gone, and updates the generated objects to the store's newest revision. Without a change it writes
+// nothing.
 func (c *Endpoints) Sync() error {
 	if err := c.store.CollectGarbage(); err != nil {
 		return err
@@ -70,18 +70,19 @@ func (c *Endpoints) Sync() error {
 	return c.gateways.sync()
 }
 
-// Ahead returns the EndpointSlices of Services that Sync has made and Programmed stores.
+// Ahead returns, by Service, the EndpointSlices that Sync computed and has not stored. The loop programs them first; Programmed then stores
+// them.
 func (c *Endpoints) Ahead() map[string][]*object.EndpointSlice {
 	return c.gateways.ahead
 }
 
-// Programmed takes the revision that the dataplane has, and the problems of the Services that were planned since the last
-// call, and stores what Ahead has. It reports whether Sync has something to write then.
+// Programmed stores the EndpointSlices that Ahead returned. revision is the one that the dataplane has, and planned has the problems of the
+// Services that were planned since the last call. It reports whether Sync must be called again.
 func (c *Endpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	return c.gateways.Programmed(revision, planned)
 }
 
-// syncBefore generates the objects of the versions before a rollout, for the boxes that it has not come to.
+// syncBefore generates, during a rollout, the objects for the boxes that it has not reached, from the versions before it.
 func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
 	if head, is := c.store.PendingHead(pending.Staged); !is || !head.Pending() {
 		c.missed = false
@@ -113,15 +114,16 @@ func (c *Endpoints) Problems() []resolve.Problem {
 	return append(all, c.gateways.Problems()...)
 }
 
-// stored is the store as the endpoints controller reads it.
+// stored adapts the store to endpoints.Objects.
 type stored struct{ *store.Store }
 
-// Service implements endpoints.Objects: slices of others matter where there is a selector.
+// Service returns a Service with its generated EndpointSlices and its Endpoints. The slices of other writers are included only if it has a
+// selector.
 func (s stored) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return s.ServiceBy(key, EndpointsOwner)
 }
 
-// ZoneOf implements endpoints.Objects.
+// ZoneOf returns the zone of a box of the fleet, from the label of its Node. known is false outside of a fleet.
 func (s stored) ZoneOf(node string) (zone string, known bool) {
 	if !s.IsShared() {
 		return "", false
@@ -132,7 +134,7 @@ func (s stored) ZoneOf(node string) (zone string, known bool) {
 	return zone, true
 }
 
-// Holder implements endpoints.Objects.
+// Holder returns which controller, client or file the object of this name belongs to.
 func (s stored) Holder(ref object.Ref) endpoints.Holder { return holder(s.Get(ref)) }
 
 func holder(o object.Object, owner store.Owner) endpoints.Holder {
@@ -145,23 +147,23 @@ func holder(o object.Object, owner store.Owner) endpoints.Holder {
 	return endpoints.Others
 }
 
-// before is the store as boxes have it that a rollout has not come to.
+// before adapts the store to endpoints.Objects as stored does, with the versions before a rollout.
 type before struct{ stored }
 
-// Service implements endpoints.Objects.
+// Service returns a Service as it was before the rollout, with its EndpointSlices and its Endpoints.
 func (b before) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return b.Before().Service(key)
 }
 
-// Holder implements endpoints.Objects.
+// Holder returns which controller, client or file the object of this name belonged to before the rollout.
 func (b before) Holder(ref object.Ref) endpoints.Holder { return holder(b.Before().Get(ref)) }
 
-// besideRetry is the wait after a write that failed.
+// besideRetry is the wait after a failed write.
 const besideRetry = time.Second
 
-// Beside runs the controllers in a task of its own, for a store whose writes wait for other machines:
-// healing, which is the loop's, must not. It stands in their place in the loop. Objects that one box
-// writes for all are written by the box that has the turn; its own Node by each.
+// Beside runs the controllers in a task of its own, for a store whose writes wait for etcd: the reconcile loop must not wait for that. In
+// the loop LoopCluster, LoopEndpoints and LoopPools take the controllers' places. Objects of the whole fleet are written by the box that
+// has the turn, its own Node by each box.
 type Beside struct {
 	cluster   *ClusterObjects
 	endpoints *Endpoints
@@ -179,12 +181,12 @@ type Beside struct {
 	planned  map[string][]resolve.Problem // of Services since the last run
 }
 
-// NewBeside returns a Beside around the controllers, of which it is the only user from then on.
+// NewBeside returns a Beside that runs these controllers. No other code may use them from then on.
 func NewBeside(cluster *ClusterObjects, endpoints *Endpoints, pools *Pools, objects *store.Store, hasTurn func() bool, log *slog.Logger) *Beside {
 	return &Beside{cluster: cluster, endpoints: endpoints, pools: pools, store: objects, hasTurn: hasTurn, log: log, wake: make(chan struct{}, 1)}
 }
 
-// Facts takes the facts of the host, as the loop's controller of cluster objects. It does not wait.
+// Facts records new facts of the host for the next run of the controllers, and wakes Run. It does not wait.
 func (b *Beside) Facts(facts *node.Facts) {
 	b.mu.Lock()
 	changed := facts != nil && facts != b.facts
@@ -199,15 +201,15 @@ func (b *Beside) Facts(facts *node.Facts) {
 
 func (b *Beside) awake() { task.Wake(b.wake) }
 
-// Problems returns the problems of the endpoints controller, as of its last run.
+// Problems returns the problems that the endpoints controller found in its last run.
 func (b *Beside) Problems() []resolve.Problem {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.problems
 }
 
-// Run runs the controllers after each change, until ctx is done. changed gives a channel that is closed
-// when the turn may have changed. wakeLoop has the loop ask for what came of a run.
+// Run runs the controllers after each change, until ctx is done. changed returns a channel that is closed when the turn may have changed.
+// wakeLoop wakes the reconcile loop when it has to fetch the results of a run.
 func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLoop func()) error {
 	logged := ""
 	for ctx.Err() == nil {
@@ -256,7 +258,7 @@ func (b *Beside) sync(wakeLoop func()) error {
 	return err
 }
 
-// syncPools has the store of each box give addresses of the same pools.
+// syncPools gives this box's store the address pools of the current objects, and wakes the loop if they changed.
 func (b *Beside) syncPools(wakeLoop func()) error {
 	before := b.pools.plans
 	changed, err := b.pools.Sync()
@@ -269,22 +271,22 @@ func (b *Beside) syncPools(wakeLoop func()) error {
 	return err
 }
 
-// LoopCluster stands for the controller of cluster objects in the loop.
+// LoopCluster takes the place of ClusterObjects in the reconcile loop.
 type LoopCluster struct{ *Beside }
 
-// Sync takes the facts of the host, and never fails.
+// Sync records the facts of the host for Run, and never fails.
 func (c LoopCluster) Sync(facts *node.Facts) error { c.Facts(facts); return nil }
 
-// LoopEndpoints stands for the controller of endpoints in the loop.
+// LoopEndpoints takes the place of Endpoints in the reconcile loop.
 type LoopEndpoints struct{ *Beside }
 
-// Sync does nothing: Run does it.
+// Sync does nothing: Run syncs the endpoints.
 func (LoopEndpoints) Sync() error { return nil }
 
-// Ahead returns nothing: what several boxes share is stored first.
+// Ahead returns nothing: objects that several boxes share are stored before they are programmed.
 func (LoopEndpoints) Ahead() map[string][]*object.EndpointSlice { return nil }
 
-// Programmed passes on what the dataplane has. It never waits, and never fails.
+// Programmed records the revision and the problems for Run. It never waits, and never fails.
 func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	e.mu.Lock()
 	moved := e.applied != revision || len(planned) > 0
@@ -299,10 +301,10 @@ func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.
 	return false, nil
 }
 
-// LoopPools stands for the controller of pools in the loop.
+// LoopPools takes the place of Pools in the reconcile loop.
 type LoopPools struct{ *Beside }
 
-// Sync reports whether the pools have changed since the last call. It never fails: Run tries again.
+// Sync reports whether the pools changed since the last call. It never fails: Run repeats what failed.
 func (p LoopPools) Sync() (changed bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

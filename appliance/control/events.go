@@ -24,22 +24,23 @@ const (
 	// in the journal.
 	eventComponent = "svcctl"
 	eventUser      = "system:svcctl"
-	// eventGather is the time for which problems are gathered before they become Events together.
+	// eventGather is the time for which new problems are collected before their Events are written together.
 	eventGather = 500 * time.Millisecond
-	// eventRefresh is the interval at which the Event of a lasting problem is written again: Events
-	// are removed an hour after they were.
+	// eventRefresh is the interval at which the Event of a lasting problem is written again, since Events are removed an hour after their last
+	// write.
 	eventRefresh = 30 * time.Minute
-	// eventLook is the interval at which such problems are looked for.
+	// eventLook is the interval at which Events are checked for a refresh.
 	eventLook = time.Minute
-	// maxHappenings bounds the problems with Events, eventBatch the Events of one commit,
-	// eventsAtOnce those from one look to the next.
+	// maxHappenings is the largest number of problems with Events, eventBatch that of Events in one commit, eventsAtOnce that of Events
+	// written per eventLook.
 	maxHappenings = 1000
 	eventBatch    = 100
 	eventsAtOnce  = 500
-	// An object may have objectEvents Events at once, and one more each objectEventEvery.
+	// objectEvents is the number of Events about one object that may be written at once; objectEventEvery is the time after which one more
+	// may.
 	objectEvents     = 10
 	objectEventEvery = time.Minute
-	// maxEventMessage is the limit of Kubernetes, in bytes.
+	// maxEventMessage is Kubernetes' limit for the message of an Event, in bytes.
 	maxEventMessage = 1024
 )
 
@@ -52,8 +53,8 @@ type happening struct {
 	normal bool
 }
 
-// Recorder makes Events of problems, and of load balancer IPs that were assigned, for clients of
-// the API that look at an object. It runs in a task of its own, for which the reconcile loop never waits.
+// Recorder writes Events about problems, and about load balancer IPs that were assigned, so that clients see them with an object. It runs
+// in a task of its own; the reconcile loop never waits for it.
 type Recorder struct {
 	store *store.Store
 	host  string
@@ -74,7 +75,7 @@ type Recorder struct {
 	spent   map[object.Ref]spending
 }
 
-// spending counts the Events of an object against its limit.
+// spending counts the Events of an object against its rate limit.
 type spending struct {
 	events float64
 	at     time.Time
@@ -103,7 +104,7 @@ func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
 	}
 }
 
-// happeningOf returns the Event of a problem; false when it is about no object.
+// happeningOf returns the content of the Event for a problem; false when the problem names no object, or has its Event from elsewhere.
 func happeningOf(p manifest.Problem) (happening, bool) {
 	if p.Object == (object.Ref{}) || p.Reason == resolve.ReasonEndpointDown {
 		return happening{}, false // each endpoint that goes down has an Event of its own
@@ -115,8 +116,7 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 	return h, true
 }
 
-// Record records a single Event about an object. When too much happens at once, or to one object, some of it
-// is left out.
+// Record queues one Event about an object. Above the limits in total, or for one object, Events are dropped.
 func (r *Recorder) Record(about object.Ref, reason, message string, normal bool) {
 	r.mu.Lock()
 	if len(r.once) < maxHappenings {
@@ -126,10 +126,10 @@ func (r *Recorder) Record(about object.Ref, reason, message string, normal bool)
 	r.awake()
 }
 
-// awake has Run look.
+// awake wakes Run.
 func (r *Recorder) awake() { task.Wake(r.wake) }
 
-// Report takes the problems that are over and those that have come up since the last call.
+// Report records the problems that ended and those that began since the last call.
 func (r *Recorder) Report(over, new []manifest.Problem) {
 	if len(over)+len(new) == 0 && !r.assigns {
 		return
@@ -172,7 +172,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// Flush writes the Events that are due.
+// Flush writes the Events that are due now.
 func (r *Recorder) Flush() error {
 	assigned, upTo, err := r.assigned()
 	if err != nil {
@@ -187,7 +187,7 @@ func (r *Recorder) Flush() error {
 	return nil
 }
 
-// due returns the happenings to write now.
+// due returns the content of the Events to write now, within the limits, and removes single ones from the queue.
 func (r *Recorder) due() []happening {
 	now := r.now()
 	r.mu.Lock()
@@ -215,7 +215,7 @@ func (r *Recorder) due() []happening {
 	return due
 }
 
-// spend takes one Event off an object's share; false when that is used up.
+// spend counts an Event against the rate limit of an object; false when the limit is reached.
 func (r *Recorder) spend(ref object.Ref, now time.Time) bool {
 	s := r.spent[ref]
 	if !s.at.IsZero() {
@@ -263,9 +263,8 @@ func (r *Recorder) write(batch []happening) error {
 	return nil
 }
 
-// event returns the Event of a happening: the stored one counted up, or a new
-// one. It is nil when nothing is to be written: an earlier process has written it, or the
-// object is in a namespace that does not exist.
+// event returns the Event to store for a happening: the stored one with an increased count, or a new one. It is nil when nothing is to be
+// written: an earlier process wrote it, or the namespace does not exist.
 func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	involved := object.ObjectReference{Kind: h.object.Kind, Namespace: h.object.Namespace, Name: h.object.Name, APIVersion: object.APIVersionCore}
 	if h.object.Kind == object.KindEndpointSlice {
@@ -308,11 +307,11 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	}
 }
 
-// maxEventName is the limit of a DNS subdomain, in bytes.
+// maxEventName is the longest name of an Event, a DNS subdomain, in bytes.
 const maxEventName = 253
 
-// eventName names the Event of a message about an object. It is equal for equal messages, wherever
-// in a file the object is. Kubernetes has names of this form, too.
+// eventName returns the name of the Event for a message about an object, with a hash as in Kubernetes. It is equal for equal messages,
+// wherever in a file the object is.
 func eventName(h happening, uid string) string {
 	digest := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", h.object, uid, h.reason, h.message))
 	suffix := fmt.Sprintf(".%x", digest[:8])
@@ -321,15 +320,14 @@ func eventName(h happening, uid string) string {
 }
 
 const (
-	// reasonAssigned is the reason that other load balancers give.
+	// reasonAssigned is the reason of Events about assigned load balancer IPs. Other load balancers use it too.
 	reasonAssigned = "IPAllocated"
-	// assignedAtOnce bounds the load balancer IPs with an Event from one look to the next: for
-	// more, as at a first start, Events are of no use, and the status has them.
+	// assignedAtOnce is the largest number of assigned load balancer IPs for which Events are written at a time. When there are more, as at a
+	// first start, none is written: the status of the Services has them.
 	assignedAtOnce = 100
 )
 
-// assigned returns the load balancer IPs that were allocated and have no Event yet, up to a
-// revision.
+// assigned returns Events for the load balancer IPs that were allocated after the revision r.seen, up to the revision upTo.
 func (r *Recorder) assigned() (reported []happening, upTo uint64, err error) {
 	if !r.assigns {
 		return nil, 0, nil

@@ -21,16 +21,16 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// GatewaysOwner owns the Services and EndpointSlices that are generated of Gateways (store.Owner.Controller).
+// GatewaysOwner is the owner (store.Owner.Controller) of the Services and EndpointSlices that are generated for Gateways.
 const GatewaysOwner = "gateways"
 
-// refs is a set of objects.
+// refs is a set of references to objects.
 type refs map[object.Ref]struct{}
 
 func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 
-// gateways keeps what serves Gateways in the store, and their statuses, those of their routes and ListenerSets, and the
-// GatewayClass that is always there.
+// gateways is the controller of Gateways. It stores the Services and EndpointSlices that serve them, the statuses of Gateways, routes and
+// ListenerSets, and the default GatewayClass.
 type gateways struct {
 	store *store.Store
 	seen  uint64 // the revision of the store that it is synced to
@@ -47,7 +47,7 @@ type gateways struct {
 	programmed
 }
 
-// gatewayIndex has the Gateways as they were planned last, by what they depend on.
+// gatewayIndex has the Gateways as of their last plan, and maps the objects that they depend on to them.
 type gatewayIndex struct {
 	children map[object.Ref]refs         // the routes and ListenerSets by what they name as a parent
 	parents  map[object.Ref][]object.Ref // the reverse
@@ -56,7 +56,7 @@ type gatewayIndex struct {
 	known    map[object.Ref]*served
 }
 
-// programmed is what the dataplane has of the generated Services, and what waits for it.
+// programmed is the state of the generated Services in the dataplane, and the writes that wait for it.
 type programmed struct {
 	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
 	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
@@ -69,7 +69,7 @@ type programmed struct {
 	shown   map[string][]gateway.Trouble // of generated Services, as the statuses have it
 }
 
-// served is a Gateway as it was planned last.
+// served is the result of the last plan of a Gateway.
 type served struct {
 	refs      []object.Ref
 	generated refs
@@ -91,10 +91,10 @@ func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
 	}
 }
 
-// routeKinds are the kinds of what names a parent.
+// routeKinds are the kinds of objects that name a Gateway or ListenerSet as their parent.
 var routeKinds = []string{object.KindListenerSet, object.KindTCPRoute, object.KindUDPRoute, object.KindTLSRoute, object.KindHTTPRoute}
 
-// work is what one sync looks at.
+// work is what one sync must plan again.
 type work struct {
 	gateways refs
 	routes   refs // that changed themselves
@@ -102,7 +102,7 @@ type work struct {
 	atOnce   bool // it is stored before the dataplane has it
 }
 
-// sync plans the Gateways that changes touch, and stores what comes of it, in one commit.
+// sync plans the Gateways that changes since the last sync concern, and stores the generated objects and statuses in one commit.
 func (c *gateways) sync() error {
 	if err := c.storeLate(); err != nil { // the dataplane did not take it
 		return err
@@ -153,7 +153,7 @@ func (c *gateways) sync() error {
 	return c.plan(&w)
 }
 
-// isOwn reports whether a Service and its slices are as this controller left them.
+// isOwn reports whether a generated Service and its slices are stored exactly as this controller wrote them.
 func (c *gateways) isOwn(key string) bool {
 	s := c.known[c.of[key]]
 	if s == nil {
@@ -167,10 +167,10 @@ func (c *gateways) isOwn(key string) bool {
 	return svc != nil && isLeft(svc) && !slices.ContainsFunc(list, func(o *object.EndpointSlice) bool { return !isLeft(o) })
 }
 
-// touch adds the Gateways that depend on an object.
+// touch adds the Gateways that depend on an object to the work.
 func (c *gateways) touch(w *work, ref object.Ref) { maps.Copy(w.gateways, c.users[ref]) }
 
-// look adds the Gateways that a change of an object touches, and keeps the index of parents.
+// look adds the Gateways that the change of an object concerns to the work, and updates the index of parents.
 func (c *gateways) look(w *work, ref object.Ref) {
 	c.touch(w, ref)
 	switch ref.Kind {
@@ -206,7 +206,7 @@ func (c *gateways) look(w *work, ref object.Ref) {
 	c.touchParents(w, ref)
 }
 
-// touchParents adds the Gateways that a route or ListenerSet names, itself or by a ListenerSet.
+// touchParents adds the Gateways that a route or ListenerSet names as parents, directly or through a ListenerSet, to the work.
 func (c *gateways) touchParents(w *work, ref object.Ref) {
 	for _, parent := range c.parents[ref] {
 		if parent.Kind == object.KindGateway {
@@ -217,7 +217,7 @@ func (c *gateways) touchParents(w *work, ref object.Ref) {
 	}
 }
 
-// readAll looks at everything, as at the start.
+// readAll adds all Gateways, routes and classes to the work, and rebuilds the index from the store.
 func (c *gateways) readAll(w *work) error {
 	clear(c.children)
 	clear(c.parents)
@@ -240,7 +240,7 @@ func (c *gateways) readAll(w *work) error {
 	return nil
 }
 
-// adopt notes a stored object as one that was generated of the Gateway that owns it.
+// adopt records a stored object as one that was generated for the Gateway which is its owner.
 func (c *gateways) adopt(w *work, o object.Object) {
 	meta := o.GetMeta()
 	for _, owner := range meta.OwnerReferences {
@@ -259,14 +259,15 @@ func (c *gateways) adopt(w *work, o object.Object) {
 	}
 }
 
-// batch has the writes for some Gateways.
+// batch has the writes of one sync.
 type batch struct {
 	puts     []object.Object
 	deletes  []object.Ref
 	statuses map[object.Ref]object.Object
 }
 
-// plan plans Gateways, and stores what comes of it. When that is refused, each is stored by itself.
+// plan plans the Gateways of the work, and stores the result in one commit, at once or after it is programmed (ahead). If that is refused,
+// each Gateway is stored by itself.
 func (c *gateways) plan(w *work) error {
 	all := &batch{statuses: map[object.Ref]object.Object{}}
 	planned := map[object.Ref]*gateway.Planned{}
@@ -297,7 +298,8 @@ func (c *gateways) plan(w *work) error {
 	return c.storeLate()
 }
 
-// runAhead sets ahead to the EndpointSlices of the Services that a batch changes; false: it changes other objects too.
+// runAhead sets ahead to the EndpointSlices of the Services that a batch changes. It returns false, and sets nothing, if the batch changes
+// other objects as well.
 func (c *gateways) runAhead(b *batch) bool {
 	ahead := map[string][]*object.EndpointSlice{}
 	replace := func(old *object.EndpointSlice, with ...*object.EndpointSlice) {
@@ -328,7 +330,7 @@ func (c *gateways) runAhead(b *batch) bool {
 	return true
 }
 
-// storeLate stores what the last sync has made, if that is not stored yet.
+// storeLate stores the batch of the last sync, if that is not stored yet.
 func (c *gateways) storeLate() error {
 	late := c.late
 	if c.late, c.ahead = nil, nil; late == nil {
@@ -339,7 +341,7 @@ func (c *gateways) storeLate() error {
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
-// commit stores a batch, if it has anything, and returns the revision with it; 0: nothing of it is for the dataplane.
+// commit stores a batch, unless it is empty, and returns the revision that has it; 0: nothing in it concerns the dataplane.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	if len(b.puts)+len(b.deletes)+len(b.statuses) == 0 {
 		return 0, nil
@@ -387,7 +389,8 @@ func (c *gateways) planAgain(w *work, err error) error {
 	return errors.Join(append(errs, c.plan(&work{routes: w.routes, classes: w.classes, gateways: refs{}, atOnce: true}))...)
 }
 
-// planOne plans a Gateway, and adds to a batch what comes of it; nil: it is gone, or not served here.
+// planOne plans a Gateway, and adds the resulting writes to a batch. It returns nil if the Gateway is deleted, or of a class of another
+// controller.
 func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	before := c.known[ref]
 	if before == nil {
@@ -442,8 +445,8 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	return &p
 }
 
-// addStatus adds the status of an object to a batch, if it is another one; nil planned is that of one without a Gateway
-// here.
+// addStatus adds the object with its planned status to a batch, if that differs from the stored one. A nil planned stands for an object
+// that no Gateway of this controller uses any more.
 func (c *gateways) addStatus(b *batch, ref object.Ref, planned object.Object) {
 	stored, has := b.statuses[ref]
 	if !has {
@@ -462,7 +465,7 @@ func (c *gateways) addStatus(b *batch, ref object.Ref, planned object.Object) {
 	}
 }
 
-// isServed reports whether a parent of routes is a Gateway that is served here, or a ListenerSet of one.
+// isServed reports whether a parent is a Gateway of this controller's classes, or a ListenerSet of such a Gateway.
 func (c *gateways) isServed(parent object.Ref) bool {
 	switch o := c.Get(parent).(type) {
 	case *object.Gateway:
@@ -474,7 +477,7 @@ func (c *gateways) isServed(parent object.Ref) bool {
 	return false
 }
 
-// addClasses adds the GatewayClass that is always there, and the statuses of all that are ours.
+// addClasses adds the default GatewayClass, if it is missing, and the statuses of all classes of this controller to a batch.
 func (c *gateways) addClasses(b *batch) {
 	all, _, _ := c.store.List(object.KindGatewayClass, "", 0)
 	for _, o := range all {
@@ -488,7 +491,7 @@ func (c *gateways) addClasses(b *batch) {
 	}
 }
 
-// keep notes what was planned and stored for a Gateway, and what it depends on.
+// keep records the stored plan of a Gateway, and updates the index of what it depends on.
 func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	s := c.known[ref]
 	for _, used := range s.refs {
@@ -544,9 +547,8 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	s.failed = ""
 }
 
-// Programmed is called with the revision of the store that the dataplane has, and the problems of the Services that were planned
-// since the last call. It stores what the last sync prepared, if that is not stored yet, and reports whether the next sync has something to
-// write.
+// Programmed stores what the last sync prepared, if that is not stored yet. revision is the one that the dataplane has, and planned has the
+// problems of the Services that were planned since the last call. It reports whether sync must be called again.
 func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	err = c.storeLate()
 	c.applied = revision
@@ -566,7 +568,7 @@ func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Prob
 	return again || len(c.again) > 0, err
 }
 
-// troubleOf are the problems of a Service with its ports.
+// troubleOf returns those problems of a Service that concern single ports.
 func troubleOf(problems []resolve.Problem) (all []gateway.Trouble) {
 	for _, q := range problems {
 		if text, is := strings.CutPrefix(q.Field, "spec.ports["); is && !q.Warning && slices.Contains([]string{resolve.ReasonPortInUse, resolve.ReasonPortConflict, resolve.ReasonNoRelay}, q.Reason) {
@@ -588,7 +590,8 @@ func (c *gateways) Get(ref object.Ref) object.Object {
 	return o
 }
 
-// Service returns backends as they were before a rollout, until that ends: the generated objects are for all boxes.
+// Service returns a Service that is a backend, with its EndpointSlices. During a rollout it returns the versions before it, since the
+// generated objects are for all boxes.
 func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice) {
 	svc, list, _ := c.store.Service(key)
 	if c.staged {

@@ -9,8 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Pools follows the objects of MetalLB's kinds: the store gives addresses of their pools, and use gets
-// each Plan.
+// Pools computes a Plan from the objects of MetalLB's kinds whenever they change, gives its pools to the store, and passes it to use.
 type Pools struct {
 	store    *store.Store
 	box      advertise.Box
@@ -27,14 +26,14 @@ func NewPools(objects *store.Store, box advertise.Box, use func(*advertise.Plan)
 	return &Pools{store: objects, box: box, use: use}
 }
 
-// followed are the kinds that a Plan is made of.
+// followed are the kinds of objects that a Plan depends on.
 var followed = []string{
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindCommunity,
 	object.KindBFDProfile, object.KindBGPPeer, object.KindSecret, object.KindNamespace,
 }
 
-// Sync makes a Plan when one of the objects changed. changed reports that the pools are other ones. After an
-// error the next call has the store give the addresses that it could not give.
+// Sync computes a new Plan when one of the objects changed, and passes its pools to the store. changed reports that the pools differ. After
+// an error the next call tries again to allocate addresses.
 func (p *Pools) Sync() (changed bool, err error) {
 	all := map[string][]object.Object{}
 	for _, kind := range followed {
@@ -72,7 +71,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 	return p.give()
 }
 
-// give has the store give addresses of the pools of the last Plan, if it does not do so yet.
+// give passes the pools of the last Plan to the store, if it does not have them yet, so that it allocates from them.
 func (p *Pools) give() (changed bool, err error) {
 	if p.plan == nil {
 		return false, p.store.GiveFreed()
@@ -94,12 +93,13 @@ func selectsNamespaces(o object.Object) bool {
 	return is && pool.Spec.ServiceAllocation != nil && len(pool.Spec.ServiceAllocation.NamespaceSelectors) > 0
 }
 
-// isList reports whether two lists of the store are the same one: it replaces a list that changes.
+// isList reports whether two lists from the store are the same slice. The store replaces a list when it changes, so they have equal content
+// then.
 func isList(a, b []object.Object) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// of returns objects of one kind.
+// of returns the objects of a list that have type T.
 func of[T object.Object](list []object.Object) []T {
 	all := make([]T, 0, len(list))
 	for _, o := range list {

@@ -30,13 +30,12 @@ import (
 )
 
 const (
-	// steadyGC is GOGC once a start is over, which takes the time started: most of the heap is connections then, and an answer makes
-	// little garbage.
+	// steadyGC is the value of GOGC after the time started. From then on most of the heap are connections, and answers make little garbage.
 	steadyGC = 40
 	started  = 30 * time.Second
 )
 
-// Config holds the settings of the process.
+// Config holds the settings of svcctl discover.
 type Config struct {
 	Client *client.Client
 	// Node is the name of the box, which its Leases are held by.
@@ -44,7 +43,7 @@ type Config struct {
 	Providers []Provider
 }
 
-// Provider is a provider with the name that annotations have for it.
+// Provider is a provider with the name by which annotations refer to it.
 type Provider struct {
 	Name, Kind string
 	provider.Provider
@@ -52,7 +51,7 @@ type Provider struct {
 	Own bool
 }
 
-// asking is a provider with the state of asking it.
+// asking is a provider with the state of its questions and its Lease.
 type asking struct {
 	Provider
 	// from begins the annotation of its slices: "consul:", "docker@gw1:".
@@ -64,14 +63,15 @@ type asking struct {
 	reported map[string]bool
 }
 
-// refusal is why the API did not take the endpoints of a question.
+// refusal is the reason why the API refused to store the endpoints of a question.
 type refusal struct {
 	text  string
 	since time.Time
 	until time.Time // it is written again
 }
 
-// discovery decides which questions are asked and which slices are written. Only the goroutine of run uses it, except events and inbox.
+// discovery decides which questions are asked and which EndpointSlices are written. Only the goroutine of run uses it, except for events
+// and inbox.
 type discovery struct {
 	client *client.Client
 	log    *slog.Logger
@@ -89,7 +89,7 @@ type discovery struct {
 	schedule  schedule
 }
 
-// Run follows the providers until ctx is done.
+// Run asks the providers and writes EndpointSlices until ctx is done.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	d := &discovery{
@@ -155,7 +155,7 @@ func (d *discovery) run(ctx context.Context) error {
 	}
 }
 
-// next returns the time of the next write, question or expiry that is due without another answer, within an hour.
+// next returns the time of the next work that is due without a new answer: a write, a question or an expiry. It is at most an hour away.
 func (d *discovery) next(now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	sooner := func(t time.Time) {
@@ -185,7 +185,7 @@ func (d *discovery) next(now time.Time) time.Time {
 	return at
 }
 
-// takeResults hands the results of questions to the ledger.
+// takeResults passes the new results of questions to the ledger.
 func (d *discovery) takeResults() {
 	for q := range d.inbox.take() {
 		of := q.of
@@ -203,7 +203,7 @@ func (d *discovery) takeResults() {
 	}
 }
 
-// portless returns one error for each Service port whose targetPort is a name while the answer has endpoints without a port.
+// portless returns an error for each Service port whose targetPort is a name, if the answer has endpoints without a port number.
 func (d *discovery) portless(of ledger.Asked, a *provider.Answer) (bad []string) {
 	if !slices.ContainsFunc(a.Endpoints, func(e provider.Endpoint) bool { return e.Port == 0 }) {
 		return nil
@@ -216,7 +216,7 @@ func (d *discovery) portless(of ledger.Asked, a *provider.Answer) (bad []string)
 	return bad
 }
 
-// take follows a change of objects.
+// take processes a change of objects in the store.
 func (d *discovery) take(ctx context.Context, e seen) {
 	now := time.Now()
 	was := d.stored.complete()
@@ -338,7 +338,7 @@ func (d *discovery) syncAll(ctx context.Context, now time.Time) {
 	}
 }
 
-// sync begins and ends the claims of a Service by its annotations, and the questions that they need.
+// sync begins and ends the claims of a Service (key) by its annotations, and the questions for them.
 func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
 	if !d.stored.complete() {
 		return
@@ -384,13 +384,13 @@ func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
 	d.schedule.touch(now, key)
 }
 
-// fromOf is the annotation of the slices of a claim.
+// fromOf returns the annotation that EndpointSlices of a claim have: provider and question.
 func (d *discovery) fromOf(k ledger.Key) string {
 	return d.providers[k.Provider].from + k.Question.String()
 }
 
-// storedFor returns the endpoints that a claim begins with: its own that are stored, or else those of earlier questions of the port,
-// which stay until the new one is answered.
+// storedFor returns the stored endpoints with which a claim begins: its own, or else those of earlier questions of the port, which stay
+// until the new one is answered.
 func (d *discovery) storedFor(service string, k ledger.Key, wanted map[ledger.Key]want) (own []provider.Endpoint) {
 	var earlier []provider.Endpoint
 	for _, s := range d.stored.slices[service] {
@@ -417,7 +417,7 @@ func (d *discovery) isWanted(s *write.Slice, wanted map[ledger.Key]want) bool {
 	return false
 }
 
-// isOurs reports whether this process asks the provider that the endpoints of a slice are from.
+// isOurs reports whether an EndpointSlice with this annotation is of a provider that this process asks.
 func (d *discovery) isOurs(from string) bool {
 	for _, p := range d.providers {
 		if p.lease.held && strings.HasPrefix(from, p.from) {
@@ -427,7 +427,7 @@ func (d *discovery) isOurs(from string) bool {
 	return false
 }
 
-// begin has a question asked.
+// begin starts to ask a question, unless it is asked already.
 func (d *discovery) begin(ctx context.Context, of ledger.Asked) {
 	if d.questions[of] != nil {
 		return
@@ -442,7 +442,7 @@ func (d *discovery) begin(ctx context.Context, of ledger.Asked) {
 	})
 }
 
-// end ends a question that no claim is on.
+// end stops asking a question that has no claims.
 func (d *discovery) end(of ledger.Asked) {
 	if q := d.questions[of]; q != nil && len(d.ledger.Claims(of)) == 0 {
 		q.stop()
@@ -450,15 +450,15 @@ func (d *discovery) end(of ledger.Asked) {
 	}
 }
 
-// kinds are the kinds of providers.
+// kinds maps a kind of provider to its constructor.
 var kinds = map[string]func(provider.Config) (provider.Provider, error){
 	"consul": consul.New, "dns": dns.New, "docker": docker.New, "nomad": nomad.New, "targets": targets.New,
 }
 
-// providerName is the form of names of providers: they are in the names of Leases.
+// providerName matches the valid names of providers, which become parts of the names of Leases.
 var providerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
-// Open returns the provider of a text [NAME=]KIND[+URL]. It reaches nothing yet.
+// Open returns the provider for a text of the form [NAME=]KIND[+URL]. It makes no connection yet.
 func Open(text, node string, env map[string]string) (p Provider, err error) {
 	name, spec, named := strings.Cut(text, "=")
 	if !named || strings.ContainsAny(name, "+:/") { // an "=" of the URL

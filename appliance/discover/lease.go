@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// leaseLasts is after what time without a renewal another process takes over, and leaseRenewed the interval of renewals. Each
-	// is a revision, and the journal is bounded, so they are rare: nothing is removed while no process asks.
+	// leaseLasts is the time without a renewal after which another process takes over, leaseRenewed the interval of renewals. Each renewal
+	// takes an entry of the bounded journal, so they are rare; while no process asks a provider, its endpoints stay.
 	leaseLasts   = 60 * time.Second
 	leaseRenewed = 20 * time.Second
 	// reportEvery is the least time between two reports.
 	reportEvery = 2 * time.Second
 )
 
-// lease is the Lease of a provider: which process asks it, and its report.
+// lease is the state of the Lease of a provider, which names the process that asks it and holds its report.
 type lease struct {
 	object string // its name
 
@@ -33,7 +33,7 @@ type lease struct {
 	listed   bool
 }
 
-// leaseName is the name of the Lease of a provider, and of one that is its box's own.
+// leaseName returns the name of a provider's Lease. node is the box, for a provider that each box asks for itself, else "".
 func leaseName(provider, node string) string {
 	if node == "" {
 		return annotation.DiscoverLeasePrefix + provider
@@ -41,7 +41,7 @@ func leaseName(provider, node string) string {
 	return annotation.DiscoverLeasePrefix + provider + "." + strings.ToLower(node)
 }
 
-// see takes the Lease as it is stored; it returns whether held endpoints were released.
+// see records the Lease as it is stored; nil: it was deleted. It reports whether an operator released held endpoints since.
 func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	l.stored, l.since = o, now
 	if o == nil {
@@ -56,7 +56,7 @@ func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	return released
 }
 
-// holder is the box whose process asks the provider; "": none does.
+// holder returns the name of the box whose process asks the provider; "": none does.
 func (l *lease) holder() string {
 	if l.stored == nil {
 		return ""
@@ -64,7 +64,8 @@ func (l *lease) holder() string {
 	return object.Deref(l.stored.Spec.HolderIdentity)
 }
 
-// next returns when the Lease has to be looked at: at least a second after the last time, as its write may have been refused.
+// next returns the time at which the Lease must be compared again: at least a second after the last time, since its write may have been
+// refused.
 func (l *lease) next(now time.Time) time.Time {
 	at, again := l.looked, l.looked.Add(time.Second)
 	switch {
@@ -82,8 +83,8 @@ func (l *lease) next(now time.Time) time.Time {
 	return at
 }
 
-// renewal returns when a Lease that this process holds has to be renewed. After a restart that is the time of its last renewal, plus
-// the interval: a start writes nothing.
+// renewal returns the time at which a Lease that this process holds must be renewed. It counts from the last renewal, also if an earlier
+// process made that: a start writes nothing.
 func (l *lease) renewal(now time.Time) time.Time {
 	at := l.since
 	if r := l.stored.Spec.RenewTime; r != nil && r.Before(at) && now.Sub(r.Time) < leaseLasts {
@@ -92,7 +93,7 @@ func (l *lease) renewal(now time.Time) time.Time {
 	return at.Add(leaseRenewed)
 }
 
-// desired is the Lease as this process wants it.
+// desired returns the Lease that this process wants to store.
 func (l *lease) desired(now time.Time, me, report string) *object.Lease {
 	o := &object.Lease{TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: "coordination.k8s.io/v1"}}
 	o.Metadata.Name, o.Metadata.Namespace = l.object, annotation.DiscoverLeaseNamespace
@@ -108,7 +109,7 @@ func (l *lease) desired(now time.Time, me, report string) *object.Lease {
 	return o
 }
 
-// reportOf encodes the report on a provider.
+// reportOf returns the report about a provider in JSON, for its Lease.
 func (d *discovery) reportOf(now time.Time, p *asking) string {
 	r := wire.Discovered{Kind: p.Kind}
 	r.States, r.Services = d.ledger.Report(now, p.Name)
@@ -139,5 +140,5 @@ func (d *discovery) reportOf(now time.Time, p *asking) string {
 	return string(text)
 }
 
-// longestReport bounds the report in bytes, below the 256 KiB of all annotations of an object.
+// longestReport is the largest size of a report in bytes, below Kubernetes' limit of 256 KiB for all annotations of an object.
 const longestReport = 128 << 10

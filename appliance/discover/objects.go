@@ -20,14 +20,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The paths of the objects that are followed.
+// API paths of the kinds of objects that are watched.
 const (
 	pathServices = "/api/v1/services"
 	pathSlices   = "/apis/discovery.k8s.io/v1/endpointslices"
 	pathLeases   = "/apis/coordination.k8s.io/v1/namespaces/" + annotation.DiscoverLeaseNamespace + "/leases"
 )
 
-// objects are those of the store that matter, as they were seen last.
+// objects has the stored objects that svcctl discover needs, as of the last events.
 type objects struct {
 	listed   map[string]bool // by path
 	services map[string]*service
@@ -39,12 +39,12 @@ func newObjects() objects {
 	return objects{map[string]bool{}, map[string]*service{}, map[string]map[string]storedSlice{}, map[string]bool{}}
 }
 
-// complete reports whether all objects were listed.
+// complete reports whether the objects of all kinds were listed.
 func (o *objects) complete() bool {
 	return o.listed[pathServices] && o.listed[pathSlices] && o.listed[pathLeases]
 }
 
-// keep records a slice as it is stored, unless a newer version is known.
+// keep records an EndpointSlice, unless a newer version of it is recorded.
 func (o *objects) keep(s storedSlice) {
 	key := s.Namespace + "/" + s.Service
 	if o.slices[key] == nil {
@@ -55,7 +55,7 @@ func (o *objects) keep(s storedSlice) {
 	}
 }
 
-// forget records that a slice is removed, by this version of it.
+// forget removes a recorded EndpointSlice, unless a newer version than s is recorded.
 func (o *objects) forget(s storedSlice) {
 	key := s.Namespace + "/" + s.Service
 	if o.slices[key][s.Name].revision <= s.revision {
@@ -66,7 +66,7 @@ func (o *objects) forget(s storedSlice) {
 	}
 }
 
-// seen is a change of an object, or a list of all.
+// seen is an event of the watch: the change of an object, or a full list.
 type seen struct {
 	path string
 	// all is set with a list: there are no others than objects.
@@ -75,7 +75,7 @@ type seen struct {
 	deleted bool
 }
 
-// follow lists and watches the objects at a path until ctx is done. While the appliance is away it tries again after a pause.
+// follow lists and watches the objects at a path until ctx is done. It reconnects after a pause when the appliance does not respond.
 func (d *discovery) follow(ctx context.Context, path string, query url.Values, empty func() object.Object) error {
 	pause := pauses{}
 	for {
@@ -135,13 +135,13 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	})
 }
 
-// keeps reports whether a listed object matters: of most Services none does.
+// keeps reports whether a listed object is needed. Most Services have no annotation and are not.
 func keeps(o object.Object) bool {
 	svc, is := o.(*object.Service)
 	return !is || annotation.HasSources(svc.Metadata.Annotations)
 }
 
-// send passes an event to the goroutine that decides. It returns false if ctx is done.
+// send passes an event to the goroutine of run. It returns false if ctx is done.
 func (d *discovery) send(ctx context.Context, e seen) bool {
 	select {
 	case d.events <- e:
@@ -151,7 +151,7 @@ func (d *discovery) send(ctx context.Context, e seen) bool {
 	}
 }
 
-// service is a Service with the annotation.
+// service is a Service with the annotation svcctl.io/endpoints-from.
 type service struct {
 	namespace, name, uid string
 	wants                []want
@@ -165,7 +165,7 @@ type want struct {
 	byName   bool // its targetPort is a name
 }
 
-// newService reads what a Service asks for; nil: nothing.
+// newService returns the claims that the annotations of a Service ask for; nil: there are none.
 func newService(o *object.Service) *service {
 	s := &service{namespace: o.Metadata.Namespace, name: o.Metadata.Name, uid: o.Metadata.UID}
 	if o.Metadata.DeletionTimestamp != nil {
@@ -196,7 +196,7 @@ func newService(o *object.Service) *service {
 
 func (s *service) key() string { return s.namespace + "/" + s.name }
 
-// storedSlice is an EndpointSlice of ours as it is stored, and its version.
+// storedSlice is an EndpointSlice that svcctl discover wrote, as it is stored, with its revision.
 type storedSlice struct {
 	*write.Slice
 	revision uint64
@@ -207,12 +207,12 @@ func revisionOf(meta *object.ObjectMeta) uint64 {
 	return n
 }
 
-// pauses are those between attempts, from 0.1 to 5 s.
+// pauses computes the waits between attempts: they double from 0.1 to 5 s.
 type pauses struct{ last time.Duration }
 
 func (p *pauses) reset() { p.last = 0 }
 
-// longer returns the next pause.
+// longer returns the next pause, with jitter.
 func (p *pauses) longer() time.Duration {
 	p.last = min(max(2*p.last, 100*time.Millisecond), 5*time.Second)
 	return jitter(p.last)

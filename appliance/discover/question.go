@@ -16,21 +16,22 @@ import (
 )
 
 const (
-	// asksEach is how many questions a provider is asked a second at most: at a start, and in doubts.
+	// asksEach is the largest number of questions per second to one provider, for starts and doubts.
 	asksEach = 100
-	// mostEndpoints bounds an answer, longestWhy the text of a failure, and mostBad the addresses that are named.
+	// mostEndpoints is the largest number of endpoints in an answer, longestWhy the longest text of a failure in bytes, mostBad the number of
+	// unusable addresses that are named.
 	mostEndpoints = 10_000
 	longestWhy    = 300
 	mostBad       = 5
 )
 
-// gate spreads the questions to a provider over time.
+// gate limits the rate of questions to a provider.
 type gate struct {
 	mu   sync.Mutex
 	next time.Time
 }
 
-// pass waits for a turn; false: ctx is done.
+// pass waits until a question may be asked; false: ctx is done.
 func (g *gate) pass(ctx context.Context) bool {
 	g.mu.Lock()
 	now := time.Now()
@@ -46,7 +47,7 @@ func (g *gate) pass(ctx context.Context) bool {
 	return remote.Sleep(ctx, at.Sub(now)) == nil
 }
 
-// inbox has the questions with results that were not taken yet.
+// inbox has the questions with results that the goroutine of run has not fetched yet.
 type inbox struct {
 	mu   sync.Mutex
 	full map[*question]bool
@@ -65,7 +66,7 @@ func (b *inbox) add(q *question) {
 	}
 }
 
-// take empties it.
+// take returns the questions of the inbox, and empties it.
 func (b *inbox) take() map[*question]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +75,7 @@ func (b *inbox) take() map[*question]bool {
 	return all
 }
 
-// question asks a provider, until it is stopped.
+// question asks a provider one question repeatedly, until stop is called.
 type question struct {
 	of   ledger.Asked
 	stop context.CancelFunc
@@ -95,7 +96,7 @@ type result struct {
 
 var errAgain = errors.New("asked again")
 
-// ask has the question asked at once.
+// ask ends the running call of Follow, so that the question is asked again at once.
 func (q *question) ask() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +105,7 @@ func (q *question) ask() {
 	}
 }
 
-// put adds a result. Of several answers without a failure between them the newest one counts.
+// put adds a result, and the question to the inbox. Of several answers in a row, or several failures, only the newest is kept.
 func (q *question) put(r result) {
 	q.mu.Lock()
 	if n := len(q.results); n > 0 && (q.results[n-1].answer == nil) == (r.answer == nil) {
@@ -125,7 +126,7 @@ func (q *question) take() []result {
 	return all
 }
 
-// run asks until ctx is done.
+// run calls Follow again and again until ctx is done, with pauses after failures, and puts the results.
 func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
 	pause := pauses{}
 	for turns.pass(ctx) {
@@ -164,7 +165,7 @@ func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
 	}
 }
 
-// usable returns the endpoints of an answer that packets can be sent to, and why others are left out.
+// usable returns the endpoints of an answer with valid unicast addresses, and why the others are left out.
 func usable(all []provider.Endpoint) (good []provider.Endpoint, bad []string) {
 	left := 0
 	refuse := func(text string) {
@@ -213,7 +214,7 @@ func usable(all []provider.Endpoint) (good []provider.Endpoint, bad []string) {
 	return good, bad
 }
 
-// short quotes a text of others, without most of a long one.
+// short returns a quoted text, cut to 64 bytes.
 func short(text string) string {
 	if len(text) > 64 {
 		text = text[:64] + "..."
@@ -221,5 +222,5 @@ func short(text string) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// jitter spreads pauses of many by a fifth.
+// jitter returns a pause changed by a random amount of up to a tenth, so that those of many questions differ.
 func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// wait is for how long the agent holds an answer back that did not change; it adds up to a sixteenth.
+	// wait is the time for which the agent delays the response to a blocking query without a change; it adds up to a sixteenth.
 	wait = time.Minute
-	// pace is the least time between two answers to one question, and sharedPace that of questions without a poll of their own.
+	// pace is the least time between two answers to one question, sharedPace that for questions without a blocking query of their own.
 	pace, sharedPace = 100 * time.Millisecond, time.Second
-	// At most polls questions have a blocking query of their own at a time, over at most conns connections.
+	// polls is the number of questions that have a blocking query of their own at a time, conns the number of connections for them.
 	polls, conns = 128, 160
-	// sweep is how many seconds it takes to ask all questions without a poll of their own again.
+	// sweep is the time in seconds over which all questions without a blocking query of their own are asked again.
 	sweep = 30
 )
 
-// Provider asks one agent.
+// Provider gets endpoints from one agent of Consul.
 type Provider struct {
 	client   *remote.Client
 	token    bool       // it has one
@@ -40,14 +40,14 @@ type Provider struct {
 	mu       sync.Mutex      // of hubs
 }
 
-// hub has the questions of one datacenter and namespace without a poll of their own.
+// hub has the questions of one datacenter and namespace that share blocking queries.
 type hub struct {
 	remote.Hub
 	mu        sync.Mutex
 	unchecked map[provider.Question]bool // the last list was empty, or had an instance without a check of its own
 }
 
-// New reads the address and the credentials from the variables of the command line tool of Consul.
+// New returns a Provider. It takes the address and the credentials from the environment variables of Consul's command line tool.
 func New(c provider.Config) (provider.Provider, error) {
 	s := remote.HashiCorp(c.Env, "CONSUL_", "CONSUL_HTTP_TOKEN", "X-Consul-Token")
 	s.URL, s.Conns = c.URL, conns
@@ -82,7 +82,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return p, nil
 }
 
-// Follow implements provider.Provider.
+// Follow implements provider.Provider. It uses a blocking query for the question if one of the polls is free, else the shared ones.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	params, err := q.Only([]string{"dc", "namespace", "partition"}, "tag")
 	if err != nil {
@@ -128,7 +128,7 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 
 func pathOf(q provider.Question) string { return "/v1/health/service/" + url.PathEscape(q.Name) }
 
-// poll is a blocking query.
+// poll is a blocking query that is repeated.
 type poll struct {
 	client *remote.Client
 	path   string
@@ -137,7 +137,7 @@ type poll struct {
 	header http.Header
 }
 
-// next waits for the next answer and reports whether it may differ from the one before.
+// next waits for the next response, decodes it into a value, and reports whether it may differ from the one before.
 func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 	query := maps.Clone(p.query)
 	held := time.Duration(0)
@@ -169,8 +169,8 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 
 func (p *poll) streamed() bool { return p.header.Get("X-Consul-Query-Backend") == "streaming" }
 
-// instances waits with next for the instances of a service. It returns an error if Consul left some out because the token may not
-// read them.
+// instances waits for the next list of instances of a service, as poll.next does. It returns an error if Consul left some out because the
+// token may not read them.
 func (p *Provider) instances(ctx context.Context, poll *poll) (all []instance, changed bool, err error) {
 	changed, err = poll.next(ctx, &all)
 	policy := poll.header.Get("X-Consul-Default-ACL-Policy")
@@ -192,7 +192,7 @@ func (p *Provider) instances(ctx context.Context, poll *poll) (all []instance, c
 	return all, true, err
 }
 
-// instance is an element of /v1/health/service.
+// instance is an element of the response of /v1/health/service.
 type instance struct {
 	Node *struct {
 		Node, Address string
@@ -206,13 +206,13 @@ type instance struct {
 	Checks []check
 }
 
-// check is an element of an instance, and of /v1/health/state/any.
+// check is a health check of an instance, and an element of the response of /v1/health/state/any.
 type check struct {
 	Node, CheckID, Status, ServiceID, ServiceName string
 	ModifyIndex                                   uint64
 }
 
-// answerOf also reports whether an instance has no check of its own.
+// answerOf returns the endpoints of all instances as an answer. unchecked reports whether an instance has no health check of its own.
 func answerOf(q provider.Question, all []instance) (answer provider.Answer, unchecked bool, err error) {
 	for _, i := range all {
 		if i.Node == nil || i.Service == nil || i.Service.Service == "" {
@@ -252,7 +252,7 @@ func answerOf(q provider.Question, all []instance) (answer provider.Answer, unch
 	return answer, unchecked, nil
 }
 
-// share follows a question without a poll of its own.
+// share answers a question without a blocking query of its own: it asks again when the shared queries of its hub find a change.
 func (p *Provider) share(ctx context.Context, q provider.Question, scope, query url.Values, take func(provider.Answer)) error {
 	p.mu.Lock()
 	h := p.hubs[scope.Encode()]
@@ -281,7 +281,7 @@ func (p *Provider) share(ctx context.Context, q provider.Question, scope, query 
 		})
 }
 
-// watch has those questions asked again whose service changed.
+// watch runs the shared blocking queries of a hub, and wakes the questions whose service changed. It returns the first error.
 func (p *Provider) watch(ctx context.Context, h *hub, scope url.Values, e *remote.Events) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -301,7 +301,7 @@ func (p *Provider) watch(ctx context.Context, h *hub, scope url.Values, e *remot
 	return <-failed
 }
 
-// watchChecks wakes the questions of services whose checks changed, and all if one of a node changed.
+// watchChecks wakes the questions of services whose health checks changed, and all questions if a check of a node changed.
 func (p *Provider) watchChecks(ctx context.Context, scope url.Values, e *remote.Events, read chan<- struct{}) error {
 	type state struct {
 		checks int
@@ -333,7 +333,7 @@ func (p *Provider) watchChecks(ctx context.Context, scope url.Values, e *remote.
 	}
 }
 
-// watchNames wakes the questions of services that have no checks when any service changed: the checks do not show it.
+// watchNames wakes the questions of services without health checks when any service changed, since watchChecks does not detect that.
 func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *remote.Events, read, moved chan<- struct{}) error {
 	poll := poll{client: p.client, path: "/v1/catalog/services", query: scope}
 	var before map[string][]string
@@ -362,8 +362,8 @@ func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *
 	}
 }
 
-// sweepAfter wakes all questions, some each second, after any service changed: an instance that is registered at another address keeps its
-// name, tags and checks, and neither poll has more of it.
+// sweepAfter wakes all questions, spread over sweep seconds, after any service changed. An instance that is registered with another address
+// keeps its name, tags and checks, so the shared queries do not show which one it is.
 func sweepAfter(ctx context.Context, e *remote.Events, moved <-chan struct{}) error {
 	for {
 		select {

@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	// resolvConf has the resolvers where --from has no URL.
+	// resolvConf is the file with the resolvers to ask when --from has no URL.
 	resolvConf = "/etc/resolv.conf"
-	// timeout is how long one resolver is waited for, and tries how often all are asked.
+	// timeout is the longest wait for one resolver. All resolvers are asked tries times.
 	timeout, tries = 5 * time.Second, 2
-	// Answers are asked for again between least and most after they came, and empty ones between least and emptyMost.
+	// least and most bound the time after which a name is looked up again, by its TTL. After an empty answer it is at most emptyMost.
 	least, most, emptyMost = time.Second, time.Hour, 5 * time.Second
-	// soon is the wait before a record with a TTL of zero is asked for again: caches count whole seconds.
+	// soon is the wait before a record with a TTL of 0 is looked up again, since caches count whole seconds.
 	soon = 200 * time.Millisecond
-	// aliases is how many CNAMEs are followed by queries of their own.
+	// aliases is the largest number of CNAMEs in a row that are followed by further queries.
 	aliases = 8
-	// size is the largest answer over UDP (DNS flag day 2020); above it there is TCP.
+	// size is the largest response over UDP in bytes (DNS flag day 2020); larger ones are fetched over TCP.
 	size = 1232
-	// lookups is how many targets of SRV records are looked up at once.
+	// lookups is the number of targets of SRV records that are looked up concurrently.
 	lookups = 16
 )
 
-// Provider asks one set of resolvers.
+// Provider gets endpoints from A, AAAA and SRV records of one set of resolvers.
 type Provider struct {
 	server string // HOST:PORT; empty: those of resolv.conf
 	conf   string
@@ -60,7 +60,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return p, nil
 }
 
-// servers reads resolv.conf at each lookup: it changes with the networks of the host.
+// servers returns the resolvers. It reads resolv.conf at each lookup, since that changes with the networks of the host.
 func (p *Provider) servers() ([]string, error) {
 	if p.server != "" {
 		return []string{p.server}, nil
@@ -84,7 +84,7 @@ func (p *Provider) servers() ([]string, error) {
 	return all, nil
 }
 
-// Follow implements provider.Provider.
+// Follow implements provider.Provider. It looks the name up again when the TTL is over.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	params, err := q.Only([]string{"family"})
 	if err != nil {
@@ -120,13 +120,13 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	}
 }
 
-// pauses are the times between two lookups.
+// pauses computes the times between two lookups of a name.
 type pauses struct {
 	counted bool // a time to live was above 0
 	zeros   int  // in a row after one
 }
 
-// next returns the time until the next lookup after an answer with the time to live ttl.
+// next returns the time until the next lookup, after an answer with this TTL. empty reports that it had no records.
 func (p *pauses) next(ttl time.Duration, empty bool) time.Duration {
 	switch {
 	case empty:
@@ -140,13 +140,13 @@ func (p *pauses) next(ttl time.Duration, empty bool) time.Duration {
 	return min(max(ttl, least), most)
 }
 
-// lookup is one question to a set of resolvers.
+// lookup asks a set of resolvers for endpoints.
 type lookup struct {
 	servers []string
 	types   []uint16 // of addresses
 }
 
-// endpoints also returns for how long they are good: the least time to live.
+// endpoints returns the endpoints of a name, by SRV records if it begins with "_", and the least TTL of all records used.
 func (l *lookup) endpoints(ctx context.Context, name string) (all []provider.Endpoint, ttl time.Duration, err error) {
 	if !strings.HasPrefix(name, "_") {
 		addresses, ttl, err := l.addresses(ctx, name)
@@ -193,7 +193,8 @@ func (l *lookup) endpoints(ctx context.Context, name string) (all []provider.End
 	return all, ttl, nil
 }
 
-// addresses asks for both families. Some servers have NXDOMAIN for the one that they lack.
+// addresses returns the IPv4 and IPv6 addresses of a name and their least TTL. NXDOMAIN for one type counts as no records, since some
+// servers return it for a family that a name lacks.
 func (l *lookup) addresses(ctx context.Context, name string) (all []netip.Addr, ttl time.Duration, err error) {
 	empty := emptyMost
 	for _, t := range l.types {
@@ -227,7 +228,8 @@ func (l *lookup) addresses(ctx context.Context, name string) (all []netip.Addr, 
 	return all, ttl, nil
 }
 
-// ask returns the records of a type that a name has, by way of its aliases, and the least time to live of both; or of their absence.
+// ask returns the records of type t for a name, following CNAMEs, and the least TTL of them all. Without records it is the TTL of the
+// negative response.
 func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.RR, ttl time.Duration, err error) {
 	ttl = most
 	for range aliases {
@@ -281,7 +283,7 @@ func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.
 
 func seconds(ttl uint32) time.Duration { return time.Duration(ttl) * time.Second }
 
-// exchange asks the resolvers one after the other until one answers; SERVFAIL and REFUSED are no answers.
+// exchange asks the resolvers in turn until one responds. SERVFAIL and REFUSED do not count as responses.
 func (l *lookup) exchange(ctx context.Context, name string, t uint16) (*dns.Msg, error) {
 	var failed error
 	for range tries {

@@ -27,17 +27,17 @@ const (
 	pace  = 50 * time.Millisecond
 	again = time.Second
 	conns = 32
-	// before is how long before its begin a stream of events reports: for so long a list may be behind.
+	// before is the time by which a stream of events starts in the past, since a list of containers may be older than its response.
 	before = 2 * time.Second
-	// eventBytes bounds one event.
+	// eventBytes is the largest size of one event in bytes.
 	eventBytes = 1 << 20
-	// newest is the newest minor version of the API whose changes were compared with the fields that are used here.
+	// newest is the newest minor version of the API that the fields used here were checked against. Newer daemons are asked with it.
 	newest = 55
 
 	labelWeight, labelPriority, labelZone = "svcctl.io/weight", "svcctl.io/priority", "svcctl.io/zone"
 )
 
-// Provider asks one daemon.
+// Provider gets endpoints from the containers of one Docker daemon or Podman.
 type Provider struct {
 	client *remote.Client
 	hub    remote.Hub
@@ -49,13 +49,14 @@ type Provider struct {
 	version    string               // of the API, as the path begins: /v1.55
 }
 
-// container has what events reported.
+// container is the state of a container by the events about it.
 type container struct {
 	labels map[string]string // those of events have other attributes, too
 	ended  bool
 }
 
-// New reads the address and the credentials from the variables of the command line tools of Docker and Podman.
+// New returns a Provider. It takes the address and the credentials from the environment variables of the command line tools of Docker and
+// Podman.
 func New(c provider.Config) (provider.Provider, error) {
 	address := cmp.Or(c.URL, c.Env["DOCKER_HOST"], c.Env["CONTAINER_HOST"], "unix:///var/run/docker.sock") // the third is Podman's
 	u, err := url.Parse(address)
@@ -99,7 +100,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return p, err
 }
 
-// Follow implements provider.Provider.
+// Follow implements provider.Provider. It lists the containers again after each event about one that matches.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	params, err := q.Only([]string{"network", "published"})
 	if err != nil {
@@ -115,13 +116,13 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	return p.hub.Follow(ctx, q, take, p.stream, func(ctx context.Context) (provider.Answer, error) { return p.list(ctx, q, labels) })
 }
 
-// filters is the parameter of that name.
+// filters returns the URL parameter "filters" in JSON.
 func filters(by map[string][]string) url.Values {
 	text, _ := json.Marshal(by)
 	return url.Values{"filters": {string(text)}}
 }
 
-// listed is an element of /containers/json.
+// listed is an element of the response of /containers/json.
 type listed struct {
 	ID              string `json:"Id"`
 	Names           []string
@@ -146,7 +147,7 @@ func (c *listed) name() string {
 	return c.ID
 }
 
-// list asks for the containers with some labels.
+// list returns the running containers with some labels as an answer.
 func (p *Provider) list(ctx context.Context, q provider.Question, labels provider.Selector) (provider.Answer, error) {
 	answer := provider.Answer{Proved: true}
 	var all []listed
@@ -198,7 +199,8 @@ type address struct {
 	port    uint16 // 0: that of the Service
 }
 
-// addresses are those of a container in the network that was asked for, or in its only one; or those of its host.
+// addresses returns the addresses of a container: in the network of the parameter or its only one, or with the parameter published those of
+// the host's published port.
 func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []address, err error) {
 	if params.Has("published") {
 		for _, published := range c.Ports {
@@ -243,7 +245,8 @@ func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []a
 	return all, nil
 }
 
-// hostAddress is the address that was given, that of the daemon's URL, or the one that this host has towards others.
+// hostAddress returns the address of the daemon's host: given, if it is set, or that of the daemon's URL, or the one that this host uses
+// towards others.
 func (p *Provider) hostAddress(given string) (string, error) {
 	if given = cmp.Or(given, p.host); given != "" {
 		if _, err := netip.ParseAddr(given); err != nil {
@@ -272,7 +275,7 @@ func (p *Provider) ended(id string) bool {
 	return p.containers[id].ended
 }
 
-// event is one of /events.
+// event is an event of /events.
 type event struct {
 	Type, Action string
 	Actor        struct {
@@ -281,7 +284,7 @@ type event struct {
 	}
 }
 
-// stream wakes the questions of containers that changed.
+// stream reads events of the daemon, and wakes the questions that match the labels of containers which changed.
 func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 	resp, err := p.client.Get(ctx, "/_ping", nil, nil)
 	if err != nil {
@@ -326,7 +329,8 @@ func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 	return errors.New("the stream of events ended: the daemon closed it")
 }
 
-// note keeps what an event reports, and returns the labels of the container that changed; nil: they are unknown.
+// note records an event, and returns the labels of the container that changed; nil: unknown. concerned is false for events that cannot
+// change endpoints.
 func (p *Provider) note(e *event) (labels map[string]string, concerned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 
 // The times of doubts.
 const (
-	// lasting is how long answers have to be empty until the last endpoint of a Service port goes.
+	// lasting is the time for which answers must be empty until the last endpoint of a Service port is removed.
 	lasting = 30 * time.Second
-	// provedLasting is the same for absences that a daemon proves: a daemon that is stopped ends its containers before it ends
-	// itself, and its end stops the clock.
+	// provedLasting is that time for answers with Proved. A daemon that stops ends its containers before itself; its end is then a failure,
+	// which stops the clock.
 	provedLasting = 2 * time.Second
-	// askEvery is the pause between two answers while an absence is in doubt.
+	// askEvery is the interval at which a question is asked again while an absence of endpoints is in doubt.
 	askEvery = time.Second
 )
 
-// Asked is a question to a provider.
+// Asked is a question to one provider.
 type Asked struct {
 	Provider string
 	Question provider.Question
@@ -34,7 +34,7 @@ type Key struct {
 	Asked
 }
 
-// Terms are the conditions of a claim that may change while it lasts.
+// Terms are the parameters of a claim that may change while it exists.
 type Terms struct {
 	// Hold is how long an endpoint stays that no answer has any more.
 	Hold time.Duration
@@ -42,7 +42,8 @@ type Terms struct {
 	Target uint16
 }
 
-// Ledger has the endpoints of claims. Its methods are given the time, which never goes back.
+// Ledger computes the endpoints of claims from answers and failures. It removes endpoints only when an absence is credible. Its methods are
+// given the time, which never goes back.
 type Ledger struct {
 	started time.Time
 	claims  map[Key]*claim
@@ -53,7 +54,7 @@ type Ledger struct {
 	changed map[Key]bool
 }
 
-// asked is a question with the state of its answer.
+// asked is a question with the state of its answers.
 type asked struct {
 	of     Asked
 	claims []*claim
@@ -66,7 +67,7 @@ type asked struct {
 	why    string
 }
 
-// claim is a port of a Service with its endpoints in force.
+// claim is a port of a Service with its current endpoints, those in force.
 type claim struct {
 	key Key
 	Terms
@@ -89,35 +90,36 @@ type place struct {
 
 func placeOf(e *provider.Endpoint) place { return place{e.Address, e.Port} }
 
-// service has the claims of one Service on one provider.
+// service has the claims of one Service on one provider. held is set while its endpoints are kept, since too many Services lost theirs at
+// once.
 type service struct {
 	claims  []*claim
 	emptied time.Time // since when all claims with endpoints in force have empty answers; zero: they do not
 	held    bool
 }
 
-// group has the Services of one provider.
+// group has the Services of one provider, and the recent losses among them.
 type group struct {
 	services map[string]*service
 	lost     []loss
 	most     int // the most Services that are held; 0: none are
 }
 
-// loss is a Service that was emptied; passed is set when its endpoints are gone.
+// loss is a Service whose answers became empty; passed is set when its endpoints were removed.
 type loss struct {
 	at     time.Time
 	of     *service
 	passed bool
 }
 
-// New begins a ledger: no question has an answer.
+// New returns a Ledger without claims.
 func New(now time.Time) *Ledger {
 	return &Ledger{
 		started: now, claims: map[Key]*claim{}, asked: map[Asked]*asked{}, groups: map[string]*group{}, doubted: map[*asked]bool{}, failing: map[*asked]bool{}, changed: map[Key]bool{},
 	}
 }
 
-// Claim begins a claim with the endpoints that are in force for it, or changes its terms.
+// Claim adds a claim with the endpoints that are in force for it, stored, or changes the terms of an existing one.
 func (l *Ledger) Claim(now time.Time, key Key, terms Terms, stored []provider.Endpoint) {
 	if c := l.claims[key]; c != nil {
 		c.Hold = terms.Hold
@@ -157,7 +159,7 @@ func (l *Ledger) Claim(now time.Time, key Key, terms Terms, stored []provider.En
 	}
 }
 
-// Drop ends a claim, and with it its endpoints.
+// Drop removes a claim and its endpoints.
 func (l *Ledger) Drop(key Key) {
 	c := l.claims[key]
 	if c == nil {
@@ -180,7 +182,7 @@ func (l *Ledger) Drop(key Key) {
 	l.changed[key] = true
 }
 
-// Answer takes a complete answer. bad describes what of it cannot be used, and is not in it.
+// Answer applies a complete answer to the claims on its question. bad describes the endpoints that were left out of it as unusable.
 func (l *Ledger) Answer(now time.Time, of Asked, a provider.Answer, bad []string) {
 	q := l.asked[of]
 	if q == nil {
@@ -204,7 +206,7 @@ func (l *Ledger) Answer(now time.Time, of Asked, a provider.Answer, bad []string
 	l.doubt(q)
 }
 
-// Fail records that a question has no answer.
+// Fail records that a question failed, and why.
 func (l *Ledger) Fail(now time.Time, of Asked, why string) {
 	q := l.asked[of]
 	if q == nil {
@@ -219,7 +221,7 @@ func (l *Ledger) Fail(now time.Time, of Asked, why string) {
 	}
 }
 
-// Tick believes proved absences whose time has come.
+// Tick removes the endpoints whose proved absence has lasted for provedLasting.
 func (l *Ledger) Tick(now time.Time) {
 	for q := range maps.Clone(l.doubted) {
 		for _, c := range q.claims {
@@ -231,7 +233,7 @@ func (l *Ledger) Tick(now time.Time) {
 	}
 }
 
-// Release lets the endpoints go that are held of a provider, and returns of how many Services they are.
+// Release removes the endpoints that are held for a provider, and returns the number of their Services.
 func (l *Ledger) Release(name string) (released int) {
 	g := l.groups[name]
 	if g == nil {
@@ -254,7 +256,8 @@ func (l *Ledger) Release(name string) (released int) {
 	return released
 }
 
-// take applies the answer of its question to a claim. passed is the time since the answer before, 0 when a failure was between.
+// take applies the last answer of its question to a claim. passed is the time since the answer before; 0 if there was a failure in between.
+// proved is Answer.Proved.
 func (l *Ledger) take(now time.Time, c *claim, passed time.Duration, proved bool) {
 	present := unique(withPorts(c.asked.last, c.Target))
 	has := make(map[place]bool, len(present))
@@ -303,7 +306,7 @@ func (l *Ledger) take(now time.Time, c *claim, passed time.Duration, proved bool
 	}
 }
 
-// let takes endpoints into force, together with those that are gone for less than a limit.
+// let sets the endpoints in force of a claim to present, plus those that are missing in answers for less than limit.
 func (l *Ledger) let(c *claim, present []provider.Endpoint, limit time.Duration) {
 	for i := range c.inForce {
 		at := placeOf(&c.inForce[i])
@@ -328,12 +331,13 @@ func (l *Ledger) let(c *claim, present []provider.Endpoint, limit time.Duration)
 	}
 }
 
-// isBare reports whether no claim has an endpoint in force.
+// isBare reports whether no claim of the Service has an endpoint in force.
 func (s *service) isBare() bool {
 	return !slices.ContainsFunc(s.claims, func(c *claim) bool { return len(c.inForce) > 0 })
 }
 
-// mark records whether the Service of a claim is emptied now, and holds those that are emptied together if that looks like an accident.
+// mark updates since when all claims of the Service have empty answers. If too many Services became empty together, which looks like an
+// accident, it holds them.
 func (l *Ledger) mark(now time.Time, of *claim) {
 	s, g := of.service, l.groups[of.key.Provider]
 	was := s.emptied
@@ -386,7 +390,7 @@ func (l *Ledger) mark(now time.Time, of *claim) {
 	g.most = max(g.most, g.held())
 }
 
-// held counts the Services that are held.
+// held returns the number of Services that are held.
 func (g *group) held() (n int) {
 	for _, s := range g.services {
 		if s.held {
@@ -396,7 +400,7 @@ func (g *group) held() (n int) {
 	return n
 }
 
-// settle ends a hold that does not look like an accident any more, as most of it came back.
+// settle ends the hold of a provider's Services when so many of them are back that the loss no longer looks like an accident.
 func (l *Ledger) settle(g *group) {
 	if g.most == 0 || brake.Remains(g.held(), g.most) {
 		return
@@ -410,7 +414,7 @@ func (l *Ledger) settle(g *group) {
 	}
 }
 
-// setInForce replaces the endpoints of a claim.
+// setInForce replaces the endpoints in force of a claim, and marks it as changed if they differ.
 func (l *Ledger) setInForce(c *claim, to []provider.Endpoint) {
 	if to = unique(to); !slices.Equal(c.inForce, to) {
 		c.inForce = to
@@ -418,7 +422,7 @@ func (l *Ledger) setInForce(c *claim, to []provider.Endpoint) {
 	}
 }
 
-// doubt records whether a claim on a question has an absence that is not believed yet.
+// doubt updates whether a claim on the question has endpoints in force that the last answer lacks.
 func (l *Ledger) doubt(q *asked) {
 	delete(l.doubted, q)
 	for _, c := range q.claims {
@@ -428,7 +432,7 @@ func (l *Ledger) doubt(q *asked) {
 	}
 }
 
-// again returns when a question has to be asked again for an absence, zero if it need not.
+// again returns the time at which a question must be asked again because endpoints are missing in the last answer; zero: it need not be.
 func (q *asked) again() (at time.Time) {
 	if !q.failed.IsZero() {
 		return at // it is asked again anyway
@@ -452,7 +456,7 @@ func (q *asked) again() (at time.Time) {
 	return at
 }
 
-// Again returns the questions that have to be asked now, as an absence is not believed yet.
+// Again returns the questions that must be asked now, because endpoints are missing in the last answer.
 func (l *Ledger) Again(now time.Time) (all []Asked) {
 	for q := range l.doubted {
 		if at := q.again(); !at.IsZero() && !now.Before(at) {
@@ -463,7 +467,7 @@ func (l *Ledger) Again(now time.Time) (all []Asked) {
 	return all
 }
 
-// Next returns when Tick, Again or Report has another result by the time alone; zero: never.
+// Next returns the earliest time after now at which Tick, Again or Report has another result without a new answer; zero: never.
 func (l *Ledger) Next(now time.Time) (at time.Time) {
 	sooner := func(t time.Time) {
 		if t.After(now) && (at.IsZero() || t.Before(at)) {
@@ -495,7 +499,7 @@ func (l *Ledger) Next(now time.Time) (at time.Time) {
 	return at
 }
 
-// Endpoints returns those of a claim in force, sorted by address and port. The caller must not change them.
+// Endpoints returns the endpoints in force of a claim, sorted by address and port. The caller must not change them.
 func (l *Ledger) Endpoints(key Key) []provider.Endpoint {
 	if c := l.claims[key]; c != nil {
 		return c.inForce
@@ -513,7 +517,7 @@ func (l *Ledger) Claims(of Asked) (keys []Key) {
 	return keys
 }
 
-// Has reports whether there is a claim.
+// Has reports whether a claim exists.
 func (l *Ledger) Has(key Key) bool { return l.claims[key] != nil }
 
 // Changed returns the claims whose endpoints have changed since the last call.
@@ -527,7 +531,7 @@ func compareAsked(a, b Asked) int {
 	return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Question.Name, b.Question.Name), cmp.Compare(a.Question.Params, b.Question.Params), cmp.Compare(a.Question.Port, b.Question.Port))
 }
 
-// withPorts gives endpoints without a port one.
+// withPorts returns a copy of the endpoints in which port replaces a missing port.
 func withPorts(list []provider.Endpoint, port uint16) []provider.Endpoint {
 	list = slices.Clone(list)
 	for i := range list {
@@ -538,8 +542,8 @@ func withPorts(list []provider.Endpoint, port uint16) []provider.Endpoint {
 	return list
 }
 
-// unique sorts endpoints, each address and port once: the one in the better state, or of the lower priority, or the larger weight.
-// The list is its to change.
+// unique sorts endpoints in place and removes duplicates of an address and port. Of these it keeps the one with the better state, then the
+// lower priority, then the larger weight.
 func unique(list []provider.Endpoint) []provider.Endpoint {
 	slices.SortStableFunc(list, func(a, b provider.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.State, b.State), cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight),

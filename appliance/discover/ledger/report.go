@@ -9,15 +9,16 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// How long a failure lasts, and a first answer is awaited, before it is reported.
+// patience is the time for which a failure must last, or a first answer be missing, before it is reported.
 const (
 	patience        = 2 * time.Second
 	patienceAtFirst = 10 * time.Second
-	// mostReasons bounds the reasons that a report lists.
+	// mostReasons is the largest number of reasons that a report lists.
 	mostReasons = 16
 )
 
-// Report returns the states of the questions to a provider that are worth a report, and how many Services ask it.
+// Report returns the states of a provider's questions that deserve a report (failures and doubts), and the number of Services with claims
+// on it.
 func (l *Ledger) Report(now time.Time, name string) (states []wire.DiscoveredState, services int) {
 	type class struct{ word, why string }
 	found := map[class]*wire.DiscoveredState{}

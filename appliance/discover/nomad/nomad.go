@@ -20,15 +20,15 @@ import (
 
 const (
 	pace = 50 * time.Millisecond
-	// conns is below the 100 connections that an agent has for each client.
+	// conns is the number of connections, below the agent's limit of 100 for each client.
 	conns = 64
-	// silence is how long a stream may be without a heartbeat; there is one every 10 s.
+	// silence is the longest time for which a stream may have no heartbeat; one comes every 10 s.
 	silence = 2 * time.Minute
-	// eventBytes bounds one line of the stream.
+	// eventBytes is the largest size of one line of the stream in bytes.
 	eventBytes = 8 << 20
 )
 
-// Provider asks one agent.
+// Provider gets endpoints from one agent of Nomad.
 type Provider struct {
 	client *remote.Client
 	region string
@@ -38,7 +38,7 @@ type Provider struct {
 	hubs map[string]*remote.Hub // by namespace
 }
 
-// New reads the address and the credentials from the variables of the command line tool of Nomad.
+// New returns a Provider. It takes the address and the credentials from the environment variables of Nomad's command line tool.
 func New(c provider.Config) (provider.Provider, error) {
 	s := remote.HashiCorp(c.Env, "NOMAD_", "NOMAD_TOKEN", "X-Nomad-Token")
 	s.URL, s.Conns = cmp.Or(c.URL, c.Env["NOMAD_ADDR"], "http://127.0.0.1:4646"), conns
@@ -53,7 +53,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return &Provider{client: client, region: c.Env["NOMAD_REGION"], space: cmp.Or(c.Env["NOMAD_NAMESPACE"], "default"), hubs: map[string]*remote.Hub{}}, nil
 }
 
-// Follow implements provider.Provider.
+// Follow implements provider.Provider. It asks again when the stream of events shows a change of the service.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	params, err := q.Only([]string{"namespace", "region"}, "tag")
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 		func(ctx context.Context) (provider.Answer, error) { return p.list(ctx, q.Name, scope, params["tag"]) })
 }
 
-// list asks for one service.
+// list returns the instances of one service as an answer.
 func (p *Provider) list(ctx context.Context, name string, scope url.Values, tags []string) (answer provider.Answer, err error) {
 	var all []struct {
 		ServiceName, Address, AllocID string
@@ -114,7 +114,7 @@ func (p *Provider) list(ctx context.Context, name string, scope url.Values, tags
 	return answer, nil
 }
 
-// stream wakes the questions of services that were registered or deregistered.
+// stream reads events of the agent, and wakes the questions of services that were registered or deregistered.
 func (p *Provider) stream(ctx context.Context, scope url.Values, e *remote.Events) error {
 	var names []struct{}
 	header, err := p.client.JSON(ctx, "/v1/services", scope, 0, &names)

@@ -9,11 +9,9 @@ import (
 	"strings"
 )
 
-// Provider answers questions about the endpoints of Services.
-//
-// A type that implements it has a function New(Config) (Provider, error) in its package, which opens nothing: what cannot be
-// reached is an error of Follow, and what no later attempt could mend (a URL of a wrong form, a certificate that cannot be read)
-// one of New.
+// Provider returns the endpoints for questions. A package that implements it has a function New(Config) (Provider, error), which makes no
+// connection. A server that cannot be reached is an error of Follow; what no later attempt could mend (a malformed URL, an unreadable
+// certificate) is an error of New.
 type Provider interface {
 	// Follow passes the complete answer to a question to take, first at once and then whenever it changed (an answer that is equal
 	// to the one before may come again), until ctx is done or it fails.
@@ -29,7 +27,7 @@ type Provider interface {
 	Follow(ctx context.Context, q Question, take func(Answer)) error
 }
 
-// Config is what a provider is made from.
+// Config is the configuration of a Provider.
 type Config struct {
 	// URL is the URL of --from; empty: the provider takes the address from Env, as the command line tool of its kind does.
 	URL string
@@ -65,7 +63,7 @@ func (q Question) String() string {
 	return q.Name + "?" + q.Params
 }
 
-// Answer has all endpoints that there are at one moment.
+// Answer has all endpoints for a question at one time.
 type Answer struct {
 	// Endpoints are in any order. Those with the same address and port count once.
 	Endpoints []Endpoint
@@ -74,8 +72,8 @@ type Answer struct {
 	Proved bool
 }
 
-// Endpoint is one address of an answer, as the provider has it: addresses that cannot be used (malformed, loopback, link-local) are
-// left out and reported by the caller.
+// Endpoint is one address of an answer, as the provider reports it. The caller removes and reports addresses that cannot be used
+// (malformed, loopback, link-local).
 type Endpoint struct {
 	Address string
 	// Port is the port; 0: the provider has none, and the targetPort of the Service port is used.
@@ -91,7 +89,7 @@ type Endpoint struct {
 	Node, Zone string
 }
 
-// State has the conditions of an EndpointSlice that providers have.
+// State is the state of an endpoint, which sets the conditions in its EndpointSlice.
 type State uint8
 
 const (
@@ -103,8 +101,8 @@ const (
 	Terminating
 )
 
-// Only returns the parameters of a question, or an error if one is not among names or has more than one value. Those that may have
-// several are in many.
+// Only returns the parameters of a question. It returns an error if one is neither in names nor in many, or if one in names has several
+// values.
 func (q Question) Only(names []string, many ...string) (url.Values, error) {
 	values := q.Values()
 	for name, all := range values {
@@ -126,7 +124,7 @@ func (q Question) Only(names []string, many ...string) (url.Values, error) {
 // Selector is a list of labels that something must have: KEY=VALUE, or KEY with any value, with commas between.
 type Selector []string
 
-// SelectorOf reads the name of a question.
+// SelectorOf parses the name of a question as a Selector.
 func SelectorOf(name string) (Selector, error) {
 	s := Selector(strings.Split(name, ","))
 	for _, label := range s {
@@ -137,7 +135,7 @@ func SelectorOf(name string) (Selector, error) {
 	return s, nil
 }
 
-// Matches reports whether labels has all of them.
+// Matches reports whether labels has every label of the selector.
 func (s Selector) Matches(labels map[string]string) bool {
 	for _, label := range s {
 		key, want, valued := strings.Cut(label, "=")
@@ -148,7 +146,7 @@ func (s Selector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// Label sets the weight, priority or zone of an endpoint from a label; "" is none.
+// Label sets the weight, priority or zone of an endpoint from the value of a label; the name's ending selects which. "" changes nothing.
 func (e *Endpoint) Label(name, value string) error {
 	var least, most uint64
 	switch {

@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	// answerTime bounds one answer that is not a long poll, from the request to its last byte.
+	// answerTime is the longest time from a request to the last byte of its response, except for long polls.
 	answerTime = time.Minute
-	// answerBytes bounds an answer, after it was unpacked.
+	// answerBytes is the largest size of a response in bytes, after decompression.
 	answerBytes = 32 << 20
-	// pauseMost bounds what Retry-After asks for, and pauseLeast is the pause after 429 without it.
+	// pauseMost is the longest pause that Retry-After may ask for, pauseLeast the pause after a 429 without it.
 	pauseMost, pauseLeast = 5 * time.Minute, time.Second
 )
 
-// Server is an HTTP API and the credentials for it.
+// Server is the address of an HTTP API, with the credentials for it.
 type Server struct {
 	// URL is http://HOST:PORT, https://HOST:PORT or unix:///PATH.
 	URL string
@@ -56,8 +56,8 @@ type Server struct {
 	Conns int
 }
 
-// HashiCorp returns a Server with the credentials in the variables of a command line tool of HashiCorp, which begin with a prefix. token is
-// the variable of the token, which goes in a header.
+// HashiCorp returns a Server with the credentials in the environment variables (env) of a command line tool of HashiCorp. Their names begin
+// with prefix. token is the variable with the token, which is sent in header.
 func HashiCorp(env map[string]string, prefix, token, header string) Server {
 	s := Server{
 		CA: cmp.Or(env[prefix+"CACERT"], env[prefix+"CAPATH"]), Cert: env[prefix+"CLIENT_CERT"], Key: env[prefix+"CLIENT_KEY"],
@@ -71,7 +71,7 @@ func HashiCorp(env map[string]string, prefix, token, header string) Server {
 	return s
 }
 
-// Bool reads a variable that is true or false.
+// Bool returns the boolean value of a variable in env; otherwise, if it is not set. Other values are an error.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -83,7 +83,7 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	return value, nil
 }
 
-// Client asks one Server.
+// Client sends requests to one Server.
 type Client struct {
 	server Server
 	base   string // of requests
@@ -93,7 +93,7 @@ type Client struct {
 	until time.Time // the server asked for no request before
 }
 
-// NewClient opens nothing but the files of certificates.
+// NewClient returns a Client for a Server. It reads the files of certificates, and makes no connection.
 func NewClient(s Server) (*Client, error) {
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -133,7 +133,8 @@ func NewClient(s Server) (*Client, error) {
 	return c, nil
 }
 
-// tls reads the certificates of authorities, and the client's once to find errors.
+// tls returns the TLS configuration with the CA certificates. It reads the client's certificate once to find errors; connections read it
+// again.
 func (s Server) tls() (*tls.Config, error) {
 	config := &tls.Config{ServerName: s.Name, InsecureSkipVerify: s.Insecure}
 	if s.CA != "" {
@@ -170,7 +171,7 @@ func (s Server) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// A StatusError is an answer with another status than those that were expected.
+// A StatusError is a response with an unexpected status.
 type StatusError struct {
 	Code   int
 	Header http.Header
@@ -179,8 +180,8 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.text }
 
-// Get asks for path, which is escaped, with more headers (names and values by turns). The body of the answer is open, and the status is
-// 200 or one of codes.
+// Get sends a GET request for path, which is escaped. more has further headers, names and values in turn. A status other than 200 and codes
+// is a *StatusError. The caller must close the body.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, more []string, codes ...int) (*http.Response, error) {
 	if err := c.pause(ctx); err != nil {
 		return nil, err
@@ -232,7 +233,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, more []
 	return nil, &StatusError{resp.StatusCode, resp.Header, text}
 }
 
-// failed returns an error with the server's name and without the query, which may have a secret.
+// failed returns an error with the server's URL and without the query, which may contain a secret.
 func (c *Client) failed(ctx context.Context, err error) error {
 	if wrapped, is := errors.AsType[*url.Error](err); is {
 		err = wrapped.Err
@@ -243,8 +244,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %w", c.server.URL, Plain(err))
 }
 
-// Plain returns an error of a connection without the port of this side, which is another one at each attempt: an error that lasts is to
-// have one text.
+// Plain returns the error of a connection without the local port, which differs at each attempt: a lasting error is to have one text.
 func Plain(err error) error {
 	if op, is := errors.AsType[*net.OpError](err); is && op.Err != nil {
 		err = op.Err
@@ -255,7 +255,7 @@ func Plain(err error) error {
 	return err
 }
 
-// pause waits until the time before which the server asked for no request.
+// pause waits until the server accepts requests again, after a response that asked for a pause.
 func (c *Client) pause(ctx context.Context) error {
 	c.mu.Lock()
 	wait := time.Until(c.until)
@@ -266,7 +266,7 @@ func (c *Client) pause(ctx context.Context) error {
 	return Sleep(ctx, wait)
 }
 
-// postpone keeps what an answer with 429 or 503 asks for, for the requests of all questions.
+// postpone records the pause that a response with 429 or 503 asks for. It delays all requests of the Client.
 func (c *Client) postpone(resp *http.Response) {
 	var wait time.Duration
 	switch resp.StatusCode {
@@ -290,8 +290,8 @@ func (c *Client) postpone(resp *http.Response) {
 	}
 }
 
-// JSON asks for path and decodes the whole answer into a value: one that is cut, goes on after its end, is null or of another shape is an
-// error. poll is for how long the server may hold the answer back.
+// JSON sends a GET request and decodes the response into a value. A truncated response, trailing data, null and JSON of another shape are
+// errors. poll is the time for which the server may delay the response (long poll).
 func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll time.Duration, into any) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime+poll)
 	defer cancel()
@@ -310,7 +310,7 @@ func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll t
 	return resp.Header, nil
 }
 
-// Read reads the body of an answer to its end.
+// Read reads the body of a response to its end, at most answerBytes and one more.
 func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes+1))
 	if err != nil {
@@ -319,7 +319,7 @@ func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) 
 	return body, nil
 }
 
-// Unmarshal decodes one JSON value that is neither null nor larger than an answer may be.
+// Unmarshal decodes one JSON value. It refuses null, an empty text and one longer than answerBytes.
 func Unmarshal(text []byte, into any) error {
 	switch {
 	case len(text) > answerBytes:
@@ -335,7 +335,7 @@ func Unmarshal(text []byte, into any) error {
 	return nil
 }
 
-// Sleep waits for a time, or until ctx is done.
+// Sleep waits for d, or until ctx is done, whose error it returns.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
