@@ -26,7 +26,7 @@ type Finding = checkup.Finding
 // Packaged reports whether systemd runs svcctl on this box.
 func Packaged() wire.Packaged { return checkup.Packaged() }
 
-// Left returns how many addresses and ports the kernel serves, and whether a process holds them.
+// Left returns how many addresses and ports the rules in the kernel serve, and whether a running process owns them.
 func Left() (frontends int, held bool, err error) {
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
@@ -41,8 +41,8 @@ func Left() (frontends int, held bool, err error) {
 	return nft.CountFrontends(have), held, err
 }
 
-// Doctor examines everything on this host that the appliance depends on, and changes
-// nothing. serving reports whether an appliance answers on cfg.Socket.
+// Doctor checks everything on this host that the appliance depends on, and changes nothing. serving reports whether an appliance responds
+// on cfg.Socket.
 func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	findings, served, adopting := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
@@ -69,7 +69,7 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	return findings
 }
 
-// nodeFindings are about bridges of this host, and its networks in the service ranges.
+// nodeFindings returns the findings about bridges of this host, and about its networks that overlap the service ranges.
 func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
 	facts, err := node.Read()
 	if err != nil {
@@ -78,7 +78,7 @@ func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
 	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
 }
 
-// UplinkFinding is about replies that leave by another uplink than the one whose network has the VIP.
+// UplinkFinding returns the finding about replies from VIPs that leave by another uplink than the one with the VIP's network.
 func UplinkFinding(vips []netip.Addr) Finding {
 	const check = "uplinks"
 	list, err := node.MisroutedReplies(vips)
@@ -105,8 +105,8 @@ func rangeFinding(c *config.Config, facts *node.Facts) Finding {
 	return checkup.Well(check, "no network of this host is in a service range")
 }
 
-// kernelFindings are about nf_tables and its other users. served counts our addresses and ports
-// in the kernel; adopting is set when connections of some are to outlive another box.
+// kernelFindings returns the findings about nf_tables and other programs that use it. served is the number of the appliance's addresses and
+// ports in the kernel. adopting is set when connections of some Service are to survive a takeover by another box.
 func kernelFindings(serving bool) (findings []Finding, served int, adopting bool) {
 	k, err := kernel.Open(kernel.Options{})
 	switch {
@@ -126,7 +126,8 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting
 }
 
-// otherInstance looks for an svcctl that serves elsewhere.
+// otherInstance returns the finding about another svcctl that serves in this network namespace. served is the number of addresses and ports
+// in the kernel.
 func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
 	const check = "instance"
 	switch held, err := k.SentinelHeld(); {
@@ -146,8 +147,8 @@ func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
 	return checkup.Doubt(check, "svcctl is not running, and the kernel has none of its rules", "run "+Packaged().Serve())
 }
 
-// otherRules looks at the base chains of others that can come into our way: what drops
-// forwarded packets, and what translates them too.
+// otherRules returns the finding about base chains of other programs that may interfere: those that drop forwarded packets or translate
+// addresses.
 func otherRules(k *kernel.Conn) Finding {
 	const check = "rulesets"
 	chains, err := k.BaseChains()
@@ -204,10 +205,10 @@ func dataFinding(dir string, serving bool, served int) Finding {
 	return checkup.Well(check, "data directory "+dir+" is "+string(state))
 }
 
-// scarce is the free space of a disk, in bytes, below which it is about to be full.
+// scarce is the free space of a disk, in bytes, below which Doctor warns.
 const scarce = 4 << 20
 
-// diskFinding judges the file system of the data directory.
+// diskFinding returns the finding about the file system of the data directory.
 func diskFinding(dir string, free int64, readOnly bool) Finding {
 	const check = "disk"
 	switch {
@@ -230,8 +231,8 @@ func manifestsFinding(dir string) Finding {
 	return checkup.Well(check, fmt.Sprintf("%s can be read (%d entries)", dir, len(entries)))
 }
 
-// without has what it means for Services that the kernel lacks a feature (nft/kernel.Features), and what brings it. Where
-// nothing follows, means is empty.
+// without maps a feature that the kernel lacks (nft/kernel.Features) to the consequence for Services ("" for none), and to what provides
+// the feature.
 var without = map[string]struct{ means, brings string }{
 	"destroy element":       {"", "Linux 6.3"},
 	"table flag persist":    {"", "Linux 6.9"},
@@ -243,7 +244,7 @@ var without = map[string]struct{ means, brings string }{
 	"counts of connections": {"svcctl.io/client-connections has no effect", "Linux 4.18 with CONFIG_NFT_CONNLIMIT"},
 }
 
-// kernelFinding is about a kernel that has all that is needed, and lacks some features.
+// kernelFinding returns the finding about a kernel that has all required features and lacks some optional ones.
 func kernelFinding(release string, missing []string) Finding {
 	const check = "kernel"
 	message := "Linux " + release + " has all that is needed"

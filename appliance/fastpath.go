@@ -17,16 +17,16 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// The reasons of the problems of a box that should have a fast path.
+// The reasons of problems of a box whose settings ask for a fast path.
 const (
 	reasonFastPath       = "FastPath"
 	reasonFastPathKernel = "FastPathKernel"
 )
 
-// fastPath is what the kernel of this box has of a fast path. The zero value: nothing asks for it.
+// fastPath is the result of testing this kernel for flowtables. The zero value: the settings do not ask for a fast path.
 type fastPath struct{ kernel.FastPath }
 
-// tryFastPath tries the kernel if the settings ask for a fast path.
+// tryFastPath tests the kernel for flowtables, if the settings ask for a fast path.
 func tryFastPath(cfg *config.Config, k *kernel.Conn, log *slog.Logger) (f fastPath) {
 	if cfg.Box(nil).Fast == nil {
 		return f
@@ -37,14 +37,14 @@ func tryFastPath(cfg *config.Config, k *kernel.Conn, log *slog.Logger) (f fastPa
 	return f
 }
 
-// limit takes from a host what its kernel lacks.
+// limit removes the flowtable from a host whose kernel does not support it.
 func (f fastPath) limit(host *reconcile.Host) {
 	if f.Lacks != "" {
 		host.Box.Fast, host.Resolve.FastPath.Lacks = nil, f.Lacks
 	}
 }
 
-// problems are those of the kernel.
+// problems returns the problems that the test of the kernel found.
 func (f fastPath) problems() (list []manifest.Problem) {
 	if f.Lacks != "" {
 		list = append(list, manifest.Problem{Reason: reasonFastPath, Message: f.Lacks + "; until then --fast-path has no effect, and everything else works"})
@@ -55,7 +55,7 @@ func (f fastPath) problems() (list []manifest.Problem) {
 	return list
 }
 
-// countFast adds the metrics of the fast path, if the settings ask for one.
+// countFast registers the metrics of the fast path, if the settings ask for one.
 func countFast(a *assembly) {
 	if a.cfg.Box(nil).Fast == nil {
 		return
@@ -78,7 +78,7 @@ func countFast(a *assembly) {
 	})
 }
 
-// fastFinding is about the flowtables of other programs, and those of a box with a fast path.
+// fastFinding returns the finding about flowtables: those of other programs, and those of this box.
 func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset) []Finding {
 	const check = "fast-path"
 	if err != nil {

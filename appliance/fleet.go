@@ -30,7 +30,8 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
+// openEngine opens the storage of objects: the data directory, or with --fleet etcd with a replica in that directory. The second result is
+// nil without a fleet.
 func openEngine(cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
 	if cfg.Fleet.Name == "" {
 		key, err := dataKey(cfg.DataKeyFile)
@@ -55,26 +56,26 @@ func openEngine(cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger
 }
 
 const (
-	// waitingNotice is the interval at which a box that waits extends the start timeout of systemd, by startExtension from then on.
+	// waitingNotice is the interval at which a box that waits for its fleet extends systemd's start timeout, each time by startExtension.
 	waitingNotice  = time.Minute
 	startExtension = 10 * time.Minute
 )
 
-// waiting is the backend of the API of a box that waits for its fleet.
+// waiting is the backend of the API while a box waits for its fleet.
 type waiting struct{ *reconcile.Board }
 
-// Status implements api.Backend.
+// Status returns the status with a problem that has the reason for the wait.
 func (w waiting) Status() wire.Status {
 	s := w.Board.Status()
 	s.Problems = []wire.Problem{{Reason: "Fleet" + s.Fleet.State, Severity: wire.SeverityError, Message: s.Reason}}
 	return s
 }
 
-// Ready implements api.Health.
+// Ready returns an error with the reason for the wait.
 func (w waiting) Ready() error { return errors.New(w.Status().Reason) }
 
-// awaitFleet waits until the box has the objects of its fleet. Without a replica that may last: meanwhile the socket answers
-// with the state and refuses the rest.
+// awaitFleet waits until the box has the objects of its fleet. Without a replica that may take long; meanwhile the API on the socket
+// returns the status and refuses everything else.
 func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, first wire.Status, log *slog.Logger) error {
 	if shared.State().Kind != fleet.Waiting {
 		return shared.Await(ctx)
@@ -100,7 +101,7 @@ func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, f
 	)
 }
 
-// extendStart has systemd wait as long as the box does, and shows why.
+// extendStart extends systemd's start timeout while the box waits, and shows the reason in its status line.
 func extendStart(ctx context.Context, shared *fleet.Engine, log *slog.Logger) error {
 	for {
 		changed, s := shared.Changes(), shared.State()
@@ -117,7 +118,7 @@ func extendStart(ctx context.Context, shared *fleet.Engine, log *slog.Logger) er
 	}
 }
 
-// dataKey returns the key in a file, nil for "".
+// dataKey reads the encryption key from a file; nil for "".
 func dataKey(path string) (*engine.Key, error) {
 	if path == "" {
 		return nil, nil
@@ -125,7 +126,7 @@ func dataKey(path string) (*engine.Key, error) {
 	return engine.ReadKey(path)
 }
 
-// FleetKeys returns the keys in a file by which a fleet has its Secrets sealed, nil for "".
+// FleetKeys reads the keys that encrypt a fleet's Secrets from a file; nil for "".
 func FleetKeys(path string) (*engine.Keys, error) {
 	if path == "" {
 		return nil, nil
@@ -133,8 +134,8 @@ func FleetKeys(path string) (*engine.Keys, error) {
 	return engine.ReadKeys(path)
 }
 
-// LeaveFleet opens the Secrets in the data directory of a box that has left its fleet. dataKeyFile has the key that the
-// directory is encrypted by, "" for none. It returns how many there are.
+// LeaveFleet decrypts the Secrets in the data directory of a box that has left its fleet, and returns their number. dataKeyFile has the key
+// that encrypts the directory, "" for none.
 func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err error) {
 	key, err := dataKey(dataKeyFile)
 	if err != nil {
@@ -143,7 +144,7 @@ func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err err
 	return fleet.OpenSecrets(fleet.Config{DataKey: key, Keys: keys, Secret: store.IsSecretKey}, dir)
 }
 
-// FleetConfig returns the configuration of package fleet.
+// FleetConfig returns the configuration for package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Readable: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
@@ -175,7 +176,7 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	return of, err
 }
 
-// FirstObjects returns the objects of a new fleet: the Namespaces that clients cannot do without.
+// FirstObjects returns the objects that a new fleet begins with: the Namespaces that every cluster has.
 func FirstObjects(cfg *config.Config) ([]engine.Pair, error) {
 	memory := engine.NewMemory()
 	objects, err := store.Open(memory, cfg.Store())
@@ -188,7 +189,7 @@ func FirstObjects(cfg *config.Config) ([]engine.Pair, error) {
 	return memory.Load("")
 }
 
-// member is this box as one of its fleet. A nil member is a box of its own.
+// member is this box as a member of its fleet. A nil member stands for a box without a fleet.
 type member struct {
 	cfg    *config.Config
 	engine *fleet.Engine
@@ -204,17 +205,17 @@ type member struct {
 	log     *slog.Logger
 }
 
-// HasTurn reports whether this box writes what one box writes for all.
+// HasTurn reports whether this box has the turn: it writes the objects that one box writes for the whole fleet.
 func (m *member) HasTurn() bool { return m.engine.HasTurn() }
 
-// State returns the state of this box as a member of its fleet.
+// State returns the state of this box in its fleet, with the number of lost races.
 func (m *member) State() wire.Fleet {
 	f := fleetState(m.cfg, m.engine)
 	f.LostRaces = m.store.Lost()
 	return f
 }
 
-// fleetState returns the state of a box as a member of its fleet.
+// fleetState returns the state of a box in its fleet.
 func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 	s := shared.State()
 	f := wire.Fleet{
@@ -227,7 +228,7 @@ func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 	return f
 }
 
-// Boxes asks etcd for the reports of the boxes.
+// Boxes reads the reports of all boxes from etcd.
 func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]wire.FleetBox, len(all))
@@ -254,7 +255,7 @@ func (m *member) goneSince(box string) time.Time {
 	return time.Time{}
 }
 
-// FleetBox returns the report of a box for clients. It has no time for a box that is away, which has not reported it.
+// FleetBox returns the report of a box in the type of the API. For a box that is away Since is zero, as it could not report that.
 func FleetBox(b *fleet.Box) wire.FleetBox {
 	w := wire.FleetBox{
 		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
@@ -274,7 +275,7 @@ func FleetBox(b *fleet.Box) wire.FleetBox {
 	return w
 }
 
-// report returns this box's report to the others.
+// report returns a function that computes this box's report for the fleet.
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()
@@ -289,26 +290,26 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	}
 }
 
-// sharedKeys implements apiserver.SharedKeys.
+// sharedKeys implements apiserver.SharedKeys with the keys stored in the fleet.
 type sharedKeys struct{ *fleet.Engine }
 
-// Tokens implements apiserver.SharedKeys.
+// Tokens returns the key that signs tokens, with its ID.
 func (k sharedKeys) Tokens() (id string, key []byte) { return k.SharedKey(fleet.TokenKey) }
 
-// CA implements apiserver.SharedKeys.
+// CA returns the CA of the API's certificates, with its ID.
 func (k sharedKeys) CA() (id string, key []byte) { return k.SharedKey(fleet.CAKey) }
 
-// ReplaceTokens implements apiserver.SharedKeys.
+// ReplaceTokens replaces the key that signs tokens, if the current one has the ID before.
 func (k sharedKeys) ReplaceTokens(ctx context.Context, before string, key []byte) error {
 	return k.ReplaceKey(ctx, fleet.TokenKey, before, key)
 }
 
-// ReplaceCA implements apiserver.SharedKeys.
+// ReplaceCA replaces the CA of the API's certificates, if the current one has the ID before.
 func (k sharedKeys) ReplaceCA(ctx context.Context, before string, key []byte) error {
 	return k.ReplaceKey(ctx, fleet.CAKey, before, key)
 }
 
-// problems reports that the box does not follow its fleet; none while it does.
+// problems returns the problems of this box as a member of its fleet, such as a lost connection or a stopped rollout; none without a fleet.
 func (m *member) problems() []manifest.Problem {
 	if m == nil {
 		return nil
@@ -344,7 +345,7 @@ func (m *member) problems() []manifest.Problem {
 	return problems
 }
 
-// namesake names the addresses of the box that has the name of this one; "" while there is none.
+// namesake returns, for the end of a message, the addresses of another box that has the name of this one; "" in other states.
 func (m *member) namesake(kind fleet.Kind) string {
 	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: m.cfg.NodeName})
 	n, is := o.(*object.Node)
@@ -363,7 +364,7 @@ func (m *member) namesake(kind fleet.Kind) string {
 	return fmt.Sprintf("; the other one has the addresses %s", strings.Join(addresses, ", "))
 }
 
-// samples adds the numbers of the fleet.
+// samples adds the metrics of the fleet.
 func (m *member) samples(to metrics.Samples) {
 	s := m.engine.State()
 	to.Set("svcctl_fleet_state", 1, string(s.Kind))
@@ -387,7 +388,8 @@ func (m *member) samples(to metrics.Samples) {
 	}
 }
 
-// awaitFirstAnswer waits until etcd has answered, or its time is up: before that a box cannot write, and that is no problem.
+// awaitFirstAnswer waits until etcd has responded, or the time for the first response is over. Before that a box cannot write, and that is
+// no problem.
 func (m *member) awaitFirstAnswer(ctx context.Context) {
 	for {
 		changed := m.engine.Changes()
@@ -402,7 +404,7 @@ func (m *member) awaitFirstAnswer(ctx context.Context) {
 	}
 }
 
-// tasks returns the tasks of a member of a fleet. wake has the loop show another state.
+// tasks returns the tasks of a member of a fleet; none without a fleet. wake wakes the reconcile loop.
 func (m *member) tasks(wake func()) []task.Task {
 	if m == nil {
 		return nil
@@ -447,11 +449,11 @@ func (m *member) tasks(wake func()) []task.Task {
 // the node lifecycle controller of Kubernetes does: a commit when that changes, and none else. A box that is gone and whose Node
 // was deleted has been taken out of the fleet: what it reported last goes too.
 
-// nodePollInterval is the interval at which the box with the turn reads the leases of boxes. A box that is absent in two polls is
-// gone: a restart takes less.
+// nodePollInterval is the interval at which the box with the turn reads the leases of all boxes. A box that is absent in two polls counts
+// as gone; a restart takes less.
 const nodePollInterval = 4 * time.Second
 
-// watchNodes keeps the condition Ready of the Nodes of all boxes, while this box has the turn.
+// watchNodes updates the condition Ready of the Nodes of all boxes while this box has the turn, until ctx is done.
 func (m *member) watchNodes(ctx context.Context) error {
 	missed := map[string]bool{} // at the last poll
 	look := time.NewTicker(nodePollInterval)
@@ -477,7 +479,7 @@ func (m *member) watchNodes(ctx context.Context) error {
 	}
 }
 
-// updateNodes updates the Nodes of boxes that are gone or back, and notes the boxes that are missed.
+// updateNodes updates the Nodes of boxes that are gone or came back, and records in missed the boxes that are absent in this poll.
 func (m *member) updateNodes(ctx context.Context, reported, present, missed map[string]bool) error {
 	gone := map[string]bool{}
 	notes := func(box string) {
@@ -507,7 +509,7 @@ func (m *member) updateNodes(ctx context.Context, reported, present, missed map[
 	return control.TellPresence(m.store, present, gone)
 }
 
-// keepLeafNodes writes the Nodes of the leaves that report here.
+// keepLeafNodes stores the Nodes of the leaves that are connected to this box, until ctx is done.
 func (m *member) keepLeafNodes(ctx context.Context) error {
 	const again = time.Second
 	kept := map[string][]byte{}

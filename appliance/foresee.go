@@ -35,23 +35,22 @@ import (
 )
 
 const (
-	// maxPlanned bounds the objects of a plan, in bytes, as of an apply.
+	// maxPlanned is the largest size of a request for a plan in bytes, the same as for apply.
 	maxPlanned = 64 << 20
-	// planAttempts bounds the attempts of a plan when the state changes meanwhile.
+	// planAttempts is the number of attempts of a plan while other changes arrive.
 	planAttempts = 10
 )
 
-// foreseer computes what a change of objects would change in the kernel. It makes the change on a copy of the store,
-// with the same code that makes it on the store, and has the loop plan what has changed.
+// foreseer computes what a change of objects would change in the kernel. It makes the change in a copy of the store, with the same code as
+// for the store, and asks the loop to plan the result.
 type foreseer struct {
 	a *assembly
 	// turn is held by the one that works: a plan takes the memory of the indexes of a second store.
 	turn chan struct{}
 }
 
-// serve answers with the changes in the kernel. The body is that of /svcctl/v1/apply, with removals=N after N lines of JSON with objects
-// that are to go then (wire.PlanRemoval); or with directory=DIR lines of JSON with the files that are to be in a watched directory
-// (wire.PlanFile).
+// serve handles a request for a plan. The body is that of /svcctl/v1/apply. With removals=N it begins with N lines of JSON with objects to
+// remove (wire.PlanRemoval). With directory=DIR it is lines of JSON with the files that a watched directory is to have (wire.PlanFile).
 func (p *foreseer) serve(w http.ResponseWriter, r *http.Request) {
 	plan, err := p.answer(w, r)
 	api.Reply(w, r, plan, err)
@@ -79,7 +78,7 @@ func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelP
 	}
 }
 
-// refusedPlan turns an error into the answer to a client.
+// refusedPlan returns an error of planning as the error for a client of the API.
 func refusedPlan(err error) error {
 	for _, why := range []error{store.ErrForkTimed, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
@@ -89,7 +88,7 @@ func refusedPlan(err error) error {
 	return err
 }
 
-// rehearsal is a copy of the store, with the controllers that the loop has.
+// rehearsal is a copy of the store in which a change is made, with its own controllers.
 type rehearsal struct {
 	*controllers
 	fork     *store.Store
@@ -143,7 +142,8 @@ func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*w
 	return plan, nil
 }
 
-// applyObjects makes what a client would apply, and removes what it would prune then. Refused objects go into the plan.
+// applyObjects applies the objects of the body to the copy, and removes those that the client would prune. Refused objects are listed in
+// the plan.
 func (p *foreseer) applyObjects(r *rehearsal, req *http.Request, body []byte, plan *wire.KernelPlan) error {
 	removals, body, err := removalsIn(req, body)
 	if err != nil {
@@ -199,7 +199,7 @@ func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, re
 	return removals, body, nil
 }
 
-// refused names the object of a refusal; "": it has none.
+// refused returns the kind and name of the object in a failure; "": it names none.
 func refused(f *wire.Failure) string {
 	if f.Details == nil {
 		return ""
@@ -207,7 +207,7 @@ func refused(f *wire.Failure) string {
 	return strings.TrimSpace(f.Details.Kind + " " + f.Details.Name)
 }
 
-// replaceFiles has the files of a watched directory be those of the body.
+// replaceFiles replaces the files of a watched directory in the copy by those of the body.
 func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wire.KernelPlan) error {
 	if !slices.Contains(p.a.cfg.ManifestDirs(), dir) {
 		return wire.BadRequest("%s is not a directory that is watched here; these are: %s",
@@ -269,8 +269,8 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	return nil
 }
 
-// sourceIn is the source in a directory of a box of a fleet; "" on a box of its own. The error is that another box
-// reads it.
+// sourceIn returns the name of the source that a directory of this box is in its fleet; "" without a fleet. It is an error if another box
+// reads the source.
 func (m *member) sourceIn(dir string, objects *store.Store) (source string, err error) {
 	if m == nil {
 		return "", nil
@@ -292,13 +292,13 @@ func (m *member) sourceIn(dir string, objects *store.Store) (source string, err 
 	return "", wire.Conflict("%s reads source %s, which is in %s here: plan on the box that reads it", reader, source, dir)
 }
 
-// isIn reports whether a file is in a directory or below it.
+// isIn reports whether a file is in a directory or below it, by their names.
 func isIn(file, dir string) bool {
 	rel, err := filepath.Rel(dir, file)
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// changed are the objects that were created, changed or removed, by kind and name, without those that controllers make.
+// changed returns the objects that were created, changed or removed in the copy, by kind and name. Generated objects are left out.
 func (r *rehearsal) changed() []wire.PlannedObject {
 	list := []wire.PlannedObject{}
 	now, none := r.fork.Everything(), store.Owned{}
@@ -321,7 +321,7 @@ func (r *rehearsal) changed() []wire.PlannedObject {
 	return list
 }
 
-// given are the addresses and ports that a Service has and did not have before.
+// given returns, in words, the addresses and ports that a Service newly has.
 func given(before, after object.Object) (values []string) {
 	svc, is := after.(*object.Service)
 	if !is {
@@ -337,7 +337,7 @@ func given(before, after object.Object) (values []string) {
 	return values
 }
 
-// valuesOf names what a Service holds; nil holds nothing.
+// valuesOf returns, in words, the addresses and node ports that a Service holds; none for nil.
 func valuesOf(svc *object.Service) (values []string) {
 	if svc == nil {
 		return nil
@@ -363,7 +363,7 @@ func valuesOf(svc *object.Service) (values []string) {
 	return values
 }
 
-// foresee has the loop plan the changes. moved is set when the pools of load balancer IPs are other ones.
+// foresee asks the loop to plan the objects of the copy. moved is set when the pools of load balancer IPs differ.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	wanted := reconcile.Foresee{
 		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(),
@@ -379,7 +379,7 @@ func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f rec
 	return answer.Foreseen, answer.Err
 }
 
-// describe puts the planned Services into the answer: the ruleset is compiled here, not in the loop.
+// describe adds the planned Services, and the changes of the ruleset, to plan. The ruleset is compiled here and not in the loop.
 func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	changes := make(map[string][]nft.ServicePort, len(f.Services))
 	for key := range f.Services {
@@ -395,7 +395,7 @@ func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	}
 }
 
-// undecided lists what a Service depends on, other than objects.
+// undecided returns, in words, what the plan of a Service depends on besides objects, such as health checks.
 func undecided(svc *reconcile.Service) (all []string) {
 	add := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {
@@ -420,18 +420,16 @@ func are(n int, noun string) string {
 	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
-// Planned has the files and problems of a plan.
+// Planned is the result of Plan, besides the ruleset.
 type Planned struct {
 	// Files are the names of the files that were read, sorted, as problems have them.
 	Files    []string
 	Problems []manifest.Problem
 }
 
-// Plan writes the ruleset that a fresh appliance would program for the manifests of
-// these files and directories, or of stdin for "-", in nft syntax, and returns their problems and names. It
-// needs no privileges, no kernel and no running appliance, so the addresses of the box
-// are not known: node ports answer on the single addresses that cfg.NodePortAddresses
-// names.
+// Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or of stdin
+// for "-". It needs no privileges, no kernel and no running appliance. The addresses of the box are therefore unknown: node ports answer on
+// the single addresses that cfg.NodePortAddresses names.
 func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Planned, error) {
 	files, err := readManifests(paths, stdin)
 	if err != nil {
@@ -473,7 +471,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	return planned, nil
 }
 
-// notes are those of annotation.Notes about the objects of files. Clients of the API get them with its answers.
+// notes returns the notes of package annotation about the objects of files as problems. Clients of the API get them with responses.
 func notes(files map[string]*manifest.File) (list []manifest.Problem) {
 	for path, file := range files {
 		for i := range file.Documents {
@@ -488,7 +486,7 @@ func notes(files map[string]*manifest.File) (list []manifest.Problem) {
 	return list
 }
 
-// atField moves a problem from the line of its object to that of its field.
+// atField returns a problem with the line and column of its field instead of those of its object.
 func atField(files map[string]*manifest.File, q manifest.Problem) manifest.Problem {
 	file := files[q.File]
 	if file == nil || q.Field == "" {
@@ -503,7 +501,7 @@ func atField(files map[string]*manifest.File, q manifest.Problem) manifest.Probl
 	return q
 }
 
-// readManifests decodes every manifest at the paths, as serve would read them.
+// readManifests decodes all manifests at the paths, as serve does.
 func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, error) {
 	files := map[string]*manifest.File{}
 	once := watch.Once{Stdin: stdin}
@@ -521,11 +519,10 @@ func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, 
 	return files, nil
 }
 
-// Manifests reads manifests once, as serve would read them.
+// Manifests reads manifests once, as serve does.
 type Manifests = watch.Once
 
-// ReadFile reads a file that an operator named, of at most so many bytes; it refuses a file that is
-// not regular, and never blocks on it.
+// ReadFile reads a file that an operator named, of at most that many bytes. It refuses files that are not regular, and never blocks.
 func ReadFile(path string, most int) ([]byte, error) {
 	data, err := watch.ReadFile(path, most)
 	if refused, is := errors.AsType[*watch.RefusedError](err); is {
@@ -534,8 +531,8 @@ func ReadFile(path string, most int) ([]byte, error) {
 	return data, err
 }
 
-// Pin gives the Services of files their addresses and ports as a fresh appliance would. It needs no privileges
-// and no running appliance. It returns the Services by "namespace/name", and the problems of the files.
+// Pin allocates addresses and ports for the Services of files as a new appliance would. It needs no privileges and no running appliance. It
+// returns the Services by "namespace/name", and the problems of the files.
 func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object.Service, []manifest.Problem, error) {
 	cfg.Addresses.Allocate = config.AllocateAuto
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())

@@ -26,7 +26,8 @@ const procPath = "/proc"
 // checkupEvery is the interval between two checks of the host.
 const checkupEvery = 10 * time.Second
 
-// watchHost checks the host periodically and sends the findings when they change.
+// watchHost checks the host every checkupEvery and sends the findings when they changed, until ctx is done. validity returns that of the
+// API's certificate.
 func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	tick := time.NewTicker(checkupEvery)
 	defer tick.Stop()
@@ -62,17 +63,17 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 	}
 }
 
-// wayTo looks up a route of this host, for predictions.
+// wayTo returns the route of this host to an address, for predictions of packets.
 func wayTo(to netip.Addr) (story.Way, error) {
 	way, err := node.WayTo(to)
 	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From, Unforwarded: checkup.Unforwarded(procPath, to.Is4())}, err
 }
 
-// maxRoutes bounds the routes that are looked up for one answer.
+// maxRoutes is the largest number of routes that are looked up for one response.
 const maxRoutes = 20
 
-// unrouted returns the addresses of ports to which this host has no route. The kernel looks for one before it translates
-// a packet of the host's own programs; packets that are forwarded are translated first.
+// unrouted returns the frontend addresses of ports to which this host has no route. The kernel looks for a route before it translates a
+// packet of the host's own programs, while forwarded packets are translated first.
 func unrouted(ports []wire.PortState) (list []string) {
 	seen := map[netip.Addr]bool{}
 	for i := range ports {
@@ -90,13 +91,13 @@ func unrouted(ports []wire.PortState) (list []string) {
 	return list
 }
 
-// placedHost passes the host's own addresses to the store, too.
+// placedHost implements reconcile.Addresses, and passes the host's addresses to admission as well.
 type placedHost struct {
 	*control.HostAddresses
 	admission *admission.Check
 }
 
-// Place implements reconcile.Addresses.
+// Place classifies the addresses in new facts, and passes these to admission.
 func (p placedHost) Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error {
 	if err := p.HostAddresses.Place(facts, wasService); err != nil {
 		return err
@@ -105,14 +106,14 @@ func (p placedHost) Place(facts *node.Facts, wasService func(netip.Addr) (bool, 
 	return nil
 }
 
-// How long the monitor waits before it listens again: the wait doubles from the first to the last.
+// The wait before nf_tables is subscribed to again after a failure: it doubles from the first value to the second.
 const (
 	monitorRetryFirst = 500 * time.Millisecond
 	monitorRetryLast  = 30 * time.Second
 )
 
-// monitor passes on the changes of nf_tables (kernel.Conn.Watch). When listening ends it begins
-// again, and sends a Change that changes were lost.
+// monitor passes on the changes of nf_tables by other programs (kernel.Conn.Watch). When the subscription ends it subscribes again, and
+// sends a Change which means that changes were lost.
 type monitor struct {
 	listen  func(context.Context) (<-chan kernel.Change, error)
 	log     *slog.Logger
@@ -120,7 +121,7 @@ type monitor struct {
 	changes chan kernel.Change
 }
 
-// newMonitor listens until ctx is done; changes are passed on by Run.
+// newMonitor subscribes until ctx is done. Run passes the changes on.
 func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel.Change, error), log *slog.Logger) (*monitor, error) {
 	current, err := listen(ctx)
 	if err != nil {
@@ -129,7 +130,7 @@ func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel
 	return &monitor{listen: listen, log: log, current: current, changes: make(chan kernel.Change)}, nil
 }
 
-// Run passes on changes until ctx is done.
+// Run passes changes on until ctx is done.
 func (m *monitor) Run(ctx context.Context) error {
 	wait := monitorRetryFirst
 	var err error

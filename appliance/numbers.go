@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// count registers the sources of the metrics.
+// count registers the sources of all metrics.
 func (a *assembly) count(asks *prober.Prober) {
 	m := a.metrics
 	m.Scraped("log", func(to metrics.Samples) { to.Set("svcctl_log_dropped_total", float64(a.cfg.Log.Queue.Dropped())) })
@@ -61,7 +61,7 @@ func (a *assembly) count(asks *prober.Prober) {
 	m.Scraped("health", func(to metrics.Samples) { healthSamples(asks.Stats(), a.parts.checks.FailingOpen(), to) })
 }
 
-// connectionSamples adds the counters of the conntrack cleaner.
+// connectionSamples adds the counters of the conntrack Cleaner to the metrics.
 func connectionSamples(s conntrack.Stats, to metrics.Samples) {
 	to.Set("svcctl_conntrack_looks_total", float64(s.Looks))
 	to.Set("svcctl_conntrack_entries_read_total", float64(s.Entries))
@@ -72,7 +72,7 @@ func connectionSamples(s conntrack.Stats, to metrics.Samples) {
 	to.Set("svcctl_conntrack_draining", float64(s.Draining))
 }
 
-// healthSamples adds the numbers of health checks. failingOpen is resolve.Output.FailingOpen of all Services.
+// healthSamples adds the metrics of health checks. failingOpen is the sum of resolve.Output.FailingOpen of all Services.
 func healthSamples(s prober.Stats, failingOpen int, to metrics.Samples) {
 	for state, n := range s.Targets {
 		to.Set("svcctl_health_targets", float64(n), state.String())
@@ -100,7 +100,7 @@ func healthSamples(s prober.Stats, failingOpen int, to metrics.Samples) {
 	}
 }
 
-// announcementSamples adds the numbers of announced addresses.
+// announcementSamples adds the metrics of announced addresses.
 func announcementSamples(c announcements.Counts, to metrics.Samples) {
 	for place, n := range c.Places {
 		to.Set("svcctl_announced_vips", float64(n), place[0], place[1])
@@ -127,7 +127,7 @@ func announcementSamples(c announcements.Counts, to metrics.Samples) {
 	to.Set("svcctl_neighbor_conflicts_total", float64(c.Reported.Conflicts))
 }
 
-// relaySamples adds the numbers of the relay. A port has two pools, with a listener each: their numbers are added.
+// relaySamples adds the metrics of the relay. A port has two pools with a listener each, whose numbers are added up.
 func relaySamples(s relay.Stats, loads []relay.PortLoad, to metrics.Samples) {
 	to.Set("svcctl_relay_failed_connects_total", float64(s.FailedConnects))
 	to.Set("svcctl_tls_handshake_failures_total", float64(s.FailedHandshakes))
@@ -157,7 +157,8 @@ func relaySamples(s relay.Stats, loads []relay.PortLoad, to metrics.Samples) {
 	}
 }
 
-// relayedClients returns the endpoints of clients whose connections are relayed, at each call.
+// relayedClients returns a function that lists the open relayed connections: by client and listener, the endpoints that the relay connected
+// to.
 func relayedClients(r *parts.Relay) func() map[traffic.RelayedClient][]netip.AddrPort {
 	return func() map[traffic.RelayedClient][]netip.AddrPort {
 		clients := map[traffic.RelayedClient][]netip.AddrPort{}

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// objectPools follows the objects that say where load balancer IPs come from, and where they are announced.
+// objectPools computes the pools of load balancer IPs and the announcements from objects, and puts them into force.
 type objectPools struct {
 	*control.Pools
 	use func(*advertise.Plan) // puts a plan into force
@@ -23,7 +23,7 @@ type objectPools struct {
 	held     bool            // another plan is in force, see hold
 }
 
-// newPools has each plan be that of the configuration and of the announcements.
+// newPools returns objectPools that pass each plan to the configuration and to the announcements.
 func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Registry) *objectPools {
 	p := &objectPools{}
 	p.use = func(plan *advertise.Plan) {
@@ -41,7 +41,7 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 	return p
 }
 
-// hold has another plan in force until release.
+// hold puts another plan into force until release.
 func (p *objectPools) hold(plan *advertise.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *objectPools) hold(plan *advertise.Plan) {
 	p.use(plan)
 }
 
-// release has the plan of the objects in force again.
+// release puts the plan of the objects into force again.
 func (p *objectPools) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,19 +59,19 @@ func (p *objectPools) release() {
 	p.held = false
 }
 
-// advertiseBox has the settings of pools.
+// advertiseBox returns the configuration for advertise.Compile.
 func advertiseBox(cfg *config.Config) advertise.Box {
 	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}
 }
 
-// Problems returns the problems of the objects.
+// Problems returns the problems of the objects that pools and announcements come from.
 func (p *objectPools) Problems() []resolve.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.problems
 }
 
-// controllers make objects of others in a store that no loop runs on: a fork, or one in memory.
+// controllers generate objects in a store without a reconcile loop: a copy, or one in memory.
 type controllers struct {
 	cfg    config.Config // with the pools of the objects
 	pools  *control.Pools
@@ -90,7 +90,7 @@ func controllersOf(cfg config.Config, objects *store.Store) (*controllers, error
 	return c, err
 }
 
-// sync runs the controllers. It reports whether load balancer IPs come from other pools.
+// sync runs the controllers. pools reports whether the pools of load balancer IPs changed.
 func (c *controllers) sync() (pools bool, err error) {
 	if pools, err = c.pools.Sync(); err != nil {
 		return pools, err

@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	// probeFor is how long an endpoint may take to accept a connection: a client repeats its SYN after a second.
+	// probeFor is the longest time for an endpoint to accept a connection: a client repeats its SYN after a second.
 	probeFor = 2 * time.Second
-	// probeLimit bounds the connections of one request.
+	// probeLimit is the longest time for all connections of one request.
 	probeLimit = 5 * time.Second
-	// mostProbed bounds the endpoints of one request, and probeWidth those that are asked at once.
+	// mostProbed is the largest number of endpoints of one request, probeWidth that of concurrent connections.
 	mostProbed = 1000
 	probeWidth = 64
 )
 
-// probes connects to endpoints on request, for one request at a time.
+// probes makes test connections to endpoints on request, for one request at a time.
 type probes struct {
 	ports func(service string) []nft.ServicePort
 	state func(namespace, name string) []wire.EndpointHealth
@@ -44,7 +44,7 @@ type probes struct {
 	log   *slog.Logger
 }
 
-// probe connects to each TCP endpoint of a Service that is in use, or out for its health.
+// probe connects to each TCP endpoint of a Service that is in use, or that is excluded by its health checks, and returns the results.
 func (p *probes) probe(r *http.Request, q wire.ObjectQuery) (found wire.Probes, err error) {
 	if q.Name == "" {
 		return found, wire.BadRequest("name: give the Service whose endpoints are to be asked")
@@ -80,7 +80,7 @@ func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed
 	return list, nil
 }
 
-// endpoints lists the TCP endpoints of a Service by port and address; of ranges of ports there are none.
+// endpoints returns the TCP endpoints of a Service by port and address. Port ranges have none.
 func (p *probes) endpoints(namespace, name string) (list []wire.Probed) {
 	add := func(port, protocol, endpoint string) {
 		e := wire.Probed{Port: port, Protocol: protocol, Endpoint: endpoint}
@@ -109,7 +109,7 @@ func (p *probes) endpoints(namespace, name string) (list []wire.Probed) {
 	return list
 }
 
-// connect makes a TCP connection and resets it. It returns why there was none.
+// connect makes a TCP connection and resets it. It returns why that failed; "" if it did not.
 func connect(ctx context.Context, to string) (why string) {
 	dialer := net.Dialer{Timeout: probeFor}
 	conn, err := dialer.DialContext(ctx, "tcp", to)
@@ -127,8 +127,8 @@ func connect(ctx context.Context, to string) (why string) {
 	return err.Error()
 }
 
-// newSuspicion makes the part that looks at failures of clients. It has a prober of its own, whose probes leave from
-// ports of the kernel's choice: an endpoint may have a health check of another Service.
+// newSuspicion returns the Part that processes failed connections of clients. Its prober is separate, since an endpoint may have a health
+// check of another Service; its source ports are chosen by the kernel.
 func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *parts.Health, always bool, log *slog.Logger) *parts.Suspicion {
 	find := func(c *conntrack.Connection) (parts.Found, bool) {
 		p, endpoint, ok := answers.Find(c)
@@ -144,7 +144,7 @@ func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *pa
 	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: served, Hasten: checks.Hasten}, log)
 }
 
-// requests are the channels on which other goroutines ask the loop, and the watcher, which is asked first.
+// requests has the channels of requests to the loop, and the watcher, which must read the directories before some of them.
 type requests struct {
 	watcher  *watch.Watcher // nil when there is nothing to watch
 	barriers chan chan struct{}
@@ -160,7 +160,7 @@ func newRequests(watcher *watch.Watcher) requests {
 	}
 }
 
-// inputs adds the requests and the snapshots to the inputs of the loop.
+// inputs returns in with the channels of the requests and the watcher's snapshots.
 func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
 	in.Barriers, in.Releases, in.Trials, in.Foresees = q.barriers, q.releases, q.trials, q.foresees
 	if q.watcher != nil {
@@ -169,7 +169,7 @@ func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
 	return in
 }
 
-// ask hands a request to the loop and waits for its answer.
+// ask sends a request to the loop and waits for its answer, or until ctx is done.
 func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Request, answer <-chan Answer) (a Answer, err error) {
 	select {
 	case to <- request:
@@ -184,13 +184,13 @@ func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Re
 	}
 }
 
-// backend is the Board, with the endpoints that svcctl discover holds.
+// backend is the Board together with the endpoints that svcctl discover holds back from removal.
 type backend struct {
 	*reconcile.Board
 	discovers *parts.Discovered
 }
 
-// Synced implements api.Backend.
+// Synced waits as Board.Synced does. For revision 0 it fails while endpoints of providers are held.
 func (b backend) Synced(ctx context.Context, revision uint64) error {
 	err := b.Board.Synced(ctx, revision)
 	if n := b.discovers.Held(); err == nil && revision == 0 && n > 0 {
@@ -200,7 +200,7 @@ func (b backend) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// Release implements api.Backend.
+// Release releases the held Services, and the held endpoints of providers.
 func (b backend) Release(ctx context.Context) (wire.Released, error) {
 	released, err := b.Board.Release(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (b backend) Release(ctx context.Context) (wire.Released, error) {
 	return released, err
 }
 
-// rescan reads the watched directories and waits until what they held at the call is in the store.
+// rescan makes the watcher read the directories, and waits until their content at the time of the call is in the store.
 func (q requests) rescan(ctx context.Context) error {
 	if q.watcher != nil {
 		if err := q.watcher.Rescan(ctx); err != nil {
@@ -228,7 +228,7 @@ func (q requests) sync(ctx context.Context) error {
 	return err
 }
 
-// release releases Services that are held although no object declares them any more.
+// release removes the Services that are held although no file declares them any more.
 func (q requests) release(ctx context.Context) (wire.Released, error) {
 	released := make(chan wire.Released, 1)
 	return ask(ctx, q.releases, released, released)

@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// rolloutLook is the interval at which the box that has the turn looks at the reports of the others during a rollout.
+	// rolloutLook is the interval at which the box with the turn reads the reports of the others during a rollout.
 	rolloutLook = time.Second
-	// startPatience is for how long the start of a rollout waits for reports of boxes of after its beginning: they come every 2 s. It looks
-	// every startLook.
+	// startPatience is the longest time for which the start of a rollout waits for reports made after its beginning; boxes report every 2 s.
+	// It checks every startLook.
 	startPatience, startLook = 6 * time.Second, 200 * time.Millisecond
-	// mostReported bounds the problems in a report of a box, longestReported the bytes of each message.
+	// mostReported is the largest number of problems in the report of a box, longestReported that of bytes of a message.
 	mostReported    = 32
 	longestReported = 200
-	// mostEvented bounds the Services that get an Event about a rollout.
+	// mostEvented is the largest number of Services that get an Event about a rollout.
 	mostEvented = 20
 )
 
-// rollouts answers the operations of staged rollouts in a fleet.
+// rollouts serves the operations for staged rollouts in a fleet.
 type rollouts struct{ *assembly }
 
 func (r rollouts) endpoints() []api.Endpoint {
@@ -62,7 +62,7 @@ func (r rollouts) endpoints() []api.Endpoint {
 	return list
 }
 
-// begin begins a rollout: the writes that name its ID belong to it, until it is started.
+// begin creates a rollout. Writes that name its ID become a part of it, until it is started.
 func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
 	if r.member == nil {
 		return wire.Rollout{}, pending.ErrAlone
@@ -90,7 +90,7 @@ func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (
 	return r.get(ctx)
 }
 
-// moveNamed starts, pauses, resumes or undoes the pending rollout. It fails if id is neither "" nor the id of that rollout.
+// moveNamed starts, pauses, resumes or undoes the pending rollout, by verb. It fails if id is neither "" nor the ID of that rollout.
 func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
 	state, is := rolloutIn(r.store)
 	if !is || !state.Pending() {
@@ -151,7 +151,7 @@ func (r rollouts) move(ctx context.Context, verb string, state *rollout.State, u
 	return r.store.Advance(next.Head.Stored(), next.Ends)
 }
 
-// get returns the rollout that is under way, or the last one.
+// get returns the pending rollout, or the last one.
 func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
 	state, is := rolloutIn(r.store)
 	if !is {
@@ -177,7 +177,7 @@ func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
 	return w, nil
 }
 
-// rolloutOf is a rollout as clients see it.
+// rolloutOf returns a rollout in the type of the API.
 func rolloutOf(r *rollout.Rollout, objects *store.Store) wire.Rollout {
 	left, _ := objects.PendingLeft(pending.Staged)
 	w := wire.Rollout{
@@ -191,13 +191,13 @@ func rolloutOf(r *rollout.Rollout, objects *store.Store) wire.Rollout {
 	return w
 }
 
-// rolloutIn returns the rollout that is under way, or the last one.
+// rolloutIn returns the pending rollout, or the last one; false: there was none.
 func rolloutIn(objects *store.Store) (state rollout.State, is bool) {
 	of, is := objects.Pending(pending.Staged)
 	return rollout.StateOf(of), is
 }
 
-// rolloutStatus is the rollout in the status of this box; nil: none is under way.
+// rolloutStatus returns the pending rollout for the status of this box; nil: there is none.
 func rolloutStatus(objects *store.Store) *wire.Rollout {
 	head, is := objects.PendingHead(pending.Staged)
 	if !is || !head.Pending() {
@@ -208,7 +208,7 @@ func rolloutStatus(objects *store.Store) *wire.Rollout {
 	return &w
 }
 
-// boxes are the reports of the boxes, as package rollout judges them.
+// boxes returns the reports of all boxes in the type of package rollout.
 func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]rollout.Box, len(all))
@@ -225,7 +225,7 @@ func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 	return boxes, err
 }
 
-// concerns returns whether a problem of an object, as the status names it, is one of a rollout.
+// concerns returns a function that reports whether an object, named as in the status, is a part of the rollout.
 func concerns(state *rollout.State) func(object string) bool {
 	is := map[string]bool{}
 	for _, ref := range state.Objects {
@@ -237,8 +237,8 @@ func concerns(state *rollout.State) func(object string) bool {
 	return func(object string) bool { return is[object] }
 }
 
-// reported returns the problems for the report of this box: the errors of its status, and what keeps Services of a rollout that
-// were there before from being Ready, even on purpose, as a slice that has no endpoint any more. Those of a rollout come first.
+// reported returns the problems for the report of this box: the errors of its status, and the reasons why Services of a rollout are no
+// longer Ready, intended ones included. Those of a rollout come first.
 func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []fleet.ReportedProblem) {
 	state, is := rolloutIn(m.store)
 	about := concerns(&state)
@@ -264,7 +264,7 @@ func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []
 	return list[:min(mostReported, len(list))]
 }
 
-// driveRollouts moves the rollout from step to step, on the box that has the turn, and reports each step.
+// driveRollouts moves the rollout from step to step while this box has the turn, and reports each step, until ctx is done.
 func (m *member) driveRollouts(ctx context.Context) error {
 	reported, failed, late := "", "", rollout.Patience{}
 	if head, is := m.store.PendingHead(pending.Staged); is {
@@ -299,7 +299,7 @@ func (m *member) driveRollouts(ctx context.Context) error {
 
 func turnOf(head *pending.Head) string { return fmt.Sprint(head.ID, " ", head.Turn) }
 
-// driveRollout moves the rollout once, if it is time.
+// driveRollout decides on the rollout once, by the reports of the boxes, and stores the next step if it is due.
 func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
 	state, _ := rolloutIn(m.store)
 	left, _ := m.store.PendingLeft(pending.Staged) // read before the reports: a late box is then late for longer
@@ -328,7 +328,7 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	return err
 }
 
-// reportRollout writes to the log, and Events of the Services, how the rollout is doing.
+// reportRollout writes the state of the rollout to the log, and as Events of its Services.
 func (m *member) reportRollout() {
 	state, _ := rolloutIn(m.store)
 	step := stepOf(&state.Rollout)
@@ -345,12 +345,12 @@ func (m *member) reportRollout() {
 	m.eventServices(&state, "Rollout"+string(state.Phase), message, state.Phase != pending.Stopped)
 }
 
-// stepOf names the present step.
+// stepOf returns the current step in words.
 func stepOf(r *rollout.Rollout) string {
 	return fmt.Sprintf("step %d of %d (%s)", r.Step+1, len(r.Steps), r.Steps[r.Step])
 }
 
-// eventServices writes Events of the Services of a rollout.
+// eventServices records an Event for each Service of a rollout, at most mostEvented.
 func (m *member) eventServices(state *rollout.State, reason, message string, normal bool) {
 	if m.events == nil {
 		return

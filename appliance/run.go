@@ -40,9 +40,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
-// Down. An error has the reason why it could not start, or cannot go on. When the cause is
-// handover.ErrRequested, it executes the program in place of the process, which inherits the relayed connections.
+// Run runs the appliance until ctx is done and returns nil then. The rules stay in the kernel: see Down. The error has the reason why it
+// could not start, or had to stop. When the cause of ctx is handover.ErrRequested, Run executes the program again in place of this process,
+// and passes it the relayed connections.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	relay, endRelay, err := run(ctx, &cfg, log)
 	if endRelay == nil { // it has not served
@@ -55,7 +55,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	return handOver(relay, &cfg, log)
 }
 
-// run opens, builds, serves and closes everything but the relay, which runs until endRelay is called; nil: it does not run.
+// run opens, builds, runs and closes everything except for the relay, which runs until endRelay is called; nil: it does not run.
 func run(ctx context.Context, cfg *config.Config, log *slog.Logger) (relay *parts.Relay, endRelay func(), err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
@@ -96,7 +96,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) (relay *part
 	return relay, endRelay, err
 }
 
-// opened has what the box holds alone: its data directory, its tables in the kernel, and its objects.
+// opened has the exclusive resources of the box: its data directory, its tables in the kernel, and its objects.
 type opened struct {
 	cfg     *config.Config
 	log     *slog.Logger
@@ -116,7 +116,7 @@ type opened struct {
 	early   reconcile.Early
 }
 
-// open opens it, and waits for the objects of a fleet; nil: ctx was done first.
+// open opens the exclusive resources, and waits for the objects of a fleet; nil: ctx was done first.
 func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.Logger) (*opened, error) {
 	// The data directory comes first: its lock keeps out a second instance before anything is touched.
 	calls := &reconcile.SlowCalls{}
@@ -178,23 +178,24 @@ func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.L
 	}, nil
 }
 
-// hasTables reports whether the kernel may have tables of ours.
+// hasTables reports whether the kernel has tables of svcctl; true if that cannot be determined.
 func hasTables(k *kernel.Conn) bool {
 	chains, err := k.BaseChains()
 	return err != nil || slices.ContainsFunc(chains, func(c kernel.BaseChain) bool { return c.Table == nft.TableName })
 }
 
 const (
-	// startRoom is the memory in bytes up to which a start collects no garbage, and the garbage between two collections while up to
-	// 128 MiB are in use, as at 10,000 Services: the collections while a heap grows from 4 MiB find little, and later ones keep the
-	// peak below twice of the heap in use. From 200 MiB on it is twice: with half of that 50,000 Services take a fifth more CPU time.
+	// startRoom is the heap size in bytes up to which the start of the program collects no garbage, and the garbage between two collections
+	// while up to 128 MiB are in use, as with 10,000 Services. Collections while a heap grows from 4 MiB free little; later ones keep the peak
+	// below twice the heap in use. From 200 MiB on the limit is twice that heap: with half of the garbage 50,000 Services take a fifth more
+	// CPU time.
 	startRoom = 64 << 20
-	// steadyRoom is the garbage between two collections after a start. A change makes less than 0.1 MiB of garbage, and a collection
-	// takes some 0.7 ms for each MiB in use.
+	// steadyRoom is the garbage in bytes between two collections after the start. A change makes less than 0.1 MiB of garbage, and a
+	// collection takes some 0.7 ms for each MiB in use.
 	steadyRoom = 32 << 20
 )
 
-// collectLater begins a start: it sets GOGC after each collection from the first one on, unless the environment does.
+// collectLater sets GOGC for the start of the program, again after each collection. It does nothing if the environment sets GOGC.
 func collectLater() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -207,8 +208,8 @@ func collectLater() {
 	}
 }
 
-// joinWakeUps lets timers of the process be up to a millisecond late. The monitor thread of the Go runtime, which sleeps for 20 µs at a
-// time while anything runs, takes a seventh of the CPU time of a change without it.
+// joinWakeUps allows the kernel to fire timers of the process up to a millisecond late. Without it the monitor thread of the Go runtime,
+// which sleeps for 20 µs at a time while anything runs, takes a seventh of the CPU time of a change.
 func joinWakeUps() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, t := range threads { // threads that are made later get it from those
@@ -216,11 +217,11 @@ func joinWakeUps() {
 	}
 }
 
-// starting is set during a start whose GOGC is set here. collecting guards it, and GOGC.
+// starting is set from collectLater to collectSteadily, unless the environment sets GOGC. collecting guards it and GOGC.
 var starting bool
 var collecting sync.Mutex
 
-// setGC sets GOGC, and ends the limit of a start.
+// setGC sets GOGC to a percentage, and removes the memory limit of the start.
 func setGC(percent uint64) {
 	debug.SetGCPercent(int(percent))
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -228,10 +229,10 @@ func setGC(percent uint64) {
 	}
 }
 
-// atCollection has GOGC set after the next collection.
+// atCollection schedules collectOften after the next collection.
 func atCollection() { runtime.AddCleanup(new([64]byte), func(set func()) { set() }, collectOften) }
 
-// collectOften sets GOGC for the next collection of a start.
+// collectOften sets GOGC for the next collection during the start, by the heap in use.
 func collectOften() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -242,7 +243,7 @@ func collectOften() {
 	}
 }
 
-// collectSteadily ends a start, after a collection.
+// collectSteadily sets GOGC for the time after the start. It is called after a collection.
 func collectSteadily() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -252,25 +253,25 @@ func collectSteadily() {
 	}
 }
 
-// heapInUse returns the bytes that were in use at the last collection.
+// heapInUse returns the bytes of the heap that were live at the last collection.
 func heapInUse() uint64 {
 	inUse := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(inUse)
 	return max(inUse[0].Value.Uint64(), 1)
 }
 
-// freeMemory returns the memory that is not in use to the kernel, after work that took much.
+// freeMemory returns unused memory to the kernel, after work that needed much of it.
 func freeMemory() {
 	runtime.GC() // sync.Pools are empty after the second collection, that of FreeOSMemory
 	debug.FreeOSMemory()
 	unmapFiles()
 }
 
-// mappedFiles finds in /proc/PID/smaps the mappings of files that are only read, and have no page that the process has changed, as relocated ones.
+// mappedFiles matches those mappings in /proc/PID/smaps that map a file read-only and have no modified pages (relocation makes some).
 var mappedFiles = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) r-.*/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB`)
 
-// unmapFiles has pages of files that are only read, the program's and the database's, taken from the process: they stay in the page
-// cache, and come back from there when they are needed.
+// unmapFiles removes the pages of read-only mapped files, the program's and the database's, from the process. They stay in the page cache,
+// and are mapped again on access.
 func unmapFiles() {
 	text, _ := os.ReadFile("/proc/self/smaps")
 	for _, at := range mappedFiles.FindAllSubmatch(text, -1) {
@@ -280,8 +281,7 @@ func unmapFiles() {
 	}
 }
 
-// Down removes everything this program has in the kernel. Connections that go through
-// a VIP end with it.
+// Down removes all tables of svcctl from the kernel. Connections through a VIP break.
 func Down(context.Context) error {
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
@@ -294,8 +294,8 @@ func Down(context.Context) error {
 	return errors.Join(k.DropSentinel(), routes.Clear())
 }
 
-// programID is the build ID that the linker gave this program: a hash of all that went into it
-// (cmd/internal/buildid). It is "" when that cannot be read.
+// programID returns the build ID that the linker wrote into this program, a hash of all inputs (cmd/internal/buildid); "" when it cannot be
+// read.
 func programID() string {
 	f, err := elf.Open("/proc/self/exe")
 	if err != nil {
@@ -313,7 +313,7 @@ func programID() string {
 	return fmt.Sprintf("%x", id)
 }
 
-// closers close what was opened, last one first.
+// closers are functions that close what was opened; they are called last first.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }
@@ -326,7 +326,7 @@ func (c closers) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed is for listeners, which their server closes as a rule.
+// ignoreClosed returns f without the error net.ErrClosed, for listeners that their server usually closes.
 func ignoreClosed(f func() error) func() error {
 	return func() error {
 		if err := f(); !errors.Is(err, net.ErrClosed) {
@@ -336,11 +336,11 @@ func ignoreClosed(f func() error) func() error {
 	}
 }
 
-// statusInterval is the least time between two status lines.
+// statusInterval is the least time between two status lines for systemd.
 const statusInterval = time.Second
 
-// showStatus keeps the line of `systemctl status` up to date, if systemd started us: it sends each new
-// line, once a second at most.
+// showStatus sends systemd a new line for `systemctl status` when it changes, at most once per statusInterval, until ctx is done. It does
+// nothing unless systemd started the process.
 func (a *assembly) showStatus(ctx context.Context) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
@@ -363,7 +363,7 @@ func (a *assembly) showStatus(ctx context.Context) error {
 	}
 }
 
-// statusLine is a status in a line: "10,000 Services, 50,000 endpoints, all in the kernel; 2 problems, 1 of them an error".
+// statusLine returns a status as one line: "10,000 Services, 50,000 endpoints, all in the kernel; 2 problems, 1 of them an error".
 func statusLine(s wire.Status) string {
 	line := wire.Count(s.Counts.Services, "Service") + ", " + wire.Count(s.Counts.Endpoints, "endpoint")
 	switch {
@@ -391,10 +391,11 @@ func statusLine(s wire.Status) string {
 	return line
 }
 
-// drainTime bounds the wait of a hand-over for connections that cannot be handed over.
+// drainTime is the longest time for which a hand-over to a new program waits for connections that cannot be handed over.
 const drainTime = 10 * time.Second
 
-// drainFirst returns a context that ends when ctx does, by the same cause; at a hand-over after the relay was drained.
+// drainFirst returns a context that ends when ctx does, with the same cause. At a hand-over it ends after the relay was drained, or after
+// drainTime.
 func drainFirst(ctx context.Context, relay *parts.Relay) (drained context.Context, release func()) {
 	drained, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -408,7 +409,7 @@ func drainFirst(ctx context.Context, relay *parts.Relay) (drained context.Contex
 	return drained, func() { stop(); end(nil) }
 }
 
-// startRelay runs the relay until end is called, which is when all else has ended.
+// startRelay runs the relay until end is called, which must be after everything else has ended.
 func startRelay(ctx context.Context, relay *parts.Relay, log *slog.Logger) (end func()) {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
@@ -421,7 +422,7 @@ func startRelay(ctx context.Context, relay *parts.Relay, log *slog.Logger) (end 
 	}
 }
 
-// handOver executes the program in place of this process: relayed connections go on in it.
+// handOver executes the program again in place of this process, and passes it the relayed connections. It returns only on an error.
 func handOver(relay *parts.Relay, cfg *config.Config, log *slog.Logger) error {
 	state, descriptors, err := relay.HandedOver()
 	if err != nil {
@@ -438,12 +439,11 @@ func handOver(relay *parts.Relay, cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// totalsName is a file of the data directory.
+// totalsName is the name of the file with totals in the data directory.
 const totalsName = "totals.json"
 
-// totals are counts that the next process goes on with, after a hand-over or a stop. A start removes the file, so that
-// after a crash totals begin at 0: old ones would go back by the counts since, and for Prometheus a counter that
-// goes back was reset.
+// totals are counters that the next process continues after a hand-over or an orderly stop. A start removes the file, so that after a crash
+// counters begin at 0: older values would make them go back, which Prometheus takes for a reset.
 type totals struct {
 	Boot     string // they are of; "": not known
 	Counters []nft.Tallied
@@ -451,7 +451,7 @@ type totals struct {
 	Failures map[string]map[netip.AddrPort]uint64
 }
 
-// takeTotals returns the totals that the process before left.
+// takeTotals reads and removes the totals that the process before saved; zero if there are none of this boot.
 func takeTotals(dir string, log *slog.Logger) (t totals) {
 	path := filepath.Join(dir, totalsName)
 	content, err := os.ReadFile(path)
@@ -474,7 +474,7 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 	return t
 }
 
-// leaveTotals leaves the totals to the next process.
+// leaveTotals saves the totals for the next process.
 func (a *assembly) leaveTotals() {
 	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.parts.suspicion.Book().Failures()}
 	if a.parts.flows != nil {
@@ -493,7 +493,7 @@ func (a *assembly) leaveTotals() {
 	}
 }
 
-// bootID is the kernel's name of this boot; "": it has none.
+// bootID returns the kernel's ID of this boot; "": it cannot be read.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

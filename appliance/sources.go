@@ -19,19 +19,19 @@ import (
 	"svcctl.io/svcctl/store/fleet"
 )
 
-// sourceTurns are the turns of a fleet, for the Reader.
+// sourceTurns implements sources.Turns with the leases of the fleet.
 type sourceTurns struct{ engine *fleet.Engine }
 
-// Want implements sources.Turns.
+// Want sets the sources whose turn this box competes for (true) or only observes (false).
 func (t sourceTurns) Want(willing map[string]bool) { t.engine.WantSources(willing) }
 
-// Turn implements sources.Turns.
+// Turn returns the box that has the turn of a source.
 func (t sourceTurns) Turn(name string) sources.Turn { return sources.Turn(t.engine.SourceTurn(name)) }
 
-// Changed implements sources.Turns.
+// Changed returns a channel that is closed with the next change of turns.
 func (t sourceTurns) Changed() <-chan struct{} { return t.engine.Changes() }
 
-// newReader makes the Reader of the directories of this box.
+// newReader returns the Reader of this box's manifest directories.
 func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *sources.Reader {
 	hold := func(r store.Removals) func(string) store.Decision { return removals.Hold(r, time.Now()) }
 	return sources.New(sources.Config{
@@ -46,7 +46,7 @@ func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *
 	})
 }
 
-// sourceDirs returns the directories with their names, by absolute paths.
+// sourceDirs returns the manifest directories with the names of their sources and absolute paths.
 func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	for _, s := range cfg.ManifestSources() {
 		path, err := filepath.Abs(s.Dir)
@@ -58,7 +58,7 @@ func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	return dirs
 }
 
-// files returns what stores the content of the directories in a fleet, nil without one: then the loop stores it.
+// files returns what stores the content of the manifest directories in a fleet; nil without a fleet, where the loop does.
 func (m *member) files() reconcile.Files {
 	if m == nil {
 		return nil
@@ -66,7 +66,7 @@ func (m *member) files() reconcile.Files {
 	return m.sources
 }
 
-// named returns a function that adds names, readers and states of sources to the directories of the status; nil without a fleet.
+// named returns a function that adds names, readers and states of sources to a list of directories in the status; nil without a fleet.
 func (m *member) named() func([]wire.Source) {
 	if m == nil {
 		return nil
@@ -92,7 +92,8 @@ func (m *member) named() func([]wire.Source) {
 	}
 }
 
-// holdRemovals asks the guard about removals. Paths of files are those of the fleet, NAME:path; the guard has them as paths on this box.
+// holdRemovals returns the decisions of the guard hold about removals. In a fleet paths of files are NAME:path; the guard gets them as
+// paths on this box.
 func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {
@@ -111,7 +112,7 @@ func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals)
 	return func(path string) store.Decision { return decide(here(path)) }
 }
 
-// endpoints returns the operations of a fleet; none on a box of its own.
+// endpoints returns the operations of the API for a fleet; none without one.
 func (m *member) endpoints() []api.Endpoint {
 	if m == nil {
 		return nil
@@ -163,7 +164,7 @@ func (m *member) endpoints() []api.Endpoint {
 	}
 }
 
-// listSources returns the sources with their readers, for which it asks etcd.
+// listSources returns the sources of the fleet with their readers, which it reads from etcd.
 func (m *member) listSources(ctx context.Context) ([]wire.FleetSource, error) {
 	holders, err := m.engine.SourceHolders(ctx)
 	if err != nil {
@@ -178,7 +179,7 @@ func (m *member) listSources(ctx context.Context) ([]wire.FleetSource, error) {
 	return list, nil
 }
 
-// forgetSource drops a source that no box has any more: its objects, which it counts, belong to the API from then on.
+// forgetSource removes a source that no box has any more. Its objects then belong to clients of the API; it returns their number.
 func (m *member) forgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {
@@ -200,7 +201,7 @@ func (m *member) forgetSource(ctx context.Context, name string) (before wire.Fle
 	return before, objects, err
 }
 
-// takeSource makes a box the reader of a source.
+// takeSource makes a box the reader of a source, and returns the source as it was before.
 func (m *member) takeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// manager is the field manager of all that is written.
+	// manager is the field manager of all objects that svcctl discover writes.
 	manager = "svcctl-discover"
-	// joined is the least time between two writes: the first answer is written at once, and those that come after it together.
+	// joined is the least time between two writes. A first answer is written at once, and those within this time after it together.
 	joined = 50 * time.Millisecond
-	// writeEach is the least time between two writes for one Service: a provider that flaps must not fill the journal.
+	// writeEach is the least time between two writes for one Service, so that a flapping provider does not fill the journal.
 	writeEach = 200 * time.Millisecond
-	// refusedRetry is after what time a slice that the API refused is written again.
+	// refusedRetry is the time after which an EndpointSlice that the API refused is written again.
 	refusedRetry = 30 * time.Second
 )
 
-// schedule has the Services whose slices may have to be written, and when that is.
+// schedule has the Services whose EndpointSlices may have to be written, and the time of the next write.
 type schedule struct {
 	dirty   map[string]bool
 	at      time.Time            // zero: nothing is to be written
@@ -42,13 +42,14 @@ func newSchedule() schedule {
 	return schedule{dirty: map[string]bool{}, written: map[string]time.Time{}}
 }
 
-// touch has the slices of a Service compared with the wanted ones at a time, or as soon as it may be.
+// touch schedules the comparison of the stored and the wanted slices of a Service at a time, or at the next time at which a write is
+// allowed.
 func (s *schedule) touch(at time.Time, service string) {
 	s.dirty[service] = true
 	s.by(at)
 }
 
-// by has the Services that may have changed compared at a time, or sooner.
+// by makes the next comparison happen at a time or sooner, but not before a write is allowed.
 func (s *schedule) by(at time.Time) {
 	if at.Before(s.rest) {
 		at = s.rest
@@ -58,7 +59,7 @@ func (s *schedule) by(at time.Time) {
 	}
 }
 
-// due takes those Services that may be written now. Others follow when their time has come.
+// due returns the Services to compare now, and schedules the others that were written within writeEach.
 func (s *schedule) due(now time.Time) (keys []string) {
 	if s.at.IsZero() || now.Before(s.at) {
 		return nil
@@ -75,18 +76,18 @@ func (s *schedule) due(now time.Time) (keys []string) {
 	return keys
 }
 
-// wrote notes a write of Services.
+// wrote records a write for a Service.
 func (s *schedule) wrote(now time.Time, service string) {
 	s.written[service], s.rest = now, now.Add(joined)
 }
 
-// failed has everything wait that is to be written.
+// failed delays all writes after one that failed, for longer each time.
 func (s *schedule) failed(now time.Time) {
 	s.rest = now.Add(s.retry.longer())
 	s.at = s.rest
 }
 
-// batch is a write that is under way.
+// batch has the objects of one write.
 type batch struct {
 	slices []*write.Slice
 	leases []*asking
@@ -94,7 +95,7 @@ type batch struct {
 	gone   []*write.Slice    // that are removed with nothing in their place
 }
 
-// writeResult is the outcome of a batch.
+// writeResult is the result of writing a batch.
 type writeResult struct {
 	batch
 	results []wire.Applied // fewer than bodies: the rest is not known
@@ -102,7 +103,7 @@ type writeResult struct {
 	err     error
 }
 
-// flush makes the writes that are due: slices of Services that changed, and Leases.
+// flush starts the write that is due: EndpointSlices of Services that changed, and Leases.
 func (d *discovery) flush(ctx context.Context, now time.Time) {
 	if d.schedule.writing || !d.stored.complete() || now.Before(d.schedule.rest) {
 		return
@@ -156,8 +157,8 @@ func (b *batch) add(o object.Object) {
 	b.bodies = append(b.bodies, text)
 }
 
-// changed returns the slices of a Service that have to be stored, with those that are emptied in favor of others, and those that have
-// to be removed.
+// changed returns the slices of a Service that must be written, including those that are to be emptied because other slices take their
+// endpoints, and the slices that must be deleted.
 func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.Slice) {
 	var all []*write.Slice
 	claims := d.claims[key]
@@ -198,12 +199,12 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 	return changed, gone
 }
 
-// namesUnknown reports whether a Service names no provider that there is, as by a mistake in writing: its slices stay.
+// namesUnknown reports whether all providers that a Service names are unknown, for example by a typo. Its slices are kept then.
 func (d *discovery) namesUnknown(s *service) bool {
 	return !slices.ContainsFunc(s.wants, func(w want) bool { return d.providers[w.key.Provider] != nil || d.stored.leases[w.key.Provider] })
 }
 
-// write applies a batch, then deletes the slices that it emptied.
+// write stores a batch, then deletes the slices that are empty.
 func (d *discovery) write(ctx context.Context, b batch) writeResult {
 	r := writeResult{batch: b}
 	if len(b.bodies) > 0 {
@@ -233,7 +234,7 @@ func (d *discovery) write(ctx context.Context, b batch) writeResult {
 	return r
 }
 
-// finish takes the outcome of a write. What failed is written again, as it is wanted then.
+// finish processes the result of a write, and schedules what failed again.
 func (d *discovery) finish(r writeResult) {
 	now := time.Now()
 	d.schedule.writing = false
@@ -301,7 +302,7 @@ func (d *discovery) finish(r writeResult) {
 	d.schedule.failed(now)
 }
 
-// objectRevision is the version of an object of an answer.
+// objectRevision returns the resourceVersion of an object in a response.
 func objectRevision(o client.Object) uint64 {
 	meta, _ := o["metadata"].(map[string]any)
 	text, _ := meta["resourceVersion"].(string)

@@ -22,22 +22,20 @@ const (
 	// ttl is the TTL of answers in seconds, positive and negative (RFC 2308, section 5):
 	// the default of CoreDNS.
 	ttl = 5
-	// maxAliases bounds the chain of ExternalName Services that is followed.
+	// maxAliases is the longest chain of ExternalName Services that is followed.
 	maxAliases = 8
-	// minRecord is the minimum size of a record in a message in bytes: a compressed name,
-	// the fixed part and an IPv4 address.
+	// minRecord is the smallest size of a record in a message in bytes: a compressed name, the fixed part and an IPv4 address.
 	minRecord = 2 + 10 + 4
 )
 
-// Timers of the zone, in seconds, as CoreDNS has them. The zone cannot be transferred, so they have
-// no effect.
+// The timers in the SOA record in seconds, with CoreDNS' values. The zone cannot be transferred, so they have no effect.
 const (
 	soaRefresh = 7200
 	soaRetry   = 1800
 	soaExpire  = 86400
 )
 
-// reply is the result of a question.
+// reply is the result of a question, from the index or an upstream.
 type reply struct {
 	rcode         int
 	authoritative bool
@@ -51,7 +49,7 @@ type reply struct {
 	next string
 }
 
-// inquiry is a question with the properties of the client that its answer depends on.
+// inquiry is a DNS question with those properties of the client that the answer depends on.
 type inquiry struct {
 	dns.Question
 	// namespace is the client's namespace, "" for none.
@@ -60,7 +58,7 @@ type inquiry struct {
 	limit int
 }
 
-// answer answers from the index. Until the index is complete it gives no negative answer.
+// answer returns the reply from the index. Until the index is complete, SERVFAIL replaces negative replies.
 func (x *index) answer(q inquiry) reply {
 	r := x.lookup(q)
 	if r.authoritative && (r.rcode == dns.RcodeNameError || len(r.answer) == 0) && !x.complete.Load() {
@@ -83,7 +81,7 @@ func (x *index) lookup(q inquiry) reply {
 	return reply{outside: true}
 }
 
-// inside removes the domain from a name of the zone.
+// inside returns the labels of a name without those of the zone's domain; false if the name is not in the zone.
 func (x *index) inside(labels []string) ([]string, bool) {
 	n := len(labels) - len(x.labels)
 	if n < 0 {
@@ -97,10 +95,9 @@ func (x *index) inside(labels []string) ([]string, bool) {
 	return labels[:n], true
 }
 
-// answerInNamespace answers a name outside of the zone from a client in a namespace as the search
-// list of a Pod in it would complete the name: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN. The answer
-// has the requested name, without an alias, because clients accept only that. A name that is not
-// a Service's is in none of our zones.
+// answerInNamespace returns the reply to a name outside of the zone for a client in a namespace. It completes the name as the search list
+// of a Pod there would: with NAMESPACE.svc.DOMAIN, svc.DOMAIN and DOMAIN. The records have the requested name, without a CNAME, because
+// clients accept no other. For a name that is no Service's the reply is outside.
 func (x *index) answerInNamespace(q inquiry, labels []string) reply {
 	under, svc := labels, labels[len(labels)-1] == "svc" // under: the labels below svc.DOMAIN
 	if svc {
@@ -120,9 +117,8 @@ func (x *index) answerInNamespace(q inquiry, labels []string) reply {
 	return reply{outside: true}
 }
 
-// answerNode answers with the records of a name, nil if the name does not exist, and
-// follows aliases within the zone. The soa, if any, goes into a negative answer (RFC
-// 2308, section 3).
+// answerNode returns the records of a name's node, and follows CNAMEs within the zone. A nil node means NXDOMAIN. soa, if not nil, is
+// included in a negative reply (RFC 2308, section 3).
 func (x *index) answerNode(q inquiry, n *node, soa dns.RR) reply {
 	r := reply{authoritative: true}
 	for n != nil && n.alias != "" && q.Qtype != dns.TypeCNAME {
@@ -151,7 +147,7 @@ func (x *index) answerNode(q inquiry, n *node, soa dns.RR) reply {
 	return r
 }
 
-// at returns the records of a type at a node of a zone.
+// at returns the records of the requested type at a node of a zone.
 func (x *index) at(q inquiry, n *node, zone string) []dns.RR {
 	switch q.Qtype {
 	case dns.TypeA:
@@ -183,7 +179,7 @@ func (x *index) at(q inquiry, n *node, zone string) []dns.RR {
 	return nil
 }
 
-// additional returns the address records for SRV and NS records.
+// additional returns the address records of the targets of SRV and NS records.
 func (x *index) additional(q inquiry, n *node) []dns.RR {
 	var rrs []dns.RR
 	add := func(name string, at *node) {
@@ -255,7 +251,7 @@ func targets(name string, list []target, limit int) []dns.RR {
 // serverName returns the name in the zone's NS record.
 func (x *index) serverName() string { return "ns.dns." + x.domain }
 
-// soa returns the SOA record of a zone. Its minimum is the TTL of negative answers.
+// soa returns the SOA record of a zone. Its minimum field is the TTL of negative answers.
 func (x *index) soa(zone string) dns.RR {
 	return &dns.SOA{
 		Hdr: header(zone, dns.TypeSOA), Ns: x.serverName(), Mbox: "hostmaster." + x.domain,
@@ -263,7 +259,7 @@ func (x *index) soa(zone string) dns.RR {
 	}
 }
 
-// ServeDNS implements dns.Handler.
+// ServeDNS responds to a message. A panic becomes SERVFAIL.
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -280,7 +276,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 }
 
-// respond returns the response to a message.
+// respond returns the response to a message from an address.
 func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 	c := s.client(from)
 	m := new(dns.Msg).SetReply(q)
@@ -315,7 +311,7 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// resultOf returns the result for a response code.
+// resultOf returns the result, as metrics count it, for a response code.
 func resultOf(rcode int) string {
 	switch rcode {
 	case dns.RcodeSuccess:
@@ -340,8 +336,7 @@ func countEdns0(m *dns.Msg) int {
 	return n
 }
 
-// fit truncates a message to size bytes. Dropping additional records is silent; dropping
-// others sets the TC bit (RFC 2181, section 9).
+// fit truncates a message to size bytes. Additional records are dropped first; dropping others sets the TC bit (RFC 2181, section 9).
 func fit(m *dns.Msg, size int) {
 	if opt := m.IsEdns0(); len(m.Extra) > 0 && m.Len() > size {
 		m.Compress = true
@@ -355,7 +350,8 @@ func fit(m *dns.Msg, size int) {
 	m.Truncate(size)
 }
 
-// reply answers a question from the index, or from upstreams where that is allowed.
+// reply returns the reply to the question in m, from the index or, for clients that may use them, from upstreams. do is the DO bit of
+// DNSSEC, limit the number of records that fit.
 func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	q := m.Question[0]
 	switch {
@@ -377,7 +373,7 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	return r
 }
 
-// ask asks the upstreams.
+// ask returns the reply of the upstreams; SERVFAIL if none responds. The flags are the CD and DO bits of DNSSEC.
 func (s *Server) ask(q dns.Question, checkingDisabled, do bool) reply {
 	r, err := s.upstreams.ask(s.ctx, q, checkingDisabled, do)
 	if err != nil {
@@ -387,7 +383,7 @@ func (s *Server) ask(q dns.Question, checkingDisabled, do bool) reply {
 	return r
 }
 
-// client describes the sender of a question.
+// client has the properties of the sender of a question.
 type client struct {
 	addr netip.Addr
 	udp  bool
@@ -398,7 +394,7 @@ type client struct {
 	namespace string // "" when it is in none
 }
 
-// client classifies the sender of a question by its address.
+// client returns the properties of the sender of a question, by its address.
 func (s *Server) client(from net.Addr) client {
 	addr, udp := addressOf(from)
 	c := client{addr: addr, udp: udp, local: addr.IsLoopback()}
@@ -429,8 +425,7 @@ func addressOf(peer net.Addr) (addr netip.Addr, udp bool) {
 	return addr.Unmap().WithZone(""), udp
 }
 
-// Resolvers are the name servers in a file of the form of resolv.conf(5); none when it cannot be
-// read.
+// Resolvers returns the name servers in a file of the format of resolv.conf(5); none when it cannot be read.
 func Resolvers(path string) []netip.Addr {
 	conf, err := dns.ClientConfigFromFile(path)
 	if err != nil {
@@ -446,20 +441,18 @@ func Resolvers(path string) []netip.Addr {
 }
 
 const (
-	// tryTimeout bounds the wait for one upstream's answer, and askTimeout that for all together:
-	// as long as glibc's resolver waits.
+	// tryTimeout is the longest wait for one upstream, askTimeout that for all together: as long as glibc's resolver waits.
 	tryTimeout = 2 * time.Second
 	askTimeout = 5 * time.Second
-	// maxAsking bounds the questions that wait for upstreams at a time.
+	// maxAsking is the largest number of questions that wait for upstreams at a time.
 	maxAsking = 256
-	// datagram is the largest datagram that is sent and asked for, in bytes: what goes
-	// through every network unfragmented, as agreed on DNS flag day 2020.
+	// datagram is the largest UDP message in bytes, sent or accepted from upstreams: it passes every network unfragmented (DNS flag day 2020).
 	datagram = 1232
 )
 
 var errBusy = errors.New("too many questions are with the upstreams already")
 
-// upstreams are the resolvers for all other names.
+// upstreams are the resolvers for names outside of the zones of the server.
 type upstreams struct {
 	log     *slog.Logger
 	servers []netip.AddrPort
@@ -469,8 +462,8 @@ type upstreams struct {
 	silent    atomic.Bool // none of them answered last time
 }
 
-// ask asks one upstream after the other until one answers. An upstream's own failure
-// (SERVFAIL, for example) is returned only when no other gives a better answer.
+// ask asks the upstreams in turn until one responds. A failure that an upstream returns (such as SERVFAIL) is the result only if no other
+// responds better.
 func (u *upstreams) ask(ctx context.Context, q dns.Question, checkingDisabled, do bool) (reply, error) {
 	select {
 	case u.asking <- struct{}{}:
@@ -519,7 +512,7 @@ func (u *upstreams) noteAnswer() {
 	}
 }
 
-// exchange asks one upstream, over UDP and, when the answer does not fit, over TCP.
+// exchange asks one upstream, over UDP and, when the response is truncated, over TCP.
 func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -537,8 +530,7 @@ func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) 
 	return nil, fmt.Errorf("ask %s over tcp: the answer is cut off", server)
 }
 
-// answers reports whether a message is the answer to a question. That its number is the
-// question's was checked.
+// answers reports whether a message is the response to a question, by its question section. The caller has checked its ID.
 func answers(answer, question *dns.Msg) bool {
 	if !answer.Response || len(answer.Question) != 1 {
 		return false
@@ -547,7 +539,7 @@ func answers(answer, question *dns.Msg) bool {
 	return a.Qtype == q.Qtype && a.Qclass == q.Qclass && strings.EqualFold(a.Name, q.Name)
 }
 
-// replyOf takes over what an upstream said.
+// replyOf returns the response of an upstream as a reply.
 func replyOf(answer *dns.Msg) reply {
 	r := reply{rcode: answer.Rcode, authenticated: answer.AuthenticatedData, answer: answer.Answer, authority: answer.Ns}
 	if r.rcode > 0xf { // extended ones are about the exchange with the upstream

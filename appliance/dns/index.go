@@ -17,8 +17,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// index contains all answers. Its maps are read without locks: values are immutable and
-// replaced as a whole.
+// index has the records of all Services. Its maps are read without locks: values are immutable and are replaced as a whole.
 type index struct {
 	domain string // ends with a dot
 	labels []string
@@ -46,8 +45,7 @@ func newIndex(cfg *Config) *index {
 	}
 }
 
-// update replaces the entries of Services by "namespace/name"; an input without a Service
-// deletes them. It must not be called concurrently.
+// update replaces the records of Services by "namespace/name"; an input without a Service deletes them. It must not be called concurrently.
 func (x *index) update(changed map[string]resolve.Input, now time.Time) {
 	moved := map[netip.Addr]bool{}
 	for key, in := range changed {
@@ -87,7 +85,7 @@ func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]b
 	}
 }
 
-// move replaces the names of addresses, and records the addresses affected.
+// move updates the names of addresses for PTR records from old to now, and records the affected addresses in moved.
 func (x *index) move(old, now map[netip.Addr][]string, moved map[netip.Addr]bool) {
 	for addr, names := range old {
 		if slices.Equal(names, now[addr]) {
@@ -133,7 +131,7 @@ func (x *index) populate(namespace string, change int) {
 	x.namespaces.Delete(namespace)
 }
 
-// known returns the "namespace/name" of all Services.
+// known returns the "namespace/name" of all Services in the index.
 func (x *index) known() []string {
 	var keys []string
 	x.services.Range(func(key, _ any) bool {
@@ -144,18 +142,17 @@ func (x *index) known() []string {
 	return keys
 }
 
-// Names that are always there.
+// The nodes of names that always exist.
 var (
 	empty   = &node{} // a name that only has names below it
 	apex    = &node{apex: true}
 	version = &node{text: schemaVersion}
 )
 
-// schemaVersion is the version of the specification, the text of dns-version.
+// schemaVersion is the version of Kubernetes' DNS specification, which the TXT record of dns-version has.
 const schemaVersion = "1.1.0"
 
-// find returns the node of a name of the zone, nil if there is none. labels precede the
-// domain, in lower case.
+// find returns the node of a name of the zone; nil if there is none. labels are those before the domain, in lower case.
 func (x *index) find(labels []string) *node {
 	n := len(labels)
 	if n == 0 {
@@ -174,7 +171,7 @@ func (x *index) find(labels []string) *node {
 	return nil
 }
 
-// findService returns the node of a name under svc.
+// findService returns the node of a name below svc; nil if there is none. labels are those before "svc".
 func (x *index) findService(labels []string) *node {
 	n := len(labels)
 	switch n {
@@ -204,7 +201,7 @@ func (x *index) findService(labels []string) *node {
 	return nil
 }
 
-// names returns the names of an address.
+// names returns the names of an address for PTR records.
 func (x *index) names(addr netip.Addr) []string {
 	if value, ok := x.pointers.Load(addr); ok {
 		return value.([]string)
@@ -212,8 +209,7 @@ func (x *index) names(addr netip.Addr) []string {
 	return nil
 }
 
-// node has the records of a name. An empty one is a name that only has names below it.
-// Nodes in the index are immutable.
+// node has the records of a name. A node without records is a name that only has names below it. Nodes in the index are immutable.
 type node struct {
 	addrs   [2][]net.IP // of A and of AAAA
 	alias   string      // what the name is another name of: CNAME, with a dot at the end
@@ -222,14 +218,14 @@ type node struct {
 	apex    bool        // the top of a zone: SOA and NS
 }
 
-// target is one SRV record.
+// target is the content of one SRV record.
 type target struct {
 	port uint16
 	name string // with a dot at the end
 	at   *node  // with the addresses of name
 }
 
-// records are the names of one Service.
+// records has the nodes of all names of one Service.
 type records struct {
 	service   *node            // of the Service's own name; nil when it has none
 	hosts     map[string]*node // of endpoints, by host name
@@ -238,7 +234,7 @@ type records struct {
 	pointers  map[netip.Addr][]string
 }
 
-// newRecords returns the names of a Service in a domain, which ends with a dot.
+// newRecords returns the records of a Service. domain is that of the zone, with a dot at the end.
 func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records {
 	svc := in.Service
 	r := &records{
@@ -256,7 +252,7 @@ func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records 
 	return r
 }
 
-// addClusterIPs adds the records of a Service with cluster IPs (specification, 2.3).
+// addClusterIPs adds the records of a Service with cluster IPs (Kubernetes' DNS specification, 2.3).
 func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	r.service = &node{}
 	for _, text := range spec.ClusterIPs {
@@ -272,8 +268,8 @@ func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	}
 }
 
-// addMembers adds the records of a headless Service (specification, 2.4). Without a ready
-// endpoint it has none, not even its own name.
+// addMembers adds the records of a headless Service (Kubernetes' DNS specification, 2.4). With all, endpoints that are not ready are
+// included. Without an endpoint not even the Service's own name exists.
 func (r *records) addMembers(name string, members []resolve.Member, all bool) {
 	seen := map[endpointPort]bool{}
 	for i := range members {
@@ -311,8 +307,8 @@ type endpointPort struct {
 	port     resolve.MemberPort
 }
 
-// hostnameOf returns the label of an endpoint without a hostname: its address, unique
-// within the Service. IPv6 addresses are expanded, because "::" is no label.
+// hostnameOf returns the DNS label of an endpoint without a hostname, from its address. IPv6 addresses are expanded, because "::" makes no
+// label.
 func hostnameOf(addr netip.Addr) string {
 	if addr.Is4() {
 		return strings.ReplaceAll(addr.String(), ".", "-")
@@ -320,7 +316,7 @@ func hostnameOf(addr netip.Addr) string {
 	return strings.ReplaceAll(addr.StringExpanded(), ":", "-")
 }
 
-// addPort adds a target to a named port.
+// addPort adds a target to the SRV records of a named port.
 func (r *records) addPort(name, protocol string, t target) {
 	protocol = "_" + strings.ToLower(protocol)
 	key := "_" + name + "." + protocol
@@ -333,12 +329,12 @@ func (r *records) addPort(name, protocol string, t target) {
 	n.targets = append(n.targets, t)
 }
 
-// point makes an address resolve to a name.
+// point adds a name to the PTR records of an address.
 func (r *records) point(addr netip.Addr, name string) {
 	r.pointers[addr] = append(r.pointers[addr], name)
 }
 
-// add adds an address once.
+// add adds an address to the node, unless it is the last one already.
 func (n *node) add(addr netip.Addr) {
 	family := 0
 	if addr.Is6() {
@@ -350,7 +346,7 @@ func (n *node) add(addr netip.Addr) {
 	}
 }
 
-// names returns the names of addresses; a missing Service has none.
+// names returns the names of addresses for PTR records; nil records have none.
 func (r *records) names() map[netip.Addr][]string {
 	if r == nil {
 		return nil
@@ -358,8 +354,8 @@ func (r *records) names() map[netip.Addr][]string {
 	return r.pointers
 }
 
-// parseReverse parses a name of the reverse trees, in-addr.arpa (RFC 1035, section 3.5)
-// and ip6.arpa (RFC 3596, section 2.5), as the prefix of the addresses below it.
+// parseReverse parses a name below in-addr.arpa (RFC 1035, section 3.5) or ip6.arpa (RFC 3596, section 2.5). It returns the prefix of the
+// addresses at or below that name.
 func parseReverse(labels []string) (netip.Prefix, bool) {
 	n := len(labels) - 2
 	if n < 0 || labels[n+1] != "arpa" {
@@ -407,9 +403,8 @@ func parseNibbles(labels []string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(raw), 4*n), true
 }
 
-// answerReverse answers for addresses with a name and for the service ranges, whose
-// reverse zones are ours. Other addresses, also in the networks of endpoints, are in none
-// of our zones.
+// answerReverse returns the reply for a reverse name. The server is authoritative for addresses that have a name and for the reverse zones
+// of the service ranges. For all others, those in the networks of endpoints included, the reply is outside.
 func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) reply {
 	zone, depth := x.reverseZone(labels, prefix)
 	var names []string
@@ -442,8 +437,8 @@ func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) r
 	return r
 }
 
-// reverseZone returns our zone of a reverse name and the number of labels below it; "" if
-// there is none. Zones end at octets and nibbles: other service ranges are several zones.
+// reverseZone returns the server's zone that contains a reverse name, and the number of labels below it; "" if there is none. Zones end at
+// octets and nibbles, so other service ranges consist of several zones.
 func (x *index) reverseZone(labels []string, prefix netip.Prefix) (zone string, depth int) {
 	step := 8
 	if prefix.Addr().Is6() {

@@ -21,12 +21,11 @@ import (
 )
 
 const (
-	// idleTimeout closes an idle TCP connection (RFC 7766, section 6.2.3, asks for a few
-	// seconds).
+	// idleTimeout is the time after which an idle TCP connection is closed (RFC 7766, section 6.2.3, asks for a few seconds).
 	idleTimeout = 5 * time.Second
-	// stopTimeout bounds the wait for running answers when the server stops.
+	// stopTimeout is the longest wait for questions in progress when the server stops.
 	stopTimeout = time.Second
-	// received is the size in bytes of the largest UDP question that is read.
+	// received is the size of the largest UDP message that is read, in bytes.
 	received = 4096
 )
 
@@ -46,13 +45,13 @@ type Server struct {
 	stop    context.CancelFunc
 }
 
-// socket is one address with one protocol.
+// socket is the server for one address and protocol.
 type socket struct {
 	server *dns.Server
 	close  func() error
 }
 
-// Listen opens the addresses, and fails if one is in use. Nothing is answered before Run.
+// Listen opens the addresses, and fails if one is in use. Questions are answered once Run runs.
 func Listen(cfg Config, log *slog.Logger) (*Server, error) {
 	s := newServer(cfg, log)
 	for _, address := range cfg.Addresses {
@@ -76,7 +75,7 @@ func newServer(cfg Config, log *slog.Logger) *Server {
 	return s
 }
 
-// listen opens one address. With port 0, UDP gets the port of TCP.
+// listen opens one address for TCP and UDP. With port 0, UDP uses the port that TCP got.
 func (s *Server) listen(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -110,7 +109,7 @@ func (s *Server) serverOn(server *dns.Server) *dns.Server {
 	return server
 }
 
-// accept filters messages by their header: only questions pass.
+// accept decides by the header of a message whether it is handled: only queries are.
 func accept(h dns.Header) dns.MsgAcceptAction {
 	const opcodes = 0xf << 11
 	action := dns.DefaultMsgAcceptFunc(h)
@@ -131,18 +130,17 @@ func (s *Server) Addresses() []netip.AddrPort {
 	return all
 }
 
-// Update replaces Services by "namespace/name"; an input without a Service deletes one.
-// It must not be called concurrently. It waits for nothing and blocks no answers.
+// Update replaces the records of Services by "namespace/name"; an input without a Service deletes them. It must not be called concurrently.
+// It does not block answers.
 func (s *Server) Update(changed map[string]resolve.Input) { s.index.update(changed, time.Now()) }
 
-// Complete means that Update has passed all Services. Until then unknown names get no
-// answer instead of a negative one.
+// Complete records that Update was called with all Services. Before that, unknown names get SERVFAIL instead of NXDOMAIN.
 func (s *Server) Complete() { s.index.complete.Store(true) }
 
-// Services returns the "namespace/name" of the known Services.
+// Services returns the "namespace/name" of all Services with records.
 func (s *Server) Services() []string { return s.index.known() }
 
-// SetLocal sets the addresses of this host.
+// SetLocal sets the addresses of this host. Questions from them may go to upstreams.
 func (s *Server) SetLocal(addrs []netip.Addr) {
 	local := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
@@ -151,8 +149,7 @@ func (s *Server) SetLocal(addrs []netip.Addr) {
 	s.local.Store(&local)
 }
 
-// Run answers until ctx is done and then returns nil. An error names the address that
-// failed.
+// Run answers questions until ctx is done and then returns nil. An error names the address that failed.
 func (s *Server) Run(ctx context.Context) error {
 	ended := make(chan error, len(s.sockets))
 	for _, socket := range s.sockets {
@@ -174,7 +171,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// shutdown lets questions that are being answered finish, for a moment.
+// shutdown closes the addresses. It waits for questions in progress, for at most stopTimeout.
 func (s *Server) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -195,7 +192,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Config configures a Server. Its maker has validated it.
+// Config configures a Server. Its values must have been validated.
 type Config struct {
 	// Addresses are the listening addresses for UDP and TCP as host:port; an empty host
 	// means all.
@@ -217,7 +214,7 @@ type Config struct {
 	Count func(result string)
 }
 
-// The results of answers.
+// The results of questions, as metrics count them.
 const (
 	resultSuccess = "success" // with and without records
 	resultNoName  = "nxdomain"
@@ -227,7 +224,7 @@ const (
 	resultLimited = "limited"
 )
 
-// Results lists the results of answers, for metrics. Messages other than questions have none.
+// Results lists all results of questions for metrics. Messages that are no queries have none.
 var Results = []string{resultSuccess, resultNoName, resultFailed, resultRefused, resultBad, resultLimited}
 
 // MaxDomain is the maximum length of the domain in bytes, so that every name fits into
@@ -235,8 +232,7 @@ var Results = []string{resultSuccess, resultNoName, resultFailed, resultRefused,
 // a namespace, and "svc" precede it.
 const MaxDomain = 255 - 3*(63+1) - (3 + 1) - 2
 
-// ClientNamespace puts the clients of a prefix into a namespace: they may omit the
-// namespace and the domain.
+// ClientNamespace assigns a namespace to the clients in a prefix. They may omit the namespace and the domain in names.
 type ClientNamespace struct {
 	Prefix    netip.Prefix
 	Namespace string
@@ -249,9 +245,8 @@ func byLength(all []ClientNamespace) []ClientNamespace {
 	return sorted
 }
 
-// The rate of answers over UDP for each network of clients: an attacker that forges a client's
-// address gets no more than this sent there. Networks are those that BIND's response rate limiting
-// counts by.
+// Limits of the rate of answers over UDP for each network of clients: an attacker that forges source addresses can send no more than this
+// to a network. Networks have the size that BIND's response rate limiting uses.
 const (
 	answersPerSecond = 1000
 	answersAtOnce    = 2000
@@ -259,13 +254,12 @@ const (
 	network6         = 56
 )
 
-// buckets is the number of token buckets, a power of two: 128 KiB for any number of
-// clients. Networks in the same bucket share its rate; the hash is unpredictable.
+// buckets is the number of token buckets, a power of two: 128 KiB for any number of clients. Networks with the same hash share a bucket;
+// the hash is seeded and unpredictable.
 const buckets = 1 << 14
 
-// limiter is a token bucket for each network. A bucket holds the time, on the Server's
-// clock, at which its answers so far would have been due (the virtual scheduling of ITU-T
-// I.371): a single number, which needs no lock.
+// limiter has a token bucket for each network of clients. A bucket holds the time, on the Server's clock, at which its answers so far would
+// have been due at the allowed rate (the virtual scheduling of ITU-T I.371): a single number, which needs no lock.
 type limiter struct {
 	seed maphash.Seed
 	due  [buckets]atomic.Int64 // in nanoseconds
@@ -294,18 +288,18 @@ func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	}
 }
 
-// How many TCP connections are open at a time, together and from one client: an IPv4 address, or an IPv6 network of
-// clientBits, all addresses of which one host may have.
+// Limits of open TCP connections, in total and for one client. A client is an IPv4 address, or an IPv6 network of clientBits, which one
+// host may own.
 const (
 	maxConnections     = 256
 	maxConnectionsEach = 32
 	clientBits         = 64
 )
 
-// The wait after a failure to accept, as without free descriptors (EMFILE), doubles from one to the other.
+// acceptAgain is the wait after a failed accept, for example without free descriptors (EMFILE). It doubles up to acceptAgainAtMost.
 const acceptAgain, acceptAgainAtMost = 5 * time.Millisecond, time.Second
 
-// gate is a listener that closes connections beyond a limit at once, and ends with Close alone.
+// gate is a listener that closes connections above a limit at once. Only Close ends it.
 type gate struct {
 	net.Listener
 	closed chan struct{}
@@ -322,10 +316,11 @@ func newGate(l net.Listener) *gate {
 	return g
 }
 
-// Close implements net.Listener.
+// Close stops the listener.
 func (g *gate) Close() error { return g.close() }
 
-// Accept implements net.Listener. Its caller would repeat it at once after an error that may pass, and end after others.
+// Accept waits for a connection within the limits. It retries after errors, with a pause, and returns only net.ErrClosed: its caller would
+// retry without a pause after a temporary error, and stop after others.
 func (g *gate) Accept() (net.Conn, error) {
 	wait := acceptAgain
 	for {
@@ -350,7 +345,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns what connections are counted by; the zero Prefix for an address of another kind.
+// clientOf returns the prefix by which the connections of a client are counted; the zero Prefix for an address that is not IP.
 func clientOf(remote net.Addr) netip.Prefix {
 	client, _ := addressOf(remote)
 	if !client.IsValid() {
@@ -389,7 +384,7 @@ type gatedConn struct {
 	leave func()
 }
 
-// Close implements net.Conn.
+// Close closes the connection and counts it as closed.
 func (c *gatedConn) Close() error {
 	c.leave()
 	return c.Conn.Close()

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts describes the box.
+// Facts has the properties of the box that endpoints depend on.
 type Facts struct {
 	NodeName string // Pods of this node are in the box's zone
 	Zone     string // "" when the box has none
@@ -19,17 +19,17 @@ type Facts struct {
 	ServiceRanges []netip.Prefix
 }
 
-// Holder is the kind of owner of an object.
+// Holder is the kind of writer that an object belongs to.
 type Holder int
 
-// The kinds of owners.
+// The values of Holder.
 const (
 	Nobody Holder = iota // there is no such object
 	Ours                 // one of the controllers of this package made it
 	Others               // a file or a client of the API
 )
 
-// Objects lists the objects that the controllers read. They are never changed afterwards.
+// Objects reads the objects that the controllers depend on. Returned objects are immutable.
 type Objects interface {
 	// Service is a Service, nil when there is none, with its EndpointSlices by name and
 	// the Endpoints object of its name.
@@ -62,10 +62,10 @@ type Batch struct {
 	services []string // whose objects these are
 }
 
-// Empty reports whether there is nothing to write.
+// Empty reports whether there is nothing to write or delete.
 func (b *Batch) Empty() bool { return len(b.Puts)+len(b.Deletes) == 0 }
 
-// Problem is something about an object that keeps it from working as written.
+// Problem is a reason why an object does not work as written.
 type Problem struct {
 	Object  object.Ref
 	Field   string // "" when it is about the object as a whole
@@ -74,7 +74,8 @@ type Problem struct {
 	Warning bool // the object works in all other respects
 }
 
-// Controller keeps the endpoints of all Services. Not safe for concurrent use.
+// Controller generates EndpointSlices and Endpoints for all Services with a selector, and mirrors of Endpoints. It is not safe for
+// concurrent use.
 type Controller struct {
 	facts    Facts
 	services map[string]*service // those that have generated objects
@@ -86,13 +87,13 @@ type Controller struct {
 	problems map[string]Problem
 }
 
-// pod is a Pod as it was last seen.
+// pod is a Pod as of the last Update.
 type pod struct {
 	object   *object.Pod
 	services []string // that have it as an endpoint
 }
 
-// New returns an empty Controller: its first Update needs the keys of all Services and Pods.
+// New returns an empty Controller. Its first Update needs the keys of all Services and Pods.
 func New(facts Facts) *Controller {
 	return &Controller{
 		facts:    facts,
@@ -106,16 +107,16 @@ func New(facts Facts) *Controller {
 	}
 }
 
-// Aside returns a Controller for other versions of some Services: it has the addresses of all Services and Pods, and no
-// generated objects.
+// Aside returns a Controller for other versions of some Services. It has the addresses of all Services and Pods of c, and no generated
+// objects.
 func (c *Controller) Aside() *Controller {
 	a := New(c.facts)
 	a.vips, a.hosts = c.vips.clone(), c.hosts.clone()
 	return a
 }
 
-// Update brings the endpoints of what changed up to date. What it returns must be
-// written, or given to Forget, before the next call.
+// Update computes the writes for everything that depends on changed objects. They must be stored, or passed to Forget, before the next
+// call.
 func (c *Controller) Update(objs Objects, changes Changes) Batch {
 	w := work{objs: objs, whole: map[string]bool{}, pods: map[string][]string{}}
 	for key := range c.redo {
@@ -149,7 +150,7 @@ func (c *Controller) Update(objs Objects, changes Changes) Batch {
 	return batch
 }
 
-// Forget marks a Batch as not written: the next Update computes its Services again.
+// Forget is called for a Batch that could not be stored: the next Update computes its Services again.
 func (c *Controller) Forget(batch Batch) {
 	for _, key := range batch.services {
 		delete(c.services, key)
@@ -157,7 +158,7 @@ func (c *Controller) Forget(batch Batch) {
 	}
 }
 
-// Known returns the keys of all Services and Pods that the controller has seen, for a full update.
+// Known returns the keys of all Services and Pods that the controller has seen, for an update of everything.
 func (c *Controller) Known() Changes {
 	known := Changes{Services: slices.Collect(maps.Keys(c.vips.byKey))}
 	known.Services = slices.AppendSeq(known.Services, maps.Keys(c.services))
@@ -174,7 +175,7 @@ func (c *Controller) Problems() []Problem {
 	return slices.Compact(all)
 }
 
-// note keeps a problem under a key, nil if there is none.
+// note records the problem under a key; nil removes it.
 func (c *Controller) note(key string, problem *Problem) {
 	if problem == nil {
 		delete(c.problems, key)
@@ -183,21 +184,21 @@ func (c *Controller) note(key string, problem *Problem) {
 	c.problems[key] = *problem
 }
 
-// work holds the Services and Pods that one Update examines.
+// work has the Services and Pods that one Update examines.
 type work struct {
 	objs  Objects
 	whole map[string]bool     // Services
 	pods  map[string][]string // names of Pods by Service
 }
 
-// services returns the keys of the Services with work to do, sorted.
+// services returns the keys of the Services to examine, sorted.
 func (w *work) services() []string {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(w.whole)), maps.Keys(w.pods))
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// seePod records a Pod and which Services have to look at it.
+// seePod records the new version of a Pod, and adds the Services that it concerns to the work.
 func (c *Controller) seePod(w *work, key string) {
 	now, before := w.objs.Pod(key), c.pods[key]
 	var services []string
@@ -258,11 +259,11 @@ func (b *Batch) sort() {
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
-// labelZone is the label that Kubernetes gives a Pod when it is put on a node with that
-// label (since 1.35), and by which an operator names the place of a server.
+// labelZone is the label with the zone of a Pod. Kubernetes copies it from the node (since 1.35); an operator may set it on a Pod that
+// stands for a server.
 const labelZone = "topology.kubernetes.io/zone"
 
-// group holds the properties that all endpoints of a slice share.
+// group has the properties that all endpoints of a slice share.
 type group struct {
 	family string
 	ports  string // textOfPorts
@@ -270,21 +271,20 @@ type group struct {
 	weight, priority string
 }
 
-// shareOf returns the weight and priority that an object's annotations give to its endpoints.
+// shareOf returns g with the weight and priority in the annotations of an object.
 func (g group) shareOf(meta *object.ObjectMeta) group {
 	g.weight, g.priority = meta.Annotations[object.AnnotationWeight], meta.Annotations[object.AnnotationPriority]
 	return g
 }
 
-// placed is an endpoint with the group it belongs to.
+// placed is an endpoint with the group of its slice.
 type placed struct {
 	group    group
 	ports    []object.EndpointPort
 	endpoint object.Endpoint
 }
 
-// textOfPorts returns a key that is equal for equal sets of ports. They have to be sorted by
-// name.
+// textOfPorts returns a text that is equal for equal sets of ports. The ports must be sorted by name.
 func textOfPorts(ports []object.EndpointPort) string {
 	var b strings.Builder
 	for i := range ports {
@@ -302,7 +302,7 @@ func sortPorts(ports []object.EndpointPort) {
 	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(object.Deref(a.Name), object.Deref(b.Name)) })
 }
 
-// portsOf returns the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
+// portsOf returns the ports of a Service with their numbers on a Pod, sorted by name, and the named target ports that the Pod lacks.
 func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort, lacking []string) {
 	ports = make([]object.EndpointPort, 0, len(svc.Spec.Ports))
 	for i := range svc.Spec.Ports {
@@ -318,7 +318,7 @@ func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort,
 	return ports, lacking
 }
 
-// endpointOf returns the endpoint of a Service for a Pod, without its addresses.
+// endpointOf returns the endpoint for a Pod in the slices of a Service, without its addresses.
 func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.Pod) object.Endpoint {
 	serving, terminating := pod.Ready(), pod.Terminating()
 	ready := svc.Spec.PublishNotReadyAddresses || serving && !terminating
@@ -349,8 +349,7 @@ func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.P
 	return endpoint
 }
 
-// hintsOf returns the clients that an endpoint is for: those of its own zone, and with
-// PreferSameNode those of its own node first.
+// hintsOf returns the topology hints of an endpoint: for its own zone, and with PreferSameNode for its own node as well.
 func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHints {
 	var hints object.EndpointHints
 	switch distribution {
@@ -371,8 +370,8 @@ func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHin
 	return &hints
 }
 
-// placesOf returns, for each family, the group of slices and the endpoint of a Pod for a Service;
-// the Service's ports that the Pod lacks; and the problem by which an address of it is left out.
+// placesOf returns, by family, the endpoint of a Pod for a Service, with the group of its slice. lacking has the target ports that the Pod
+// lacks, and problem the reason why an address of it is left out.
 func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
 	var ports []object.EndpointPort
 	ports, lacking = portsOf(svc, pod)
@@ -400,7 +399,7 @@ func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod
 	return places, lacking, problem
 }
 
-// noteService records the problem of a Service as a whole.
+// noteService records the problems of a Service as a whole, such as a selector that matches no Pod.
 func (c *Controller) noteService(s *service) {
 	var nobody, unused, lacking *Problem
 	if s.managedBy == managedBySelector {
@@ -432,14 +431,14 @@ func (c *Controller) noteService(s *service) {
 	}
 }
 
-// addressIndex finds the holders of an address, by key.
+// addressIndex maps addresses to the keys of the objects that have them, and back.
 type addressIndex struct {
 	byAddr map[netip.Addr][]string // nearly always one
 	byKey  map[string][]netip.Addr
 	shared map[netip.Addr]struct{} // those that more than one has
 }
 
-// set replaces the addresses of one, and gives those that came or went.
+// set replaces the addresses of a key, and returns those that were added or removed.
 func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr) {
 	if x.byAddr == nil {
 		x.byAddr, x.byKey, x.shared = map[netip.Addr][]string{}, map[string][]netip.Addr{}, map[netip.Addr]struct{}{}
@@ -473,17 +472,16 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 	return changed
 }
 
-// keys returns the keys of the holders of an address, sorted.
+// keys returns the keys of the objects that have an address, sorted.
 func (x *addressIndex) keys(addr netip.Addr) []string {
 	return slices.Sorted(slices.Values(x.byAddr[addr]))
 }
 
-// annotationHostAddress lets a Service have an address of the host itself; see package
-// resolve.
+// annotationHostAddress is the annotation that allows a Service to have an address of the host itself; see package resolve.
 const annotationHostAddress = "svcctl.io/allow-host-address"
 
-// vipsOf returns the addresses that clients find a Service at. Those of a host are where
-// Pods may be, too.
+// vipsOf returns the addresses at which clients reach a Service. With annotationHostAddress only cluster IPs count, since Pods may share a
+// host's other addresses.
 func vipsOf(svc *object.Service) []netip.Addr {
 	if svc == nil || svc.Spec.Type == object.TypeExternalName || svc.Headless() {
 		return nil
@@ -504,7 +502,7 @@ func vipsOf(svc *object.Service) []netip.Addr {
 	return addrs
 }
 
-// families in the order in which they are counted here.
+// families has the address families in the order of all arrays by family in this package.
 var families = [2]string{object.IPv4, object.IPv6}
 
 func addressesOf(p *object.Pod) []netip.Addr {
@@ -517,8 +515,7 @@ func addressesOf(p *object.Pod) []netip.Addr {
 	return addrs
 }
 
-// refusal returns why an address cannot be an endpoint, "" when it can: packets to it would loop on
-// the box, or reach many hosts.
+// refusal returns why an address cannot be an endpoint: packets to it would loop on the box, or reach many hosts. "" if it can.
 func (c *Controller) refusal(addr netip.Addr) string {
 	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
 		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"
@@ -534,8 +531,8 @@ func (c *Controller) refusal(addr netip.Addr) string {
 	return ""
 }
 
-// shared returns the problems of addresses that several Pods have: one for each address, of
-// the Pod that comes second. Pods in the network of their host share its address rightly.
+// shared returns a problem for each address that several Pods have, about the second of them. Pods in the host's network are excluded,
+// since they share its address.
 func (c *Controller) shared() []Problem {
 	var all []Problem
 	for addr := range c.hosts.shared {
@@ -561,7 +558,7 @@ func (c *Controller) shared() []Problem {
 	return all
 }
 
-// clone returns an index of its own.
+// clone returns a copy that shares no memory with x.
 func (x *addressIndex) clone() addressIndex {
 	c := addressIndex{maps.Clone(x.byAddr), maps.Clone(x.byKey), maps.Clone(x.shared)}
 	for addr, keys := range c.byAddr {

@@ -12,12 +12,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// maxEndpoints is the most endpoints of one slice: the default of the endpointslice
-// controller of Kubernetes (--max-endpoints-per-slice), beyond which proxies would have
-// to read much for every small change.
+// maxEndpoints is the largest number of endpoints of one slice: the default of Kubernetes' endpointslice controller
+// (--max-endpoints-per-slice). With larger slices proxies would read much for every small change.
 const maxEndpoints = 100
 
-// slice is an EndpointSlice that is ours.
+// slice is an EndpointSlice that this controller generates.
 type slice struct {
 	name      string
 	group     group
@@ -31,8 +30,8 @@ type slice struct {
 	object *object.EndpointSlice
 }
 
-// layout distributes the endpoints of a Service over slices. An endpoint has an id, and a slice for
-// each family. The maps are made with their first entry: for most Services they stay nil.
+// layout distributes the endpoints of a Service over slices. Each endpoint has an id, and in each family at most one slice. The maps are
+// made with their first entry, so that for most Services some stay nil.
 type layout struct {
 	mirrors bool              // of an Endpoints object, not of Pods
 	slices  map[string]*slice // by name
@@ -40,14 +39,14 @@ type layout struct {
 	waiting map[group][]arrival
 }
 
-// arrival is an endpoint that has no slice yet.
+// arrival is an endpoint that is not in a slice yet.
 type arrival struct {
 	id string
 	placed
 }
 
-// id returns the id of an endpoint in a slice: of one that a selector found, the name of its Pod; of a mirrored one its
-// address, and the ports of its slice, for an address may be in several subsets. It is "" for one that has neither.
+// id returns the id of an endpoint in a slice. For a selector it is the name of the Pod. For a mirror it is the address with the ports of
+// the slice, since an address may be in several subsets. "": it has none.
 func (l *layout) id(s *slice, e *object.Endpoint) string {
 	switch {
 	case l.mirrors && len(e.Addresses) > 0:
@@ -58,7 +57,7 @@ func (l *layout) id(s *slice, e *object.Endpoint) string {
 	return e.TargetRef.Name
 }
 
-// put sets a key of a map that may not be made yet.
+// put sets a key of a map, which it makes if it is nil.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = map[K]V{}
@@ -66,8 +65,7 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// adopt takes in a slice that is stored. Endpoints that are in another slice already, or
-// that have no id, are taken out of it.
+// adopt adds a stored slice to the layout. Endpoints that are in another slice already, or that have no id, are removed from it.
 func (l *layout) adopt(o *object.EndpointSlice) {
 	ports := slices.Clone(o.Ports)
 	sortPorts(ports)
@@ -91,7 +89,7 @@ func (l *layout) adopt(o *object.EndpointSlice) {
 	}
 }
 
-// in returns the slice that an endpoint is in.
+// in returns the slice that has an endpoint in a family; nil: none.
 func (l *layout) in(id string, family int) *slice {
 	if places := l.places[id]; places != nil {
 		return places[family]
@@ -99,7 +97,7 @@ func (l *layout) in(id string, family int) *slice {
 	return nil
 }
 
-// place records the slice that an endpoint is in; nil: none.
+// place records which slice has an endpoint in a family; nil: none.
 func (l *layout) place(id string, family int, s *slice) {
 	places := l.places[id]
 	if places == nil {
@@ -112,8 +110,7 @@ func (l *layout) place(id string, family int, s *slice) {
 	}
 }
 
-// set records the present form of an endpoint in each family; nil: none in that family. One that
-// stays in its group stays where it is; one that is new there waits for settle.
+// set replaces an endpoint in each family; nil: it has none there. If its group is unchanged it stays in its slice; else settle finds one.
 func (l *layout) set(id string, wanted [len(families)]*placed) {
 	for family, want := range wanted {
 		s := l.in(id, family)
@@ -135,10 +132,8 @@ func (l *layout) find(s *slice, id string) int {
 	return slices.IndexFunc(s.endpoints, func(e object.Endpoint) bool { return l.id(s, &e) == id })
 }
 
-// settle gives every endpoint that waits a slice, by the rules of Kubernetes' controller:
-// first into slices that change anyway; the others go together into the fullest slice
-// that has room for all of it; where none has, into new slices. newName makes the name of
-// a new slice.
+// settle puts each waiting endpoint into a slice, by the rules of Kubernetes' controller: first into slices that change anyway, then all
+// together into the fullest slice with enough room, else into new slices. newName returns the name of a new slice.
 func (l *layout) settle(newName func(group) string) {
 	for _, g := range slices.SortedFunc(maps.Keys(l.waiting), compareGroups) {
 		arrivals := l.waiting[g]
@@ -162,7 +157,7 @@ func compareGroups(a, b group) int {
 	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.ports, b.ports), cmp.Compare(a.weight, b.weight), cmp.Compare(a.priority, b.priority))
 }
 
-// fill puts as many of the arrivals into a slice as it has room for, and gives the rest.
+// fill puts as many of the arrivals into a slice as it has room for, and returns the rest.
 func (l *layout) fill(s *slice, arrivals []arrival) []arrival {
 	n := min(len(arrivals), maxEndpoints-len(s.endpoints))
 	if n <= 0 {
@@ -177,7 +172,7 @@ func (l *layout) fill(s *slice, arrivals []arrival) []arrival {
 	return arrivals[n:]
 }
 
-// changing returns the slices of a group that change anyway, the fullest first.
+// changing returns the slices of a group that must be written anyway, the fullest first.
 func (l *layout) changing(g group) []*slice {
 	var found []*slice
 	for _, s := range l.slices {
@@ -189,7 +184,7 @@ func (l *layout) changing(g group) []*slice {
 	return found
 }
 
-// roomy returns the fullest slice of a group that has room for n more endpoints.
+// roomy returns the fullest slice of a group that has room for n more endpoints; nil: none has.
 func (l *layout) roomy(g group, n int) *slice {
 	var best *slice
 	for _, s := range l.slices {
@@ -204,9 +199,8 @@ func compareFull(a, b *slice) int {
 	return cmp.Or(cmp.Compare(len(b.endpoints), len(a.endpoints)), cmp.Compare(a.name, b.name))
 }
 
-// keep removes the slices that nothing is in any more, but for one of each of these
-// families when it has no other: an empty slice stands for a Service without endpoints. It
-// returns the names of those that were removed.
+// keep removes empty slices and returns their names. Each of the families in served keeps, or gets, one empty slice if it has no other:
+// that represents a Service without endpoints.
 func (l *layout) keep(served []string, newName func(group) string) (removed []string) {
 	for _, family := range families {
 		var empty []*slice
@@ -239,7 +233,7 @@ func (l *layout) keep(served []string, newName func(group) string) (removed []st
 	return removed
 }
 
-// touch makes the endpoints of a slice its own, to be changed.
+// touch marks a slice as changed, and copies its endpoints so that they can be modified.
 func (s *slice) touch() {
 	s.touched = true
 	if !s.own {
@@ -260,7 +254,7 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// Of Endpoints (core/v1).
+// Labels of Endpoints objects (core/v1).
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"
@@ -269,9 +263,8 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// endpointsObject returns the Endpoints object of a Service with a selector: what its slices
-// of the first family say, as far as an Endpoints object can: 1,000 addresses, the ready
-// ones first.
+// endpointsObject returns the Endpoints object of a Service with a selector. It has the endpoints of its slices of the primary family, at
+// most 1,000 addresses, ready ones first.
 func (s *service) endpointsObject() *object.Endpoints {
 	namespace, name := cutKey(s.key)
 	o := &object.Endpoints{
@@ -306,8 +299,8 @@ func (s *service) endpointsObject() *object.Endpoints {
 	return o
 }
 
-// primarySlices returns the slices that the Endpoints object is made of, by their ports and
-// name. Pods that have none of the Service's ports are in no Endpoints object.
+// primarySlices returns the slices of the primary family for the Endpoints object, sorted by ports and name. Those of Pods without any of
+// the Service's ports are left out.
 func (s *service) primarySlices() []*slice {
 	var parts []*slice
 	for _, part := range s.layout.slices {
@@ -324,13 +317,13 @@ func (s *service) primarySlices() []*slice {
 
 func isReady(e *object.Endpoint) bool { return object.Deref(e.Conditions.Ready) }
 
-// isUnready reports whether an endpoint is not ready and not terminating: Endpoints objects have no terminating ones.
+// isUnready reports whether an endpoint is neither ready nor terminating. Endpoints objects have no terminating ones.
 func isUnready(e *object.Endpoint) bool {
 	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }
 
-// takeAddresses takes at most so many endpoints of one kind, and reports whether there are
-// more.
+// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true, at most most in all. more reports that
+// some are left out.
 func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
 	taken = make([][]object.EndpointAddress, len(parts))
 	for i, part := range parts {
@@ -378,8 +371,7 @@ func compareAddresses(a, b object.EndpointAddress) int {
 	return strings.Compare(a.TargetRef.Name, b.TargetRef.Name)
 }
 
-// sameEndpoints reports whether two versions of an Endpoints object have the same content; nil is
-// none.
+// sameEndpoints reports whether two versions of an Endpoints object have the same content; nil stands for a missing one.
 func sameEndpoints(a, b *object.Endpoints) bool {
 	if a == nil || b == nil || a == b {
 		return a == b
@@ -389,14 +381,14 @@ func sameEndpoints(a, b *object.Endpoints) bool {
 }
 
 const (
-	// labelSkipMirror is discovery/v1 LabelSkipMirror: such Endpoints are not mirrored.
+	// labelSkipMirror is LabelSkipMirror of discovery/v1: Endpoints with this label are not mirrored.
 	labelSkipMirror = "endpointslice.kubernetes.io/skip-mirror"
-	// maxMirrored bounds the addresses of a subset that are mirrored (the default of
-	// --mirroring-max-endpoints-per-subset in Kubernetes).
+	// maxMirrored is the largest number of addresses of a subset that are mirrored (the default of --mirroring-max-endpoints-per-subset in
+	// Kubernetes).
 	maxMirrored = 1000
 )
 
-// setMirrored puts the addresses of a Service's hand-written Endpoints into its slices.
+// setMirrored puts the addresses of the Endpoints object that a user wrote into the slices of its Service.
 func (c *Controller) setMirrored(s *service) {
 	wanted := map[string][len(families)]*placed{}
 	var problems []string
@@ -475,7 +467,7 @@ func mirroredPorts(ports []object.EndpointPort) []object.EndpointPort {
 	return out
 }
 
-// mirroredAnnotations leaves out the annotations about the Endpoints object itself.
+// mirroredAnnotations returns the annotations for mirrored slices: all except those that are about the Endpoints object itself.
 func mirroredAnnotations(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
 	for _, key := range []string{object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time", annotationOverCapacity} {

@@ -10,17 +10,16 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The values of the label managed-by. The mirror's is that of Kubernetes, so that clients that look
-// for mirrored slices find them.
+// The values of the label managed-by of generated slices. That of mirrors is Kubernetes', since clients look for it.
 const (
 	managedBySelector = "endpointslice-controller.svcctl.io"
 	managedByMirror   = "endpointslicemirroring-controller.k8s.io"
 )
 
-// Labels of slices and Endpoints (discovery/v1 and core/v1 well_known_labels.go).
+// Labels of generated slices and Endpoints (well_known_labels.go of discovery/v1 and core/v1).
 const labelHeadless = "service.kubernetes.io/headless"
 
-// service is a Service with what was generated for it.
+// service is a Service with the objects that were generated for it.
 type service struct {
 	key       string
 	object    *object.Service
@@ -34,7 +33,7 @@ type service struct {
 	strangers map[string]struct{} // Pods with addresses of the family alone that a single-stack Service does not have
 }
 
-// examine looks at all of a Service, unless it is as it was left.
+// examine recomputes all endpoints of a Service if its objects in the store changed, or those of some Pods in the work.
 func (c *Controller) examine(w *work, key string, batch *Batch) {
 	now := read(w.objs, key)
 	before := c.services[key]
@@ -76,7 +75,7 @@ func (c *Controller) examine(w *work, key string, batch *Batch) {
 	c.services[key] = s
 }
 
-// updatePods looks at some Pods of a Service that is otherwise as it was left.
+// updatePods recomputes the endpoints of some Pods of a Service whose own objects did not change.
 func (c *Controller) updatePods(w *work, key string, batch *Batch) {
 	s := c.services[key]
 	if s == nil || s.managedBy != managedBySelector {
@@ -90,7 +89,7 @@ func (c *Controller) updatePods(w *work, key string, batch *Batch) {
 	}
 }
 
-// stored is a Service as the store has it.
+// stored has a Service and its related objects from the store.
 type stored struct {
 	object    *object.Service
 	foreign   *object.Endpoints
@@ -101,7 +100,7 @@ type stored struct {
 	leftovers []object.Object                  // ours, but not for this kind of Service
 }
 
-// read reads a Service and the objects that are generated for it.
+// read reads a Service from the store, with its slices and Endpoints.
 func read(objs Objects, key string) stored {
 	svc, all, endpoints := objs.Service(key)
 	now := stored{object: svc}
@@ -137,7 +136,7 @@ func read(objs Objects, key string) stored {
 	return now
 }
 
-// adopt takes over the stored objects.
+// adopt returns the service for stored objects, with a layout of its stored slices.
 func (now *stored) adopt(key string) *service {
 	s := &service{
 		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
@@ -149,8 +148,7 @@ func (now *stored) adopt(key string) *service {
 	return s
 }
 
-// isStill reports whether the store has all that there was, as it was left or given away
-// to be stored.
+// isStill reports whether the stored objects are those that this controller read or wrote last.
 func (s *service) isStill(now *stored) bool {
 	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy || s.others != now.others ||
 		len(now.leftovers) > 0 || len(s.layout.slices) != len(now.slices) || !sameEndpoints(s.endpoints, now.endpoints) {
@@ -168,7 +166,7 @@ func (s *service) isStill(now *stored) bool {
 	return true
 }
 
-// setPods puts Pods where they belong now.
+// setPods updates the endpoints of some Pods, by name, in the layout of a Service.
 func (c *Controller) setPods(w *work, s *service, names []string) {
 	namespace, _ := cutKey(s.key)
 	slices.Sort(names)
@@ -201,8 +199,8 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 	}
 }
 
-// finish places waiting endpoints and adds changed objects to the batch; whole is set when the
-// Service itself may have changed.
+// finish puts waiting endpoints into slices, and adds all changed objects to the batch. whole is set when the Service itself may have
+// changed.
 func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 	newName := func(g group) string { return s.newName(w.objs, g) }
 	s.layout.settle(newName)
@@ -243,8 +241,8 @@ func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 	c.noteService(s)
 }
 
-// newName is the name of a new slice of a group: the Service's name and a suffix that is
-// made of what the slice holds, so that it is the same wherever it is made.
+// newName returns the name for a new slice of a group: the Service's name and a hash of the group, so that every box computes the same
+// name.
 func (s *service) newName(objs Objects, g group) string {
 	const alphabet, length = "bcdfghjklmnpqrstvwxz2456789", 8 // no vowels: no words
 	namespace, name := cutKey(s.key)
@@ -267,7 +265,7 @@ func (s *service) newName(objs Objects, g group) string {
 	}
 }
 
-// sliceObject is a slice as it is stored.
+// sliceObject returns a slice as the EndpointSlice to store.
 func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	namespace, name := cutKey(s.key)
 	o := &object.EndpointSlice{
@@ -306,8 +304,8 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	return o
 }
 
-// labels are the labels of generated objects: those of the object that they are made of, but for
-// the ones that the controllers keep to themselves.
+// labels returns the labels of a generated object: those of the object that it is derived from (of), except for labels reserved to the
+// controllers.
 func (s *service) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of)+3)
 	maps.Copy(labels, of)
@@ -320,7 +318,7 @@ func (s *service) labels(of map[string]string) map[string]string {
 	return labels
 }
 
-// sameSlice reports whether two versions of a slice say the same.
+// sameSlice reports whether two versions of an EndpointSlice have the same content.
 func sameSlice(a, b *object.EndpointSlice) bool {
 	if a == b {
 		return true
@@ -334,7 +332,7 @@ func sameSlice(a, b *object.EndpointSlice) bool {
 	return slices.EqualFunc(a.Endpoints, b.Endpoints, func(x, y object.Endpoint) bool { return equalEndpoints(&x, &y) })
 }
 
-// sameMeta compares the metadata that a controller writes, not those of the server.
+// sameMeta reports whether the metadata that a controller writes are equal: labels, annotations and owner references.
 func sameMeta(a, b *object.ObjectMeta) bool {
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }

@@ -9,12 +9,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Variable is an environment variable.
+// Variable is an environment variable of a container.
 type Variable struct{ Name, Value string }
 
-// Of returns the variables of the Services of one namespace (pkg/kubelet/envvars of
-// Kubernetes). If two Services make the same variable, as web-port-80-tcp and web may,
-// the later one by name wins.
+// Of returns the environment variables for the Services of one namespace, as Kubernetes sets them (pkg/kubelet/envvars). If two Services
+// yield the same variable, as web-port-80-tcp and web may, the later one by name wins.
 func Of(services []*object.Service) []Variable {
 	services = slices.Clone(services)
 	slices.SortFunc(services, func(a, b *object.Service) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -35,8 +34,7 @@ func Of(services []*object.Service) []Variable {
 	return kept
 }
 
-// ofService returns the variables of one Service: its address, and the older ones of
-// Docker's container links.
+// ofService returns the variables of one Service: its address and ports, and those of Docker's container links.
 func ofService(svc *object.Service) []Variable {
 	host, ports := svc.Spec.ClusterIP, svc.Spec.Ports
 	if svc.Spec.Type == object.TypeExternalName || svc.Headless() || host == "" || len(ports) == 0 {
@@ -64,7 +62,7 @@ func ofService(svc *object.Service) []Variable {
 	return all
 }
 
-// inURL formats an address for use in front of a port (RFC 3986 section 3.2.2).
+// inURL returns an address in the form that precedes a port in a URL (RFC 3986, section 3.2.2).
 func inURL(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -72,7 +70,7 @@ func inURL(host string) string {
 	return host
 }
 
-// nameOf converts a name to that of a variable.
+// nameOf returns the name of a Service as a part of the name of a variable.
 func nameOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 func number(port int32) string { return strconv.Itoa(int(port)) }

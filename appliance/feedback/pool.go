@@ -9,26 +9,23 @@ import (
 )
 
 const (
-	// memory is the factor by which the sums of an endpoint's life decay at each look.
+	// memory is the factor by which an endpoint's sums of open time and ended connections decay with each look.
 	memory = 0.9
-	// halved is the number of looks after which the largest number of arrivals counts half. A burst
-	// is expected again for a while: if few arrivals were expected, a burst would go to the one
-	// endpoint that is least busy.
+	// halved is the number of looks after which the remembered peak of arrivals counts half. Bursts are expected to recur for a while: if few
+	// arrivals were expected, a whole burst would go to the least busy endpoint.
 	halved = 10
-	// most is the largest share of the slots that one endpoint gets among several, unless its weight gives it
-	// more: the total rate of arrivals is estimated from those at the other endpoints.
+	// most is the largest share of the slots for one endpoint of several, unless its weight gives it more: the total rate of arrivals is
+	// estimated from those at the other endpoints.
 	most = 7.0 / 8
-	// doubt is the number of missing connections at an endpoint from which it counts as refusing:
-	// an endpoint that resets its clients never has an entry.
+	// doubt is the number of expected and not observed connections from which on an endpoint counts as refusing: connections that it resets at
+	// once never have an entry.
 	doubt = 5
 )
 
-// Pool has the endpoints in the slots of one table, and the counts of each.
-//
-// An interval's connections are shared out by water filling: with n open connections of which e live on,
-// an endpoint of weight w gets what lifts it to level·w at the end of the interval, or nothing if it is
-// above. The level is the one at which all that is expected to come is given out. How long a
-// connection lives is Little's law: connections open, over connections that end.
+// Pool assigns the slots of one table to endpoints so that open connections become even by weight. Connections of an interval are
+// distributed by water filling. With n open connections of which e last, an endpoint of weight w gets as many as bring it to level·w at the
+// end of the interval, or none if it is above. The level is the one at which all expected connections are distributed. The duration of
+// connections follows from Little's law: open connections divided by connections that end per second.
 type Pool struct {
 	members []*member // in the order of Set
 	slots   []netip.AddrPort
@@ -46,8 +43,7 @@ type member struct {
 	count   Count
 }
 
-// Set sets the endpoints of the pool, with their weights, and the endpoint in each slot. Counts of
-// endpoints that stay are kept.
+// Set sets the endpoints of the pool with their weights, and the endpoint in each slot. Endpoints that stay keep their counts.
 func (p *Pool) Set(endpoints []netip.AddrPort, weights []uint32, slots []netip.AddrPort) {
 	known := make(map[netip.AddrPort]*member, len(p.members))
 	for _, m := range p.members {
@@ -65,7 +61,7 @@ func (p *Pool) Set(endpoints []netip.AddrPort, weights []uint32, slots []netip.A
 	p.take(slots)
 }
 
-// take makes slots those of the pool.
+// take sets the slots of the pool, and counts those of each endpoint.
 func (p *Pool) take(slots []netip.AddrPort) {
 	p.slots = slots
 	n := make(map[netip.AddrPort]int, len(p.members))
@@ -77,10 +73,10 @@ func (p *Pool) take(slots []netip.AddrPort) {
 	}
 }
 
-// Slots returns the endpoint of each slot. The slice is never changed afterwards.
+// Slots returns the endpoint in each slot. The slice is immutable.
 func (p *Pool) Slots() []netip.AddrPort { return p.slots }
 
-// Holds reports whether the pool has these endpoints, with these weights, in this order.
+// Holds reports whether the pool has exactly these endpoints and weights, in this order.
 func (p *Pool) Holds(endpoints []netip.AddrPort, weights []uint32) bool {
 	if len(endpoints) != len(p.members) {
 		return false
@@ -93,8 +89,8 @@ func (p *Pool) Holds(endpoints []netip.AddrPort, weights []uint32) bool {
 	return true
 }
 
-// Look takes what a look found, some time after the one before, and sets the slots for the
-// time until the next. It reports whether they changed.
+// Look takes the counts of a scan, which was made elapsed after the one before, and assigns the slots for the time until the next. It
+// reports whether they changed.
 func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (changed bool) {
 	seconds := elapsed.Seconds()
 	if len(p.members) < 2 || seconds <= 0 {
@@ -130,7 +126,8 @@ func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (cha
 	return true
 }
 
-// suspect finds endpoints that are sent connections which are not seen, by the numbers of the others.
+// suspect marks the endpoints that refuse connections: far fewer began there than at others with as many slots. began is the number that
+// began at all endpoints.
 func (p *Pool) suspect(began int) {
 	for _, m := range p.members {
 		others := float64(len(p.slots) - m.slots)
@@ -147,8 +144,8 @@ func (p *Pool) suspect(began int) {
 	}
 }
 
-// isEven reports whether connections differ by no more than chance does for those that come and go
-// between two looks. Nothing is moved then.
+// isEven reports whether the numbers of open connections differ no more than by chance, given began, the number that began since the last
+// look, and no endpoint refuses. The slots stay as they are then.
 func (p *Pool) isEven(began float64) bool {
 	open, weight := 0.0, 0.0
 	for _, m := range p.members {
@@ -163,8 +160,7 @@ func (p *Pool) isEven(began float64) bool {
 	return off <= began/2 && !slices.ContainsFunc(p.members, func(m *member) bool { return m.refuses })
 }
 
-// fill returns how many connections each endpoint is to get of those that come within some seconds; nil when
-// none has a use for any.
+// fill returns how many of the connections that are expected within some seconds each endpoint is to get; nil when none is to get any.
 func (p *Pool) fill(seconds, coming float64) []float64 {
 	stay := make([]float64, len(p.members)) // of those that are open, how many live on
 	per := make([]float64, len(p.members))  // how many have to come for one that is open at the end
@@ -199,7 +195,8 @@ func (p *Pool) fill(seconds, coming float64) []float64 {
 	return share
 }
 
-// bound keeps endpoints that seem to refuse at the share of their weight at most, and one alone from all slots.
+// bound limits the wanted numbers of connections: endpoints that seem to refuse get at most the share of their weight, and no single
+// endpoint gets all slots.
 func (p *Pool) bound(wanted []float64) []float64 {
 	sum, weight := 0.0, 0.0
 	for i, m := range p.members {
@@ -255,9 +252,8 @@ func move(slots []netip.AddrPort, index map[netip.AddrPort]int, wanted []int, me
 	return next
 }
 
-// Joined returns the endpoint in each slot after the pool's endpoints changed, until the next look:
-// endpoints that stay keep their shares relative to each other, and new ones get the share of their
-// weight.
+// Joined returns the endpoint in each of size slots after the pool's endpoints changed, for the time until the next Look. Endpoints that
+// stay keep their shares relative to each other, and new ones get the share of their weight.
 func (p *Pool) Joined(endpoints []netip.AddrPort, weights []uint32, size int) []netip.AddrPort {
 	known := make(map[netip.AddrPort]*member, len(p.members))
 	for _, m := range p.members {
@@ -294,8 +290,8 @@ func (p *Pool) Joined(endpoints []netip.AddrPort, weights []uint32, size int) []
 	return move(old, index, apportion(shares, size), members)
 }
 
-// apportion shares slots out by the method of largest remainders. Everybody has one at least: so the
-// kernel's table names all endpoints.
+// apportion returns the number of slots for each share, by the method of largest remainders. Each gets at least one, so that the kernel's
+// table has all endpoints.
 func apportion(shares []float64, slots int) []int {
 	out := make([]int, len(shares))
 	left, sum := slots, 0.0
@@ -333,21 +329,20 @@ func apportion(shares []float64, slots int) []int {
 	return out
 }
 
-// Whole is the share of its weight that an endpoint has which is not new, and Least that of one that has
-// just come.
+// Whole is the share of its weight, in thousandths, of an endpoint after its slow start, Least that at the start.
 const (
 	Whole = 1000
 	Least = Whole / 10
 )
 
-// steps is in how many steps a share grows, unless that would be more than one a second.
+// steps is the number of steps in which the share grows during a slow start. A step takes at least a second.
 const steps = 50
 
-// Step returns the time between two steps of a slow start.
+// Step returns the time between two steps of a slow start that takes over.
 func Step(over time.Duration) time.Duration { return max(time.Second, over/steps) }
 
-// Ramp returns the share of its weight, in thousandths, that an endpoint of an age has whose slow start takes
-// so long: the age's share of that time in whole steps, and Least at least.
+// Ramp returns the share of its weight, in thousandths, of an endpoint during a slow start: age divided by over, in whole steps, and at
+// least Least.
 func Ramp(age, over time.Duration) uint32 {
 	if over <= 0 || age >= over {
 		return Whole
@@ -356,17 +351,17 @@ func Ramp(age, over time.Duration) uint32 {
 	return max(Least, uint32(Whole*(age/step*step)/over))
 }
 
-// Connections follows the connections of a Service port from one look to the next, by the ids of their
-// entries in connection tracking. It holds 4 bytes for an entry.
+// Connections counts the connections of a Service port that began and ended between two looks, by the IDs of their conntrack entries. It
+// takes 4 bytes for an entry.
 type Connections struct {
 	before, now map[netip.AddrPort]*entries
 	looked      bool // before is a look
 }
 
-// entries are the ids of the connection tracking entries of an endpoint, sorted when a scan has ended.
+// entries has the IDs of the conntrack entries of an endpoint, sorted after the scan.
 type entries struct{ open, ending []uint32 }
 
-// Count has the connections that a look found at an endpoint.
+// Count has the numbers of connections that a look found at an endpoint.
 type Count struct {
 	// Open counts connections that neither side has closed. One whose endpoint has not answered yet
 	// is among them: otherwise an endpoint that never answers would look idle.
@@ -375,7 +370,7 @@ type Count struct {
 	Began, Ended int
 }
 
-// See counts an entry of the scan that is under way.
+// See adds an entry of the scan in progress.
 func (c *Connections) See(endpoint netip.AddrPort, id uint32, ending bool) {
 	if c.now == nil {
 		c.now = map[netip.AddrPort]*entries{}
@@ -392,11 +387,11 @@ func (c *Connections) See(endpoint netip.AddrPort, id uint32, ending bool) {
 	}
 }
 
-// Forget drops the look that is under way.
+// Forget discards the scan in progress, which failed.
 func (c *Connections) Forget() { c.now = nil }
 
-// Done ends a look and gives the counts of all endpoints that have any, nil after the first look: then it
-// is not known what began.
+// Done ends a scan, and returns the counts of all endpoints with connections. It is nil after the first scan, when it is unknown which
+// connections began.
 func (c *Connections) Done() (counts map[netip.AddrPort]Count) {
 	for _, e := range c.now {
 		e.open, e.ending = inOrder(e.open), inOrder(e.ending)
@@ -416,7 +411,7 @@ func (c *Connections) Done() (counts map[netip.AddrPort]Count) {
 	return counts
 }
 
-// inOrder sorts ids. A look may meet an entry twice.
+// inOrder returns the IDs sorted and without duplicates, since a scan may return an entry twice.
 func inOrder(ids []uint32) []uint32 {
 	slices.Sort(ids)
 	return slices.Compact(ids)
@@ -436,7 +431,7 @@ func (e *entries) since(before *entries) Count {
 	return Count{Open: len(e.open), Began: opened + brief, Ended: missing(before.open, e.open) + brief}
 }
 
-// missing counts those of some ids that are not among others.
+// missing returns the number of ids that are not in others, which is sorted.
 func missing(ids, others []uint32) (n int) {
 	for _, id := range ids {
 		if !has(others, id) {

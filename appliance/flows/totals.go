@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// maxLeft bounds the endpoints of a port that are remembered after they left it.
+	// maxLeft is the largest number of endpoints of a port that are remembered after they were removed from it.
 	maxLeft = 256
-	// maxBegun bounds the connections of which it is known when they began, some 64 bytes each.
+	// maxBegun is the largest number of connections whose start time is remembered, some 64 bytes each.
 	maxBegun = 1 << 18
-	// maxLate bounds the ends that wait for a look to be over.
+	// maxLate is the largest number of ended connections that are kept until the running look ends.
 	maxLate = 1 << 16
 )
 
-// Record counts connections and their bytes.
+// Record has numbers of connections and their bytes.
 type Record struct {
 	Connections uint64
 	In, Out     uint64 // bytes of clients and of endpoints, as far as the kernel counts them
 }
 
-// Add adds what another one has.
+// Add adds the numbers of o.
 func (r *Record) Add(o Record) {
 	r.Connections += o.Connections
 	r.In += o.In
 	r.Out += o.Out
 }
 
-// raise makes r at least o, and returns by how much r was more in the first place.
+// raise sets each number of r to at least that of o, and returns by how much r exceeded o.
 func (r *Record) raise(o Record) (missing Record) {
 	missing = Record{r.Connections - min(r.Connections, o.Connections), r.In - min(r.In, o.In), r.Out - min(r.Out, o.Out)}
 	*r = Record{max(r.Connections, o.Connections), max(r.In, o.In), max(r.Out, o.Out)}
@@ -43,7 +43,7 @@ func (r *Record) raise(o Record) (missing Record) {
 // RecordOf is the Record of one connection.
 func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
 
-// Ended describes a connection that is over, for the log.
+// Ended describes a connection that ended, for the connection log.
 type Ended struct {
 	Service, Port string // "namespace/name", and the name of its port
 	*conntrack.Connection
@@ -53,8 +53,8 @@ type Ended struct {
 	Began, Ended time.Time
 }
 
-// Totals has the totals. Its methods may be called concurrently. It has more than 15 fields: those of a look, and those of
-// the process before.
+// Totals counts the ended connections of Service ports by endpoint. Its methods may be called concurrently. It has more than 15 fields:
+// those of a look, and those of the process before.
 type Totals struct {
 	// log takes the ends of connections of Services that ask for it; it must not wait.
 	log func(*Ended)
@@ -83,7 +83,7 @@ type portID struct {
 	protocol nft.Protocol
 }
 
-// port is a port of a Service in one family.
+// port has the totals of a Service port in one family.
 type port struct {
 	portID
 	service   string
@@ -97,7 +97,7 @@ type port struct {
 	reported  Record                       // of all, at the last look
 }
 
-// record is of one endpoint.
+// record has the totals of one endpoint of a port.
 type record struct {
 	ended    Record
 	reported Record    // at the last look, what was open included
@@ -115,8 +115,8 @@ type end struct {
 	Record
 }
 
-// NewTotals is without Services. log takes the ends of connections of Services that ask for it, and must neither wait nor
-// keep them; nil: there is no log.
+// NewTotals returns Totals without Services. log is called with the ended connections of Services that ask for a log; it must not block or
+// keep its argument. nil: there is no log.
 func NewTotals(log func(*Ended)) *Totals {
 	return &Totals{
 		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
@@ -124,7 +124,7 @@ func NewTotals(log func(*Ended)) *Totals {
 	}
 }
 
-// Host takes the addresses on which node ports answer.
+// Host sets the addresses on which node ports answer.
 func (b *Totals) Host(nodePorts []netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +134,7 @@ func (b *Totals) Host(nodePorts []netip.Addr) {
 	}
 }
 
-// Plan takes the ports of a Service, "namespace/name"; none: it is gone. logged reports that it asks for a log.
+// Plan sets the ports of a Service, "namespace/name"; no ports: it is gone. logged reports whether it asks for a connection log.
 func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,13 +178,13 @@ func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now 
 	}
 }
 
-// Saved is the state of Totals for the next process.
+// Saved is the state of Totals that is stored for the next process.
 type Saved struct {
 	Old      []uint32
 	Services map[string][]SavedPort
 }
 
-// SavedPort is a port of a Service.
+// SavedPort has the totals of a Service port.
 type SavedPort struct {
 	ID             string
 	Family         nft.Family
@@ -193,13 +193,13 @@ type SavedPort struct {
 	Gone, Reported Record
 }
 
-// SavedRecord is of one endpoint.
+// SavedRecord has the totals of one endpoint.
 type SavedRecord struct {
 	Ended, Reported Record
 	Left            time.Time
 }
 
-// Save returns the totals.
+// Save returns the state for the next process.
 func (b *Totals) Save() *Saved {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,8 +219,8 @@ func (b *Totals) Save() *Saved {
 	return s
 }
 
-// Restore has totals go on with those that were saved. Connections that are open now count, but for those that did not
-// before. It is called before anything else.
+// Restore sets the state that an earlier process saved; it must be called first. Connections that are open now are counted, except for
+// those that the earlier process did not count.
 func (b *Totals) Restore(s *Saved) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -230,7 +230,7 @@ func (b *Totals) Restore(s *Saved) {
 	}
 }
 
-// Resumed reports, once, that the connections which do not count are those that were restored.
+// Resumed reports, once after Restore, that the connections which are not counted were restored.
 func (b *Totals) Resumed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,7 +239,7 @@ func (b *Totals) Resumed() bool {
 	return was
 }
 
-// resume makes a port, with the totals of the process before. The caller holds mu.
+// resume returns a new port, with the totals that an earlier process saved for it. The caller holds mu.
 func (b *Totals) resume(service string, id portID) *port {
 	p := &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
 	i := slices.IndexFunc(b.saved[service], func(s SavedPort) bool { return portID{s.ID, s.Family, s.Protocol} == id })
@@ -255,7 +255,7 @@ func (b *Totals) resume(service string, id portID) *port {
 	return p
 }
 
-// endpoint returns the key in endpoints of the one that answers: of a range of ports, its address alone.
+// endpoint returns the key of an endpoint in p.endpoints. For a port range it has the address alone.
 func (p *port) endpoint(at netip.AddrPort) netip.AddrPort {
 	if len(p.frontends) > 0 && p.frontends[0].Last != 0 {
 		return netip.AddrPortFrom(at.Addr(), 0)
@@ -268,7 +268,7 @@ func (p *port) has(at netip.AddrPort) bool {
 	return slices.Contains(p.relay[:], at) || slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
 }
 
-// judge notes which endpoints left.
+// judge records which endpoints were removed from the port, and which came back.
 func (p *port) judge(now time.Time) {
 	if len(p.endpoints) == 0 {
 		return
@@ -293,7 +293,7 @@ func (p *port) judge(now time.Time) {
 	p.forget()
 }
 
-// forget drops the endpoints that left first when there are many of them.
+// forget drops the endpoints that were removed first, when more than maxLeft are remembered.
 func (p *port) forget() {
 	if len(p.endpoints) <= maxLeft {
 		return
@@ -314,28 +314,28 @@ func (p *port) forget() {
 	}
 }
 
-// Logs reports whether a Service asks for a log, so that it is to be known when connections begin.
+// Logs reports whether any Service asks for a connection log, which needs events of connections that begin.
 func (b *Totals) Logs() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.logged > 0
 }
 
-// Before notes a connection that was there before the kernel was listened to.
+// Before records a connection that existed before events were read. It is not counted.
 func (b *Totals) Before(c *conntrack.Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.old[c.ID] = struct{}{}
 }
 
-// Listening notes that all connections that were there before have been noted. Until then none counts: a look may come earlier.
+// Listening records that Before was called for all such connections. Until then no open connection is counted.
 func (b *Totals) Listening() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listening = true
 }
 
-// Lose notes that so many messages of the kernel were lost.
+// Lose records that so many events of the kernel were lost.
 func (b *Totals) Lose(messages uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -343,14 +343,14 @@ func (b *Totals) Lose(messages uint64) {
 	b.lost += messages
 }
 
-// Lost counts the messages of the kernel that were lost.
+// Lost returns the number of events of the kernel that were lost.
 func (b *Totals) Lost() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lost
 }
 
-// RecordEnd adds a connection event of the kernel.
+// RecordEnd processes a connection event of the kernel.
 func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -383,7 +383,7 @@ func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	}
 }
 
-// end adds a connection that ended, or keeps it until the look is over, which may have found it open.
+// end adds an ended connection to the totals. During a look it keeps it until the look ends, since that may have counted it as open.
 func (b *Totals) end(e end, now time.Time) {
 	if b.looking && len(b.late) < maxLate {
 		b.late = append(b.late, e)
@@ -392,7 +392,7 @@ func (b *Totals) end(e end, now time.Time) {
 	e.port.record(e.at, now).ended.Add(e.Record)
 }
 
-// record returns the record of an endpoint, and makes it if there is none.
+// record returns the record of an endpoint, and adds one if there is none.
 func (p *port) record(at netip.AddrPort, now time.Time) *record {
 	r := p.endpoints[at]
 	if r == nil {
@@ -406,16 +406,15 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 	return r
 }
 
-// Snapshot is a look through the connection tracking table. One at a time is under way.
-//
-// What ends during a look is added after it: it may have been found open. So a total may miss what
-// ended before its turn in the table, until the next look, and counts nothing twice.
+// Snapshot is a look: a scan of the connection tracking table that adds open connections to the totals. One runs at a time. Connections
+// that end during a look are added after it, since it may have found them open. So until the next look a total may lack connections that
+// ended before the scan reached them, and none is counted twice.
 type Snapshot struct {
 	b     *Totals
 	began time.Time
 }
 
-// Snapshot begins one. It has to be ended.
+// Snapshot begins a look, after the end of a running one. It must be ended by End.
 func (b *Totals) Snapshot(now time.Time) *Snapshot {
 	b.one.Lock()
 	b.mu.Lock()
@@ -424,7 +423,7 @@ func (b *Totals) Snapshot(now time.Time) *Snapshot {
 	return &Snapshot{b, now}
 }
 
-// Counts reports whether a connection that the look found counts: it was not there before the kernel was listened to.
+// Counts reports whether a connection that the look found is counted: it did not exist before events were read.
 func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
@@ -432,8 +431,8 @@ func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	return l.b.listening && !old
 }
 
-// Total adds what the look found open of a port, by endpoint, to what ended. It returns the totals of the
-// endpoints that are remembered, and of all that the port ever had; none of these is less than at the look before.
+// Total returns the totals of a port: those of ended connections plus open, which the look found, by endpoint. all is that of all endpoints
+// the port ever had. No total is less than at the look before.
 func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, open map[netip.AddrPort]Record) (endpoints map[netip.AddrPort]Record, all Record) {
 	b := l.b
 	b.mu.Lock()
@@ -471,7 +470,7 @@ func (b *Totals) find(id portID) *port {
 	return nil
 }
 
-// End ends the look. ids are those of all connections through Services that it found, sorted; nil: it failed.
+// End ends the look. ids are the sorted IDs of all connections through Services that it found; nil: it failed.
 func (l *Snapshot) End(ids []uint32) {
 	b := l.b
 	defer b.one.Unlock()
@@ -499,7 +498,8 @@ func (l *Snapshot) End(ids []uint32) {
 	}
 }
 
-// Prune forgets when connections began whose end was lost. ids are those of all connections through Services at a time, sorted.
+// Prune drops remembered start times of connections that are not in ids, since their end events were lost. ids are the sorted IDs of all
+// connections through Services at a time.
 func (b *Totals) Prune(ids []uint32, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

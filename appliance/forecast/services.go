@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Service lists the changes of the ports of a Service, in the order of ports, frontends before endpoints.
+// Service returns the changes between two lists of ports of a Service, in the order of ports, frontends before endpoints.
 func Service(before, after []nft.ServicePort) (changes []wire.PlannedChange) {
 	type id struct {
 		id     string
@@ -40,7 +40,7 @@ func Service(before, after []nft.ServicePort) (changes []wire.PlannedChange) {
 	return changes
 }
 
-// portChanges lists the changes of a port; nil: the port does not exist.
+// portChanges returns the changes between two versions of a port; nil stands for a missing one.
 func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) {
 	none := &nft.ServicePort{}
 	was, is, named := cmp.Or(before, none), cmp.Or(after, none), cmp.Or(after, before)
@@ -85,7 +85,7 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	return changes
 }
 
-// endpoints returns the endpoints of all pools of a port, each once.
+// endpoints returns the endpoints of all pools of a port, as text and without duplicates.
 func endpoints(p *nft.ServicePort) (names []string) {
 	seen := map[netip.AddrPort]bool{}
 	for _, ap := range slices.Concat(p.Pools[:]...) {
@@ -97,10 +97,10 @@ func endpoints(p *nft.ServicePort) (names []string) {
 	return names
 }
 
-// frontend is the address and port of a frontend, of a node port the port alone.
+// frontend returns a frontend as ADDRESS:PORT, a node port as the port alone.
 func frontend(f nft.Frontend) string { return strings.TrimPrefix(f.Text(), ":") }
 
-// aspect is something that a port or frontend has in any case, with its value in words.
+// aspect is a property of a port or frontend with its value in words, by which two versions are compared.
 type aspect struct{ name, value string }
 
 func portAspects(p *nft.ServicePort) []aspect {
@@ -147,7 +147,7 @@ func frontendAspects(f *nft.Frontend) []aspect {
 	}
 }
 
-// when returns a text if a condition holds, else "".
+// when returns the formatted text if is holds, else "".
 func when(is bool, format string, args ...any) string {
 	if !is {
 		return ""
@@ -155,13 +155,13 @@ func when(is bool, format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// words joins those texts that are not empty; "none": all are.
+// words joins the texts that are not empty; "none" if all are empty.
 func words(with string, all ...string) string {
 	return cmp.Or(strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), with), "none")
 }
 
-// Tables lists what a transition of the Compiler of a nft.Fork changes, in the order of nft.Families, the parts of a
-// table by their names.
+// Tables returns what a transition of a Compiler changes in the kernel, by table in the order of nft.Families. The parts of a table are
+// sorted by name.
 func Tables(tr *nft.Transition, p nft.Printer) []wire.PlannedTable {
 	all := tables{printer: p, of: map[nft.Family]*table{}}
 	for _, batch := range []nft.Batch{tr.Apply, tr.Cleanup} {
@@ -181,7 +181,7 @@ func Tables(tr *nft.Transition, p nft.Printer) []wire.PlannedTable {
 	return list
 }
 
-// tables collects the operations by what they are about.
+// tables collects the operations of a transition by table.
 type tables struct {
 	printer nft.Printer
 	of      map[nft.Family]*table
@@ -193,7 +193,7 @@ type table struct {
 	chains, others map[string]*wire.PlannedChain
 }
 
-// set has what changes of a set: elements by their keys.
+// set has the changes of one set: its elements by key.
 type set struct {
 	did        string
 	definition nft.Set
@@ -221,8 +221,8 @@ func (t *table) set(name string) *set {
 	return s
 }
 
-// named notes what happens to a chain, or to anything else that has a name. A new one stays new, and one that is emptied
-// to be deleted is deleted.
+// named records in a map what happens to a chain, or to another object with a name. A new one stays new when rules are added, and one that
+// is emptied before it is deleted counts as deleted.
 func named(in map[string]*wire.PlannedChain, name, did string) *wire.PlannedChain {
 	c := in[name]
 	if c == nil {
@@ -235,7 +235,7 @@ func named(in map[string]*wire.PlannedChain, name, did string) *wire.PlannedChai
 	return c
 }
 
-// take takes one operation.
+// take records one operation.
 func (a *tables) take(op nft.Op) {
 	switch op := op.(type) {
 	case nft.AddTable:
@@ -283,7 +283,7 @@ func (a *tables) take(op nft.Op) {
 	}
 }
 
-// elements notes elements that come or go.
+// elements records elements that are added to a set (come) or removed from it.
 func (a *tables) elements(f nft.Family, in *nft.Set, elements []nft.Element, come bool) {
 	s := a.table(f).set(in.Name)
 	s.definition = *in
@@ -300,7 +300,7 @@ func (a *tables) elements(f nft.Family, in *nft.Set, elements []nft.Element, com
 	}
 }
 
-// planned returns the table for the answer.
+// planned returns the changes of the table in the type of the API.
 func (t *table) planned(f nft.Family, p nft.Printer) wire.PlannedTable {
 	out := wire.PlannedTable{Family: f.String(), Did: t.did, Sets: []wire.PlannedSet{}}
 	for name, s := range t.sets {

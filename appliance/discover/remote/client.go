@@ -347,8 +347,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A Hub runs one stream of events for all questions that are followed. An event is a trigger: the questions that it concerns are asked
-// again, and their lists are the answers.
+// A Hub shares one stream of events among all questions of a provider. An event is only a trigger: the questions that it concerns are asked
+// again for their full answers.
 type Hub struct {
 	// Pace is the least time between two lists of one question.
 	Pace time.Duration
@@ -360,10 +360,10 @@ type Hub struct {
 	failed time.Time // the last run
 }
 
-// rest is how long after a failure the next run of a stream begins, however many questions ask for it.
+// rest is the time after a failed stream before the next one is started, however many questions wait for it.
 const rest = 200 * time.Millisecond
 
-// Events is one run of a stream.
+// Events is one run of a stream, with the questions that follow it.
 type Events struct {
 	ready, ended chan struct{}
 	opened       sync.Once
@@ -379,10 +379,10 @@ type follower struct {
 	wake     chan struct{} // has room for one
 }
 
-// Ready is called by a stream from when on no event is missed.
+// Ready is called by a stream when it is set up: no event is missed from then on.
 func (e *Events) Ready() { e.opened.Do(func() { close(e.ready) }) }
 
-// Wake has those questions asked again that an event concerns.
+// Wake makes those questions be asked again for which concerns returns true.
 func (e *Events) Wake(concerns func(provider.Question) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -396,8 +396,9 @@ func (e *Events) Wake(concerns func(provider.Question) bool) {
 	}
 }
 
-// Follow passes the list of a question to take when the stream is ready, and after each event that concerns it. The first question begins
-// the stream, and the last one ends it. A stream that ends is the failure of all questions.
+// Follow calls list for a question when the stream is ready and after each event that concerns it, and passes the answer to take, until ctx
+// is done or an error. The first question starts stream, and the end of the last one ends it. The end of the stream is an error of all
+// questions.
 func (h *Hub) Follow(ctx context.Context, q provider.Question, take func(provider.Answer), stream func(context.Context, *Events) error, list func(context.Context) (provider.Answer, error)) error {
 	h.mu.Lock()
 	wait := rest - time.Since(h.failed)

@@ -22,15 +22,17 @@ import (
 )
 
 const (
-	// every is how often a URL is asked, and a file looked at without an event: a link may be turned in a directory that is not watched.
+	// every is the interval at which a URL is requested. A file is read at that interval as well, since a symbolic link may change in a
+	// directory that is not watched.
 	every = 10 * time.Second
-	// settle is for how long a file is read again that is no JSON: it is being written in place. pause is between.
+	// settle is the time for which a file with invalid JSON is read again, since it may be being written in place; pause is the time between
+	// two reads.
 	settle, pause = time.Second, 50 * time.Millisecond
-	// fileBytes bounds a file.
+	// fileBytes is the largest size of a file in bytes.
 	fileBytes = 32 << 20
 )
 
-// Provider reads one file or URL for all questions.
+// Provider gets endpoints from one file or URL in the JSON of Prometheus' file_sd_config.
 type Provider struct {
 	path   string         // of the file, or
 	client *remote.Client // of the URL
@@ -40,13 +42,14 @@ type Provider struct {
 	groups atomic.Pointer[[]group] // the newest
 }
 
-// group is an element of the file.
+// group is an element of the list in the file: targets with common labels.
 type group struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// New needs the URL of a file or a server. The content of TARGETS_TOKEN_FILE goes to the server as a bearer token.
+// New returns a Provider. It requires the URL of a file or a server. The content of TARGETS_TOKEN_FILE is sent to the server as a bearer
+// token.
 func New(c provider.Config) (provider.Provider, error) {
 	const need = "must be file:///PATH, http://HOST/PATH or https://HOST/PATH, as in --from targets+file:///PATH"
 	u, err := url.Parse(c.URL)
@@ -74,7 +77,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return p, err
 }
 
-// Follow implements provider.Provider.
+// Follow implements provider.Provider. All questions share one read of the file or URL.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	if _, err := q.Only(nil); err != nil {
 		return err
@@ -94,7 +97,8 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	return p.hub.Follow(ctx, q, take, stream, func(context.Context) (provider.Answer, error) { return answerOf(*p.groups.Load(), labels) })
 }
 
-// answerOf refuses all for one target that is no address and port: without it the answer would be a part of one.
+// answerOf returns the targets of the groups whose labels match. One target that is no address and port makes it an error, since the answer
+// would be incomplete without it.
 func answerOf(groups []group, labels provider.Selector) (answer provider.Answer, err error) {
 	for i, g := range groups {
 		if !labels.Matches(g.Labels) {
@@ -117,7 +121,7 @@ func answerOf(groups []group, labels provider.Selector) (answer provider.Answer,
 	return answer, nil
 }
 
-// take keeps new groups; an error is about one that is none.
+// take stores new groups, and wakes all questions. It returns an error, and stores nothing, if a group has no targets.
 func (p *Provider) take(groups []group, e *remote.Events) error {
 	for i, g := range groups {
 		if g.Targets == nil {
@@ -130,7 +134,7 @@ func (p *Provider) take(groups []group, e *remote.Events) error {
 	return nil
 }
 
-// poll asks a URL.
+// poll requests the URL at intervals, and takes its groups, until ctx is done or an error.
 func (p *Provider) poll(ctx context.Context, e *remote.Events) error {
 	etag := ""
 	for {
@@ -172,7 +176,7 @@ func (p *Provider) ask(ctx context.Context, etag string, e *remote.Events) (next
 	return resp.Header.Get("ETag"), p.take(groups, e)
 }
 
-// watch reads a file.
+// watch reads the file after each change, and takes its groups, until ctx is done or an error.
 func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -204,7 +208,8 @@ func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 	}
 }
 
-// watchDirs watches the directories of the file and of what it links to: a file that was renamed to it is another one.
+// watchDirs watches the directories of the file and of the target of its symbolic links. The file itself is not watched, since a rename
+// replaces it.
 func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
 	file, err := filepath.EvalSymlinks(p.path)
 	if err != nil {
@@ -218,7 +223,8 @@ func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
 	return nil
 }
 
-// read returns the text and the groups of the file, and repeats while it is being written. An unchanged file has no groups.
+// read returns the text and the groups of the file. It repeats while the JSON is invalid, for at most settle. If the text equals last,
+// groups is nil.
 func (p *Provider) read(ctx context.Context, last []byte) (text []byte, groups []group, err error) {
 	begin := time.Now()
 	for {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// AnnotationFrom has the question that the endpoints are the answer to: "consul:web?tag=prod".
+	// AnnotationFrom is the annotation with the question whose answer the endpoints are: "consul:web?tag=prod".
 	AnnotationFrom = object.ManagedByDiscover + "/from"
-	// maxEndpoints is the most endpoints of a slice, as of the controllers of Kubernetes.
+	// maxEndpoints is the largest number of endpoints of a slice, as in Kubernetes' controllers.
 	maxEndpoints = 100
 )
 
@@ -28,7 +28,7 @@ type Claim struct {
 	From                    string
 }
 
-// Slice is an EndpointSlice of ours.
+// Slice is an EndpointSlice written by svcctl discover.
 type Slice struct {
 	Claim
 	Name string
@@ -37,7 +37,7 @@ type Slice struct {
 	Endpoints []provider.Endpoint
 }
 
-// group is what the endpoints of a slice have in common.
+// group has the properties that all endpoints of a slice share.
 type group struct {
 	Family   string // address type
 	Number   uint16 // of the port
@@ -57,7 +57,8 @@ func compareGroups(a, b group) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Priority, b.Priority))
 }
 
-// Arrange returns the slices of a claim that have to be stored, given those that are: changed, new, and emptied ones.
+// Arrange returns the slices of a claim that must be written so that the slices hold the endpoints in want: changed ones, new ones, and
+// ones to empty. stored has the present slices; endpoints stay in their slice where possible.
 func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Slice) {
 	waiting := map[group]map[string]provider.Endpoint{} // by address
 	var order []group
@@ -114,12 +115,12 @@ func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Sl
 	return changed
 }
 
-// Equal reports whether two slices are stored alike.
+// Equal reports whether two slices have the same name, properties and endpoints.
 func (s *Slice) Equal(other *Slice) bool {
 	return s.Claim == other.Claim && s.Name == other.Name && s.group == other.group && slices.Equal(s.Endpoints, other.Endpoints)
 }
 
-// Object returns the EndpointSlice.
+// Object returns the slice as an EndpointSlice to store.
 func (s *Slice) Object() *object.EndpointSlice {
 	o := &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: s.Family}
 	o.Metadata.Name, o.Metadata.Namespace = s.Name, s.Namespace
@@ -151,7 +152,7 @@ func (s *Slice) Object() *object.EndpointSlice {
 	return o
 }
 
-// Read returns an EndpointSlice that is ours; nil: it is not.
+// Read returns the Slice for an EndpointSlice that svcctl discover wrote; nil for others.
 func Read(o *object.EndpointSlice) *Slice {
 	from := o.Metadata.Annotations[AnnotationFrom]
 	if o.Metadata.Labels[object.LabelManagedBy] != object.ManagedByDiscover || from == "" {
