@@ -142,8 +142,8 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	return list, nil
 }
 
-// rankOf ranks the state of a Service for sorting, the worst first: 0 for one that does not answer, then warnings, then those that settle,
-// then the others.
+// rankOf ranks the state of a Service for sorting, the worst first: 0 fails, 1 is stale, 2 has a warning or is idle, 3 settles, 4 for all
+// others.
 func rankOf(s verdict.State) int {
 	switch s.Word() {
 	case wire.ServiceFails:
