@@ -205,7 +205,7 @@ func newPortView(nodePorts config.PortRange) *portView {
 	return w
 }
 
-// askedPort is a port of the host that a Service asks for, at some of its addresses.
+// askedPort is a port that a Service asks for on some addresses of the host.
 type askedPort struct {
 	protocol string
 	port     uint16

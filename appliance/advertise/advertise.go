@@ -263,8 +263,8 @@ func (p *planner) toldPeers(a *object.BGPAdvertisement) []string {
 }
 
 // Advertised returns where an address of a Service is announced: interfaces by L2Advertisements, and the names of BGPAdvertisements (via).
-// labels are those of the Service, and ready reports whether it has ready endpoints. flags reports whether the address is of a pool of
-// flags, which the announcer's own flags announce.
+// labels are those of the Service, and ready reports whether it has ready endpoints. flags reports that the address is of a pool of flags
+// and ready: the announcer announces it as its own flags configure.
 func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string) {
 	i := slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Contains(addr) })
 	if i < 0 {
@@ -322,7 +322,7 @@ const (
 	bgpPort = 179
 	// restartTime is the time for which a router keeps routes while a session with enableGracefulRestart is down, as in FRR.
 	restartTime = 120 * time.Second
-	// The defaults of a BFDProfile, as in MetalLB.
+	// Defaults of the fields of a BFDProfile, as in MetalLB.
 	bfdInterval   = 300 * time.Millisecond
 	bfdMultiplier = 3
 	bfdMinTTL     = 254
@@ -507,8 +507,8 @@ func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	return ""
 }
 
-// namespaces returns the namespaces whose Services may have addresses of a pool; nil: all; empty: none, as by
-// selectors that match none.
+// namespaces returns the namespaces whose Services may get addresses of a pool; nil means all. Empty means none: the pool's selectors match
+// no namespace.
 func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// Config holds the settings of the announcer.
+// Config holds the settings of `svcctl announce`.
 type Config struct {
 	// Socket is the socket of serve.
 	Socket string
@@ -98,7 +98,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return tasks.Wait()
 }
 
-// announcer decides where addresses are announced. Only the goroutine of run uses it and its parts.
+// announcer is the state of the announcing process: which addresses are announced on which interfaces and to which peers. Only the
+// goroutine of run uses it and its parts.
 type announcer struct {
 	cfg Config
 	log *slog.Logger
@@ -409,7 +410,7 @@ func (a *announcer) state() state {
 	return s
 }
 
-// evaluate passes the health of this box, and the addresses to advertise, to the election.
+// evaluate passes the health of this box, and the addresses for its adverts, to the election.
 func (a *announcer) evaluate() {
 	if a.election == nil {
 		return

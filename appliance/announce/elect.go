@@ -232,7 +232,7 @@ func (e *election) evaluateForeign(now time.Time) {
 	}
 }
 
-// group returns the state of the election for reports, nil if there is none.
+// group returns the state of the election for the report to serve; nil if there is none.
 func (e *election) group() *wire.Group {
 	if e == nil {
 		return nil

@@ -158,7 +158,7 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 	ps.refreshStates()
 }
 
-// sameRouter returns the peer with a session that has the address or interface of a peer of an object; nil: none.
+// sameRouter returns the session with the same address or interface as c, a peer of an object; nil: there is none.
 func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	with, err := peeringOf(c)
 	if err != nil {
@@ -286,7 +286,7 @@ func (ps *peers) wait(now time.Time) {
 	}
 }
 
-// ripen announces the damped routes whose wait is over, and returns their addresses.
+// ripen announces the damped routes whose wait is over, and returns the addresses that they lead to.
 func (ps *peers) ripen(now time.Time) []netip.Addr {
 	ripe := map[netip.Prefix]struct{}{}
 	for prefix, at := range ps.damped {

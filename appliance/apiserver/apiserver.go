@@ -66,7 +66,7 @@ type Conditions interface {
 	State(key string) verdict.State
 }
 
-// Views are the sources of answers other than the stored objects. It has more than 15 fields: one for each source.
+// Views are the sources of the API's responses other than the stored objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)

@@ -185,7 +185,7 @@ type DNS struct {
 	ClientNamespaces []ClientNamespace
 }
 
-// Log configures the program's log.
+// Log configures the log of the program.
 type Log struct {
 	// Level is the least severe level that is logged (--log-level).
 	Level slog.Level

@@ -144,7 +144,7 @@ type target struct {
 	err   error
 }
 
-// Write writes a line.
+// Write writes a line to the file or the journal, which it opens if need be.
 func (t *target) Write(line []byte) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

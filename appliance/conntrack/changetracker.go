@@ -138,8 +138,9 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move handles a change of the addresses on which node ports answer, from is the previous list. Connections to an added address that began
-// before were not translated. Connections to a removed address are treated like those to a frontend that is gone.
+// move handles a change of the addresses on which node ports answer; from has the previous ones, and before the frontends of node ports.
+// Connections to an added address that began before were not translated. Connections to a removed address are treated like those to a
+// frontend that is gone.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {

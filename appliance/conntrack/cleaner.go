@@ -328,7 +328,7 @@ func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	return due, next
 }
 
-// verdict is the action on an entry.
+// verdict is what a scan does with an entry.
 type verdict uint8
 
 const (

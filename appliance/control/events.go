@@ -44,7 +44,7 @@ const (
 	maxEventMessage = 1024
 )
 
-// happening is the content of an Event.
+// happening is the content of an Event about an object.
 type happening struct {
 	object          object.Ref
 	reason, message string
@@ -322,8 +322,8 @@ func eventName(h happening, uid string) string {
 const (
 	// reasonAssigned is the reason of Events about assigned load balancer IPs. Other load balancers use it too.
 	reasonAssigned = "IPAllocated"
-	// assignedAtOnce is the largest number of assigned load balancer IPs for which Events are written at a time. When there are more, as at a
-	// first start, none is written: the status of the Services has them.
+	// assignedAtOnce is the largest number of assigned load balancer IPs with an Event at a time. When there are more, as at a first start,
+	// the others get none: the status of the Services has them.
 	assignedAtOnce = 100
 )
 

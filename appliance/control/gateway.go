@@ -568,7 +568,7 @@ func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Prob
 	return again || len(c.again) > 0, err
 }
 
-// troubleOf returns those problems of a Service that concern single ports.
+// troubleOf returns those problems of a Service that keep single ports from being served: port conflicts, and ports that cannot be relayed.
 func troubleOf(problems []resolve.Problem) (all []gateway.Trouble) {
 	for _, q := range problems {
 		if text, is := strings.CutPrefix(q.Field, "spec.ports["); is && !q.Warning && slices.Contains([]string{resolve.ReasonPortInUse, resolve.ReasonPortConflict, resolve.ReasonNoRelay}, q.Reason) {

@@ -218,7 +218,7 @@ func (p *pauses) longer() time.Duration {
 	return jitter(p.last)
 }
 
-// wait waits for the next pause. It returns false if ctx is done.
+// wait sleeps for the next pause. It returns false if ctx is done.
 func (p *pauses) wait(ctx context.Context) bool {
 	return remote.Sleep(ctx, p.longer()) == nil
 }

@@ -86,7 +86,7 @@ type question struct {
 	results []result
 }
 
-// result is an answer, or a failure.
+// result is an answer to a question, or a failure.
 type result struct {
 	at     time.Time
 	answer *provider.Answer

@@ -49,7 +49,7 @@ func (s *schedule) touch(at time.Time, service string) {
 	s.by(at)
 }
 
-// by makes the next comparison happen at a time or sooner, but not before a write is allowed.
+// by schedules the next comparison at a time, unless it is scheduled earlier already. It is not before a write is allowed.
 func (s *schedule) by(at time.Time) {
 	if at.Before(s.rest) {
 		at = s.rest

@@ -414,7 +414,7 @@ func (s *Server) client(from net.Addr) client {
 	return c
 }
 
-// addressOf returns the address of a UDP or TCP peer; the zero Addr for any other.
+// addressOf returns the IP address of a UDP or TCP peer, and whether it is UDP; the zero Addr for any other.
 func addressOf(peer net.Addr) (addr netip.Addr, udp bool) {
 	switch a := peer.(type) {
 	case *net.UDPAddr:

@@ -50,7 +50,7 @@ type message struct {
 	reply  MAC        // the destination of the answer
 }
 
-// parse decodes an Ethernet frame; false for one that is no valid ARP (RFC 826) or neighbor
+// parse decodes an Ethernet frame. It returns false for one that is neither a valid ARP packet (RFC 826) nor a valid message of neighbor
 // discovery (RFC 4861).
 func parse(frame []byte) (message, bool) {
 	if len(frame) < etherLen {
@@ -226,8 +226,8 @@ func probe(own MAC, a netip.Addr) []byte {
 	return ndp(solicitation, 0, 0, groupMAC(groupOf(a)), own, netip.IPv6Unspecified(), groupOf(a), a)
 }
 
-// announcements returns the frames that announce an address: an ARP request and a reply, because some
-// hosts learn from one of them alone, or an unsolicited advertisement (RFC 4861, section 7.2.6).
+// announcements returns the frames that announce an address. For IPv4 they are an ARP request and a reply, because some hosts learn from
+// only one of them; for IPv6 an unsolicited neighbor advertisement (RFC 4861, section 7.2.6).
 func announcements(own MAC, a netip.Addr) [][]byte {
 	if a.Is4() {
 		return [][]byte{

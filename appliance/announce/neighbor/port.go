@@ -343,8 +343,8 @@ const snapLen = 2048
 // condition compares the 32-bit word at an offset of a frame, under a mask, with a value.
 type condition struct{ offset, mask, value uint32 }
 
-// filter returns a program (bpf(7), classic) that passes the ARP packets, or with v6 the neighbor
-// solicitations and advertisements, that are about an address of the prefixes.
+// filter returns a classic BPF program (bpf(7)) that passes the ARP packets, or with v6 the neighbor solicitations and advertisements,
+// about addresses in the prefixes.
 func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	var of []netip.Prefix
 	for _, p := range prefixes {

@@ -296,7 +296,7 @@ func (a *Advert) Marshal() []byte {
 	return b
 }
 
-// Errors of Parse.
+// The errors of Parse.
 var (
 	errShort    = errors.New("it is too short")
 	errVersion  = errors.New("it is no advertisement of VRRP version 3")
