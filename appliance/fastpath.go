@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// The reasons of problems of a box whose settings ask for a fast path.
+// The reasons of problems with the fast path: reasonFastPath that this kernel lacks it, reasonFastPathKernel that it may misbehave.
 const (
 	reasonFastPath       = "FastPath"
 	reasonFastPathKernel = "FastPathKernel"

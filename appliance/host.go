@@ -106,7 +106,7 @@ func (p placedHost) Place(facts *node.Facts, wasService func(netip.Addr) (bool, 
 	return nil
 }
 
-// The wait before nf_tables is subscribed to again after a failure: it doubles from the first value to the second.
+// The wait before a lost subscription to nf_tables is made again starts with monitorRetryFirst and doubles up to monitorRetryLast.
 const (
 	monitorRetryFirst = 500 * time.Millisecond
 	monitorRetryLast  = 30 * time.Second

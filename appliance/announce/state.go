@@ -325,7 +325,7 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
-// The pause before a lost connection to serve is made again starts with reconnectFirst, and doubles up to the second value.
+// The pause before a lost connection to serve is made again starts with reconnectFirst, and doubles up to reconnectLast.
 const (
 	reconnectFirst = 50 * time.Millisecond
 	reconnectLast  = time.Second

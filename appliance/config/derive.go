@@ -210,8 +210,8 @@ func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	return ports
 }
 
-// relays returns the listeners of relayed ports: for each family one address of the host that is the first of its interface, the lowest
-// such one. It does not depend on routes, which come and go.
+// relays returns the listeners of relayed ports: for each family one address of the host, the lowest of those that are the oldest on their
+// interface. It does not depend on routes, which come and go.
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {

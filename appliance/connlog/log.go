@@ -19,7 +19,7 @@ import (
 // Journal is the value of place in Open that selects the journal of systemd instead of a file.
 const Journal = "journal"
 
-// Bounds of the queue of lines: connections that end within a quarter of a second, at 200,000 a second.
+// The queue of lines holds at most maxLines with maxBytes in all: connections that end within a quarter of a second, at 200,000 a second.
 const (
 	maxLines = 1 << 16
 	maxBytes = 32 << 20

@@ -216,7 +216,8 @@ func (l *ChangeTracker) flows() []Flows {
 	return list
 }
 
-// The names of the sets of package nft whose elements are the served frontends.
+// setNodePortAddresses names the set of package nft with the addresses on which node ports answer. servedSets are the sets whose elements
+// are frontends.
 const setNodePortAddresses = "nodeport-addresses"
 
 var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports", "port-ranges"}

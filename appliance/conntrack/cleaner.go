@@ -50,7 +50,7 @@ type Stats struct {
 	LastLook time.Duration
 }
 
-// The wait before a failed scan is repeated starts with retryFirst and doubles up to the second value.
+// The wait before a failed scan is repeated starts with retryFirst and doubles up to retryLast.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second

@@ -33,7 +33,8 @@ const (
 // serviceCIDRName is the name that Kubernetes gives to the ServiceCIDR of its configured ranges.
 const serviceCIDRName = "kubernetes"
 
-// Well-known labels of a Node (k8s.io/api/core/v1, well_known_labels.go), and the label with its name that every Namespace has.
+// The labels of a Node (k8s.io/api/core/v1, well_known_labels.go): its name, operating system, architecture and zone; and labelName, which
+// every Namespace has with its own name.
 const (
 	labelHostname = "kubernetes.io/hostname"
 	labelOS       = "kubernetes.io/os"

@@ -245,8 +245,8 @@ func byLength(all []ClientNamespace) []ClientNamespace {
 	return sorted
 }
 
-// Limits of the rate of answers over UDP for each network of clients: an attacker that forges source addresses can send no more than this
-// to a network. Networks have the size that BIND's response rate limiting uses.
+// An answer over UDP is sent to a network of clients at most answersPerSecond times, and answersAtOnce in a burst: an attacker that forges
+// source addresses can send no more than this to a network. Networks have network4 or network6 bits, as in BIND's response rate limiting.
 const (
 	answersPerSecond = 1000
 	answersAtOnce    = 2000
@@ -288,8 +288,8 @@ func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	}
 }
 
-// Limits of open TCP connections, in total and for one client. A client is an IPv4 address, or an IPv6 network of clientBits, which one
-// host may own.
+// maxConnections is the largest number of open TCP connections, maxConnectionsEach that for one client. A client is an IPv4 address, or an
+// IPv6 network of clientBits, which one host may own.
 const (
 	maxConnections     = 256
 	maxConnectionsEach = 32

@@ -254,7 +254,7 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// Labels of Endpoints objects (core/v1).
+// Labels of Endpoints objects (core/v1), the annotation of those that lack endpoints for their number, and their values.
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// probeCount and probeInterval are shorter than RFC 5227 (section 1.1) and RFC 4862 demand, a second and more between probes for lossy
-// networks and booting hosts: here a Service waits. A host that replies later is found by the announcements.
+// A new address is probed probeCount times, at probeInterval. That is shorter than RFC 5227 (section 1.1) and RFC 4862 demand, a second and
+// more between probes for lossy networks and booting hosts: here a Service waits. A host that replies later is found by the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond

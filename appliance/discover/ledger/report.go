@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// patience is the time for which a failure must last, or a first answer be missing, before it is reported.
+// patience is the time for which a failure must last before it is reported, patienceAtFirst that for which a first answer may be missing.
 const (
 	patience        = 2 * time.Second
 	patienceAtFirst = 10 * time.Second
