@@ -392,7 +392,7 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 }
 
 // settle frees memory that only the start needs. It waits until the copies of manifest files are on disk and seals them, so that the
-// watcher need not keep their content.
+// watcher need not keep their content, and packs the store.
 func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it

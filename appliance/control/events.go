@@ -187,7 +187,8 @@ func (r *Recorder) Flush() error {
 	return nil
 }
 
-// due returns the content of the Events to write now, within the limits, and removes single ones from the queue.
+// due returns the content of the Events to write now, within the limits. It empties the queue of single Events; those above the limits are
+// dropped.
 func (r *Recorder) due() []happening {
 	now := r.now()
 	r.mu.Lock()

@@ -199,8 +199,8 @@ type address struct {
 	port    uint16 // 0: that of the Service
 }
 
-// addresses returns the addresses of a container: in the network of the parameter or its only one, or with the parameter published those of
-// the host's published port.
+// addresses returns the addresses of a container: in the network of the parameter or its only one, or that of the host for a container in
+// the host's network. With the parameter published it returns those of the host's published port.
 func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []address, err error) {
 	if params.Has("published") {
 		for _, published := range c.Ports {
