@@ -10,14 +10,15 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// Files has the files of a trial: their content before it, which is stored, and after it went back the content that is held.
+// Files has the files that a trial changed: the stored content of each before the trial and, after the trial was undone, the content that
+// is held back.
 type Files struct {
 	prefix string // begins their keys
 	stored map[string]bool
 	held   map[string]file
 }
 
-// NewFiles returns no files, for keys with a prefix.
+// NewFiles returns an empty Files whose engine keys have a prefix.
 func NewFiles(prefix string) *Files {
 	return &Files{prefix: prefix, stored: map[string]bool{}, held: map[string]file{}}
 }
@@ -31,7 +32,7 @@ type content struct {
 	hash    manifest.Hash
 }
 
-// The first byte of a stored content has these bits; the hash follows, if the file exists, and the content before.
+// Bits of the first byte of a stored content. The hash follows, if the file exists, and then the content before the trial.
 const (
 	fileWas     = 1
 	fileRefused = 2
@@ -69,7 +70,7 @@ func decode(value []byte) (c content) {
 	return c
 }
 
-// file is a held file. It is taken as it was, as long as its content has the hash.
+// file is a held file. While its content on disk has the hash, its content before the trial is used instead.
 type file struct {
 	content
 	before *manifest.File // nil: it did not exist
@@ -84,7 +85,7 @@ func (c content) hold(path string) file {
 	return f
 }
 
-// Load reads stored files; back is set after the trial went back.
+// Load decodes stored files. back is set if the trial was undone, so that they are held.
 func (f *Files) Load(pairs []engine.Pair, back bool) {
 	for _, pair := range pairs {
 		if path, is := strings.CutPrefix(pair.Key, f.prefix); is {
@@ -96,7 +97,7 @@ func (f *Files) Load(pairs []engine.Pair, back bool) {
 	}
 }
 
-// Paths returns the files that are held, or without any those with a stored content, sorted.
+// Paths returns the paths of the held files, or if there are none of all files with a stored content, sorted.
 func (f *Files) Paths() []string {
 	if len(f.held) > 0 {
 		return slices.Sorted(maps.Keys(f.held))
@@ -104,13 +105,13 @@ func (f *Files) Paths() []string {
 	return slices.Sorted(maps.Keys(f.stored))
 }
 
-// IsHolding reports whether any file is held.
+// IsHolding reports whether any file is held back.
 func (f *Files) IsHolding() bool { return len(f.held) > 0 }
 
-// Tried returns the files with their held changes restored to the trial.
+// Tried returns the files without holding any: they are part of a trial once more.
 func (f *Files) Tried() *Files { return &Files{f.prefix, f.stored, map[string]file{}} }
 
-// Keys returns the keys of all stored files.
+// Keys returns the engine keys of all stored files.
 func (f *Files) Keys() (keys []string) {
 	for path := range f.stored {
 		keys = append(keys, f.prefix+path)
@@ -118,8 +119,8 @@ func (f *Files) Keys() (keys []string) {
 	return keys
 }
 
-// Keep adds to a commit the contents of the files that it replaces, which have the given prefix, and returns their paths. They are among the files
-// after Kept.
+// Keep adds to a commit the previous contents of the files that it replaces (keys with the prefix copies), as read from an engine. It
+// returns their paths, which the caller passes to Kept after the commit.
 func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *engine.Transaction) (kept []string, err error) {
 	keys := slices.Clone(out.Deletes)
 	for _, p := range out.Puts {
@@ -144,14 +145,14 @@ func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *en
 	return kept, nil
 }
 
-// Kept adds the paths that Keep returned, after the commit.
+// Kept records the paths that Keep returned, after the commit.
 func (f *Files) Kept(paths []string) {
 	for _, path := range paths {
 		f.stored[path] = true
 	}
 }
 
-// Hold returns the files with the contents that differ from those before held, and adds their stored forms to a commit.
+// Hold returns Files that hold back each file whose content differs from that before the trial, and adds their stored forms to a commit.
 func (f *Files) Hold(from engine.Engine, revision uint64, found manifest.Files, out *engine.Transaction) (*Files, error) {
 	next := NewFiles(f.prefix)
 	pairs, err := from.Load(f.prefix)
@@ -175,8 +176,8 @@ func (f *Files) Hold(from engine.Engine, revision uint64, found manifest.Files, 
 	return next, nil
 }
 
-// Effective returns files with those that are held as they were. released are the paths of files that have changed since, which
-// are not held any more.
+// Effective returns the files with the content before the trial in place of held content. released are the paths of held files that
+// have changed since: they are not held any more.
 func (f *Files) Effective(files manifest.Files) (taken manifest.Files, released []string) {
 	if len(f.held) == 0 {
 		return files, nil
@@ -192,7 +193,7 @@ func (f *Files) Effective(files manifest.Files) (taken manifest.Files, released 
 	return files.Updated(taking), released
 }
 
-// Without returns the files without some of them, and adds their removal to a commit.
+// Without returns the Files without some paths, and adds the deletion of their keys to a commit.
 func (f *Files) Without(paths []string, out *engine.Transaction) *Files {
 	next := &Files{f.prefix, maps.Clone(f.stored), maps.Clone(f.held)}
 	for _, path := range paths {

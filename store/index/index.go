@@ -28,7 +28,7 @@ type Index struct {
 	hosts     hostIndex
 }
 
-// label is a label of a Pod, or one that a selector asks for, in a namespace.
+// label is a label of a Pod, or of a Service's selector, with the namespace.
 type label struct{ namespace, key, value string }
 
 // New returns an empty Index.
@@ -58,7 +58,7 @@ func (x *Index) Clone() *Index {
 	return c
 }
 
-// CloneMaps returns a copy of maps and of the maps in them.
+// CloneMaps returns a copy of a map of maps, with copies of the inner maps.
 func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
 	c := make(M, len(of))
 	for key, one := range of {
@@ -158,7 +158,7 @@ func (x *Index) Remove(removed object.Object) {
 	}
 }
 
-// put adds an entry to one of many maps; drop removes it.
+// put adds an entry to an inner map, which it creates if needed; drop removes one.
 func put[V any](all map[label]map[string]V, at label, key string, value V) {
 	if all[at] == nil {
 		all[at] = map[string]V{}
@@ -187,7 +187,7 @@ func (x *Index) Pods() []string {
 	return slices.AppendSeq(make([]string, 0, len(x.pods)), maps.Keys(x.pods))
 }
 
-// Externals are the Services with external IPs. They may not be changed.
+// Externals returns the Services with external IPs. The caller must not change the maps.
 func (x *Index) Externals() Externals { return x.externals }
 
 func (x *Index) addSelector(key string, svc *object.Service) {
@@ -198,7 +198,7 @@ func (x *Index) addSelector(key string, svc *object.Service) {
 	x.selectors[at] = x.selectors[at].with(key, svc)
 }
 
-// rarest is the label with the fewest entries; the zero label when there are no labels.
+// rarest returns the label for which entries returns the smallest number; the zero label if there are no labels.
 func rarest(namespace string, labels map[string]string, entries func(label) int) (at label) {
 	fewest := 0
 	for name, value := range labels {
@@ -210,8 +210,8 @@ func rarest(namespace string, labels map[string]string, entries func(label) int)
 	return at
 }
 
-// Selected returns the Pods of a namespace that have all labels of a selector, by name; none
-// for an empty selector. Its cost is that of the label that the fewest Pods have.
+// Selected returns the Pods of a namespace that have all labels of a selector, by name; none for
+// an empty selector. It examines as many Pods as have the rarest of these labels.
 func (x *Index) Selected(namespace string, selector map[string]string) []*object.Pod {
 	at := rarest(namespace, selector, func(l label) int { return len(x.podsWith[l]) })
 	var pods []*object.Pod
@@ -252,7 +252,7 @@ func ServiceKey(o object.Object) string {
 	return ""
 }
 
-// AddressesOf are the addresses of endpoints that an object has, of a Pod if it is selected.
+// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod; a Pod only has some if the selector matches it.
 func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	switch o := o.(type) {
 	case *object.EndpointSlice:
@@ -278,14 +278,14 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	return texts
 }
 
-// selecting are Services by their "namespace/name": nearly always one, which needs no map.
+// selecting is a set of Services by their "namespace/name". One Service, the usual case, needs no map.
 type selecting struct {
 	key  string
 	one  *object.Service
 	more map[string]*object.Service // not nil: all of them are here
 }
 
-// with is the same with a Service.
+// with returns the set with a Service added. It may change the map of the receiver.
 func (s selecting) with(key string, svc *object.Service) selecting {
 	switch {
 	case s.more != nil:
@@ -298,7 +298,7 @@ func (s selecting) with(key string, svc *object.Service) selecting {
 	return s
 }
 
-// without is the same without a Service.
+// without returns the set with a Service removed. It may change the map of the receiver.
 func (s selecting) without(key string) selecting {
 	if s.more != nil {
 		delete(s.more, key)
@@ -322,10 +322,10 @@ func (s selecting) all() iter.Seq2[string, *object.Service] {
 	return func(yield func(string, *object.Service) bool) { yield(s.key, s.one) }
 }
 
-// Externals are the Services with an external IP, by their "namespace/name".
+// Externals maps external IPs to the Services that have them, by their "namespace/name".
 type Externals map[netip.Addr]map[string]*object.Service
 
-// ExternalIPs are the external IPs that a Service answers on.
+// ExternalIPs returns the valid external IPs of a Service.
 func ExternalIPs(svc *object.Service) []netip.Addr {
 	if svc == nil || len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
 		return nil
@@ -339,7 +339,7 @@ func ExternalIPs(svc *object.Service) []netip.Addr {
 	return addrs
 }
 
-// Add adds a Service.
+// Add adds a Service under its external IPs.
 func (x Externals) Add(key string, svc *object.Service) {
 	for _, addr := range ExternalIPs(svc) {
 		if x[addr] == nil {
@@ -349,12 +349,12 @@ func (x Externals) Add(key string, svc *object.Service) {
 	}
 }
 
-// hostIndex finds the Services that have an endpoint at an address. It is made at the first
-// request, which few boxes ever make, and kept from then on.
+// hostIndex finds the Services that have an endpoint at an address. It is built at the first
+// lookup, which few boxes ever make, and then kept up to date.
 type hostIndex struct{ services map[netip.Addr][]string }
 
-// EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times. whole returns slices
-// that are not packed.
+// EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times. whole unpacks a
+// packed EndpointSlice.
 func (x *Index) EndpointsAt(addr netip.Addr, whole func([]object.Object) []*object.EndpointSlice) []string {
 	h := &x.hosts
 	if h.services == nil {
@@ -394,7 +394,7 @@ func (h *hostIndex) remove(key string, s *object.EndpointSlice) {
 	}
 }
 
-// endpointAddrs are the addresses that a slice's endpoints have: the first one of each counts
+// endpointAddrs returns the first address of each endpoint of a slice: the others have no meaning
 // (discovery/v1 Endpoint.addresses).
 func endpointAddrs(s *object.EndpointSlice) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {

@@ -22,7 +22,7 @@ import (
 // A client has to read everything again (HTTP 410).
 var ErrExpired = errors.New("too old resource version")
 
-// A Journal has the entries of the engine in memory. It may be changed by one at a time.
+// A Journal has the entries that the engine stores, in memory. It is not safe for concurrent changes.
 type Journal struct {
 	bounds Bounds
 	// since is the revision before the first entry: the state that is known furthest back.
@@ -34,7 +34,7 @@ type Journal struct {
 	stale []string
 }
 
-// An Update is the change of the journal by a commit.
+// An Update is the change of the journal with one commit: new entries, and the number of old ones to drop.
 type Update struct {
 	puts    []engine.Pair
 	deletes []string
@@ -45,14 +45,14 @@ type Update struct {
 	Revision uint64
 }
 
-// AddTo adds it to the transaction of the commit.
+// AddTo adds the puts and deletes of the update to the transaction of the commit.
 func (u *Update) AddTo(t *engine.Transaction) {
 	t.Puts = append(t.Puts, u.puts...)
 	t.Deletes = append(t.Deletes, u.deletes...)
 }
 
-// Plan returns what changes that follow on a revision do to the journal. When they do not fit
-// into the bounds the journal is emptied.
+// Plan returns the Update for changes that follow on the revision previous. If they exceed the
+// bounds, the journal begins after them, empty.
 func (j *Journal) Plan(changes []Change, previous uint64, at time.Time) (Update, error) {
 	u := Update{deletes: j.stale}
 	for i := range changes {
@@ -83,7 +83,7 @@ func (j *Journal) Plan(changes []Change, previous uint64, at time.Time) (Update,
 	return u, nil
 }
 
-// Restart drops everything that is known: the journal begins at a revision.
+// Restart returns an Update that drops all entries: the journal begins at a revision.
 func (j *Journal) Restart(revision uint64) Update {
 	deletes := slices.Clone(j.stale)
 	for _, e := range j.entries {
@@ -92,8 +92,8 @@ func (j *Journal) Restart(revision uint64) Update {
 	return Update{deletes: deletes, Reset: true, Revision: revision}
 }
 
-// room returns the number of the oldest entries to drop, so that the given number and bytes of new
-// ones fit in.
+// room returns how many of the oldest entries have to be dropped for a number and bytes of new ones to
+// fit into the bounds.
 func (j *Journal) room(entries, size int) int {
 	if len(j.entries)+entries <= j.bounds.Entries && j.bytes+size <= j.bounds.Bytes {
 		return 0
@@ -107,7 +107,7 @@ func (j *Journal) room(entries, size int) int {
 	return drop
 }
 
-// Apply takes over an update after its commit.
+// Apply applies an Update to the journal in memory, after its commit.
 func (j *Journal) Apply(u Update) {
 	j.stale = nil
 	if u.Reset {
@@ -129,7 +129,7 @@ func (j *Journal) Apply(u Update) {
 	}
 }
 
-// Reset makes the journal begin at a revision.
+// Reset empties the journal in memory: it begins at a revision.
 func (j *Journal) Reset(since uint64) {
 	*j = Journal{bounds: j.bounds, since: since, last: map[object.Ref]*Entry{}}
 }
@@ -146,8 +146,8 @@ func (j *Journal) add(e *Entry) {
 	}
 }
 
-// Load makes the stored entries the journal, as far as they go back without a gap from the
-// revision of the store.
+// Load loads the stored entries. It drops those before a gap, counted back from the revision
+// of the store.
 func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	j.Reset(revision)
 	decoded, errs := make([]*Entry, len(pairs)), make([]error, len(pairs))
@@ -169,8 +169,8 @@ func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	}
 }
 
-// After returns the entries after a revision; ErrExpired when some of them are not known, or the
-// revision is not there yet.
+// After returns the entries after a revision. The error is ErrExpired if the journal does not go
+// back to it, or it is in the future.
 func (j *Journal) After(revision, now uint64) ([]*Entry, error) {
 	if revision < j.since || revision > now {
 		return nil, ErrExpired
@@ -181,16 +181,16 @@ func (j *Journal) After(revision, now uint64) ([]*Entry, error) {
 	return j.entries[from:], nil
 }
 
-// A Version is an object as it was at some time: known, or as JSON. The zero value is none.
+// A Version is an object as of a revision, decoded or as JSON. The zero value stands for no object.
 type Version struct {
 	object object.Object
 	data   []byte
 }
 
-// IsKnown reports whether the object need not be read.
+// IsKnown reports whether the object is decoded already.
 func (v Version) IsKnown() bool { return v.object != nil }
 
-// Before returns what was there before the change.
+// Before returns the version before the change.
 func (e *Entry) Before() Version { return Version{e.recent, e.old} }
 
 // After returns the version after the change; current is the stored one, nil for none.
@@ -201,7 +201,7 @@ func (e *Entry) After(current object.Object) Version {
 	return Version{object: current}
 }
 
-// A Decoder reads versions, each once: what came of a change is what was there before the next.
+// A Decoder decodes versions, each once: the version after a change is the same as that before the next change.
 type Decoder map[*byte]object.Object
 
 // Decode returns the object of a version, nil for none.
@@ -225,16 +225,16 @@ func New(bounds Bounds) *Journal { return &Journal{bounds: bounds, last: map[obj
 // Bounds returns the limits of the journal.
 func (j *Journal) Bounds() Bounds { return j.bounds }
 
-// Since returns the revision before the first entry: the state that is known furthest back.
+// Since returns the revision before the oldest entry: the oldest state that the journal can reconstruct.
 func (j *Journal) Since() uint64 { return j.since }
 
 // Size returns the bytes of the stored entries.
 func (j *Journal) Size() int { return j.bytes }
 
-// Entries returns all of them by revision. They may not be changed.
+// Entries returns all entries, sorted by revision. The caller must not change them.
 func (j *Journal) Entries() []*Entry { return j.entries }
 
-// Concerns reports whether a change of a kind is known.
+// Concerns reports whether the journal has a change of an object of a kind.
 func (j *Journal) Concerns(kind string) bool {
 	for ref := range j.last {
 		if ref.Kind == kind {
@@ -244,8 +244,8 @@ func (j *Journal) Concerns(kind string) bool {
 	return false
 }
 
-// Recent returns the revision that the newest changes follow on, so many of those that are about
-// some objects, or all that are known. A nil about counts all.
+// Recent returns the revision before the newest changes: as many of them as given for which about
+// returns true, or all entries. A nil about counts all.
 func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	for _, e := range slices.Backward(j.entries) {
 		if about != nil && !about(e.Ref) {
@@ -258,11 +258,12 @@ func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64
 	return j.since
 }
 
-// packLeast is the length from which on a version in the journal is packed (gzip): a few large
-// objects would push all other changes out of it. JSON of an object begins otherwise than gzip.
+// packLeast is the length, in bytes, from which a version in the journal is compressed (gzip), so
+// that a few large objects do not displace all other changes. A compressed version is recognized
+// by gzip's magic number.
 const packLeast = 32 << 10
 
-// packed returns a version as the journal keeps it.
+// packed returns the JSON of a version, compressed if it is long.
 func packed(data []byte) []byte {
 	if len(data) < packLeast {
 		return data
@@ -276,7 +277,7 @@ func packed(data []byte) []byte {
 	return out.Bytes()
 }
 
-// unpacked returns the JSON of what packed made.
+// unpacked returns the JSON that packed was given.
 func unpacked(data []byte) ([]byte, error) {
 	if len(data) < 2 || data[0] != 0x1f || data[1] != 0x8b { // RFC 1952, 2.3.1
 		return data, nil
@@ -288,7 +289,7 @@ func unpacked(data []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Prefix begins the keys of entries in the engine.
+// Prefix begins the engine keys of journal entries.
 const Prefix = "journal/"
 
 // Owner is the owner of an object: the file at a path, a controller, which generates it from other
@@ -299,7 +300,7 @@ type Owner struct {
 	Controller string `json:"controller,omitempty"`
 }
 
-// String returns the path of the file, "the endpoints controller" or "the API".
+// String returns the path of the file, a text such as "the endpoints controller", or "the API".
 func (o Owner) String() string {
 	switch {
 	case o.File != "":
@@ -310,7 +311,7 @@ func (o Owner) String() string {
 	return "the API"
 }
 
-// Caller is the client of a change, as the journal keeps it. The zero Caller is the appliance
+// Caller identifies the client that made a change. The zero Caller stands for the appliance
 // itself, or a file.
 type Caller struct {
 	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
@@ -323,7 +324,7 @@ type Caller struct {
 	Rollout string `json:"rollout,omitempty"`
 }
 
-// Bounds limits the journal, in memory and in the engine alike.
+// Bounds limits the journal, both in memory and in the engine.
 type Bounds struct {
 	Entries, Bytes int
 	// Recent is the number of newest entries whose old versions are kept as objects, for watches
@@ -331,7 +332,7 @@ type Bounds struct {
 	Recent int
 }
 
-// DefaultBounds hold some minutes of a busy box, and a batch of 10,000 objects.
+// DefaultBounds suffice for some minutes of a busy box, and for a batch of 10,000 objects.
 func DefaultBounds() Bounds { return Bounds{Entries: 10_000, Bytes: 8 << 20, Recent: 1_000} }
 
 // A Change is one change of one object.
@@ -343,12 +344,12 @@ type Change struct {
 	Old      object.Object // what was there before; nil: nothing
 }
 
-// slack is the part of the bounds (one in so many) that is made free at once when they are
-// reached, so that the next changes need not.
+// slack is the fraction of the bounds (1/slack) that is made free at once when they are
+// reached, so that not every change has to drop entries.
 const slack = 8
 
-// An Entry is a change as the journal keeps it, with the version before. The version after is the one
-// before the next change of the same object, or else the present one.
+// Entry is a change in the journal, with the version before it. The version after it is the one before
+// the next change of the same object, or else the present one.
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before
@@ -367,7 +368,7 @@ type Entry struct {
 	next *Entry
 }
 
-// header is the first line of a stored entry; the rest is the version before.
+// header is the first line of a stored entry, as JSON; the version before the change follows.
 type header struct {
 	Previous  uint64    `json:"previous"`
 	At        time.Time `json:"at"`
@@ -378,10 +379,10 @@ type header struct {
 	By        Caller    `json:"by"`
 }
 
-// Key returns the key of the entry of a revision.
+// Key returns the engine key of the entry with a revision.
 func Key(revision uint64) string { return fmt.Sprintf("%s%016x", Prefix, revision) }
 
-// entryOf returns the entry of a change after a revision, and its stored form.
+// entryOf returns the entry of a change that follows on the revision previous, and its stored form.
 func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	e := &Entry{Revision: c.Revision, Previous: previous, At: at, Ref: c.Ref, Owner: c.Owner}
 	if c.By != nil {
@@ -407,7 +408,7 @@ func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	return e, value, nil
 }
 
-// decode reads a stored entry. The version in it is decoded on request.
+// decode decodes a stored entry, except the version in it, which is decoded on request.
 func decode(pair engine.Pair) (*Entry, error) {
 	text, found := strings.CutPrefix(pair.Key, Prefix)
 	revision, err := strconv.ParseUint(text, 16, 64)
@@ -435,7 +436,7 @@ func decode(pair engine.Pair) (*Entry, error) {
 	return e, nil
 }
 
-// decodeVersion returns an object of which the JSON is kept.
+// decodeVersion decodes the JSON of an object.
 func decodeVersion(ref object.Ref, data []byte) (object.Object, error) {
 	o := object.StrategyOfKind(ref.Kind).New()
 	data, err := unpacked(data)

@@ -12,10 +12,10 @@ import (
 // Kind describes a kind of object that the API serves.
 type Kind object.Resource
 
-// StatusVerbs are the verbs of a status subresource.
+// StatusVerbs are the API verbs of a status subresource.
 var StatusVerbs = []string{"get", "patch", "update"}
 
-// All returns all kinds: the core group first, the other groups by name.
+// All returns all kinds: first the core group, then the other groups sorted by name.
 func All() []Kind { return slices.Clone(table()) }
 
 // table is All without a copy; callers must not modify it.
@@ -28,12 +28,12 @@ var table = sync.OnceValue(func() []Kind {
 	return kinds
 })
 
-// ByResource returns the kind of a path: /apis/GROUP/VERSION/PLURAL.
+// ByResource returns the kind of the resource in a URL path /apis/GROUP/VERSION/PLURAL.
 func ByResource(group, version, plural string) (Kind, bool) {
 	return find(func(k Kind) bool { return k.Group == group && k.Version == version && k.Plural == plural })
 }
 
-// ByName returns the kind of a document, by apiVersion and kind.
+// ByName returns the kind for the apiVersion and kind of a document.
 func ByName(apiVersion, name string) (Kind, bool) {
 	return find(func(k Kind) bool { return k.Name == name && k.APIVersion() == apiVersion })
 }
@@ -47,14 +47,14 @@ func find(is func(Kind) bool) (Kind, bool) {
 	return all[i], true
 }
 
-// APIVersion returns "v1", or "discovery.k8s.io/v1".
+// APIVersion returns the group and version, as "v1" or "discovery.k8s.io/v1".
 func (k Kind) APIVersion() string { return (*object.Resource)(&k).APIVersion() }
 
 // Singular returns the name in lower case, as in `kubectl get service`.
 func (k Kind) Singular() string { return strings.ToLower(k.Name) }
 
-// GroupResource returns "services", or "endpointslices.discovery.k8s.io", the name of the
-// kind in messages.
+// GroupResource returns the plural and the group for messages, as "services" or
+// "endpointslices.discovery.k8s.io".
 func (k Kind) GroupResource() string {
 	if k.Group == "" {
 		return k.Plural
@@ -77,7 +77,7 @@ func (k Kind) New() object.Object {
 	return o
 }
 
-// GroupPath returns "/api/v1", or "/apis/discovery.k8s.io/v1".
+// GroupPath returns the URL path of the group and version, as "/api/v1" or "/apis/discovery.k8s.io/v1".
 func (k Kind) GroupPath() string {
 	if k.Group == "" {
 		return "/api/" + k.Version

@@ -14,27 +14,28 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// The operations of an entry.
+// The operations of a ManagedFieldsEntry.
 const (
 	operationApply  = "Apply"
 	operationUpdate = "Update"
 )
 
 const (
-	// fieldsType is the only form of a set of fields.
+	// fieldsType is the only supported fieldsType of a ManagedFieldsEntry.
 	fieldsType = "FieldsV1"
-	// maxUpdaters bounds the managers that did not apply and are kept apart
-	// (DefaultMaxUpdateManagers of apimachinery).
+	// maxUpdaters is the number of managers with operation Update, above which
+	// the oldest are merged into one (DefaultMaxUpdateManagers of
+	// apimachinery).
 	maxUpdaters = 10
-	// ancient is the manager that stands for the oldest when there are more.
+	// ancient is the name of the manager that the oldest ones are merged into.
 	ancient = "ancient-changes"
-	// firstApply is the manager of the fields that an object had before its first apply.
+	// firstApply is the manager that owns, after the first apply, the fields that the object had before.
 	firstApply = "before-first-apply"
-	// unknown is the manager of clients that name none.
+	// unknown is the manager name of clients that give none.
 	unknown = "unknown"
 )
 
-// An owner is a manager as it appears in entries.
+// An owner identifies a manager as in a ManagedFieldsEntry.
 type owner struct {
 	manager, operation, apiVersion, subresource string
 }
@@ -47,15 +48,15 @@ func compareOwners(a, b owner) int {
 		cmp.Compare(a.apiVersion, b.apiVersion), cmp.Compare(last(a), last(b)))
 }
 
-// An ownership has the fields that a manager owns.
+// An ownership is the set of fields that one owner has, with the time of its last write.
 type ownership struct {
 	fields     *set
 	apiVersion string
 	time       *time.Time
 }
 
-// managers has the fields of all owners of an object. An applier is one owner whatever version it
-// applied in.
+// managers maps the owners of an object to their fields. An applier is one owner whatever API version
+// it applied in.
 type managers map[owner]ownership
 
 func ownerOf(e object.ManagedFieldsEntry) owner {
@@ -66,7 +67,7 @@ func ownerOf(e object.ManagedFieldsEntry) owner {
 	return o
 }
 
-// decode reads entries.
+// decode decodes the entries of metadata.managedFields.
 func decode(entries []object.ManagedFieldsEntry) (managers, error) {
 	all := managers{}
 	for i, e := range entries {
@@ -89,7 +90,7 @@ func decode(entries []object.ManagedFieldsEntry) (managers, error) {
 	return all, nil
 }
 
-// encode writes the entries: appliers first, then by time, then by names.
+// encode returns the entries for metadata.managedFields: appliers first, then by time, then by name.
 func (m managers) encode() []object.ManagedFieldsEntry {
 	var entries []object.ManagedFieldsEntry
 	for o, h := range m {
@@ -112,8 +113,8 @@ func seconds(t *time.Time) int64 {
 	return t.Unix()
 }
 
-// cap joins the oldest managers that did not apply, until there are few enough. Those of
-// different versions are not joined.
+// cap merges the oldest managers with operation Update into one until at most maxUpdaters
+// are left. Managers of different API versions are not merged.
 func (m managers) cap() {
 	var updaters []owner
 	for o := range m {
@@ -147,8 +148,8 @@ func (m managers) cap() {
 	}
 }
 
-// entriesOf returns the entries of an object. Empty is set when it has the field without
-// managers: no entries, or one empty entry.
+// entriesOf returns the managedFields of an object. empty is set if the object has the field
+// without managers in it: an empty list, or one empty entry.
 func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty bool, err error) {
 	metadata, _ := o["metadata"].(map[string]any)
 	list, ok := metadata["managedFields"].([]any)
@@ -164,7 +165,7 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 	return entries, false, nil
 }
 
-// withEntries returns a copy of an object with other entries.
+// withEntries returns a copy of an object with the given managedFields.
 func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[string]any {
 	o = withoutEntries(o)
 	length := 0
@@ -184,8 +185,8 @@ func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[stri
 	return o
 }
 
-// withoutEntries returns a copy of an object without managedFields. It shares the
-// rest with the object.
+// withoutEntries returns a copy of an object without managedFields. All else is
+// shared with the object.
 func withoutEntries(o map[string]any) map[string]any {
 	o = maps.Clone(o)
 	if metadata, ok := o["metadata"].(map[string]any); ok {
@@ -196,8 +197,8 @@ func withoutEntries(o map[string]any) map[string]any {
 	return o
 }
 
-// Same reports whether two objects have the same entries but for the times: a write that
-// changes nothing else either is none, and keeps the old times.
+// Same reports whether the managedFields of two objects differ only in their times. If
+// nothing else differs either, a write is dropped and the old times stay.
 func Same(a, b []object.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(sorted(a), sorted(b), func(a, b object.ManagedFieldsEntry) bool {
 		if ownerOf(a) != ownerOf(b) || a.APIVersion != b.APIVersion {
@@ -215,11 +216,11 @@ func sorted(entries []object.ManagedFieldsEntry) []object.ManagedFieldsEntry {
 	})
 }
 
-// FileManager is the manager of what a manifest file declares.
+// FileManager is the manager name that owns the fields which a manifest file declares.
 const FileManager = "gitops"
 
-// ApplyFile applies the document of a file to an object of kind k, as FileManager and by force.
-// The status of a Service is the appliance's.
+// ApplyFile applies the document of a file to an object of kind k by server-side apply, as
+// FileManager and with force. It ignores the status of a Service, which the appliance sets.
 func ApplyFile(live map[string]any, document object.Object, k kind.Kind, now time.Time) (map[string]any, error) {
 	applied := schema.Of(k).FromObject(document)
 	if k.Name == object.KindService {
@@ -232,9 +233,9 @@ func ApplyFile(live map[string]any, document object.Object, k kind.Kind, now tim
 	return merged, nil
 }
 
-// MergeFile returns an object after the file that it belongs to has changed, when others have
-// written to it, too: the file wins, what it does not say any more goes, and what others
-// have added stays.
+// MergeFile returns an object with the new document of its file applied, when other managers have
+// written to it, too. The file's values override theirs, fields that the document had and has no
+// more are removed, and fields that others added stay.
 func MergeFile(live, document object.Object, now time.Time) (object.Object, error) {
 	k, ok := kind.ByName(live.GetTypeMeta().APIVersion, live.GetTypeMeta().Kind)
 	if !ok {
@@ -271,7 +272,7 @@ func Unchanged(before, o object.Object) bool {
 	return unmanaged || sameEntries(entries, had)
 }
 
-// sameEntries is Same, with a shortcut for entries that are equal.
+// sameEntries is Same for two lists of entries, faster if they are equal.
 func sameEntries(a, b []object.ManagedFieldsEntry) bool {
 	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
 		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
@@ -280,7 +281,7 @@ func sameEntries(a, b []object.ManagedFieldsEntry) bool {
 	return same || Same(a, b)
 }
 
-// SameText reports whether two objects have the same JSON.
+// SameText reports whether two objects encode to the same JSON.
 func SameText(a, b object.Object) bool {
 	x, err1 := json.Marshal(a)
 	y, err2 := json.Marshal(b)
@@ -288,11 +289,11 @@ func SameText(a, b object.Object) bool {
 }
 
 const (
-	// kubectl is the manager of `kubectl apply --server-side`, which takes over from
-	// `kubectl apply` without conflicts: any other name opts out.
+	// kubectl is the manager name of `kubectl apply --server-side`. Under this name only
+	// it takes over fields from client-side `kubectl apply` without conflicts.
 	kubectl = "kubectl"
-	// maxAnnotations is the size of all annotations of an object, in bytes
-	// (TotalAnnotationSizeLimitB of apimachinery).
+	// maxAnnotations is the greatest total size of an object's annotations, in
+	// bytes (TotalAnnotationSizeLimitB of apimachinery).
 	maxAnnotations = 256 << 10
 )
 
@@ -303,7 +304,8 @@ func annotationsOf(o map[string]any) map[string]any {
 }
 
 // unchangedSinceLastApplied returns a function that reports whether the field of a conflict
-// still is as kubectl's client-side apply left it: then kubectl may take it over.
+// still has the value of the last client-side `kubectl apply`: then `kubectl apply
+// --server-side` may take it over.
 func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bool {
 	none := func(Conflict) bool { return false }
 	text, _ := annotationsOf(live)[object.AnnotationLastApplied].(string)
@@ -319,9 +321,9 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	return func(c Conflict) bool { return same.contains(c.path) }
 }
 
-// renewLastApplied returns an object whose record of what kubectl applied, if it has one, has
-// what was applied now, so that both ways to apply can take turns. A record that would be
-// too large goes.
+// renewLastApplied returns an object whose last-applied annotation, if it has one, is updated to
+// what was applied now, so that client-side and server-side apply can alternate. An annotation
+// that would be too large is removed.
 func renewLastApplied(merged, applied map[string]any) map[string]any {
 	before := annotationsOf(merged)
 	if text, _ := before[object.AnnotationLastApplied].(string); text == "" {
@@ -340,8 +342,8 @@ func renewLastApplied(merged, applied map[string]any) map[string]any {
 	return withAnnotations(merged, annotations)
 }
 
-// recordOf returns an applied object as kubectl writes it down: JSON without the record itself,
-// and a newline.
+// recordOf returns an applied object in the form of kubectl's last-applied annotation: JSON without
+// that annotation, and a newline.
 func recordOf(applied map[string]any) string {
 	if annotations := maps.Clone(annotationsOf(applied)); annotations != nil {
 		delete(annotations, object.AnnotationLastApplied)

@@ -12,18 +12,18 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// A set is a set of fields: the field itself, if self, and those under it, by
-// elements as FieldsV1 writes them. Sets do not change once they are made, and share
-// parts. No set under another one is empty; nil is an empty set.
+// A set is a set of field paths, as a tree: self is set if the field itself is in it,
+// and children has the sets below it by path elements in the notation of FieldsV1. Sets
+// are immutable and share parts. No child is empty; nil is an empty set.
 type set struct {
 	self     bool
 	children map[string]*set
 }
 
-// leaf is the set of the thing itself.
+// leaf is the set with the field itself and nothing below it.
 var leaf = &set{self: true}
 
-// The kinds of elements.
+// The prefixes of path elements in FieldsV1.
 const (
 	elementField = "f:" // the field of a name
 	elementKeys  = "k:" // the item of a list with these keys, an object in JSON
@@ -34,7 +34,7 @@ const (
 
 func (s *set) empty() bool { return s == nil || !s.self && len(s.children) == 0 }
 
-// child returns the set below an element, nil if there is none.
+// child returns the set below a path element, nil if it is empty.
 func (s *set) child(element string) *set {
 	if s == nil {
 		return nil
@@ -44,7 +44,7 @@ func (s *set) child(element string) *set {
 
 func (s *set) isMember() bool { return s != nil && s.self }
 
-// combine makes a set of two, element by element.
+// combine combines two sets element by element with a boolean function.
 func combine(a, b *set, self func(a, b bool) bool) *set {
 	switch {
 	case b.empty():
@@ -89,7 +89,7 @@ func union(a, b *set) *set        { return combine(a, b, func(a, b bool) bool { 
 func intersection(a, b *set) *set { return combine(a, b, func(a, b bool) bool { return a && b }) }
 func difference(a, b *set) *set   { return combine(a, b, func(a, b bool) bool { return a && !b }) }
 
-// without is a set without whole branches at its top.
+// without returns a set without the branches of some top-level elements.
 func without(s *set, elements []string) *set {
 	if s == nil || len(elements) == 0 {
 		return s
@@ -101,7 +101,7 @@ func without(s *set, elements []string) *set {
 	return left
 }
 
-// withNamed returns a set in which a field of a structure is itself a member when anything below it is one.
+// withNamed returns a set with each struct field added that has anything below it in the set.
 func withNamed(s *set, t *schema.Type) *set {
 	if s == nil || len(s.children) == 0 {
 		return s
@@ -119,7 +119,7 @@ func withNamed(s *set, t *schema.Type) *set {
 	return named
 }
 
-// typeAt returns the type of the value under an element; nil when there is none.
+// typeAt returns the type of the value at a path element below t; nil if there is none.
 func typeAt(t *schema.Type, element string) *schema.Type {
 	if t == nil {
 		return nil
@@ -157,10 +157,10 @@ func (s *set) contains(path []string) bool {
 	return s.isMember()
 }
 
-// encode writes a set as FieldsV1.
+// encode encodes a set as FieldsV1.
 func (s *set) encode() json.RawMessage { return s.append(nil) }
 
-// append appends the fields under a set in JSON, its elements sorted.
+// append appends the children of a set as JSON, sorted by element.
 func (s *set) append(b []byte) []byte {
 	b = append(b, '{')
 	if s == nil {
@@ -176,7 +176,7 @@ func (s *set) append(b []byte) []byte {
 	return append(bytes.TrimSuffix(b, []byte{','}), '}')
 }
 
-// appendText appends a text in JSON, as package json writes it.
+// appendText appends a JSON string in the encoding of encoding/json.
 func appendText(b []byte, text string) []byte {
 	from := len(b)
 	b = append(b, '"')
@@ -194,7 +194,7 @@ func appendText(b []byte, text string) []byte {
 	return append(b, '"')
 }
 
-// decodeSet reads FieldsV1.
+// decodeSet decodes FieldsV1.
 func decodeSet(b json.RawMessage) (*set, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -240,7 +240,7 @@ func setOfTree(tree map[string]any) (*set, error) {
 	return s, nil
 }
 
-// canonical is an element with its JSON in the one form that is written here.
+// canonical returns a path element whose JSON part is in canonical form.
 func canonical(element string) (string, error) {
 	if len(element) < 2 {
 		return "", fmt.Errorf("%q is no element of a path", element)
@@ -261,7 +261,7 @@ func canonical(element string) (string, error) {
 	return "", fmt.Errorf("%q is no element of a path", element)
 }
 
-// compact is a value in JSON, its keys sorted.
+// compact returns a value as JSON with sorted keys and no blanks.
 func compact(value any) string { return string(appendCompact(nil, value)) }
 
 func appendCompact(b []byte, value any) []byte {
@@ -285,7 +285,7 @@ func appendCompact(b []byte, value any) []byte {
 	return append(b, text...)
 }
 
-// merge is a value with another one applied to it. nil is no value.
+// merge returns a value with another one applied to it; nil is an absent value.
 func merge(live, applied any, t *schema.Type) any {
 	switch {
 	case applied == nil:
@@ -308,9 +308,9 @@ func merge(live, applied any, t *schema.Type) any {
 	return merged
 }
 
-// mergeItems merges two lists item by item. The items that are applied stand in the order
-// in which they are applied; the others keep their places before those of them that come
-// next in both lists.
+// mergeItems merges an applied list into a live one, item by item. Applied items are in the
+// order of the applied list; other live items stay in front of the next item that both lists
+// have.
 func mergeItems(live, applied []any, t *schema.Type) []any {
 	appliedOrder, fromApplied := items(applied, t)
 	_, fromLive := items(live, t)
@@ -351,8 +351,8 @@ func mergeItems(live, applied []any, t *schema.Type) []any {
 	return merged
 }
 
-// remove is a value without what a set names. An object or list of which nothing is left
-// is a nil one: it is still there, as the place where something was, until tidy.
+// remove returns a value without the fields in a set. An object or list that becomes empty
+// is replaced by a nil one of its type, as a placeholder that dropEmptied removes.
 func remove(value any, s *set, t *schema.Type) any {
 	if s == nil || len(s.children) == 0 || t == nil {
 		return value
@@ -399,7 +399,7 @@ func removeItems(list []any, s *set, t *schema.Type) any {
 	return left
 }
 
-// isEmptied reports whether nothing is left of an object or list.
+// isEmptied reports whether a value is a placeholder for an object or list that remove has emptied.
 func isEmptied(value any) bool {
 	switch value := value.(type) {
 	case map[string]any:
@@ -410,7 +410,7 @@ func isEmptied(value any) bool {
 	return false
 }
 
-// dropEmptied takes the places where something was out of an object, in place.
+// dropEmptied removes the placeholders of emptied objects and lists from an object, in place.
 func dropEmptied(o map[string]any) {
 	for name, value := range o {
 		switch inner := value.(type) {
@@ -429,7 +429,7 @@ func dropEmptied(o map[string]any) {
 	}
 }
 
-// A Conflict is a field with another value that another manager owns.
+// A Conflict is a field that another manager owns with a value different from the applied one.
 type Conflict struct {
 	// Manager is its owner, as messages name it: "gitops", or with how it came to it:
 	// "kubectl-edit" using v1.
@@ -442,13 +442,13 @@ type Conflict struct {
 	path []string
 }
 
-// Message is the message of the cause in a Status; its reason is FieldManagerConflict.
+// Message returns the message of the cause in a Status; the reason of the cause is FieldManagerConflict.
 func (c Conflict) Message() string { return "conflict with " + c.Manager }
 
-// A ConflictError is a refusal to take fields from their owners (HTTP 409).
+// A ConflictError lists the conflicts because of which an apply was refused (HTTP 409).
 type ConflictError struct{ Conflicts []Conflict }
 
-// Error is the message of the Status.
+// Error returns the message of the Status.
 func (e *ConflictError) Error() string {
 	if len(e.Conflicts) == 1 {
 		c := e.Conflicts[0]
@@ -480,8 +480,8 @@ func conflictsOf(o owner, h ownership, contested *set) []Conflict {
 	return conflicts
 }
 
-// Taken returns the fields that a write would take from a manager that applied them: those
-// whose values it changes or removes. It is for managers whose fields only they may change.
+// Taken returns the fields that a manager owns by apply and that a write would change or
+// remove. It serves to protect managers whose fields no other one may change.
 func Taken(live, written map[string]any, by Writer, manager string) []Conflict {
 	entries, _, err := entriesOf(live)
 	all, bad := decode(entries)

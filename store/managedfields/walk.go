@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// isLeaf reports whether values of a type belong to one manager as a whole.
+// isLeaf reports whether values of a type are owned as a whole: scalars, and atomic objects and lists.
 func isLeaf(t *schema.Type) bool {
 	switch t.Form {
 	case schema.Structure, schema.Map, schema.List:
@@ -20,7 +20,7 @@ func isLeaf(t *schema.Type) bool {
 	return true
 }
 
-// setOf is the set of all fields of a value, which an applier of it owns.
+// setOf returns the set of all fields in a value, which a manager that applies it owns.
 func setOf(value any, t *schema.Type) *set {
 	if value == nil {
 		return nil
@@ -53,7 +53,7 @@ func setOf(value any, t *schema.Type) *set {
 	return s
 }
 
-// withSelf is a new set with the thing that it is about in it.
+// withSelf adds the field itself to a new set and returns it.
 func withSelf(s *set) *set {
 	if s == nil || s == leaf {
 		return leaf
@@ -62,7 +62,7 @@ func withSelf(s *set) *set {
 	return s
 }
 
-// A comparison has the changes from one value to another.
+// A comparison has the fields that differ between two values.
 type comparison struct{ added, changed, removed *set }
 
 func (c comparison) without(elements []string) comparison {
@@ -132,8 +132,8 @@ func compareFields(before, after any, t *schema.Type, each func(string, any, any
 	}
 }
 
-// fieldOf is the value of a field. One that is always there counts as zero when it is not,
-// unless the whole object is not there.
+// fieldOf returns the value of a field. An absent field counts as zero if the type always
+// encodes it, unless the whole object is absent.
 func fieldOf(o map[string]any, name string, t *schema.Type) any {
 	if value, ok := o[name]; ok || o == nil {
 		return value
@@ -160,7 +160,7 @@ func zero(t *schema.Type) any {
 	return nil
 }
 
-// size is the number of values in a list or an object; 0 for no value, -1 for a scalar.
+// size returns the number of items in a list or fields in an object; 0 for nil, -1 for a scalar.
 func size(value any) int {
 	switch value := value.(type) {
 	case nil:
@@ -173,7 +173,7 @@ func size(value any) int {
 	return -1
 }
 
-// equal reports whether two values are the same. nil is no value.
+// equal reports whether two values are equal; nil is an absent value.
 func equal(a, b any, t *schema.Type) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -208,8 +208,8 @@ func equal(a, b any, t *schema.Type) bool {
 	return a == b
 }
 
-// elementOf returns the path element of a list item: its value in a set, else its keys. A key that
-// the item does not have counts as its default.
+// elementOf returns the path element of a list item: the value, for a list of type set, or else its
+// keys. An absent key counts as its default.
 func elementOf(item any, list *schema.Type) (string, error) {
 	if list.Set {
 		switch item.(type) {
@@ -234,8 +234,8 @@ func elementOf(item any, list *schema.Type) (string, error) {
 	return elementKeys + compact(keys), nil
 }
 
-// items are the items of a list by their elements, and the elements in order. What has
-// none, or one that was there before, is left out: live objects were validated.
+// items returns the items of a list by path element, and the elements in order. It skips
+// items without an element and duplicates, which validated objects do not have.
 func items(list []any, t *schema.Type) (order []string, by map[string]any) {
 	by = make(map[string]any, len(list))
 	for _, item := range list {
@@ -251,7 +251,7 @@ func items(list []any, t *schema.Type) (order []string, by map[string]any) {
 	return order, by
 }
 
-// checkLists refuses an object with lists that have two items of one key.
+// checkLists returns an error for an object with two items of one key in a list.
 func checkLists(value any, t *schema.Type, path []string) error {
 	switch content := value.(type) {
 	case map[string]any:
@@ -288,7 +288,7 @@ func checkItems(list []any, t *schema.Type, path []string) error {
 	return nil
 }
 
-// pathText is a path as messages show it: .spec.ports[port=80,protocol="TCP"].targetPort.
+// pathText formats a path for messages: .spec.ports[port=80,protocol="TCP"].targetPort.
 func pathText(path []string) string {
 	var b strings.Builder
 	for _, element := range path {

@@ -48,7 +48,7 @@ func (w Writer) ignored() []string {
 	return object.Texts(w.Ignored, func(name string) string { return elementField + name })
 }
 
-// unmanaged are the fields that no manager owns: the identity of an object.
+// unmanaged is the set of fields that no manager owns: those that identify an object.
 var unmanaged = func() *set {
 	metadata := &set{self: true, children: map[string]*set{}}
 	for _, name := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
@@ -59,12 +59,10 @@ var unmanaged = func() *set {
 	}}
 }()
 
-// Update returns an object as it is written in any way but server-side apply, with
-// metadata.managedFields as it is then: the writer owns what differs from live. A creation
-// contains no live object: live is nil.
-//
-// The written object may bring managedFields of its own, to change them: an empty list
-// takes all of them away, nonsense is taken as none. Through a subresource it may not.
+// Update returns a written object with updated metadata.managedFields, for any write but
+// server-side apply: the writer owns the fields that differ from live, which is nil for a new
+// object. The written object may replace the managedFields by its own, unless it is written
+// through a subresource: an empty list removes all entries, an invalid list is ignored.
 func Update(live, written map[string]any, by Writer) map[string]any {
 	all := managersBefore(live, written, by.Subresource != "")
 	o := withoutEntries(written)
@@ -75,7 +73,7 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 	return withEntries(o, all.encode())
 }
 
-// managersBefore returns the managers before a write.
+// managersBefore returns the managers that the object has before a write.
 func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
 		entries, reset, err := entriesOf(written)
@@ -100,7 +98,7 @@ func uidOf(o map[string]any) string {
 	return uid
 }
 
-// update gives what a write changes to its owner.
+// update makes the writer the owner of the fields that a write changes.
 func update(live, written map[string]any, all managers, by Writer, self owner) managers {
 	change := compare(orEmpty(live), written, by.Type).without(by.ignored())
 	lost := union(union(change.added, change.changed), change.removed)
@@ -124,17 +122,16 @@ func orEmpty(live map[string]any) map[string]any {
 	return live
 }
 
-// An InvalidError is the reason why an object cannot be applied (HTTP 400).
+// An InvalidError is the reason that an object cannot be applied (HTTP 400).
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }
 
-// Apply returns an object with another one applied to it, with metadata.managedFields as it is
-// then. It returns a *ConflictError when a value differs from that of another owner and
-// force is not set, and an *InvalidError for what cannot be applied at all.
-//
-// Nothing is defaulted. When the result is the live object but for the times of its
-// entries, the application changed nothing: see Same. Settled finds most of these sooner.
+// Apply returns live with another object applied to it (server-side apply), with updated
+// metadata.managedFields. It returns a *ConflictError if a value differs from that of another
+// owner and force is not set, and an *InvalidError for an object that cannot be applied at all. It
+// sets no defaults. A result that differs from live only in the times of managedFields is no
+// change (see Same); Settled detects most of these cases faster.
 func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any, error) {
 	if entries, empty, err := entriesOf(applied); len(entries) > 0 || empty || err != nil {
 		return nil, &InvalidError{"metadata.managedFields must be nil"}
@@ -170,7 +167,7 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	return clone, nil
 }
 
-// created returns an applied object that did not exist: the writer owns all of its fields.
+// created returns the result of applying an object that does not exist: the writer owns all of its fields.
 func created(applied map[string]any, by Writer) map[string]any {
 	all := managers{}
 	if mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged); !mine.empty() {
@@ -182,7 +179,7 @@ func created(applied map[string]any, by Writer) map[string]any {
 	return withEntries(applied, all.encode())
 }
 
-// applyAs applies, and forces the conflicts that kubectl's own older way to apply makes.
+// applyAs is apply, but forces conflicts with client-side `kubectl apply` if the writer is `kubectl apply --server-side`.
 func applyAs(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, error) {
 	merged, after, conflicts := apply(live, applied, maps.Clone(all), by, force)
 	if len(conflicts) > 0 && by.Manager == kubectl {
@@ -197,7 +194,7 @@ func applyAs(live, applied map[string]any, all managers, by Writer, force bool) 
 	return merged, after, nil
 }
 
-// apply applies. The managers are its own to change.
+// apply merges applied into live and returns the result, the managers after it, and the conflicts. It modifies the managers passed.
 func apply(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, []Conflict) {
 	self := by.owner(operationApply)
 	last := all[self]
@@ -222,8 +219,8 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	return merged, all, nil
 }
 
-// takeFields removes the fields of a change from all owners but one, and returns the conflicts with
-// them.
+// takeFields removes the fields of a change from all owners but one, and returns a Conflict for each
+// field that it removed from an owner.
 func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
 	var conflicts []Conflict
 	left := managers{}
@@ -265,8 +262,8 @@ func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[s
 	return object(intersection(difference(whole, kept), last))
 }
 
-// Settled reports whether a manager applies what it owns already, with the values of the object: the
-// usual case, in which nothing changes. It may miss one; Apply then comes to the same.
+// Settled reports whether an apply changes nothing: the manager owns exactly the applied fields, with
+// their values in the object. It may return false for such a case; Apply then has the same result.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastAppliedFields(live, by)
 	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[object.AnnotationLastApplied] != nil {
@@ -276,8 +273,7 @@ func Settled(live, applied map[string]any, by Writer) bool {
 	return bytes.Equal(mine.encode(), last) && unchangedBy(live, applied, by.Type)
 }
 
-// lastAppliedFields returns the fields that a writer owns by what it applied last; nil when it has not, or in another
-// version.
+// lastAppliedFields returns the fields that a writer applied last; nil if it never did, or did in another API version.
 func lastAppliedFields(live map[string]any, by Writer) json.RawMessage {
 	metadata, _ := live["metadata"].(map[string]any)
 	list, _ := metadata["managedFields"].([]any)
@@ -299,7 +295,7 @@ func hasEntries(o map[string]any) bool {
 	return contains
 }
 
-// unchangedBy reports whether a value stays as it is when another one is applied to it.
+// unchangedBy reports whether applying a value to another one leaves that unchanged.
 func unchangedBy(live, applied any, t *schema.Type) bool {
 	switch {
 	case applied == nil:
@@ -319,7 +315,7 @@ func unchangedBy(live, applied any, t *schema.Type) bool {
 	return true
 }
 
-// itemsUnchangedBy is holds for lists: the items that are applied are there, in the same order.
+// itemsUnchangedBy is unchangedBy for lists: the applied items are in the list, unchanged and in the same order.
 func itemsUnchangedBy(live, applied []any, t *schema.Type) bool {
 	next := 0 // in live
 	for _, item := range applied {
@@ -334,7 +330,7 @@ func itemsUnchangedBy(live, applied []any, t *schema.Type) bool {
 	return true
 }
 
-// sameItem reports whether two items of a list are one, in two versions.
+// sameItem reports whether two list items have the same key.
 func sameItem(a, b any, list *schema.Type) bool {
 	if list.Set {
 		return equal(a, b, list.Elem)
@@ -349,7 +345,7 @@ func sameItem(a, b any, list *schema.Type) bool {
 	return x != nil && y != nil
 }
 
-// keyOf returns the value of a key of an item; one that it does not have counts as its default.
+// keyOf returns the value of a key field of a list item, the default if it is absent.
 func keyOf(item map[string]any, key string, list *schema.Type) any {
 	if value, ok := item[key]; ok {
 		return value

@@ -45,10 +45,10 @@ func YAML(v any) ([]byte, error) {
 	return writeYAML(root)
 }
 
-// unlimited are the limits of what the program itself writes.
+// unlimited are the limits for text that the program itself encoded.
 var unlimited = Limits{Bytes: math.MaxInt, Documents: math.MaxInt, Depth: math.MaxInt, Keys: math.MaxInt, Nodes: math.MaxInt}
 
-// nodeOf returns the JSON form of a value.
+// nodeOf returns the node tree of a value's JSON encoding.
 func nodeOf(v any) (*node, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -66,14 +66,14 @@ func nodeOf(v any) (*node, error) {
 // indent is the number of spaces that kubectl indents with.
 const indent = 2
 
-// yamlWriter writes nodes in block style as kubectl does: lists not further in than their
-// key. The YAML library decides which quotes a text needs.
+// yamlWriter writes nodes in block style as kubectl does: lists are not indented relative to
+// their key. The YAML library decides whether a scalar needs quotes.
 type yamlWriter struct {
 	bytes.Buffer
 	err error
 }
 
-// writeYAML writes a document.
+// writeYAML returns a node as a YAML document.
 func writeYAML(root *node) ([]byte, error) {
 	w := &yamlWriter{}
 	if root.isBlock() {
@@ -90,8 +90,8 @@ func writeYAML(root *node) ([]byte, error) {
 // isBlock reports whether a node has lines of its own: a mapping or a list that is not empty.
 func (n *node) isBlock() bool { return len(n.fields)+len(n.items) > 0 }
 
-// block writes a mapping or a list that is not empty, each line after an indentation. begun
-// means that the first line has its indentation already.
+// block writes a mapping or list, which is not empty, with each line indented. begun means that
+// the indentation of the first line is written already.
 func (w *yamlWriter) block(n *node, before string, begun bool) {
 	const deeper = "  "
 	begin := func() {
@@ -125,8 +125,8 @@ func (w *yamlWriter) block(n *node, before string, begun bool) {
 	}
 }
 
-// scalar returns a value that is no block. The lines of a text in block style stand deeper
-// than the indentation of the line that it begins in.
+// scalar formats a value that is not a block. The lines of a literal block are indented
+// further than the line that it begins in.
 func (w *yamlWriter) scalar(n *node, before string) string {
 	switch n.kind {
 	case kindMap:
@@ -156,8 +156,8 @@ var (
 	plainWords = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
 )
 
-// text returns a text, in quotes or as a block where it needs them. What only YAML 1.1 reads
-// as a bool or a number is quoted too.
+// text formats a string, quoted or as a literal block if needed. It quotes strings that only
+// YAML 1.1 reads as a bool or a number, too.
 func (w *yamlWriter) text(s string) string {
 	if plainText.MatchString(s) && !plainWords.MatchString(s) {
 		return s
@@ -177,8 +177,7 @@ func (w *yamlWriter) text(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// quoted returns a text as JSON has it, which is one in YAML too, with everything escaped that
-// is not visible.
+// quoted formats a string as in JSON, which is valid YAML, with all invisible characters escaped.
 func (w *yamlWriter) quoted(s string) string {
 	var body bytes.Buffer
 	e := json.NewEncoder(&body)
@@ -200,7 +199,7 @@ func (w *yamlWriter) quoted(s string) string {
 	return b.String()
 }
 
-// key returns the name of a field, on one line.
+// key formats the key of a mapping, on one line.
 func (w *yamlWriter) key(s string) string {
 	if strings.Contains(s, "\n") {
 		return w.quoted(s)
@@ -208,7 +207,7 @@ func (w *yamlWriter) key(s string) string {
 	return w.text(s)
 }
 
-// mergeKey is a key with a meaning of its own when it is not quoted.
+// mergeKey is the key that, unquoted, YAML 1.1 takes as a merge key.
 const mergeKey = "<<"
 
 const byteOrderMark = "\xef\xbb\xbf"
@@ -238,13 +237,13 @@ func checkText(data []byte) ([]byte, *refusal) {
 	return data, nil
 }
 
-// lineColumn returns the place of an offset, from 1; columns are characters.
+// lineColumn returns the line and column of an offset, from 1; columns count characters.
 func lineColumn(data []byte, offset int) (line, column int) {
 	before := data[:offset]
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 }
 
-// What a byte may start, for countStructure.
+// The classes of bytes for countStructure.
 const (
 	plain = iota
 	newline
@@ -256,8 +255,8 @@ const (
 	control // not allowed in YAML
 )
 
-// byteClass sorts bytes for countStructure; YAML allows the control characters tab,
-// line feed and carriage return only (YAML 1.2 section 5.1).
+// byteClass maps bytes to their class for countStructure. Of the control characters
+// YAML allows tab, line feed and carriage return only (YAML 1.2 section 5.1).
 var byteClass = func() (class [256]uint8) {
 	for b := range 0x20 {
 		class[b] = control
@@ -271,8 +270,9 @@ var byteClass = func() (class [256]uint8) {
 	return class
 }()
 
-// What countStructure charges, in nodes. A parsed comment costs as much memory as a
-// few nodes; an entry of a flow mapping such as {a,b} makes two nodes of one comma.
+// The nodes that countStructure counts for a document, an entry of a flow collection,
+// and so on. A parsed comment costs as much memory as a few nodes; an entry of a flow
+// mapping such as {a,b} makes two nodes of one comma.
 const (
 	documentCharge = 3 // itself, its root and the root's first child
 	flowCharge     = 2
@@ -280,11 +280,11 @@ const (
 	commentCharge  = 3
 )
 
-// countStructure bounds what the YAML parser will build, in one pass and without
-// building anything: it refuses text whose documents would have more nodes than the
-// limit allows, more documents than the limit, or control characters. The count of a
-// document is at least the number of its nodes, and close to it for ordinary text;
-// punctuation inside of long texts counts too.
+// countStructure bounds what the YAML parser would build, in one pass that allocates
+// nothing: it returns an error for text with more nodes in a document than the limit,
+// more documents than the limit, or control characters. The count is at least the number
+// of nodes of the document, and close to it for ordinary text; punctuation within
+// scalars counts, too.
 func countStructure(data []byte, limits Limits) *refusal {
 	nodes, documents := documentCharge, 1
 	start := 0 // of the document
@@ -341,7 +341,7 @@ func countDocuments(data []byte, limits Limits) *refusal {
 	return nil
 }
 
-// endsToken reports whether an indicator before offset i stands alone.
+// endsToken reports whether the indicator in front of offset i is followed by a blank, a line break or the end of the text.
 func endsToken(data []byte, i int) bool {
 	if i >= len(data) {
 		return true

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// readJSON reads values one after the other, and the items of a List one by one, so
-// that the memory for a List of any length is that of its largest item.
+// readJSON decodes consecutive JSON values, and the items of a List one by one, so that
+// a List of any length needs the memory of its largest item.
 func (r *reading) readJSON(data []byte) *refusal {
 	s := &jsonScanner{text: data, line: 1, limits: r.limits}
 	for {
@@ -37,20 +37,20 @@ func (r *reading) readJSON(data []byte) *refusal {
 	}
 }
 
-// A jsonList is a List that was taken apart, but not read.
+// A jsonList is a List that was split into the texts of its items.
 type jsonList struct {
 	as    implied
 	items []jsonRange
 }
 
-// A jsonRange is a value in the text.
+// A jsonRange is the text of one value, with its position.
 type jsonRange struct {
 	text         []byte
 	line, column int
 }
 
-// list skips one value. If it is a List of a kind that is served, its items are
-// returned; the rest of it is checked, and dropped.
+// list scans one value. If it is a List of a served kind, list returns the texts of
+// its items; the rest of the List is only checked.
 func (s *jsonScanner) list() (*jsonList, *refusal) {
 	start := s.at
 	s.stop = start + maxDocumentBytes
@@ -86,7 +86,7 @@ func (s *jsonScanner) list() (*jsonList, *refusal) {
 	return &jsonList{as: as, items: items}, nil
 }
 
-// items skips an array and returns the places of its elements.
+// items scans an array and returns the texts of its elements.
 func (s *jsonScanner) items() ([]jsonRange, *refusal) {
 	var items []jsonRange
 	err := s.elements(func(int) *refusal {
@@ -102,7 +102,7 @@ func (s *jsonScanner) items() ([]jsonRange, *refusal) {
 	return items, err
 }
 
-// parseJSON reads one JSON value.
+// parseJSON parses one JSON value.
 func parseJSON(text []byte, column int, limits Limits) ([]parsed, *refusal) {
 	s := &jsonScanner{text: text, line: 1, before: column - 1, limits: limits}
 	root, err := s.value(0)
@@ -112,7 +112,7 @@ func parseJSON(text []byte, column int, limits Limits) ([]parsed, *refusal) {
 	return []parsed{{root, s.flaws}}, nil
 }
 
-// document reads the only value of a text.
+// document parses a text that is one JSON value.
 func (s *jsonScanner) document() (*node, *refusal) {
 	s.space()
 	if s.at == len(s.text) {
@@ -125,7 +125,7 @@ func (s *jsonScanner) document() (*node, *refusal) {
 	return root, err
 }
 
-// A jsonScanner reads JSON (RFC 8259) with places and under limits.
+// A jsonScanner scans JSON (RFC 8259), records positions, and enforces the limits.
 type jsonScanner struct {
 	text      []byte
 	at        int
@@ -140,7 +140,7 @@ type jsonScanner struct {
 	flaws     []flaw
 }
 
-// column is the column of the next byte, in bytes.
+// column returns the column of the next byte, counted in bytes.
 func (s *jsonScanner) column() int {
 	column := s.at - s.lineStart + 1
 	if s.line == 1 {
@@ -153,7 +153,7 @@ func (s *jsonScanner) fail(reason, format string, args ...any) *refusal {
 	return refuse(s.line, s.column(), reason, format, args...)
 }
 
-// bad refuses the text at the present position, where something else is expected.
+// bad returns the error for unexpected text at the present position. expected names what should be there.
 func (s *jsonScanner) bad(want string) *refusal {
 	if s.at >= len(s.text) {
 		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; it is cut off", want)
@@ -175,7 +175,7 @@ func (s *jsonScanner) space() {
 	}
 }
 
-// next skips space and takes one of the bytes in want.
+// next skips white space and consumes one of the bytes in want.
 func (s *jsonScanner) next(want, words string) (byte, *refusal) {
 	s.space()
 	if s.at == len(s.text) || strings.IndexByte(want, s.text[s.at]) < 0 {
@@ -265,7 +265,7 @@ func (s *jsonScanner) skip(depth int) *refusal {
 	return err
 }
 
-// count counts a value in, and refuses one that is too deep or one too many.
+// count adds a value to the number of nodes, and returns an error if the value exceeds the limits of depth or number.
 func (s *jsonScanner) count(depth int) *refusal {
 	if depth > s.limits.Depth {
 		return s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)
@@ -355,8 +355,8 @@ func (s *jsonScanner) scalar() (*node, *refusal) {
 	return out, nil
 }
 
-// word takes true, false, null or a number. RFC 8259 section 6 has no leading zero and
-// no plus.
+// word scans true, false, null or a number. In JSON a number has no leading zero and no
+// plus (RFC 8259 section 6).
 func (s *jsonScanner) word() ([]byte, *refusal) {
 	rest := s.text[s.at:]
 	n := 0
@@ -373,7 +373,7 @@ func (s *jsonScanner) word() ([]byte, *refusal) {
 	return rest[:n], nil
 }
 
-// quoted takes a string, with its quotes and escapes.
+// quoted scans a string, and returns it with its quotes and escapes.
 func (s *jsonScanner) quoted() ([]byte, *refusal) {
 	rest := s.text[s.at:]
 	escaped := false
@@ -396,7 +396,7 @@ func (s *jsonScanner) quoted() ([]byte, *refusal) {
 	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; it is cut off")
 }
 
-// unquote returns the text of a string in quotes, held once if it is frequent; anything else is "".
+// unquote returns the content of a quoted JSON string, interned if it is frequent; "" for any other text.
 func unquote(raw []byte) string {
 	if len(raw) < 2 || raw[0] != '"' {
 		return ""

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// servedKinds are the kinds whose documents become objects.
+// servedKinds maps the kinds that manifests may have to their strategies.
 var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 	all := object.Strategies()
 	for i := range all {
@@ -22,11 +22,11 @@ var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 	return served
 })
 
-// implied is the kind and version that the items of a typed List need not say.
+// implied is the kind and API version of items in a typed List that have none themselves.
 type implied struct{ kind, apiVersion string }
 
-// listOf reports whether a kind is a List that is taken apart, and what its items are:
-// a v1 List of anything, or the List of a served kind.
+// listOf reports whether a kind is a List whose items are decoded one by one, and the kind
+// that they imply: a v1 List has items of any kind, a typed List those of a served kind.
 func listOf(kind, apiVersion string) (implied, bool) {
 	if kind == "List" && apiVersion == "v1" {
 		return implied{}, true
@@ -39,7 +39,7 @@ func listOf(kind, apiVersion string) (implied, bool) {
 	return implied{}, false
 }
 
-// refOf is the Ref of an object as messages show it: no namespace is "default".
+// refOf returns the Ref of an object for messages, with the namespace "default" where it has none.
 func refOf(o object.Object) object.Ref {
 	ref := object.RefOf(o)
 	ref.Namespace = cmp.Or(ref.Namespace, "default")
@@ -65,7 +65,7 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	u.decodeObject(d, doc, as)
 }
 
-// decodeItems decodes the items of a List, each with the flaws that are its own.
+// decodeItems decodes the items of a List, each with the flaws that lie in it.
 func (u *unit) decodeItems(d *decoding, doc parsed, as implied) {
 	items := doc.root.get("items")
 	flaws := map[int][]flaw{}
@@ -125,7 +125,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: u.places.of(root)})
 }
 
-// served finds out which kind a document is of.
+// served determines the kind of a document, and reports a problem if it is not served.
 func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	kind, apiVersion := textOf(root, "kind"), textOf(root, "apiVersion")
 	if kind == "" && apiVersion == "" {
@@ -176,7 +176,7 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	return nil, false
 }
 
-// Instead names what takes the place of a kind of Kubernetes that is not served, in brackets; "": nothing does.
+// Instead returns, in brackets for a message, what to use in place of a kind of Kubernetes that is not served; "": nothing.
 func Instead(kind string) string {
 	switch kind {
 	case "Ingress", "IngressClass", "GRPCRoute":
@@ -191,14 +191,14 @@ func Instead(kind string) string {
 	return ""
 }
 
-// elsewhere reports whether clients bring objects of a kind that files do not.
+// elsewhere reports whether objects of a kind come by the API alone, not in files.
 func elsewhere(kind, apiVersion string) bool {
 	return slices.ContainsFunc(object.Strategies(), func(s object.Strategy) bool {
 		return !s.InFiles && s.Name == kind && s.APIVersion() == apiVersion && s.Stored() && slices.Contains(s.Verbs, "create")
 	})
 }
 
-// textOf is the text of a top-level field, or "".
+// textOf returns the string value of a top-level field, or "".
 func textOf(root *node, key string) string {
 	if n := root.get(key); n != nil && n.kind == kindString {
 		return n.text
@@ -206,7 +206,7 @@ func textOf(root *node, key string) string {
 	return ""
 }
 
-// nameOf returns the Ref of a document as far as it has one.
+// nameOf returns the Ref of a document; fields that it lacks are empty.
 func nameOf(root *node, kind string) object.Ref {
 	metadata := root.get("metadata")
 	if metadata == nil {

@@ -63,8 +63,9 @@ func (f *File) Problem(d *Document, field, reason, message string) Problem {
 		Field: field, Reason: reason, Message: message}
 }
 
-// A unit is a piece of text that means the same wherever it stands: a YAML document,
-// a JSON value or an item of a List in JSON. Its lines count from its own first.
+// A unit is a decoded piece of text that does not depend on its position in the file: a
+// YAML document, a JSON value or an item of a List in JSON. Its lines count from its own
+// first.
 type unit struct {
 	documents []Document
 	problems  []Problem
@@ -76,7 +77,7 @@ type unit struct {
 	last   *lastTexts
 }
 
-// placed locates the documents and problems of a unit among those of a File.
+// placed is the position of a unit in a file, and the range of its documents and problems in those of the File.
 type placed struct {
 	key                 unitKey
 	line                int32 // where the text starts in the file, from 1
@@ -85,7 +86,7 @@ type placed struct {
 	count               int32 // as in unit
 }
 
-// unitKey is two hashes of a unit's text, with random seeds, and the column it starts in.
+// unitKey identifies the text of a unit: two hashes with random seeds, and the column where it begins.
 type unitKey struct {
 	hashes [2]uint64
 	column int
@@ -99,8 +100,8 @@ func Decode(path string, data []byte, limits Limits) *File {
 	return (&File{Path: path}).Update(data, limits)
 }
 
-// Update reads the next content of the same file, and decodes only what changed:
-// documents whose text is the same keep their Object.
+// Update decodes the next content of the same file. Documents whose text is
+// unchanged keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
 	f = f.Opened()
@@ -119,7 +120,7 @@ func (f *File) Update(data []byte, limits Limits) *File {
 	return &File{Path: f.Path, Documents: slices.Clone(r.documents), Problems: slices.Clone(r.problems), limits: handle, units: slices.Clone(r.units)}
 }
 
-// A reading is the work of one Update.
+// A reading is the state of one call of Update.
 type reading struct {
 	path   string
 	limits Limits
@@ -133,7 +134,7 @@ type reading struct {
 	*workspace
 }
 
-// A workspace is memory for a reading.
+// A workspace is the reusable memory of a reading.
 type workspace struct {
 	yaml      yamlReader
 	fresh     unit // the last one that was decoded
@@ -145,13 +146,13 @@ type workspace struct {
 	index, oldIndex map[unitKey]int
 }
 
-// workspaces are for the next reading: most files are small, and there are many at a start.
+// workspaces keeps workspaces for the next reading: most files are small, and there are many at a start.
 var workspaces = sync.Pool{New: func() any { return &workspace{index: map[unitKey]int{}, oldIndex: map[unitKey]int{}} }}
 
-// largeWorkspace is from how many nodes on a workspace is not kept.
+// largeWorkspace is the number of nodes from which a workspace is not reused.
 const largeWorkspace = 20_000
 
-// free gives a workspace back, with nothing in it that is kept by this but short texts.
+// free returns a workspace to the pool. It keeps no references to decoded objects.
 func (w *workspace) free() {
 	if len(w.yaml.nodes.nodes.values) > largeWorkspace || len(w.units) > largeWorkspace {
 		return
@@ -163,7 +164,7 @@ func (w *workspace) free() {
 	workspaces.Put(w)
 }
 
-// clear forgets what was read.
+// clear drops what was decoded.
 func (w *workspace) clear() {
 	clear(w.documents)
 	clear(w.problems)
@@ -195,13 +196,13 @@ func (r *reading) read(data []byte) *refusal {
 	return r.readYAML(data)
 }
 
-// A parsed is one document as nodes.
+// A parsed is one document as a tree of nodes.
 type parsed struct {
 	root  *node
 	flaws []flaw
 }
 
-// parse takes a unit's text apart. The column is that of the text's first byte. The result is good until the next call.
+// parse parses the text of a unit, which begins at a column. The result is valid until the next call.
 func (r *reading) parse(text []byte, column int, isJSON bool) ([]parsed, *refusal) {
 	if isJSON {
 		return parseJSON(text, column, r.limits)
@@ -209,8 +210,8 @@ func (r *reading) parse(text []byte, column int, isJSON bool) ([]parsed, *refusa
 	return r.parseYAML(text)
 }
 
-// add appends the documents of a unit that starts at line and column, decoding it
-// unless that was done before.
+// add appends the documents of a unit that begins at line and column. It decodes the
+// text unless the same text was decoded before.
 func (r *reading) add(text []byte, line, column int, isJSON bool, as implied) *refusal {
 	if len(text) > maxDocumentBytes {
 		return refuse(line, column, ReasonLimit, "a document of %d bytes, more than the limit of %d; split it", len(text), maxDocumentBytes)
@@ -258,7 +259,7 @@ func (r *reading) add(text []byte, line, column int, isJSON bool, as implied) *r
 	return nil
 }
 
-// known returns a unit that is in this text already, or was in the one before.
+// known returns the unit with the same text, if this file or its previous content has one.
 func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
 	if i, ok := r.index[key]; ok {
 		at := r.units[i]
@@ -271,7 +272,7 @@ func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
 	return at.documentsIn(r.old.Documents), at.problemsIn(r.old.Problems), at, ok
 }
 
-// oldUnit returns a unit of the old file. Most come in their order.
+// oldUnit returns the unit of the previous content with a key. It tries them in order first.
 func (r *reading) oldUnit(key unitKey) (placed, bool) {
 	units := r.old.units
 	i, ok := r.next, r.next < len(units) && units[r.next].key == key
@@ -297,7 +298,7 @@ func (p placed) documentsIn(all []Document) []Document {
 
 func (p placed) problemsIn(all []Problem) []Problem { return all[p.problem : p.problem+p.problems] }
 
-// Renamed returns the same file at another path.
+// Renamed returns the same content as a file at another path.
 func (f *File) Renamed(path string) *File {
 	r := *f.Opened()
 	r.Path, r.Hash = path, f.Hash
@@ -313,7 +314,7 @@ func (f *File) Renamed(path string) *File {
 	return &r
 }
 
-// Limits bound what one file may cost. A field that is zero has its default.
+// Limits bound the memory and time for decoding one file. A zero field has its default.
 type Limits struct {
 	// Bytes is the most bytes of a file.
 	Bytes int
@@ -344,9 +345,9 @@ const (
 	defaultAliases   = 10_000
 )
 
-// maxDocumentBytes is the most bytes of one YAML document, JSON value or item of a List
-// in JSON: etcd, and so Kubernetes, refuses objects of more than 1.5 MiB, and a parsed
-// text costs 8 times its length while it is read.
+// maxDocumentBytes is the greatest length of one YAML document, JSON value or item of a
+// List in JSON, in bytes: etcd, and so Kubernetes, refuses objects of more than 1.5 MiB,
+// and parsing takes 8 times the length in memory.
 const maxDocumentBytes = 8 << 20
 
 // DefaultLimits returns 64 MiB, 100,000 documents, depth 64, 10,000 keys a mapping, 200,000
@@ -368,19 +369,19 @@ func (l Limits) orDefaults() Limits {
 	return l
 }
 
-// Files are files in the order of their paths, each path once. They never change: Updated shares all chunks but those of
-// the changes, and Changes passes over what both have.
+// Files is an immutable list of files sorted by path, each path once. Updated shares unchanged chunks with the list before,
+// and Changes skips shared chunks.
 type Files struct{ chunks []chunk }
 
-// chunk has 1 to chunkMost files.
+// chunk is a part of the list, with 1 to chunkMost files.
 type chunk []*File
 
 const chunkMost = 128
 
-// FilesOf puts files in their order.
+// FilesOf returns the files of a map from paths, sorted.
 func FilesOf(files map[string]*File) Files { return Files{}.Updated(files) }
 
-// Updated returns the files with those of a map, by path, in the place of others; nil is no file.
+// Updated returns the list with the files of a map replaced or added by path; a nil file is removed.
 func (f Files) Updated(with map[string]*File) (next Files) {
 	paths := slices.Sorted(maps.Keys(with))
 	chunks := f.chunks
@@ -420,7 +421,7 @@ func (c chunk) find(path string) (i int, found bool) {
 	return slices.BinarySearchFunc(c, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
 }
 
-// All yields the files.
+// All iterates over the files, sorted by path.
 func (f Files) All() iter.Seq[*File] {
 	return func(yield func(*File) bool) {
 		for _, c := range f.chunks {
@@ -444,8 +445,8 @@ func (f Files) Get(path string) *File {
 	return nil
 }
 
-// Changes calls each for every path at which there is another file than before, or none (nil)
-// any more, or one that was not there (nil), in their order.
+// Changes calls each, sorted by path, for every path whose file differs between two lists. The
+// file before or after is nil if there is none.
 func (f Files) Changes(before Files, each func(was, is *File)) {
 	is, was := f.chunks, before.chunks
 	same := func(a, b chunk) bool { return len(a) == len(b) && &a[0] == &b[0] }
@@ -475,13 +476,13 @@ func (f Files) Changes(before Files, each func(was, is *File)) {
 	}
 }
 
-// Copies have the copies of files that were read before.
+// Copies decodes the stored copies of files.
 type Copies interface {
 	// Copy decodes the copy of the file at a path; nil when there is none that can be read.
 	Copy(path string) *File
 }
 
-// A seal has the names in a File that was not decoded yet, and where it is decoded from.
+// A seal has the object names of a File that is not decoded yet, and the Copies to decode it from.
 type seal struct {
 	names  []object.Ref
 	copies Copies
@@ -489,14 +490,14 @@ type seal struct {
 	opened *File
 }
 
-// Sealed returns a File without problems that is decoded at the first request for its documents: of
-// its objects only the names are known, one for each document.
+// Sealed returns a File without problems that is decoded from copies when its documents are first
+// requested. Only names has to be given, one for each document.
 func Sealed(path string, hash Hash, names []object.Ref, copies Copies) *File {
 	return &File{Path: path, Hash: hash, seal: &seal{names: names, copies: copies}}
 }
 
-// Names returns the names of the objects in a sealed File, in the order of the text; not ok for a
-// decoded one.
+// Names returns the names of the objects in a sealed File, in the order of the text; ok is false for
+// a decoded one.
 func (f *File) Names() (names []object.Ref, ok bool) {
 	if f.seal == nil {
 		return nil, false
@@ -504,12 +505,12 @@ func (f *File) Names() (names []object.Ref, ok bool) {
 	return f.seal.names, true
 }
 
-// HasObjects reports whether some document is an object that can be used. A nil File has none.
+// HasObjects reports whether some document was decoded to an object. A nil File has none.
 func (f *File) HasObjects() bool {
 	return f != nil && (len(f.Documents) > 0 || f.seal != nil && len(f.seal.names) > 0)
 }
 
-// Opened returns the decoded File. Of a sealed one that cannot be read it has no documents.
+// Opened returns the File, decoded. If the copy of a sealed one cannot be read, the result has no documents.
 func (f *File) Opened() *File {
 	if f.seal == nil {
 		return f
@@ -523,7 +524,7 @@ func (f *File) Opened() *File {
 	return f.seal.opened
 }
 
-// Document returns one of the documents; nil when there is none, or the file cannot be read.
+// Document returns the document at an index; nil if there is none, or the copy cannot be read.
 func (f *File) Document(i int) *Document {
 	if docs := f.Opened().Documents; i >= 0 && i < len(docs) {
 		return &docs[i]
@@ -531,7 +532,7 @@ func (f *File) Document(i int) *Document {
 	return nil
 }
 
-// Declares reports whether a document may be of an object of this name; no namespace means any.
+// Declares reports whether a document may be about an object of this name; an empty namespace means any.
 func (f *File) Declares(ref object.Ref) bool {
 	names, sealed := f.Names()
 	return !sealed || slices.ContainsFunc(names, func(name object.Ref) bool {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// kind is the type of a node, in the words of JSON.
+// kind is the type of a node: the types of JSON, with integers and floats apart.
 type kind uint8
 
 const (
@@ -48,13 +48,13 @@ type field struct {
 	value        *node
 }
 
-// contain counts a child in.
+// contain adds a child to the size and height of a node.
 func (n *node) contain(child *node) {
 	n.size += child.size
 	n.height = max(n.height, child.height+1)
 }
 
-// get is the value of a key, or nil.
+// get returns the value of a key in a mapping, or nil.
 func (n *node) get(key string) *node {
 	for i := range n.fields {
 		if n.fields[i].key == key {
@@ -64,7 +64,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// what describes the node for "expected ..., got ...".
+// what describes the node for messages as "expected ..., got ...".
 func (n *node) what() string {
 	switch n.kind {
 	case kindNull:
@@ -82,8 +82,8 @@ func (n *node) what() string {
 	}
 }
 
-// A flaw is a mistake found while nodes are built; the document is not used, or, as a
-// warning, is.
+// A flaw is a mistake in a document that the parser found. Unless it is a warning, the
+// document is not used.
 type flaw struct {
 	line, column int
 	path         path
@@ -92,7 +92,7 @@ type flaw struct {
 	warning      bool
 }
 
-// A refusal ends the reading of a file.
+// A refusal is an error that ends the decoding of a whole file.
 type refusal struct {
 	line, column int
 	reason       string
@@ -105,14 +105,14 @@ func refuse(line, column int, reason, format string, args ...any) *refusal {
 	return &refusal{line: line, column: column, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// keySet finds duplicate keys of one mapping. Most mappings have a handful of keys,
-// where looking through them is cheaper than a hash.
+// keySet detects duplicate keys in one mapping. For the few keys that most mappings
+// have, a linear search is cheaper than a hash.
 type keySet struct{ index map[string]int }
 
 // fewKeys is the number of keys above which a hash is faster.
 const fewKeys = 24
 
-// find returns the place of key among fields, or -1. Call it before each append.
+// find returns the index of key among fields, or -1. It must be called before each append to fields.
 func (s *keySet) find(fields []field, key string) int {
 	if len(fields) <= fewKeys {
 		for i := range fields {
@@ -134,8 +134,7 @@ func (s *keySet) find(fields []field, key string) int {
 	return -1
 }
 
-// nodeStock allocates the nodes of a document. They are needed until it is decoded and no longer,
-// so the next document reuses their memory.
+// nodeStock allocates the nodes of a document. The next document reuses the memory.
 type nodeStock struct {
 	nodes   stock[node]
 	entries stock[field]
@@ -145,7 +144,7 @@ type nodeStock struct {
 	openMembers []*node
 }
 
-// reset takes all nodes back.
+// reset makes the memory of all nodes available again.
 func (s *nodeStock) reset() {
 	s.nodes.used, s.entries.used, s.members.used = 0, 0, 0
 	s.openEntries, s.openMembers = s.openEntries[:0], s.openMembers[:0]
@@ -157,8 +156,9 @@ func (s *nodeStock) new(n node) *node {
 	return out
 }
 
-// openFields begins a mapping, whose fields follow with addField until closeFields gives
-// them; fields are those so far. In between other mappings may begin and end.
+// openFields begins a mapping, and returns the first of its fields, for fields and
+// closeFields. addField adds a field to the innermost open mapping, fields returns those
+// added so far, and closeFields ends the mapping and returns all.
 func (s *nodeStock) openFields() (first int)  { return len(s.openEntries) }
 func (s *nodeStock) addField(f field)         { s.openEntries = append(s.openEntries, f) }
 func (s *nodeStock) fields(first int) []field { return s.openEntries[first:] }
@@ -169,7 +169,7 @@ func (s *nodeStock) closeFields(first int) []field {
 	return out
 }
 
-// openItems, addItem and closeItems are the same for lists.
+// openItems, addItem and closeItems do for lists what openFields, addField and closeFields do for mappings.
 func (s *nodeStock) openItems() (first int) { return len(s.openMembers) }
 func (s *nodeStock) addItem(n *node)        { s.openMembers = append(s.openMembers, n) }
 func (s *nodeStock) closeItems(first int) []*node {
@@ -179,13 +179,13 @@ func (s *nodeStock) closeItems(first int) []*node {
 	return out
 }
 
-// stock is memory for values of one type that are given back all at once.
+// stock allocates values of one type, which are all freed at once.
 type stock[T any] struct {
 	values []T
 	used   int
 }
 
-// fewest is the number of values that a stock begins with.
+// fewest is the number of values that a stock allocates first.
 const fewest = 32
 
 // take returns n values with undefined content.
@@ -199,7 +199,7 @@ func (s *stock[T]) take(n int) []T {
 	return out
 }
 
-// The reasons of Problems, stable for programs.
+// The values of Problem.Reason, which do not change between versions.
 const (
 	ReasonSyntax             = "Syntax"             // not YAML or JSON
 	ReasonEncoding           = "Encoding"           // not UTF-8, or control characters
@@ -259,10 +259,10 @@ func (p Problem) String() string {
 	return oneLine(b.String())
 }
 
-// Error makes a Problem an error.
+// Error implements error.
 func (p Problem) Error() string { return p.String() }
 
-// oneLine escapes what would break a line or a terminal: names and keys come from files.
+// oneLine escapes line breaks and control characters of a text from a file.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
@@ -279,7 +279,7 @@ func oneLine(s string) string {
 	return b.String()
 }
 
-// excerpt is text from a file, quoted, short enough for a message.
+// excerpt returns the beginning of a text from a file, quoted, for a message.
 func excerpt(s string) string {
 	const most = 40 // bytes; enough to recognize a value by
 	if len(s) > most {
@@ -288,11 +288,11 @@ func excerpt(s string) string {
 	return strconv.Quote(s)
 }
 
-// ReasonHost is the reason of problems that the host has rather than an object or a file.
+// ReasonHost is the Reason of problems with the host, not with an object or a file.
 const ReasonHost = "Host"
 
-// layout has the positions of the fields of one object, relative to its first line. Most manifests
-// are written alike, and those that are share one.
+// layout has the positions of an object's fields, relative to its first line. Objects written alike
+// share one layout.
 type layout struct {
 	// packed has a place for each node, in the order of the text, each followed by those
 	// inside of it. A place is four numbers, as varints: lines below the one before, column,
@@ -301,26 +301,26 @@ type layout struct {
 	packed unique.Handle[string]
 }
 
-// What a place is: an item of a list, a field of an own name (that of a label, for
-// instance), or, from firstName on, one of fieldNames.
+// The values of the number in a layout that identifies a place: a list item, a field
+// whose name follows (as of a label), or from firstName on an index of fieldNames.
 const (
 	itemPlace = iota
 	ownPlace
 	firstName
 )
 
-// layoutOf records the places of a node's fields. Those of mapping entries are the
-// keys', not the values'.
+// layoutOf returns the positions of the fields in a node. That of a mapping entry is
+// where the key is.
 func layoutOf(root *node) layout { return new(layoutWriter).of(root) }
 
-// of is layoutOf, and reuses the memory of its earlier call.
+// of is layoutOf, with the memory of the previous call reused.
 func (w *layoutWriter) of(root *node) layout {
 	w.packed, w.line = w.packed[:0], root.line
 	w.item(root)
 	return layout{unique.Make(string(w.packed))}
 }
 
-// fieldNumbers are the places of fieldNames.
+// fieldNumbers maps field names to their index in fieldNames.
 var fieldNumbers = func() map[string]int {
 	numbers := make(map[string]int, len(fieldNames))
 	for i, name := range fieldNames {
@@ -359,8 +359,8 @@ func (w *layoutWriter) place(line, column, size int) {
 	w.line = line
 }
 
-// placesIn counts the places of a node. Its size is no fewer, but more where something is
-// wrong with it.
+// placesIn returns the number of places in a node, itself included. node.size is an upper
+// bound of it.
 func placesIn(n *node) int {
 	places := 1
 	for i := range n.fields {
@@ -381,8 +381,8 @@ func (w *layoutWriter) inside(n *node) {
 	}
 }
 
-// find is the place of a field, or of its nearest ancestor. The line counts from the object's first one, which is 0. It goes through the
-// packed places once, and passes over those inside of what it does not look for.
+// find returns the line and column of a field, or of its nearest ancestor in the layout. Lines count from 0, the object's first line. It
+// scans the packed places once and skips the branches that the field is not in.
 func (l layout) find(field string) (line, column int) {
 	packed, below := l.packed.Value(), 0
 	number := func() uint64 {

@@ -59,7 +59,7 @@ func (r *yamlReader) read(text []byte, limits Limits) (root *node, ok bool) {
 	return root, true
 }
 
-// notKnown ends the reading of a text that is left to the library.
+// notKnown is the panic value that ends yamlReader.read when the text has to be left to the YAML library.
 type notKnown struct{}
 
 func (r *yamlReader) must(known bool) {
@@ -92,12 +92,12 @@ func (r *yamlReader) checkCharacters() {
 	}
 }
 
-// none is the column of the collection around the document's root.
+// none stands for the column of the collection that contains the root of the document.
 const none = -1
 
 func (r *yamlReader) ended() bool { return r.at >= len(r.text) }
 
-// peek returns the byte at an offset from the next one; 0 at the end: no text has it.
+// peek returns the byte at an offset from the next one; 0 behind the end of the text, which has no such byte.
 func (r *yamlReader) peek(ahead int) byte {
 	if r.at+ahead >= len(r.text) {
 		return 0
@@ -189,7 +189,7 @@ func (r *yamlReader) marker() bool {
 	return (strings.HasPrefix(rest, "---") || strings.HasPrefix(rest, "...")) && isBlankOrBreak(r.peek(3))
 }
 
-// trailer reads what may follow the end of the document: comments.
+// trailer reads the rest of the document behind its root, which may be comments.
 func (r *yamlReader) trailer() {
 	for !r.ended() {
 		end := r.endOfLine()
@@ -205,7 +205,7 @@ func (r *yamlReader) trailer() {
 // isItem reports whether an item of a block list is next.
 func (r *yamlReader) isItem() bool { return r.peek(0) == '-' && isBlankOrBreak(r.peek(1)) }
 
-// new returns a new node that begins at an offset of the current line. It fails when depth exceeds the limit.
+// new returns a new node that begins at an offset in the current line. It leaves the text to the library if depth exceeds the limit.
 func (r *yamlReader) new(kind kind, offset, depth int) *node {
 	r.must(depth <= r.limits.Depth)
 	return r.nodes.new(node{kind: kind, line: r.line, column: r.column(offset), size: 1})
@@ -262,8 +262,8 @@ func (r *yamlReader) isKey() bool {
 	return r.peek(ahead) == ':' && isBlankOrBreak(r.peek(ahead+1))
 }
 
-// plainKey returns the field of a key without quotes. One that is another key to kubectl draws a
-// warning, which is for the converter to word.
+// plainKey returns the field of an unquoted key. A key that kubectl reads differently (see
+// keyToKubectl) leaves the text to the library.
 func (r *yamlReader) plainKey(text string, start int) field {
 	_, oldBool := oldBoolValue(text)
 	_, differs := keyToKubectl(text)
@@ -332,7 +332,7 @@ func (r *yamlReader) fieldValue(indent, depth int) *node {
 	return r.nodes.new(node{kind: kindNull, line: line, column: column, size: 1})
 }
 
-// merge adds the fields that a merge key brings, as converter.merge does.
+// merge adds the fields of the value of a merge key, as converter.merge does.
 func (r *yamlReader) merge(from, out *node, first int, keys *keySet) {
 	sources := []*node{from}
 	if from.kind == kindList {
@@ -383,7 +383,7 @@ func (r *yamlReader) list(depth int) *node {
 	return out
 }
 
-// name reads the name of an anchor or alias, with its indicator.
+// name reads the name of an anchor or alias, with its indicator & or *.
 func (r *yamlReader) name() string {
 	r.at++
 	start := r.at
@@ -394,7 +394,7 @@ func (r *yamlReader) name() string {
 	return r.text[start:r.at]
 }
 
-// anchored reads a value with an anchor.
+// anchored reads an anchor and the value that it names.
 func (r *yamlReader) anchored(parent, depth int, indentless bool) *node {
 	line, column := r.line, r.column(r.at)
 	name := r.openAnchor()
@@ -408,14 +408,14 @@ func (r *yamlReader) anchored(parent, depth int, indentless bool) *node {
 	return out
 }
 
-// openAnchor reads an anchor. Until it is closed its name stands for nothing.
+// openAnchor reads an anchor. An alias of that name is invalid until closeAnchor.
 func (r *yamlReader) openAnchor() string {
 	name := r.name()
 	delete(r.anchors, name)
 	return name
 }
 
-// closeAnchor gives a value its anchor, where it begins.
+// closeAnchor assigns an anchor to its value, which is complete.
 func (r *yamlReader) closeAnchor(name string, n *node, line, column int) {
 	if r.anchors == nil {
 		r.anchors = map[string]*node{}
@@ -425,7 +425,7 @@ func (r *yamlReader) closeAnchor(name string, n *node, line, column int) {
 	n.line, n.column = line, column
 }
 
-// alias returns the value that an alias stands for. Copies share their nodes, but each counts.
+// alias reads an alias and returns its value. The nodes are shared with the anchor, but count as often as they are used.
 func (r *yamlReader) alias(depth int) *node {
 	target := r.anchors[r.name()]
 	r.must(target != nil && depth+target.height <= r.limits.Depth)
@@ -434,7 +434,7 @@ func (r *yamlReader) alias(depth int) *node {
 	return target
 }
 
-// flow reads flow collections, on one line or several.
+// flow reads flow collections ([a, b] and {a: b}), on one line or several.
 type flow struct{ *yamlReader }
 
 // skip goes to the next token, over blanks, comments and lines.
@@ -520,7 +520,7 @@ func (f flow) mapping(depth int) *node {
 	return out
 }
 
-// entry reads a key with its colon.
+// entry reads a key of a flow mapping and the colon behind it.
 func (f flow) entry() (key field) {
 	start, line := f.at, f.line
 	if b := f.peek(0); b == '"' || b == '\'' {
@@ -540,7 +540,7 @@ func (f flow) entry() (key field) {
 	return key
 }
 
-// next takes the comma behind an entry; there must be one, or the end.
+// next consumes the comma behind an entry. It reports whether another entry follows rather than the closing bracket.
 func (f flow) next(end byte) {
 	f.skip()
 	if f.peek(0) == end {

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// What a byte may be in a scalar without quotes.
+// The positions in an unquoted scalar that a byte may have, as bits.
 const (
 	begins    = 1 << iota // the first
 	continues             // a further one, whatever is around it
@@ -29,15 +29,15 @@ var plainClass = func() (class [256]uint8) {
 	return class
 }()
 
-// plainLine reads a scalar without quotes up to what ends it on its line, and gives it without
-// blanks at its end.
+// plainLine reads the part of an unquoted scalar that is on the current line, and returns it
+// without trailing blanks.
 func (r *yamlReader) plainLine(inFlow bool) string {
 	b := r.peek(0)
 	r.must(plainClass[b]&begins != 0 || b == '-' && !isBlankOrBreak(r.peek(1)))
 	return r.plainRest(inFlow)
 }
 
-// plainRest is plainLine without the check of the first character, for a line that continues a scalar.
+// plainRest is plainLine for a line that continues a scalar: its first character may be any.
 func (r *yamlReader) plainRest(inFlow bool) string {
 	start, end, i := r.at, r.at, r.at
 	for i < len(r.text) {
@@ -67,8 +67,8 @@ func (r *yamlReader) plainRest(inFlow bool) string {
 	return r.text[start:end]
 }
 
-// plain is a scalar without quotes, of which the first line was read; it goes on with the
-// lines that are indented further than the collection that it is in.
+// plain returns the node of an unquoted scalar whose first line was read. Further lines
+// belong to it if they are indented more than the collection.
 func (r *yamlReader) plain(text string, start, parent, depth int) *node {
 	line := r.line
 	column := r.column(start)
@@ -105,7 +105,7 @@ func (r *yamlReader) plain(text string, start, parent, depth int) *node {
 	return out
 }
 
-// fold joins two lines of a scalar with some line breaks between them.
+// fold joins two lines of a scalar that some line breaks separate: one break becomes a blank, more become one less.
 func (r *yamlReader) fold(breaks int) {
 	if breaks == 1 {
 		r.buffer = append(r.buffer, ' ')
@@ -120,7 +120,7 @@ func (r *yamlReader) newlines(n int) {
 	}
 }
 
-// scalar is a scalar without quotes on one line.
+// scalar returns the node of an unquoted scalar on one line.
 func (r *yamlReader) scalar(text string, start, depth int) *node {
 	out := r.new(kindString, start, depth)
 	out.text = text
@@ -128,7 +128,7 @@ func (r *yamlReader) scalar(text string, start, depth int) *node {
 	return out
 }
 
-// resolve finds out what a scalar without quotes is.
+// resolve sets the kind of an unquoted scalar.
 func (r *yamlReader) resolve(n *node) {
 	n.kind = kindOfPlain(n.text)
 	if n.kind == kindString && len(n.text) <= len("false") {
@@ -158,8 +158,8 @@ func kindOfPlain(text string) kind {
 	return kindString
 }
 
-// numberKind classifies a text that begins with a digit: a number, or a string as an address or
-// UUID.
+// numberKind returns the kind of an unquoted scalar that begins with a digit: a number, or a string
+// such as an address or UUID.
 func numberKind(text string) kind {
 	const longest = 18 // digits that fit in 64 bits
 	digits, dots := 0, 0
@@ -189,7 +189,7 @@ func numberKind(text string) kind {
 	return libraryKind(text)
 }
 
-// libraryKind asks the library what a scalar without quotes is.
+// libraryKind returns the kind that the YAML library gives an unquoted scalar.
 func libraryKind(text string) kind {
 	n := yaml.Node{Kind: yaml.ScalarNode, Value: text}
 	switch n.ShortTag() {
@@ -258,7 +258,7 @@ func (r *yamlReader) quotedLine(quote byte) (more bool) {
 	}
 }
 
-// breaks goes over line breaks and the blanks behind each, and counts them.
+// breaks skips line breaks, and the blanks behind each, and returns their number.
 func (r *yamlReader) breaks() (n int) {
 	for !r.ended() && isBreak(r.text[r.at]) {
 		r.breakLine()
@@ -272,13 +272,13 @@ func (r *yamlReader) breaks() (n int) {
 	return n
 }
 
-// escapes are the characters that a letter behind a backslash stands for.
+// escapes maps the character behind a backslash to the character that it stands for.
 var escapes = map[byte]string{
 	'0': "\x00", 'a': "\a", 'b': "\b", 't': "\t", '\t': "\t", 'n': "\n", 'v': "\v", 'f': "\f", 'r': "\r", 'e': "\x1b", ' ': " ",
 	'"': "\"", '\'': "'", '\\': "\\", 'N': "\u0085", '_': "\u00a0", 'L': "\u2028", 'P': "\u2029",
 }
 
-// escape reads a character that is written with a backslash.
+// escape decodes an escape sequence, from the backslash on.
 func (r *yamlReader) escape() {
 	b := r.peek(1)
 	r.at += 2
@@ -338,8 +338,8 @@ func (r *yamlReader) blockScalar(parent, depth int) *node {
 	return out
 }
 
-// blockHeader reads the line of a block scalar's indicator. The indent is that of its text, or
-// 0 when the text decides.
+// blockHeader reads the header line of a block scalar. indent is that of its text, or 0 if the
+// first line of text determines it.
 func (r *yamlReader) blockHeader(parent int) (keep, strip bool, indent int) {
 	r.at++
 	for range 2 {
@@ -367,8 +367,8 @@ func (r *yamlReader) blockHeader(parent int) (keep, strip bool, indent int) {
 	return keep, strip, indent
 }
 
-// emptyLines goes over lines without text to the indentation of the next one, and counts them.
-// It finds out the indentation when that is 0.
+// emptyLines skips empty lines up to the indentation of the next line, and returns their number.
+// If the indentation is 0, it sets it to that of the next line.
 func (r *yamlReader) emptyLines(indent *int, parent int) (n int) {
 	deepest := 0
 	for {
@@ -392,7 +392,7 @@ func (r *yamlReader) emptyLines(indent *int, parent int) (n int) {
 
 func isDecimal(b byte) bool { return b >= '0' && b <= '9' }
 
-// frequent are the names of fields, and values that nearly every manifest has.
+// frequent has field names and frequent values, which are interned.
 var frequent = func() map[string]string {
 	texts := map[string]string{}
 	for _, s := range fieldNames {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A Tree is a document of any kind, as it is written, without validation.
+// A Tree is a document of any kind, parsed but not validated.
 type Tree struct {
 	// Line is the first line of the object, from 1.
 	Line int
@@ -24,10 +24,9 @@ type Tree struct {
 	layout layout
 }
 
-// Trees calls f for each document of a file, the items of Lists one by one, in the order
-// of the text; one document at a time is in memory besides the text. Of a Tree that f keeps only
-// Line and Position may be used. An error of f ends it, and so does a text that cannot be
-// taken apart, with a Problem.
+// Trees calls f for each document of a file, and for each item of a List, in the order of the text.
+// It holds one document at a time in memory, so after f returns only Line and Position of a Tree may
+// be used. It ends at the first error of f, or with a Problem for a text that cannot be parsed.
 func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {
 	r := &reading{path: path, limits: limits.orDefaults(), apart: true, workspace: new(workspace)}
 	refused := func(err *refusal) error {
@@ -52,7 +51,7 @@ func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {
 	return nil
 }
 
-// A piece is the text of a unit that is not read yet.
+// A piece is the text of a unit that is not decoded yet.
 type piece struct {
 	text         []byte
 	line, column int
@@ -60,8 +59,8 @@ type piece struct {
 	as           implied
 }
 
-// each calls f for the tree, or for the items of the List that it is. An empty document
-// is none.
+// each calls f for the tree, or for each item if it is a List. It ignores an empty
+// document.
 func (t *Tree) each(f func(*Tree) error) error {
 	if t.root.kind == kindNull {
 		return nil
@@ -96,7 +95,7 @@ func (t *Tree) each(f func(*Tree) error) error {
 	return nil
 }
 
-// text returns the text of a field of the object.
+// text returns the string value of a top-level field.
 func (t *Tree) text(key string) string {
 	if n := t.root.get(key); n != nil && n.kind == kindString {
 		return n.text
@@ -111,8 +110,8 @@ func (t *Tree) Position(field string) (line, column int) {
 	return t.Line + below, column
 }
 
-// Object returns the document as kubectl would send it; nil with problems that are errors. An unquoted yes, no, on or off is a bool in the
-// fields of booleans (their names from the top, with dots between them: "spec.publishNotReadyAddresses"), and text elsewhere.
+// Object returns the document as the JSON object that kubectl would send; nil if there are problems that are errors. booleans are paths of
+// fields ("spec.publishNotReadyAddresses") in which an unquoted yes, no, on or off is a bool; elsewhere it is a string.
 func (t *Tree) Object(booleans map[string]bool) (map[string]any, []Problem) {
 	r := &treeReader{tree: t, booleans: booleans, sent: true}
 	for _, f := range t.flaws {
@@ -135,7 +134,7 @@ func (t *Tree) Object(booleans map[string]bool) (map[string]any, []Problem) {
 	return o, r.problems
 }
 
-// treeReader makes the values of JSON of the nodes of one tree.
+// treeReader converts the nodes of one tree to the Go types of JSON values.
 type treeReader struct {
 	tree     *Tree
 	booleans map[string]bool
@@ -154,7 +153,7 @@ func (r *treeReader) report(line, column int, field, reason, message string, war
 	}
 }
 
-// value returns map[string]any, []any, string, json.Number, bool or nil.
+// value converts a node to map[string]any, []any, string, json.Number, bool or nil.
 func (r *treeReader) value(n *node) any {
 	switch n.kind {
 	case kindMap:
@@ -192,7 +191,7 @@ func (r *treeReader) value(n *node) any {
 	return nil
 }
 
-// oldBool returns an unquoted yes, no, on or off, and warns of how kubectl reads it, but not in a Secret.
+// oldBool converts an unquoted yes, no, on or off, and adds a warning about how kubectl reads it, except in a Secret.
 func (r *treeReader) oldBool(n *node) any {
 	var result any = n.text
 	field := strings.Join(r.path, ".")
@@ -207,10 +206,10 @@ func (r *treeReader) oldBool(n *node) any {
 	return result
 }
 
-// A path is the way from an object to a field of it.
+// A path leads from an object to one of its fields.
 type path []step
 
-// A step is a key of a mapping or an index of a list.
+// A step is one element of a path: a key of a mapping or an index of a list.
 type step struct {
 	key   string
 	isKey bool
@@ -221,8 +220,8 @@ func (p *path) pushKey(key string) { *p = append(*p, step{key: key, isKey: true}
 func (p *path) pushIndex(i int)    { *p = append(*p, step{index: i}) }
 func (p *path) pop()               { *p = (*p)[:len(*p)-1] }
 
-// String returns the path as Kubernetes writes it: fields after dots, indexes and the keys
-// of free mappings in brackets.
+// String formats the path as Kubernetes does: fields after dots, indexes and the keys of free
+// mappings in brackets.
 func (p path) String() string { return p.text(path.isFreeMapping) }
 
 func (p path) text(isFree func(path) bool) string {
@@ -243,8 +242,8 @@ func (p path) text(isFree func(path) bool) string {
 	return b.String()
 }
 
-// isFreeMapping reports whether the keys of a field are the author's, as those of the maps in
-// store/object. A selector of namespaces is a LabelSelector.
+// isFreeMapping reports whether the keys of a field are chosen by the author of the object, as
+// those of labels, rather than names of fields.
 func (p path) isFreeMapping() bool {
 	if len(p) == 0 {
 		return false
@@ -274,7 +273,7 @@ func cutStep(field string) (first, rest string) {
 	return field, ""
 }
 
-// A Value is the content of one document of any kind, in the types of JSON.
+// A Value is the content of one document of any kind, in the Go types of JSON values.
 type Value struct {
 	// Data is made of map[string]any, []any, string, bool, json.Number and nil.
 	Data any
@@ -284,9 +283,8 @@ type Value struct {
 	Duplicates []string
 }
 
-// Values reads all documents of a text of YAML, or one value of JSON, which is YAML too.
-// It is for callers that need the content and no objects: limits and meaning
-// of YAML are those of Decode.
+// Values decodes all documents of a YAML text, or JSON. It is for callers that need the
+// content and no objects; limits and interpretation of YAML are those of Decode.
 func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	limits = limits.orDefaults()
 	text, err := checkText(text)
@@ -329,8 +327,8 @@ func valueOf(doc parsed) (Value, *refusal) {
 	return value, nil
 }
 
-// jsonNumber returns a number of YAML as JSON writes it, whole ones without fraction or
-// exponent: 0x10 is 16, 1_000 and 1e3 are 1000.
+// jsonNumber returns a YAML number in JSON notation, integers without fraction or exponent:
+// 0x10 is 16, 1_000 and 1e3 are 1000.
 func jsonNumber(text string) (json.Number, error) {
 	switch whole, float, isWhole, err := parseNumber(text); {
 	case err != nil:
@@ -344,8 +342,8 @@ func jsonNumber(text string) (json.Number, error) {
 	}
 }
 
-// parseNumber reads a number of YAML: a whole one, as floats without a fraction are (1e3 is 1000 to kubectl too), or another one, NaN
-// if it is none.
+// parseNumber parses a YAML number: as an integer, which includes floats without a fraction (kubectl reads 1e3 as 1000, too), or else as
+// a float, NaN if it is none.
 func parseNumber(text string) (whole int64, float float64, isWhole bool, err error) {
 	plain := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 	if digits := strings.TrimLeft(plain, "-"); len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
@@ -364,9 +362,9 @@ func parseNumber(text string) (whole int64, float float64, isWhole bool, err err
 	return int64(float), float, float == math.Trunc(float) && math.Abs(float) <= 1<<53, nil
 }
 
-// JSON reads a text that is one value of JSON (RFC 8259). Of keys that are there twice the last
-// one counts, as for the API server of Kubernetes, and Duplicates names them in its way:
-// "metadata.labels.app". The text is UTF-8.
+// JSON decodes a text in UTF-8 that is one JSON value (RFC 8259). Of duplicate keys the last one
+// counts, as in the API server of Kubernetes, and Duplicates lists their paths:
+// "metadata.labels.app".
 func JSON(text []byte, limits Limits) (Value, *Problem) {
 	s := &jsonScanner{text: text, line: 1, last: true, limits: limits.orDefaults()}
 	root, err := s.document()

@@ -16,7 +16,7 @@ import (
 // maxProblems bounds the problems that are reported of one document.
 const maxProblems = 50
 
-// decoding is the work on one document.
+// decoding is the state of decoding one document into an object.
 type decoding struct {
 	file     string
 	ref      object.Ref
@@ -32,9 +32,9 @@ type decoding struct {
 	texts [2]map[string]string
 }
 
-// lastTexts are texts that were decoded last, and pointers to texts, also of other documents, found by their length and three of their
-// bytes: many Services have the same names of ports and nodes, and keys of annotations. It stays in memory: it has no
-// long ones, and none of Secrets.
+// lastTexts interns the strings that were decoded last, in a table indexed by a hash of length and three bytes, and pointers to strings:
+// many Services have equal names of ports and nodes, and annotation keys. It is kept between documents, so it has no long strings, and
+// none of Secrets.
 type lastTexts struct {
 	texts    [1024]string
 	pointers [32]*string
@@ -45,7 +45,7 @@ var (
 	intOrStringType = reflect.TypeFor[object.IntOrString]()
 )
 
-// value fills v from a node, strictly. null leaves v alone, as in JSON.
+// value sets v from a node, strictly: wrong types and unknown fields are problems. null leaves v unchanged, as in encoding/json.
 func (d *decoding) value(n *node, v reflect.Value) {
 	if n.kind == kindNull {
 		return
@@ -84,7 +84,7 @@ func (d *decoding) value(n *node, v reflect.Value) {
 	}
 }
 
-// pointer fills a pointer. Those to the same small values are one: nobody changes these.
+// pointer sets a pointer. Pointers to equal small values are shared, as decoded objects are never changed.
 func (d *decoding) pointer(n *node, v reflect.Value) {
 	switch v.Interface().(type) {
 	case *bool:
