@@ -19,8 +19,8 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// pendingSets are the sets of changes that are not final, by kind, and the files of the timed one. Only the writer changes them, under
-// Store.mu, together with the objects: no reader sees changes without the versions before.
+// pendingSets has the trial (timed set) and the rollout (staged set), and the files of the trial. Only the writer changes them, under
+// Store.mu and together with the objects, so that readers never see changes without the versions before them.
 type pendingSets struct {
 	sets  [2]*pending.Set
 	files *held.Files
@@ -33,15 +33,16 @@ func newPendingSets() pendingSets {
 func (p *pendingSets) timed() *pending.Set  { return p.sets[pending.Timed] }
 func (p *pendingSets) staged() *pending.Set { return p.sets[pending.Staged] }
 
-// pendingUpdate has the changes of a transaction to pending sets: sets and files that take the place of others, nil for none, and the
-// versions before that are added to the sets.
+// pendingUpdate has the changes of a transaction to pending sets: replaced sets and files (nil: none), and versions to be added to the
+// sets.
 type pendingUpdate struct {
 	sets   [2]*pending.Set
 	files  *held.Files
 	before [2]map[object.Ref]*record.Record
 }
 
-// PendingHead returns the set of a kind without what it covers, which may be much. The last staged set is returned after its end, too.
+// PendingHead returns the head of the set of a kind, without the objects in it, which may be many. The last staged set is returned after
+// its end, too.
 func (s *Store) PendingHead(k pending.Kind) (head pending.Head, is bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -51,8 +52,8 @@ func (s *Store) PendingHead(k pending.Kind) (head pending.Head, is bool) {
 	return *s.pending.sets[k].Head, true
 }
 
-// Pending returns the set of a kind: the timed one that is under way or holds files since it went back, or the staged one that is under way or was
-// the last.
+// Pending returns the set of a kind: of Timed the trial that is under way, or whose files are held since it was undone; of Staged the
+// rollout that is under way, or was the last.
 func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -81,7 +82,7 @@ func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
 	return state, true
 }
 
-// PendingLeft returns the time left of a set, or of its phase, by this machine's clocks; false when it has no end, or is over.
+// PendingLeft returns the time until the end of a set, or of its phase, by this machine's clocks; false if it has no end, or is over.
 func (s *Store) PendingLeft(k pending.Kind) (left time.Duration, ends bool) {
 	head, is := s.PendingHead(k)
 	if !is || !head.Pending() || head.Ends == (deadline.Deadline{}) {
@@ -90,14 +91,14 @@ func (s *Store) PendingLeft(k pending.Kind) (left time.Duration, ends bool) {
 	return head.Ends.Left(s.cfg.Clocks()), true
 }
 
-// ProgramsStaged reports whether this machine programs the changes of the staged set that is under way.
+// ProgramsStaged reports whether this machine already programs the changes of the rollout that is under way.
 func (s *Store) ProgramsStaged() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.pending.staged().Pending() && !s.pending.staged().Outside
 }
 
-// changePending runs a change of a set, again when another machine committed first.
+// changePending runs a change of a set, and repeats it if another machine committed first.
 func (s *Store) changePending(change func() error) error {
 	return s.change(func() error {
 		if err := change(); err != nil {
@@ -113,8 +114,9 @@ func (s *Store) changePending(change func() error) error {
 	})
 }
 
-// BeginTimed begins a timed set of changes (a trial) that ends after a duration, or sets the end of the one that is under way. With files
-// it covers all changes of files from now on, and those that are held. It returns the head of the set. Errors: ErrFilesShared, ErrFilesHeld.
+// BeginTimed begins a trial (timed set) that is undone after a duration, or sets a new end for the one under way. With files set it
+// includes all changes of files from now on, and the files that are held. It returns the head of the set. Errors: ErrFilesShared,
+// ErrFilesHeld.
 func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now deadline.Reading) (begun pending.Head, err error) {
 	if s.storage.shared != nil {
 		if files {
@@ -143,7 +145,7 @@ func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now
 	return begun, err
 }
 
-// CountFrom has the end of the timed set counted by the boot that now is of. It writes only after a reboot.
+// CountFrom converts the end of the trial to the clock of the boot of now. It only writes after a reboot.
 func (s *Store) CountFrom(now deadline.Reading) error {
 	return s.changePending(func() error {
 		timed := s.pending.timed()
@@ -156,7 +158,7 @@ func (s *Store) CountFrom(now deadline.Reading) error {
 	})
 }
 
-// putHead commits the head of a set, a new one unless the kind has one under way.
+// putHead commits the head of a set, which is a new set unless one of the kind is under way.
 func (s *Store) putHead(k pending.Kind, head pending.Head) error {
 	t := s.begin()
 	t.announced = true
@@ -183,8 +185,8 @@ func (s *Store) putHead(k pending.Kind, head pending.Head) error {
 	return nil
 }
 
-// endSet makes the end of a set part of a transaction: its values are released, and the versions before are deleted. head is its last head, nil for
-// none.
+// endSet adds the end of a set to a transaction: it releases the values kept for Services and deletes the versions. head replaces the set's
+// head; nil deletes it.
 func (t *transaction) endSet(k pending.Kind, head *pending.Head) error {
 	t.announced = true
 	t.s.allocator.unkeep(k.Holder())
@@ -193,8 +195,8 @@ func (t *transaction) endSet(k pending.Kind, head *pending.Head) error {
 	return t.s.pending.sets[k].AddEnd(head, t.s.feed.revision, &t.extra)
 }
 
-// Confirm makes the changes of the timed set final; of files that are held, the content comes into force with the next SyncFiles. It returns the
-// set. With unchanged only the set of that ID is confirmed, while it has no change and covers no files. Errors: ErrNoTimed.
+// Confirm makes the changes of the trial final; the held content of files takes effect with the next SyncFiles. It returns the set. If
+// unchanged is not "", it only confirms the set with that ID, if that has no changes and no files. Errors: ErrNoTimed.
 func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
 	err = s.changePending(func() error {
 		var is bool
@@ -216,9 +218,9 @@ func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
 	return state, err
 }
 
-// GoBack takes back the changes of the timed set: objects are restored, with the uids, addresses and ports that they had. Files that differ from
-// their content before are held: the next SyncFiles take them as they were, until they change once more, or Confirm. found are the files as they
-// are now. Errors: ErrNoTimed.
+// GoBack undoes the changes of the trial: objects are restored with the uids, addresses and ports that they had. Files whose content
+// differs from that before the trial are held: SyncFiles uses their earlier content until they change, or Confirm. found are the files as
+// they are now. Errors: ErrNoTimed.
 func (s *Store) GoBack(found manifest.Files) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if !s.pending.timed().Pending() {
@@ -259,7 +261,7 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	return restored, err
 }
 
-// takeFiles returns the files that are taken of those that were found.
+// takeFiles returns the files to be used: those found, with the content before the trial in place of held ones.
 func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 	taken, released := s.pending.files.Effective(found)
 	if len(released) == 0 {
@@ -281,12 +283,12 @@ func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 	return taken, nil
 }
 
-// pendingView returns the change as a set judges it.
+// pendingView returns the pending.Change by which a set decides whether the change belongs to it.
 func (c *change) pendingView() *pending.Change {
 	return &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.ownerOf(), By: c.by}
 }
 
-// admitPending returns why a write may not be made in its set, or outside of it.
+// admitPending returns an error if a change conflicts with a trial or a rollout: its object is in another set, or its own set is over.
 func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
 	timed, staged := t.s.pending.timed(), t.s.pending.staged()
 	if id := pending.Timed.IDOf(by); id != "" && (!timed.Pending() || timed.ID != id) {
@@ -314,7 +316,7 @@ func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
 	return nil
 }
 
-// refuseUnstaged refuses a change of a staged set that all machines would have at once.
+// refuseUnstaged returns an error for a change that cannot be part of a rollout, because all machines would have it at once.
 func (c *change) refuseUnstaged() error {
 	if pending.Staged.IDOf(c.by) == "" || c.revision == 0 || c.by.Manager == garbageCollector.Manager || slices.Contains(StagedKinds(), c.ref.Kind) {
 		return nil
@@ -323,7 +325,7 @@ func (c *change) refuseUnstaged() error {
 		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
 }
 
-// noteBefore adds to a commit the versions before those of its changes that are the first ones of their objects in a set.
+// noteBefore adds to a commit, for each object that its set does not have yet, the version before the change.
 func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) error {
 	for _, set := range t.s.pending.sets {
 		noted := t.pending.before[set.Kind]
@@ -345,8 +347,8 @@ func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) err
 	return nil
 }
 
-// publishPending makes the changes of a transaction to pending sets visible, and logs the Services that a machine programs another version of
-// than until now. It reports whether there may be any. Store.mu must be held.
+// publishPending publishes the changes of a transaction to pending sets, and logs as changed the Services of which a machine now programs
+// another version. It reports whether there may be any. Store.mu must be held.
 func (s *Store) publishPending(t *transaction) (moved bool) {
 	for k, versions := range t.pending.before {
 		set := s.pending.sets[k]
@@ -385,7 +387,7 @@ func (s *Store) publishPending(t *transaction) (moved bool) {
 	return moved
 }
 
-// keepBefore keeps the values that Services had before the sets that are under way from others.
+// keepBefore reserves in the allocator the values that Services gave up in the sets under way, so that they can be restored.
 func (t *transaction) keepBefore() {
 	for k, set := range t.s.pending.sets {
 		if t.pending.sets[k] != nil {
@@ -399,7 +401,7 @@ func (t *transaction) keepBefore() {
 	}
 }
 
-// loadPending reads the stored sets.
+// loadPending loads the stored sets.
 func (s *Store) loadPending() error {
 	for _, k := range pending.Kinds {
 		pairs, err := s.storage.engine.Load(k.Prefix())
@@ -430,7 +432,7 @@ func (s *Store) loadPending() error {
 // In a store that other machines write to a set is of all of them: any machine may end it. Clocks of machines differ: each counts the time
 // by its own, from the moment at which it learned of the set.
 
-// keepEnd stores the end of a set on this machine.
+// keepEnd stores the end of a set for this machine.
 func (s *Store) keepEnd(k pending.Kind, end *pending.LocalEnd) {
 	value, err := json.Marshal(end)
 	if err != nil {
@@ -439,8 +441,8 @@ func (s *Store) keepEnd(k pending.Kind, end *pending.LocalEnd) {
 	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: k.EndKey(), Value: value, Revision: s.feed.revision}}})
 }
 
-// countHere makes the end of a set, as it is stored for all machines, the one that this machine counts to: the end that it has counted to before, also
-// before a restart, or else the whole time from now on.
+// countHere sets the end of a set, which is stored for all machines, on the clocks of this one: the end that this machine stored earlier,
+// also before a restart, or else the whole time from now on.
 func (s *Store) countHere(set *pending.Set) {
 	if !set.Pending() || set.Ends == (deadline.Deadline{}) {
 		return
@@ -456,7 +458,7 @@ func (s *Store) countHere(set *pending.Set) {
 	s.keepEnd(set.Kind, &pending.LocalEnd{ID: set.EndID(), Of: of.Wall, Here: set.Ends})
 }
 
-// followPending adds to a transaction the sets as a commit of another machine leaves them.
+// followPending updates the sets of a transaction by a commit of another machine.
 func (t *transaction) followPending(f *engine.Followed) error {
 	for k, set := range t.s.pending.sets {
 		next, headed, err := set.Follow(f)
@@ -476,10 +478,10 @@ func (t *transaction) followPending(f *engine.Followed) error {
 	return nil
 }
 
-// errPendingFiles means that a data directory with a trial of files cannot go into a fleet.
+// errPendingFiles means that a data directory cannot be brought into a fleet during a trial of files.
 var errPendingFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and run `svcctl confirm` or `svcctl confirm --back` first")
 
-// restoreTimed returns the stored head of a timed set with its whole time left.
+// restoreTimed returns the stored head of a trial with its end reset to the whole time from now on.
 func restoreTimed(value []byte) ([]byte, error) {
 	if value == nil {
 		return nil, nil

@@ -13,14 +13,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The kinds of a Pool.
+// The values of Pool.Kind.
 const (
 	PoolClusterIP    = "clusterIP"
 	PoolNodePort     = "nodePort"
 	PoolLoadBalancer = "loadBalancer"
 )
 
-// Pool is a range that Services get values from.
+// Pool is a range from which Services get cluster IPs, node ports or load balancer IPs.
 type Pool struct {
 	Kind   string
 	Family string // IPv4, IPv6, or "" for ports
@@ -34,7 +34,7 @@ type Pool struct {
 	Holders    []Holder
 }
 
-// Holder is a value with the Services that hold it, "namespace/name", sorted.
+// Holder is a value with the Services that hold it, as "namespace/name", sorted.
 type Holder struct {
 	Value    string
 	Services []string
@@ -55,7 +55,7 @@ func (s *Store) Pools() []Pool {
 	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
 }
 
-// PoolUse is the use of a range of load balancer IPs.
+// PoolUse has the size of a range of load balancer IPs, and the number of addresses in use.
 type PoolUse struct {
 	Name, Range string
 	Size, Used  uint64
@@ -130,7 +130,7 @@ func (p *Pool) add(value string, services []string, inside bool) {
 	}
 }
 
-// Disagreement is a difference between the allocator and a Service.
+// Disagreement is a value that a Service has and the allocator does not assign to it, or the reverse.
 type Disagreement struct {
 	Kind, Value string
 	Service     string // "namespace/name"
@@ -138,10 +138,10 @@ type Disagreement struct {
 	Repaired    bool
 }
 
-// CheckPools compares the allocator with the values in Services, and with repair corrects the allocator:
-// a value that no Service has is released, a value that a Service has is held for it, unless
-// another Service holds it. Services that wait for a value that an older one holds (ReasonConflict)
-// hold nothing, rightly.
+// CheckPools compares the allocator with the values in Services. With repair it corrects the allocator: it
+// releases values that no Service has, and assigns values to the Services that have them, unless another
+// Service holds them. A Service that waits because an older one has its value (ReasonConflict) correctly
+// holds nothing.
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -168,7 +168,7 @@ type poolCheck struct {
 	found     []Disagreement
 }
 
-// of returns the values of a Service; none without one.
+// of returns the values in a Service; none if it does not exist.
 func (c *poolCheck) of(owner string) (v values) {
 	if svc := c.services[owner]; svc != nil {
 		v = valuesOf(svc)
@@ -176,7 +176,7 @@ func (c *poolCheck) of(owner string) (v values) {
 	return v
 }
 
-// leaks finds what Services hold and do not have.
+// leaks finds the values that the allocator assigns to Services that do not have them.
 func (c *poolCheck) leaks() {
 	l := c.allocator
 	note := func(kind, value, owner string, release func()) {
@@ -213,7 +213,7 @@ func (c *poolCheck) leaks() {
 	}
 }
 
-// held counts the values that are held.
+// held returns the number of values that the allocator has assigned.
 func (l *allocator) held() int {
 	n := len(l.ports.Holders())
 	for _, a := range l.addresses {
@@ -227,7 +227,7 @@ func (l *allocator) held() int {
 	return n
 }
 
-// unheld finds what Services have and do not hold. It returns how many values they have and hold.
+// unheld finds the values of Services that the allocator does not assign to them. It returns the number of the others.
 func (c *poolCheck) unheld() (held int) {
 	l := c.allocator
 	for owner, svc := range c.services {
@@ -263,15 +263,15 @@ func (c *poolCheck) unheld() (held int) {
 	return held - len(c.found)
 }
 
-// ownedBy reports whether an owner holds a value.
+// ownedBy reports whether the owner is among the holders of a value.
 func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
 	holder, held := ownerOf(value)
 	return held && holder == owner
 }
 
-// SetPools makes pools those that load balancer IPs come from, and gives addresses to Services that wait for one.
-// Held addresses stay held, in a pool or not. changed is false when they were these pools. The errors are about
-// the pools, or that of the commit: call it again then.
+// SetPools replaces the pools of load balancer IPs, and allocates addresses to Services that wait for one. Allocated
+// addresses stay, in a pool or not. changed is false if the pools are the same as before. Errors are those of
+// NewPools, and of the commit: then call it again.
 func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -291,8 +291,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// GiveFreed decides again on the Services that wait for an address that the host or an endpoint had, and that is free now. Such an
-// address is not freed by the transaction of a Service.
+// GiveFreed retries the Services that wait for an address which the host or an endpoint used and which is free now. Transactions do
+// not notice when such an address becomes free.
 func (s *Store) GiveFreed() error {
 	end := s.look()
 	free := s.freed()
@@ -302,7 +302,7 @@ func (s *Store) GiveFreed() error {
 	return s.change(s.examined(s.freed))
 }
 
-// examined returns a call for the writer that decides again on some objects.
+// examined returns a function, for Store.change, that processes some objects again in a transaction.
 func (s *Store) examined(refs func() []object.Ref) func() error {
 	return func() error {
 		t := s.begin()
@@ -312,7 +312,7 @@ func (s *Store) examined(refs func() []object.Ref) func() error {
 	}
 }
 
-// freed returns the Services that wait for an address which nothing else has any more, or something else than before. The state of the writer must be held.
+// freed returns the Services that wait for an address whose other use has ended or changed. The caller holds writer.state.
 func (s *Store) freed() (refs []object.Ref) {
 	t := &transaction{s: s, host: s.hostNow()}
 	for ref := range s.outcomes.waiting {
@@ -325,8 +325,8 @@ func (s *Store) freed() (refs []object.Ref) {
 	return slices.Compact(refs)
 }
 
-// concerned returns the Services that wait, those with an address that lies in other pools than before or in none, and those without an
-// address of one of their families.
+// concerned returns the Services that a change of the pools may affect: those that wait, those with an address that lies in another pool
+// than before or in none, and those without an address of one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {
 		i := slices.IndexFunc(pools, func(p alloc.Pool) bool { return p.Contains(addr) })

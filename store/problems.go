@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Problems returns the problems of files and objects, sorted by file, line and object. They are collected once for each change.
+// Problems returns the problems of files and objects, sorted by file, line and object. The result is cached until the next change.
 func (s *Store) Problems() []manifest.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -35,7 +35,7 @@ func (s *Store) Problems() []manifest.Problem {
 	return slices.Clone(problems)
 }
 
-// ProblemsOf returns the problems of one object, without places.
+// ProblemsOf returns the problems of one object, without file and line.
 func (s *Store) ProblemsOf(ref object.Ref) (problems []manifest.Problem) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -53,7 +53,7 @@ func compareProblems(a, b manifest.Problem) int {
 	)
 }
 
-// foreignProblems returns one warning for each, in no order.
+// foreignProblems returns a warning for each label or annotation in the objects that has no effect here, in no order.
 func (s *Store) foreignProblems() (problems []manifest.Problem) {
 	for each, c := range s.table.foreign {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
@@ -69,8 +69,8 @@ func (s *Store) foreignProblems() (problems []manifest.Problem) {
 	return problems
 }
 
-// The reasons of Problems, beside those of package manifest and the types of
-// object.Error.
+// The values of Problem.Reason, besides those of package manifest and the types
+// of object.Error.
 const (
 	ReasonConflict = "Conflict"     // another owner has the object, or another object one of its values
 	ReasonFull     = "RangeFull"    // no free value is left
@@ -80,8 +80,8 @@ const (
 	ReasonUnmerged = "Unmerged"     // the document cannot be joined with what the API has added
 )
 
-// note is a Problem of an object, without the place, which is looked up when it is
-// read: documents move.
+// note is a Problem of an object without file and line. These are looked up when the
+// problem is read, as they change with the file.
 type note struct {
 	path    string // of the file whose document it is about; "" for the API's
 	field   string
@@ -92,7 +92,7 @@ type note struct {
 	use     string     // of it, by something else than a load balancer; "": none
 }
 
-// fieldInFile returns the field of a document that a field of the object comes from.
+// fieldInFile returns the field in a document from which a field of the object was derived: spec.clusterIP for spec.clusterIPs.
 func fieldInFile(o object.Object, field string) string {
 	if svc, ok := o.(*object.Service); ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
 		return "spec.clusterIP"
@@ -106,7 +106,7 @@ func withheldNote(r *record.Record, err error) note {
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
 
-// remarks returns the remarks of the rules about an object.
+// remarks returns the remarks of Config.Rules about the object.
 func (c *Config) remarks(o object.Object) []annotation.Remark {
 	if c.Rules == nil {
 		return nil
@@ -114,9 +114,9 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 	return c.Rules.Remarks(o)
 }
 
-// refusals returns errors about annotations that can mean nothing. What the old version has too, with the same value, is let
-// through, so that the rest of it can be updated; nil: there is none. Safe fields of a file are let through as well: its
-// last good content may be the very thing to end, as a port in the clear.
+// refusals returns errors for annotations that Config.Rules refuse. Those that the old version has with the same value are left
+// out, so that the rest of the object can be updated; so are those that only make the object of a file safer, since its last
+// good content may be what the change has to end, as a port without TLS.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
 	var before []annotation.Remark
 	looked := false
@@ -138,7 +138,7 @@ func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Err
 	return errs
 }
 
-// addRefusals adds the refusals about fields that no other error is about.
+// addRefusals adds those refusals whose field has no other error.
 func (s *Store) addRefusals(errs object.Errors, next object.Object, before *record.Record, ofFile bool) object.Errors {
 	var old object.Object
 	if before != nil {
@@ -152,7 +152,7 @@ func (s *Store) addRefusals(errs object.Errors, next object.Object, before *reco
 	return errs
 }
 
-// warningsOf returns the warnings in the answer to a client about an object that it writes.
+// warningsOf returns the warnings about a written object for the answer to its client.
 func (s *Store) warningsOf(o object.Object) []string {
 	warnings := object.Warnings(o)
 	foreign := annotation.Foreigners
@@ -172,13 +172,13 @@ func (s *Store) warningsOf(o object.Object) []string {
 	return warnings
 }
 
-// annotationAt returns the value of an annotation by the path of its field.
+// annotationAt returns the value of an annotation, by its field path.
 func annotationAt(o object.Object, field string) string {
 	return o.GetMeta().Annotations[strings.TrimSuffix(strings.TrimPrefix(field, "metadata.annotations["), "]")]
 }
 
-// Host is a snapshot of the machine, taken before a change begins. The store asks it under its lock: its
-// methods look at nothing and wait for nothing.
+// Host is a snapshot of the machine: its addresses, networks and ports in use. The store calls it under its
+// lock, so methods must not do I/O and must not block.
 type Host interface {
 	// ExternalIP returns why a client of the API may not have an address as an externalIP; nil allows it.
 	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
@@ -201,7 +201,7 @@ type Host interface {
 	AnswersNodePorts(addr netip.Addr) bool
 }
 
-// unknownHost is the Host before the first look at it.
+// unknownHost is the Host before the first snapshot: it has no addresses and no ports in use.
 type unknownHost struct{}
 
 func (unknownHost) ExternalIP(*object.Service, netip.Addr) error { return nil }

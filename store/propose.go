@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// isGone reports whether a Node is that of a box of a fleet that does not report.
+// isGone reports whether a Node belongs to a box of a fleet that has stopped reporting.
 func isGone(o object.Object, owner Owner) bool {
 	n, is := o.(*object.Node)
 	if !is || owner.Controller == NodeController {
@@ -25,8 +25,8 @@ func isGone(o object.Object, owner Owner) bool {
 	return ready != nil && ready.Status == object.ConditionUnknown
 }
 
-// checkPreconditions returns why a client may not make its change; nil: it may, and the owner of the new version is
-// set.
+// checkPreconditions checks the owner, uid and resourceVersion of a client's write, and sets the owner of the new
+// version.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
@@ -59,8 +59,8 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	return nil
 }
 
-// refuseExisting is the refusal to create an object under an existing name: the error of the
-// object itself comes first, as in Kubernetes.
+// refuseExisting returns the error for creating an object under an existing name. A validation
+// error of the object takes precedence, as in Kubernetes.
 func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
 	c, next := &change{ref: ref, by: &w.By}, object.DeepCopy(w.Object)
 	c.keepOwned(next)
@@ -70,7 +70,7 @@ func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
 	return ErrExists
 }
 
-// propose makes the version of a client the desired one, and returns the warnings about it.
+// propose handles the write of a client: it sets the version that is wanted, and returns warnings about it.
 func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	if w.Delete {
 		c.proposeRemoval(t)
@@ -110,12 +110,14 @@ func (c *change) proposeRemoval(t *transaction) {
 	c.wanted = next
 }
 
-// finalizerLoadBalancer is put on Services of type LoadBalancer by the service controller of a cluster
-// (k8s.io/cloud-provider), which takes it away when the load balancer is gone. Manifests exported from a cloud have it.
+// finalizerLoadBalancer is the finalizer that the service controller of a cluster puts on Services of type
+// LoadBalancer (k8s.io/cloud-provider) until the load balancer is deleted. Manifests exported from a cloud
+// have it.
 const finalizerLoadBalancer = "service.kubernetes.io/load-balancer-cleanup"
 
-// isKept reports whether an object that is deleted stays for now: a finalizer holds it, or it
-// is a Namespace with objects in it. What a service controller waits for is done here with the Service's end.
+// isKept reports whether a deleted object stays for now: it has finalizers, or is a Namespace
+// that is not empty. finalizerLoadBalancer does not count, as deleting the Service here deletes
+// the load balancer.
 func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	svc, isService := o.(*object.Service)
 	ours := isService && isOurClass(svc)
@@ -123,8 +125,8 @@ func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	return slices.ContainsFunc(o.GetMeta().Finalizers, keeps) || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
-// proposeVersion makes a version of the client's the next one, with the status that the object
-// has. When the object is going and nothing keeps it any more, it goes.
+// proposeVersion makes the client's version the wanted one, with the stored status. If the object
+// is being deleted and nothing keeps it any more, it is removed.
 func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, error) {
 	meta := next.GetMeta()
 	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
@@ -152,8 +154,8 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	return t.s.warningsOf(next), nil
 }
 
-// checkNodePorts refuses node ports that the stored version does not have, and that the host or a Service at one of its addresses
-// has.
+// checkNodePorts returns errors for node ports that the new version adds and that the host, or a Service at an address of the host,
+// uses.
 func (t *transaction) checkNodePorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
@@ -180,7 +182,7 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 	return errs
 }
 
-// keepOwned replaces the parts that have a subresource of their own by the object's present ones.
+// keepOwned restores the parts of a version that are written by a subresource, from the stored one.
 func (c *change) keepOwned(next object.Object) {
 	var before object.Object
 	if c.old != nil {
@@ -189,7 +191,7 @@ func (c *change) keepOwned(next object.Object) {
 	object.StrategyOf(next).KeepOwned(next, before)
 }
 
-// proposeStatus makes the status of a version the object's.
+// proposeStatus makes the stored object with the status of the given version the wanted one.
 func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	next := object.Draft(c.old.Object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
@@ -208,7 +210,7 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	return warnings, nil
 }
 
-// warnOfIngress returns a warning when the load balancer IPs in a written status are not those that the Service keeps.
+// warnOfIngress returns a warning if the load balancer IPs in a written status differ from those that the Service keeps.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
 		var list []string
@@ -229,8 +231,8 @@ func warnOfIngress(svc, old *object.Service) []string {
 		"ask for others with spec.loadBalancerIP, or set spec.loadBalancerClass to leave the Service to another load balancer", strings.Join(has, ", "))}
 }
 
-// noteWritten replaces the warnings about an object that a client has changed. Those about the document of
-// a file stay: the client did not change that.
+// noteWritten replaces the warnings about an object that a client has changed. Those about the document of a
+// file stay, as that is unchanged.
 func (t *transaction) noteWritten(c *change) {
 	if c.remove {
 		return
@@ -248,7 +250,7 @@ func (t *transaction) noteWritten(c *change) {
 	c.waits = c.waits || t.s.outcomes.waits(c.ref)
 }
 
-// examine decides what objects become. No decision depends on another one.
+// examine decides on the new versions of objects, each independent of the others.
 func (t *transaction) examine(refs ...object.Ref) {
 	changes := make([]change, len(refs)) // of one piece: they go together, and what they make stays
 	parallel.Do(len(refs), parallel.Share, func(i int) { t.propose(&changes[i], refs[i]) })
@@ -257,7 +259,7 @@ func (t *transaction) examine(refs ...object.Ref) {
 	}
 }
 
-// propose decides what an object becomes, by its declarations.
+// propose decides on the new version of an object by the documents of files that declare it.
 func (t *transaction) propose(c *change, ref object.Ref) {
 	declarations := t.declarationsOf(ref)
 	c.ref, c.old = ref, t.record(ref)
@@ -282,7 +284,7 @@ func (t *transaction) propose(c *change, ref object.Ref) {
 	}
 }
 
-// keepStored asks for nothing new; but what the object waits for may be there now.
+// keepStored keeps the stored version of an object. A Service is still allocated for, as a value that it waits for may be free now.
 func (c *change) keepStored(declarations []declaration) {
 	if c.old == nil {
 		return
@@ -297,8 +299,8 @@ func (c *change) keepStored(declarations []declaration) {
 	c.reportConflicts(declarations, c.owner)
 }
 
-// proposeFrom makes a document the new version of the object, or returns the reason for refusing it. The
-// version keeps parts of the document.
+// proposeFrom makes the document of a file the new version of the object, or returns the reason for refusing
+// it. The version shares memory with the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
 	if err := s.secretsRefused(c.ref.Kind); err != nil {
 		c.err = err
@@ -342,8 +344,8 @@ func (c *change) addWarnings(o object.Object) {
 	}
 }
 
-// merge joins a document with the stored version when the API has written to that. Without
-// such a version it is the document.
+// merge returns a document merged with the stored version, if clients have written to that;
+// else the document.
 func (c *change) merge(s *Store, document object.Object) (object.Object, error) {
 	before := c.before()
 	if before == nil || c.owner.File == "" || len(before.Object.GetMeta().ManagedFields) == 0 {
@@ -353,7 +355,7 @@ func (c *change) merge(s *Store, document object.Object) (object.Object, error) 
 	return managedfields.MergeFile(before.Object, document, s.cfg.Clock())
 }
 
-// accept completes a version and makes it the one that is wanted, if nothing is wrong with it.
+// accept sets defaults, validates a version, and if it is valid makes it the wanted one.
 func (c *change) accept(s *Store, next object.Object) object.Errors {
 	object.Default(next)
 	var errs object.Errors
@@ -379,8 +381,8 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 	return errs
 }
 
-// ownMetadata replaces the fields of the metadata that only the server sets. The deletion timestamp of
-// a Pod of a file is set by the operator of the Pod.
+// ownMetadata restores the metadata fields that only the server sets, from the stored version. The
+// deletionTimestamp of a Pod in a file is the exception: the operator sets it.
 func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
 	meta.CreationTimestamp = nil
@@ -399,8 +401,8 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	}
 }
 
-// ownStatus replaces a status that the appliance writes by that of the stored version, whatever the document has.
-// Controllers write that of their own objects, but for Services.
+// ownStatus restores a status that the appliance writes, from the stored version, whatever the document has. For
+// kinds other than Service, a controller may write the status of its own objects.
 func (c *change) ownStatus(next, document object.Object) {
 	s := object.StrategyOf(next)
 	if !s.HasStatus || s.StatusOnCreate || c.owner.File == "" && c.ref.Kind != object.KindService {
@@ -416,7 +418,7 @@ func (c *change) ownStatus(next, document object.Object) {
 	c.keepOwned(next)
 }
 
-// checkExternalIPs asks the host about the external IPs that the stored version does not have.
+// checkExternalIPs returns errors for external IPs that the new version adds and that the host does not allow.
 func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	var errs object.Errors
 	for i, text := range svc.Spec.ExternalIPs {
@@ -436,14 +438,14 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 // A cluster IP does not change once it is set, as in Kubernetes. The editor of a file cannot see
 // that, so the refusal has the way to get another one.
 
-// recreate describes how to give a Service of a file another cluster IP.
+// recreate returns the text for a message that explains how to give a Service of a file another cluster IP.
 func recreate(ref object.Ref) string {
 	return fmt.Sprintf("remove the file (or its document), wait until the Service is gone (`svcctl wait svc/%s -n %s --for=delete`), and put it back",
 		ref.Name, ref.Namespace)
 }
 
-// staysHeadless reports whether a Service is headless because an earlier version of its file
-// asked for it, and the document has no cluster IP.
+// staysHeadless reports whether a Service is headless only because an earlier version of its
+// file was: the document now gives no cluster IP.
 func (c *change) staysHeadless(document object.Object) bool {
 	svc, isService := document.(*object.Service)
 	before := c.before()
@@ -453,8 +455,8 @@ func (c *change) staysHeadless(document object.Object) bool {
 	return before.Object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
 }
 
-// explainClusterIPs adds to refusals of a file's document the values of the Service, and the way to get
-// the wanted ones.
+// explainClusterIPs adds to errors about the immutable cluster IPs of a file's Service the present values,
+// and how to get the new ones.
 func (c *change) explainClusterIPs(document object.Object, errs object.Errors) object.Errors {
 	svc, isService := document.(*object.Service)
 	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {

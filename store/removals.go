@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Dependents returns the objects of clients that name an owner by its uid.
+// Dependents returns the objects, owned by clients, whose ownerReferences name an owner by its uid.
 func (s *Store) Dependents(uid string) (list []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -28,9 +28,9 @@ func (s *Store) Dependents(uid string) (list []object.Object) {
 	return list
 }
 
-// CollectGarbage removes the objects of clients whose owners are all gone, and what depends on
-// them in turn. Only what has lost an owner since the start is looked at: what names one that
-// never was here, as a manifest that was exported from a cluster may, stays.
+// CollectGarbage removes the objects of clients all of whose owners (metadata.ownerReferences) are
+// gone, and then their dependents. It only considers objects that have lost an owner since the
+// start: one whose owner never existed here, as in a manifest exported from a cluster, stays.
 func (s *Store) CollectGarbage() error {
 	for {
 		writes := s.garbage()
@@ -58,7 +58,7 @@ func (s *Store) CollectGarbage() error {
 	}
 }
 
-// garbage takes out what has lost an owner, and gives the removals of what has none any more.
+// garbage empties the set of objects that have lost an owner, and returns deletions of those without any owner left.
 func (s *Store) garbage() (writes []Write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,8 +77,7 @@ func (s *Store) garbage() (writes []Write) {
 	return writes
 }
 
-// isThere reports whether an owner is there: of a namespaced object it is in the same namespace,
-// or in none.
+// isThere reports whether the owner of an object exists: in the same namespace, or without one.
 func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	for _, in := range []string{namespace, ""} {
 		r := s.table.get(object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name})
@@ -89,7 +88,8 @@ func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	return false
 }
 
-// garbageBy returns the author of the removal of an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
+// garbageBy returns the Caller for deleting an object whose owners are gone: if a rollout has deleted one of them, the deletion is part of
+// the rollout.
 func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 	if s.pending.staged().Pending() {
 		for _, before := range s.pending.staged().Before {
@@ -101,7 +101,7 @@ func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 	return garbageCollector
 }
 
-// NamespacesInUse lists the namespaces in use.
+// NamespacesInUse lists the namespaces that have objects of files or of clients.
 type NamespacesInUse struct {
 	// State is to be given to the next call of Namespaces.
 	State uint64
@@ -110,8 +110,8 @@ type NamespacesInUse struct {
 	Files, Clients []string
 }
 
-// Namespaces returns the namespaces in use now; false when neither they nor any Namespace have changed
-// since the result with the state since. Objects of controllers do not count.
+// Namespaces returns the namespaces in use now. It returns false if neither these nor any Namespace have
+// changed since an earlier result, whose state is since. Objects of controllers do not count.
 func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -130,7 +130,7 @@ func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
-// isGoing reports whether nothing but its content keeps a Namespace.
+// isGoing reports whether a Namespace is being deleted and only the objects in it keep it.
 func isGoing(r *record.Record) bool {
 	if r == nil || r.Owner.File != "" {
 		return false
@@ -150,8 +150,8 @@ func (t *transaction) isPopulated(namespace string) bool {
 	return left > 0
 }
 
-// endNamespaces removes the Namespaces whose last objects go with the transaction. It is
-// called when all else is prepared.
+// endNamespaces removes the Namespaces being deleted whose last objects this transaction
+// removes. It is called when all other changes are prepared.
 func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 	var ending []string
 	for _, c := range changes {
@@ -186,7 +186,7 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 	return ends, nil
 }
 
-// namespaceUse counts objects by namespace, of files and of clients. Events do not count: they
+// namespaceUse counts the objects of files and of clients by namespace. Events do not count: they
 // expire.
 type namespaceUse struct {
 	// state is another number whenever a namespace comes into use or falls out of it, and
@@ -201,8 +201,7 @@ func newNamespaceUse() namespaceUse {
 	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
 }
 
-// move counts a change from one version of an object to another; old is nil for a new one, now for one
-// that goes.
+// move updates the counts for a change of an object; old is nil for a new object, now for a removed one.
 func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	if keepsNamespace(ref) && (old == nil) != (now == nil) {
 		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
@@ -221,7 +220,7 @@ func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	}
 }
 
-// presence returns 1 for an object that is there, else 0.
+// presence returns 1 for a record, 0 for nil.
 func presence(r *record.Record) int {
 	if r != nil {
 		return 1
@@ -229,7 +228,7 @@ func presence(r *record.Record) int {
 	return 0
 }
 
-// bump changes a count, and returns it. A map has no counts of 0.
+// bump adds to a count, removes it from the map if it becomes 0, and returns it.
 func bump(counts map[string]int, namespace string, n int) int {
 	counts[namespace] += n
 	left := counts[namespace]
@@ -239,7 +238,7 @@ func bump(counts map[string]int, namespace string, n int) int {
 	return left
 }
 
-// of returns the counts that an object is in; nil for none.
+// of returns the counts, by namespace, that include an object; nil if none does.
 func (c *namespaceUse) of(r *record.Record) map[string]int {
 	switch {
 	case r == nil || r.Owner.Controller != "":
@@ -252,18 +251,18 @@ func (c *namespaceUse) of(r *record.Record) map[string]int {
 
 func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
 
-// garbageCollector is the author, in the journal, of removals of objects that have lost their owners.
+// garbageCollector is the Caller, in the journal, of deletions of objects that have lost their owners.
 var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
 
-// dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the
-// uid of that. What files declare and what controllers make is theirs to remove.
+// dependents indexes the objects of clients by the uids of their owners (metadata.ownerReferences).
+// Objects of files and controllers are not included, as these remove them.
 type dependents struct {
 	of map[string]map[object.Ref]struct{}
 	// orphaned has the objects that lost an owner and have not been examined yet.
 	orphaned map[object.Ref]struct{}
 }
 
-// move records that an object becomes another one; either may be nil.
+// move updates the index for a change of an object from was to is; either may be nil.
 func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner == (Owner{}) {
 		for _, owner := range before.Object.GetMeta().OwnerReferences {
@@ -288,10 +287,10 @@ func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	}
 }
 
-// garbageOf returns the garbage collector for a staged set.
+// garbageOf returns the garbage collector as a Caller whose deletions are part of the rollout with an ID.
 func garbageOf(id string) Caller { return pending.Staged.CallerOf(garbageCollector, id) }
 
-// holdRemovals asks whether what was examined may be removed, and gives what may not.
+// holdRemovals asks the guard about the removals in the transaction, and returns the objects that must not be removed, with the decisions.
 func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	if guard == nil {
 		return nil
@@ -323,8 +322,9 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	return held
 }
 
-// bereft adds to each file the Services that have no endpoints left without its objects. What
-// controllers make of other objects does not count: it goes with them.
+// bereft adds to the Removals of each file the Services that have no endpoints left without the
+// objects of the file. Objects that controllers generate from other objects do not count, as they
+// go with these.
 func (t *transaction) bereft(going []*change, files map[string][]string) {
 	gone := map[object.Ref]bool{}
 	by := map[string]map[string]bool{} // the files of the endpoints that go, by Service
@@ -371,8 +371,8 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 	}
 }
 
-// backed reports whether a Service has an endpoint, or a Pod that it selects, that is not among
-// those that go.
+// backed reports whether a Service has an endpoint, or a Pod that it selects, that is not about to
+// be removed.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := index.ServiceKey(svc), svc.Spec.Selector
 	_, list, endpoints := t.s.table.service(key)
@@ -393,8 +393,8 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 		slices.ContainsFunc(coming[podsOf+svc.Metadata.Namespace], func(pod object.Object) bool { return len(index.AddressesOf(pod, selector)) > 0 })
 }
 
-// Removals are the objects that a SyncFiles is about to remove, because no file has a
-// document for them any more.
+// Removals lists the objects that SyncFiles is about to remove because no file declares
+// them any more.
 type Removals struct {
 	// Files has the files that the objects came from, each with the Services ("namespace/name")
 	// that are lost with it: those that vanish, and those that stay without an endpoint.
@@ -403,22 +403,22 @@ type Removals struct {
 	Total, Declared int
 }
 
-// Decision is whether an object that no file has a document for any more is removed.
+// Decision is the guard's decision about removing an object that no file declares any more.
 type Decision uint8
 
-// The decisions about removals.
+// The values of Decision.
 const (
 	Remove Decision = iota
 	Wait            // it stays for a moment
 	Keep            // it stays until an operator confirms the removal
 )
 
-// A RemovalGuard gives what becomes of the objects of each file. It is asked in every SyncGuarded about the
-// objects that it would remove, if any. Those that are not removed stay as they are, and are asked about again
-// in the next one.
+// A RemovalGuard returns, for each file, the decision on the objects that are to be removed. Every SyncGuarded
+// that would remove objects calls it. Objects that it does not release stay, and it is asked about them in the
+// next call.
 type RemovalGuard func(Removals) func(file string) Decision
 
-// vanishedError means that the holder of a value vanished from the files, and is held.
+// vanishedError means that a value is held by an object that vanished from the files and whose removal waits for confirmation.
 type vanishedError struct{ error }
 
 func (e vanishedError) Error() string {

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Rollback asks for objects as they were at a revision.
+// Rollback has the parameters of Store.Rollback: which objects to restore, and to which revision.
 type Rollback struct {
 	// Revision is the revision to go back to; 0 is the one before the last commit of a client.
 	Revision uint64
@@ -31,20 +31,20 @@ type RolledBack struct {
 	Objects  []Revived
 }
 
-// NewerChangeError reports that a client changed something after the change that the caller of a rollback
-// has seen.
+// NewerChangeError means that a client has changed something after the last change that the caller of a
+// rollback has seen.
 type NewerChangeError struct{ Last, Newest uint64 }
 
 func (e *NewerChangeError) Error() string {
 	return fmt.Sprintf("the last change by a client is revision %d, not %d: nothing was rolled back", e.Newest, e.Last)
 }
 
-// ErrNoChange reports that the journal has no change by a client.
+// ErrNoChange means that the journal has no change by a client that a rollback could undo.
 var ErrNoChange = errors.New("the journal has no change by a client of the API")
 
-// Rollback makes the objects of the API what they were at a revision, as far as the journal reaches back, in
-// one commit. Objects of files and controllers are left; those of files are listed in the result. No write comes between
-// finding the last change and taking it back. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
+// Rollback restores the objects of the API to their versions at a revision, as far as the journal reaches back, in one
+// commit. It does not change objects of files and controllers; the result lists those of files. No other write can come
+// between finding the last change and undoing it. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
 func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
 	if ask.DryRun {
 		defer s.look()()
@@ -90,8 +90,8 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 	return b, nil
 }
 
-// versionsAt returns the objects that have changed since a revision as they were then, nil for those that were not there, and
-// those that are left as they are. Errors: ErrExpired.
+// versionsAt returns the versions at a revision of the objects that have changed since, nil for those that did not exist, and the
+// changed objects that a rollback leaves alone. Errors: ErrExpired.
 func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Record, left []Revived, err error) {
 	events, err := s.Events(revision, 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 	return before, left, nil
 }
 
-// lastChange returns the last change of the API's objects by a client, and the revision before the commit that it is of.
+// lastChange returns the last change by a client of an object of the API, and the revision before the commit that made it.
 func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -151,7 +151,7 @@ func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	return revision, first.Previous, true
 }
 
-// Revived reports the outcome for one object that was to be as it was before.
+// Revived is the outcome of restoring one object to an earlier version.
 type Revived struct {
 	Ref object.Ref
 	// Did is one of the Revive words.
@@ -160,7 +160,7 @@ type Revived struct {
 	Why string
 }
 
-// What became of an object that was to be as it was.
+// The outcomes of restoring an object.
 const (
 	ReviveCreated  = "created"  // it had been deleted
 	ReviveChanged  = "changed"  // it had been changed
@@ -169,13 +169,13 @@ const (
 	ReviveConflict = "conflict" // it is there, and not served: another one has a value of it
 )
 
-// The verbs of journal entries for objects that go back to an earlier version: after a failed rollout, or by svcctl rollback.
+// The verbs of journal entries for objects restored to an earlier version: by undoing a trial or rollout, or by svcctl rollback.
 const (
 	verbGoBack   = "go-back"
 	verbRollback = "rollback"
 )
 
-// restoreVersions settles changes that make objects what they were; nil records were not there.
+// restoreVersions settles changes that restore objects to earlier versions; a nil record removes the object.
 func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {
@@ -231,7 +231,7 @@ func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *
 	return revived, nil
 }
 
-// releaseAll gives back all that the stored version of a Service has.
+// releaseAll releases all values that the stored version of a Service holds.
 func (c *change) releaseAll(l *allocator) {
 	owner, before := c.ref.Key(), c.held()
 	for _, addr := range before.clusterIPs {
@@ -248,8 +248,8 @@ func (c *change) releaseAll(l *allocator) {
 	}
 }
 
-// restoreVersion makes an earlier version the next one, as it was but for its resourceVersion and generation,
-// which do not go back. When another Service has a value of it by now it is withheld, as at a start.
+// restoreVersion makes an earlier version the next one, with new values of resourceVersion and generation. If
+// another Service holds one of its values by now, it is withheld, as at a start.
 func (c *change) restoreVersion(t *transaction, was *record.Record) error {
 	c.next = object.Draft(was.Object)
 	t.number(c)

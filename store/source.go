@@ -23,14 +23,14 @@ import (
 // The reader is a stored record, and each commit of files is decided on it: a machine that has not learned yet
 // of a new reader changes nothing.
 
-// sourcePrefix begins the keys source/NAME, of the record of a source, and
-// source/NAME/relative/path, of the content of a file in force.
+// sourcePrefix begins the engine keys source/NAME, of the record of a source,
+// and source/NAME/relative/path, of the content of a file that is in force.
 const sourcePrefix = "source/"
 
-// mostLines bounds the stored form of a file, in bytes: longer ones are stored without line numbers.
+// mostLines is the length in bytes of a file's stored record above which it is stored without line numbers.
 const mostLines = 256 << 10
 
-// Source is the stored record of a source, which all machines have.
+// Source is the stored record of a source, shared by all machines.
 type Source struct {
 	Name string `json:"-"`
 	// Reader is the machine that reads it, Instance its data directory; "" any that it has.
@@ -44,14 +44,14 @@ type Source struct {
 	Files int `json:"-"`
 }
 
-// sourceFile is the stored record of a file, which all machines have.
+// sourceFile is the stored record of a source's file, shared by all machines.
 type sourceFile struct {
 	Hash string `json:"hash"` // manifest.Hash in hexadecimal digits
 	// Lines has the first line of each object, by kind/namespace/name; nil when there are too many.
 	Lines map[string]int `json:"lines,omitempty"`
 }
 
-// sources has the stored records of all sources, and which of them this store reads. mu of the Store guards it.
+// sources has the records of all sources, and which of them this machine reads. Store.mu guards it.
 type sources struct {
 	records map[string]Source
 	files   map[string]sourceFile      // by path
@@ -62,13 +62,13 @@ type sources struct {
 	stale   map[object.Ref]struct{} // declared objects that other machines have changed
 }
 
-// SourceTurn is a machine that would read a source.
+// SourceTurn identifies a machine that asks to read a source: its name in the fleet, its data directory and the generation of its files.
 type SourceTurn struct {
 	Name, Box, Instance string
 	Generation          uint64
 }
 
-// SourceVerdict is why a machine may not read a source; the zero SourceVerdict: it may.
+// SourceVerdict is the reason that a machine may not read a source; the zero SourceVerdict means that it may.
 type SourceVerdict struct {
 	// Behind is set when the content has a lower generation than the one in force; Differs names the first file that
 	// differs from the one in force.
@@ -83,10 +83,10 @@ type SourceVerdict struct {
 // OK reports whether the machine may read the source.
 func (v SourceVerdict) OK() bool { return !v.Behind && !v.Given && v.Differs == "" }
 
-// SourcePath is the path of a file of a source.
+// SourcePath returns the path of a source's file, as objects and problems have it.
 func SourcePath(name, relative string) string { return name + ":" + relative }
 
-// SourceOf is the name of the source that a path is in; "" for a path of a machine.
+// SourceOf returns the name of the source that a path belongs to; "" for the path of a local file.
 func SourceOf(path string) string {
 	if strings.HasPrefix(path, "/") {
 		return ""
@@ -122,7 +122,7 @@ func (all *sources) judge(turn SourceTurn, files manifest.Files) SourceVerdict {
 	return verdict
 }
 
-// differs is the first file that is not as it is in force; "": all are.
+// differs returns the first file of a source, by path, whose content differs from the one in force; "" if there is none.
 func (all *sources) differs(name string, files manifest.Files) (first string) {
 	note := func(path string) {
 		if first == "" || path < first {
@@ -153,7 +153,7 @@ func ofSource(files manifest.Files, name string) []*manifest.File {
 	return slices.DeleteFunc(slices.Collect(files.All()), func(f *manifest.File) bool { return SourceOf(f.Path) != name })
 }
 
-// sourcesUpdate has the changes of a commit to sources.
+// sourcesUpdate has the changes of sources in one commit.
 type sourcesUpdate struct {
 	records map[string]Source
 	files   map[string]sourceFile
@@ -163,7 +163,7 @@ type sourcesUpdate struct {
 	forgotten string
 }
 
-// linesOf are the lines at which the objects of a file start.
+// linesOf returns the lines at which the objects of a file begin.
 func linesOf(f *manifest.File) map[string]int {
 	f = f.Opened()
 	lines := make(map[string]int, len(f.Documents))
@@ -184,7 +184,7 @@ func linesOf(f *manifest.File) map[string]int {
 
 func lineKey(ref object.Ref) string { return ref.Kind + "/" + ref.Namespace + "/" + ref.Name }
 
-// addTo makes the update part of a transaction.
+// addTo adds the update to a transaction.
 func (u *sourcesUpdate) addTo(out *engine.Transaction, revision uint64) error {
 	put := func(key string, value any) error {
 		text, err := json.Marshal(value)
@@ -213,12 +213,12 @@ func (u *sourcesUpdate) addTo(out *engine.Transaction, revision uint64) error {
 	return nil
 }
 
-// isEmpty reports whether nothing of it is stored.
+// isEmpty reports whether the update stores nothing.
 func (u *sourcesUpdate) isEmpty() bool {
 	return u == nil || len(u.records)+len(u.files)+len(u.gone) == 0 && u.forgotten == ""
 }
 
-// publish makes an update visible. mu of the Store must be held.
+// publish makes an update visible to readers. Store.mu must be held.
 func (all *sources) publish(u *sourcesUpdate) {
 	if u == nil {
 		return
@@ -239,7 +239,7 @@ func (all *sources) publish(u *sourcesUpdate) {
 	}
 }
 
-// setFile sets the record of a file; nil: it is not there.
+// setFile sets the record of a file; nil removes it.
 func (all *sources) setFile(path string, f *sourceFile) {
 	name := SourceOf(path)
 	if f == nil {
@@ -261,7 +261,7 @@ func newSources() sources {
 	}
 }
 
-// load adds stored pairs.
+// load adds the records in stored pairs.
 func (all *sources) load(pairs []engine.Pair) error {
 	for _, p := range pairs {
 		name, relative, isFile := strings.Cut(strings.TrimPrefix(p.Key, sourcePrefix), "/")
@@ -284,7 +284,7 @@ func (all *sources) load(pairs []engine.Pair) error {
 	return nil
 }
 
-// remove takes back stored pairs.
+// remove removes the records with some keys.
 func (all *sources) remove(keys []string) {
 	for _, key := range keys {
 		if name, relative, isFile := strings.Cut(strings.TrimPrefix(key, sourcePrefix), "/"); isFile {
@@ -295,7 +295,7 @@ func (all *sources) remove(keys []string) {
 	}
 }
 
-// isSourceKey reports whether a key of the engine is of a source.
+// isSourceKey reports whether an engine key is that of a source or of one of its files.
 func isSourceKey(key string) bool { return strings.HasPrefix(key, sourcePrefix) }
 
 // Sources returns all sources that some box has read, sorted by name.
@@ -310,24 +310,24 @@ func (s *Store) Sources() (all []Source) {
 	return all
 }
 
-// SourcesChanged returns a count that rises when SyncSources has work to do although no file changed.
+// SourcesChanged returns a counter that increases when SyncSources has work to do although no file has changed.
 func (s *Store) SourcesChanged() uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sources.changed
 }
 
-// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with
-// the same data directory, and the one that TakeSource has named; else a machine whose files are those in force, or
-// of a higher generation.
+// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with the
+// same data directory, and so may the one that TakeSource has named; any other one if its files equal those in force,
+// or have a higher generation.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sources.judge(turn, files)
 }
 
-// TakeSource gives the reading of a source to a machine, whatever it has in its directory. It takes
-// effect when that machine reads it.
+// TakeSource assigns the reading of a source to a machine, whatever files that has. It takes effect
+// when that machine reads the source.
 func (s *Store) TakeSource(name, box string) error {
 	return s.change(func() error {
 		r := s.sources.records[name]
@@ -347,8 +347,8 @@ func (s *Store) TakeSource(name, box string) error {
 // ErrNoSource means that no box has read a source of that name.
 var ErrNoSource = errors.New("no box has read a source of that name")
 
-// ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it
-// is, and belongs to the API from then on. It returns how many objects these are. Errors: ErrNoSource.
+// ForgetSource deletes the record of a source that no machine reads any more. The objects of its files stay and
+// belong to the API from then on. It returns their number. Errors: ErrNoSource.
 func (s *Store) ForgetSource(name string) (objects int, err error) {
 	err = s.change(func() error {
 		if _, known := s.sources.records[name]; !known {
@@ -388,11 +388,10 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 	return objects, nil
 }
 
-// SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to
-// these files, in one commit with the record of the reader. Of a source that it may not read nothing changes, and
-// the verdict has the reason; likewise for a source for which there is no turn. All paths are of sources. The
-// error is that of the commit, when nothing has changed; ErrConflict of package engine means that another machine was
-// first: the call is to be repeated.
+// SyncSources is SyncGuarded for sources: objects of the sources that this machine may read become equal to the files, in
+// one commit with the record of the reader. For a source that it may not read, or that is not in turns, nothing changes,
+// and the verdict has the reason. All paths are those of sources. The error is that of the commit, when nothing has
+// changed; engine.ErrConflict means that another machine committed first and the call is to be repeated.
 func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -422,7 +421,7 @@ func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard Remo
 	return verdicts, err
 }
 
-// updateSources gives what reading some files changes.
+// updateSources returns the changes to the records of sources when this machine reads some files.
 func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files) *sourcesUpdate {
 	u := &sourcesUpdate{records: map[string]Source{}, files: map[string]sourceFile{}, gone: map[string]bool{}, fresh: map[string]bool{}}
 	for name, turn := range reads {
@@ -460,7 +459,7 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 	return u
 }
 
-// takeOverSources takes over the sources in a commit of another machine, and notes declared objects that it
+// takeOverSources applies the sources in a commit of another machine, and records the declared objects that it
 // changes. The writer must be held.
 func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	s.mu.Lock()
@@ -493,7 +492,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	return nil
 }
 
-// letSource ends the reading of a source: its files are not known any more, and its objects stay. The writer
+// letSource ends this machine's reading of a source: its declarations are dropped, its objects stay. The writer
 // must be held.
 func (s *Store) letSource(name string) {
 	s.mu.Lock()
@@ -528,13 +527,13 @@ func (s *Store) letSource(name string) {
 	s.sources.changed++
 }
 
-// isReadElsewhere reports whether an object of a file is another machine's to change.
+// isReadElsewhere reports whether an owner is a file that another machine reads, so that this one must not change the object.
 func (s *Store) isReadElsewhere(owner Owner) bool {
 	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
 }
 
-// position returns the line and column of an object's field in a file; of a file that another machine reads, or that
-// was not read yet, the line of the object; 0 when it is not known.
+// position returns the line and column of an object's field in a file; for a file that another machine reads, or that
+// was not read yet, the line of the object; 0 if that is unknown.
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	if line, column = s.declared.position(ref, path, field); line == 0 {
 		line = s.sources.files[path].Lines[lineKey(ref)]
@@ -542,7 +541,7 @@ func (s *Store) position(ref object.Ref, path, field string) (line, column int) 
 	return line, column
 }
 
-// ReadElsewhere is the machine that reads the file of an object, when that is another one; "" otherwise.
+// ReadElsewhere returns the machine that reads the file of an object, if that is not this one; else "".
 func (s *Store) ReadElsewhere(ref object.Ref) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -552,7 +551,7 @@ func (s *Store) ReadElsewhere(ref object.Ref) string {
 	return ""
 }
 
-// readsAnew reports whether the objects of a file are compared with files for the first time.
+// readsAnew reports whether this transaction is the first that compares the objects of a source's file with the file.
 func (t *transaction) readsAnew(path string) bool {
 	if t.s.storage.shared == nil {
 		return !t.s.declared.synced

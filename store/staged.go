@@ -13,13 +13,13 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// StagedKinds are the kinds of objects that a staged set may change.
+// StagedKinds are the kinds of objects that a rollout (staged set) may change.
 func StagedKinds() []string {
 	return []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindSecret}
 }
 
-// BeginStaged begins a staged set: no machine programs the writes with its ID (Caller) before Advance names machines. Unless that happens
-// in time, its user is to undo it. Errors: ErrAlone, *StagedError.
+// BeginStaged begins a rollout (staged set): no machine programs writes with its ID (Caller) before Advance names machines. If that does
+// not happen in time, the caller has to undo it. Errors: ErrAlone, *StagedError.
 func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.Head, error) {
 	if s.storage.shared == nil {
 		return pending.Head{}, pending.ErrAlone
@@ -36,8 +36,8 @@ func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.He
 	})
 }
 
-// Advance makes a head the next one of the staged set, whose phase ends after a time (0: it has no end), unless another machine has moved the set
-// since. Errors: ErrNoStaged, ErrMoved.
+// Advance replaces the head of the rollout by the next one, whose phase ends after a time (0: never), unless another machine has changed
+// the rollout since. Errors: ErrNoStaged, ErrMoved.
 func (s *Store) Advance(next pending.Head, ends time.Duration) error {
 	return s.changePending(func() error {
 		if err := s.expectStaged(&next); err != nil {
@@ -49,7 +49,7 @@ func (s *Store) Advance(next pending.Head, ends time.Duration) error {
 	})
 }
 
-// inPhase begins the phase of a head.
+// inPhase sets the begin and end of a head's phase.
 func (s *Store) inPhase(head pending.Head, ends time.Duration) pending.Head {
 	head.Since, head.Ends = s.now(), deadline.Deadline{}
 	if ends > 0 {
@@ -58,19 +58,19 @@ func (s *Store) inPhase(head pending.Head, ends time.Duration) pending.Head {
 	return head
 }
 
-// Finish has all machines program the changes of the staged set. Errors: as Advance.
+// Finish ends the rollout: all machines program its changes. Errors: as Advance.
 func (s *Store) Finish(head pending.Head) error {
 	_, err := s.endStaged(head, pending.Done, nil)
 	return err
 }
 
-// Undo restores the objects of the staged set, with the uids, addresses and ports that they had. The head's Why stays. Errors: as Advance.
+// Undo restores the objects of the rollout, with the uids, addresses and ports that they had. It keeps the head's Why. Errors: as Advance.
 func (s *Store) Undo(head pending.Head, by Caller) ([]Revived, error) {
 	by.Verb = verbUndo
 	return s.endStaged(head, pending.Undone, &by)
 }
 
-// endStaged ends the staged set, and restores its objects for a caller, unless that is nil.
+// endStaged ends the rollout. If by is not nil, it restores the objects in the name of that Caller.
 func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Caller) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if err := s.expectStaged(&seen); err != nil {
@@ -97,10 +97,10 @@ func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Calle
 	return restored, err
 }
 
-// verbUndo is the verb of the journal for what a staged set takes back.
+// verbUndo is the journal's verb for undoing a rollout.
 const verbUndo = "rollout-undo"
 
-// expectStaged returns an error when the staged set is not the one that its mover has read.
+// expectStaged returns an error if the rollout is not in the state that the caller has read.
 func (s *Store) expectStaged(seen *pending.Head) error {
 	switch staged := s.pending.staged(); {
 	case !staged.Pending():
@@ -111,8 +111,8 @@ func (s *Store) expectStaged(seen *pending.Head) error {
 	return nil
 }
 
-// GenerateBefore is Generate for the machines that do not program the changes of a staged set yet (see Before): the objects that a
-// controller makes of the versions before. Without a set it does nothing.
+// GenerateBefore is Generate for the machines that do not program the changes of a rollout yet (see Before): the objects are what a
+// controller generates from the versions before. Without a rollout it does nothing.
 func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes []object.Ref) error {
 	return s.changePending(func() error {
 		if !s.pending.staged().Pending() {
@@ -141,8 +141,8 @@ func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes 
 	})
 }
 
-// recordBefore is the record of an object that a controller has made of versions before. It has the uid and the resourceVersion
-// that the object had.
+// recordBefore returns the record of an object that a controller generated from versions before the rollout. It has the uid and the
+// resourceVersion that the object had then.
 func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record, error) {
 	ref := refInFile(object.RefOf(o))
 	was, staged := t.s.pending.staged().Before[ref]
@@ -166,8 +166,8 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 	return r, nil
 }
 
-// View has the objects that this machine programs: those of the store, except objects in a rollout that this machine does not
-// program yet, which are as before. They must not be changed.
+// View has the objects that this machine programs: those of the store, except that objects in a rollout that this machine does
+// not program yet have their versions before it. The caller must not change them.
 type View struct{ s *Store }
 
 // InForce returns a live view of the objects that this machine programs: each read has the newest state.
@@ -184,11 +184,10 @@ func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *ob
 	return v.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
-// Before returns the view of machines that do not program the changes of a rollout: the versions before it of the objects in it,
-// and all others as they are.
+// Before returns the View of the machines that do not program the rollout yet: the objects in it have their versions before it.
 func (s *Store) Before() Before { return Before{s} }
 
-// Before is a view on what was in force before a rollout, see Store.Before.
+// Before is a view of the store without the changes of a rollout; see Store.Before.
 type Before struct{ s *Store }
 
 // Service is Store.Service.

@@ -41,7 +41,7 @@ type Store struct {
 	problems atomic.Pointer[[]manifest.Problem]
 }
 
-// accepted is the state that readers see: the objects, their changes, and what came of the files and writes that they are from.
+// accepted is the state that readers see: the objects, their changes, and the declarations and outcomes of files and writes.
 type accepted struct {
 	table    *table
 	feed     feed
@@ -52,13 +52,13 @@ type accepted struct {
 	reserves bool // see HasReserved
 }
 
-// numbers bound the next revision and the next creation time from below.
+// numbers has lower bounds for the next revision and for the next creation time.
 type numbers struct {
 	seed   uint64    // the least revision that the next change may have
 	newest time.Time // the last creation
 }
 
-// sawCreation notes when an object was created.
+// sawCreation raises the lower bound for creation times to that of an object.
 func (n *numbers) sawCreation(at time.Time) {
 	if at.After(n.newest) {
 		n.newest = at
@@ -74,17 +74,17 @@ func (s *Store) writeHead(revision uint64) error {
 	return nil
 }
 
-// hold registers all that a stored Service has, or nothing.
+// hold registers all values of a stored Service in the allocator, or none of them.
 func (s *Store) hold(svc *object.Service) error {
 	s.allocator.begin()
 	return s.allocator.holdAll(svc)
 }
 
-// SetHost has changes that begin from now on ask this snapshot. Until the first one nothing is refused or
-// passed over for the sake of the host.
+// SetHost sets the host snapshot for changes that begin from now on. Before the first call, no change is
+// refused and no address avoided because of the host.
 func (s *Store) SetHost(h Host) { s.host.Store(&h) }
 
-// hostNow is the newest snapshot.
+// hostNow returns the newest host snapshot.
 func (s *Store) hostNow() Host {
 	if h := s.host.Load(); h != nil {
 		return *h
@@ -92,13 +92,13 @@ func (s *Store) hostNow() Host {
 	return unknownHost{}
 }
 
-// now is the time of day as objects have it.
+// now returns the current time as object metadata has it: UTC, in whole seconds.
 func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
 
-// latest is the highest revision given so far; the next change gets the one after it.
+// latest returns the highest revision given so far; the next change gets the one after it.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
-// secretsRefused returns why Secrets are not accepted; nil: they are.
+// secretsRefused returns the reason that Secrets are not accepted; nil if they are.
 func (s *Store) secretsRefused(kind string) error {
 	if s.storage.shared == nil || kind != object.KindSecret {
 		return nil
@@ -109,10 +109,10 @@ func (s *Store) secretsRefused(kind string) error {
 	return nil
 }
 
-// IsShared reports whether other machines write to the store too.
+// IsShared reports whether the store belongs to a fleet, so that other machines write to it, too.
 func (s *Store) IsShared() bool { return s.storage.shared != nil }
 
-// flush writes the copies of files that wait. The writer must be held.
+// flush commits the file copies that wait. The writer must be held.
 func (s *Store) flush() error {
 	for more := true; more; {
 		more = s.storage.copies.take()
@@ -123,25 +123,25 @@ func (s *Store) flush() error {
 	return nil
 }
 
-// The node ports that Kubernetes gives when nothing else is said.
+// The default range of node ports, as in Kubernetes.
 const (
 	defaultNodePortFirst = 30000
 	defaultNodePortLast  = 32767
 )
 
-// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class. Load balancers
-// of any other class are left to other products.
+// LoadBalancerClass is the value of spec.loadBalancerClass for this product, which also serves
+// Services without a class. Load balancers of any other class are left to other products.
 const LoadBalancerClass = "svcctl.io/load-balancer"
 
-// IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in
-// spec.loadBalancerIP, with commas between them.
+// IngressAnnotation has load balancer IPs that a Service asks for, comma-separated,
+// besides the one in spec.loadBalancerIP.
 const IngressAnnotation = annotation.LoadBalancerIPs
 
 // SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
 // as no two of them serve the same port.
 const SharingAnnotation = annotation.SharingKey
 
-// Rules judge the annotations of an object by itself. They wait for nothing.
+// Rules validate the annotations of a single object. Their methods must not block.
 type Rules interface {
 	Remarks(o object.Object) []annotation.Remark
 }
@@ -200,8 +200,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// randomUIDs returns a source of random UUIDs (RFC 9562, version 4), which may be used concurrently. Several share a text, as each by
-// itself would stay alone among what goes when files are sealed.
+// randomUIDs returns a source of random UUIDs (RFC 9562, version 4), safe for concurrent use. Several UUIDs share one string allocation:
+// single ones would fragment the heap.
 func randomUIDs() func() string {
 	const size, atOnce = 36, 28 // a KiB
 	var mu sync.Mutex
@@ -224,14 +224,14 @@ func randomUIDs() func() string {
 	}
 }
 
-// Open reads what the engine holds. Values that two objects hold stay with the older
-// one; the younger is withheld from Service and Services until it gives them up or they
-// become free. The Store does not close the engine.
+// Open loads what the engine stores. If two objects have the same value, the older one
+// keeps it; the younger one is withheld from Service and Services until the value becomes
+// free or it gives it up. Closing the engine is left to the caller.
 func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	return open(engine, cfg, (*Store).loadRecords)
 }
 
-// open is Open with the stored objects from elsewhere.
+// open is Open with a function that supplies the stored objects.
 func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Record, error)) (*Store, error) {
 	cfg = cfg.withDefaults()
 	allocator, err := cfg.newAllocator()
@@ -327,7 +327,7 @@ func (s *Store) loadRecords() (records []*record.Record, err error) {
 	return records, err
 }
 
-// reopen registers a stored object and what it holds.
+// reopen registers a stored object, and the values that it holds.
 func (s *Store) reopen(r *record.Record) {
 	ref := object.RefOf(r.Object)
 	s.numbers.sawCreation(record.CreatedAt(r.Object))
@@ -347,8 +347,8 @@ func (s *Store) reopen(r *record.Record) {
 	s.declared.noteOwner(ref, Owner{}, r.Owner)
 }
 
-// waitForOthers notes the load balancers whose address is not served because it is an external IP
-// of another Service: they get another one.
+// waitForOthers records that load balancers wait for another address, if theirs is not served because
+// it is an external IP of another Service.
 func (s *Store) waitForOthers() {
 	t := s.begin()
 	for ref, r := range s.table.records {
@@ -362,7 +362,7 @@ func (s *Store) waitForOthers() {
 	}
 }
 
-// storage is the durable side: the engine, and a summary of its content. The state of the writer guards it.
+// storage is the persistent side of the store: the engine, and a summary of its content. The caller holds writer.state.
 type storage struct {
 	engine engine.Engine
 	shared engine.Shared // engine, if other machines write to it; else nil
@@ -377,16 +377,16 @@ type storage struct {
 	lost    atomic.Uint64 // see Store.Lost
 }
 
-// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
-// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// pieceObjects is the number of objects in one engine transaction when many are new, as at a first
+// start: a commit needs more memory, for encoded objects and their pages, than the objects
 // themselves.
 const pieceObjects = 4_000
 
-// partial are the keys of stored objects that are not published, because a later piece of the same first start could not be
-// written. The next transaction deletes them.
+// partial has the keys of objects that an interrupted first start has stored and not published, because a later piece could not
+// be written. The next transaction deletes them.
 type partial []string
 
-// addTo deletes in a transaction the keys that it does not write.
+// addTo adds deletions of the keys to a transaction, except those that it writes.
 func (p partial) addTo(t *engine.Transaction) {
 	if len(p) == 0 {
 		return
@@ -402,7 +402,7 @@ func (p partial) addTo(t *engine.Transaction) {
 	}
 }
 
-// sharedOf is an engine that other machines write to; nil when they do not.
+// sharedOf returns the engine as an engine.Shared; nil if no other machines write to it.
 func sharedOf(e engine.Engine) engine.Shared {
 	shared, _ := e.(engine.Shared)
 	return shared

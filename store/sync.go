@@ -17,15 +17,14 @@ import (
 	"svcctl.io/svcctl/store/reread"
 )
 
-// SyncFiles makes the objects that belong to files equal to these files. It looks only
-// at the files that are not the same pointers as in the previous call, and at objects
-// that wait for something that was released. All it changes is one commit; what cannot be
-// accepted is among Problems afterwards, and does not keep the rest from being accepted.
-// The error is that of the commit: nothing has changed then, and the call may be repeated.
-// The files are kept, and may not be changed.
+// SyncFiles makes the objects that belong to files equal to these files, in one commit. It
+// only examines files that differ by pointer from those of the previous call, and objects that
+// wait for values that were released. Problems has what cannot be accepted, which does not
+// affect the rest. The error is that of the commit: nothing has changed then, and the call may
+// be repeated. The caller must not change the files afterwards.
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) { return s.SyncGuarded(files, nil) }
 
-// UnstoredError means that the changes of files could not be committed: what was stored before is in force.
+// UnstoredError means that changes of files could not be committed, so that the objects stored before stay in force.
 type UnstoredError struct {
 	Files []string // their paths, sorted
 	cause error
@@ -34,12 +33,12 @@ type UnstoredError struct {
 func (e *UnstoredError) Error() string { return "sync files: " + e.cause.Error() }
 func (e *UnstoredError) Unwrap() error { return e.cause }
 
-// SyncGuarded is SyncFiles with a guard that may hold removals; nil removes what no file has a document for.
+// SyncGuarded is SyncFiles with a guard that may hold removals; with a nil guard all objects that no file declares any more are removed.
 func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result SyncResult, err error) {
 	return decided(s, func() (SyncResult, error) { return s.syncFiles(files, guard, nil) })
 }
 
-// syncFiles makes one attempt of SyncGuarded. sourced is the change of sources in the same commit, nil if the files are of no source.
+// syncFiles makes one attempt of SyncGuarded. sourced has the changes of sources for the same commit, nil if the files belong to no source.
 func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sourcesUpdate) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
@@ -79,14 +78,14 @@ func (t *transaction) unstored() (paths []string) {
 	return slices.Compact(paths)
 }
 
-// verbStatus is the verb of the journal for a status that a controller writes to the object of another owner.
+// verbStatus is the journal's verb for a status that a controller writes to an object that it does not own.
 const verbStatus = "status"
 
-// Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
-// it. Unchanged objects are left alone, and objects to be removed may be gone
-// already. Of statuses, objects of any owner, the status is stored, if the object is there. Errors:
-// *OwnedError when one of puts and deletes has another owner by now; object.Errors when one is not
-// valid; else those of the engine.
+// Generate creates, replaces and deletes objects of a controller, all in one commit or not at all.
+// Unchanged objects are not written, and objects to be deleted may not exist. Of the objects in
+// statuses, which may have any owner, only the status is stored, if the object exists. Errors:
+// *OwnedError if an object in puts or deletes has another owner by now; object.Errors if one is
+// invalid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref, statuses ...object.Object) (result SyncResult, err error) {
 	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes, statuses) })
 }
@@ -138,16 +137,16 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 }
 
 const (
-	// sealMost bounds the documents of a sealed file: the first change of it after a start has to decode all of
-	// them, some 20 us each.
+	// sealMost is the greatest number of documents in a file that is sealed: its first change after a start has to
+	// decode all of them, some 20 us each.
 	sealMost = 1_000
-	// sealAtOnce bounds the seals of one commit.
+	// sealAtOnce is the number of seals that one commit writes, at most.
 	sealAtOnce = 4_000
 )
 
-// Seal writes the seals of files that have none. It is called when a start is over and at the
-// end: changes in between are read again after a crash. The Files that it returns equal
-// those that were sealed, and hold no documents: they may take their places.
+// Seal writes the seals of files that have none. It is called at the end of a start and when the
+// process ends: files that change in between are decoded after a crash. It returns Files, equal
+// to the sealed ones but without decoded documents, to replace these and save memory.
 func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
 		var some []*manifest.File
@@ -214,7 +213,7 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	return sealed, more, nil
 }
 
-// sealable returns the hash of the copy of a file that is durable and has no seal.
+// sealable returns the hash of a file's stored copy, if that is in the engine and has no seal.
 func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,8 +221,8 @@ func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 	return w.hash, has && !w.sealed
 }
 
-// settled reports whether all objects of a file are stored as it has them, without warnings, and returns
-// their names and versions.
+// settled reports whether all objects of a file are stored exactly as it declares them, without warnings,
+// and returns their names and versions.
 func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []string, settled bool) {
 	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.declared.duplicates[file.Path]) > 0 {
 		return nil, nil, false
@@ -239,18 +238,16 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 	return names, versions, true
 }
 
-// LastGood keeps the last content of each file that could be read, for those that
-// cannot be read later, also after a restart. A copy goes with the next commit,
-// as a rule that of the objects in it, and so costs none of its own. Large ones, and those
-// just after others, wait for Flush, so that a commit of objects is not much larger than
-// they are.
+// LastGood stores the last valid content (copy) of each file, for use when the file cannot be
+// read later, also after a restart. A copy is as a rule written with the next commit of
+// objects, without a commit of its own. Large copies, and those shortly after others, wait for
+// Flush, so that commits of objects stay small.
 type LastGood struct{ s *Store }
 
-// LastGood returns the storage of the copies of files.
+// LastGood returns the storage for the last valid contents of files.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
 
-// Load returns every file that was put and not removed, by path: of most what Seal has sealed, of the
-// others the content.
+// Load returns every stored file, by path: sealed ones without decoding them, of the others the content.
 func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
 	if contents, sealed, err = l.load(); err != nil {
 		err = fmt.Errorf("load last good copies of files: %w", err)
@@ -292,13 +289,13 @@ func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
 	return contents, sealed, nil
 }
 
-// eachPair calls f for all pairs, on all CPUs.
+// eachPair calls f for all pairs, in parallel.
 func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
 	parallel.Do(len(pairs), parallel.Share, func(i int) { f(i, pairs[i]) })
 }
 
-// Put sets the copy that is kept of a file; nil removes it. It does not wait: the content is
-// durable after Flush at the latest. It may not be changed any more.
+// Put sets the stored copy of a file; nil removes it. It does not block: the content is durable
+// after Flush at the latest. The caller must not change the content afterwards.
 func (l LastGood) Put(path string, content []byte) {
 	c := &l.s.storage.copies
 	c.mu.Lock()
@@ -306,9 +303,9 @@ func (l LastGood) Put(path string, content []byte) {
 	c.put(path, fileCopy{content: content})
 }
 
-// Flush returns when all that was put is durable. After an error it still waits for a
-// commit. Much is written in several commits: each takes memory for all that is in it, and
-// those of objects wait for it.
+// Flush returns when all copies given to Put are durable, or with an error. Large amounts take
+// several commits, since each needs memory for its whole content and delays commits of
+// objects.
 func (l LastGood) Flush() error {
 	for more := true; more; {
 		var err error
@@ -326,13 +323,11 @@ func (l LastGood) flushSome() (more bool, err error) {
 	return s.storage.copies.take(), s.write(engine.Transaction{}, s.feed.revision)
 }
 
-// A seal is kept beside the last good copy of a file. It records that the objects of exactly this text
-// were accepted as they are stored, by this program with these settings, without a
-// warning. A start need not decode such a file, nor compare its objects with the stored ones: the
-// result would be the same.
-//
-// It is worth having for a box with many files. It is given to what depends on nothing else: to
-// files of at most sealMost documents, all of them EndpointSlices or Services with no more than cluster IPs.
+// A seal is stored beside the copy of a file. It records that this program, with these settings, accepted
+// the objects of exactly this text without a warning, and that they are stored with these versions. A
+// start then need not decode the file and compare its objects, which takes long on a box with many files.
+// Only files whose objects depend on nothing else are sealed: those of at most sealMost documents, all of
+// them EndpointSlices or Services with no values but cluster IPs.
 type seal struct {
 	By      string       `json:"by"` // see sealedBy
 	Hash    []byte       `json:"hash"`
@@ -345,7 +340,7 @@ type seal struct {
 	Versions []string `json:"versions"`
 }
 
-// loadSeals returns the sealed files whose objects are those of the seal, with the sums of their copies.
+// loadSeals returns the sealed files whose objects still have the recorded versions, with the Sums of their copies.
 func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	by := l.s.sealedBy()
 	if by == "" {
@@ -379,7 +374,7 @@ func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	return sealed, err
 }
 
-// sealedCopy is a file that was sealed when its copy had a sum.
+// sealedCopy decodes the copy of a sealed file, if that still has the Sum that it had when it was sealed.
 type sealedCopy struct {
 	file *manifest.File
 	sum  engine.Sum
@@ -396,8 +391,8 @@ func (l LastGood) Copy(path string) *manifest.File {
 	return f
 }
 
-// sealedBy names the program and all settings by which documents are judged; "" when the program
-// has no name: then nothing is sealed.
+// sealedBy returns a text that identifies the program and all settings that affect how documents are
+// validated; "" if the program has no name, so that nothing is sealed.
 func (s *Store) sealedBy() string {
 	if s.cfg.Program == "" {
 		return ""
@@ -410,7 +405,7 @@ func (s *Store) sealedBy() string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
-// areStored reports whether the objects of a seal are still those that were stored when it was made.
+// areStored reports whether the objects of a seal still have the versions that it recorded.
 func (s *Store) areStored(one *seal) bool {
 	if len(one.Versions) != len(one.Objects) {
 		return false
@@ -423,8 +418,8 @@ func (s *Store) areStored(one *seal) bool {
 	return true
 }
 
-// copies are the copies of files. They have a lock of their own, so that they can be put
-// while a commit is under way.
+// copies has the copies of files that are stored or wait to be. It has a lock of its own, so
+// that Put does not wait for a commit under way.
 type copies struct {
 	mu      sync.Mutex
 	pending map[string]fileCopy // what waits for a commit, by path
@@ -435,19 +430,19 @@ type copies struct {
 	written map[string]writtenCopy
 }
 
-// writtenCopy is a copy that is in the engine.
+// writtenCopy describes a copy that is in the engine.
 type writtenCopy struct {
 	hash   manifest.Hash
 	sealed bool // its seal is, too
 }
 
-// fileCopy is the copy of a file.
+// fileCopy is the copy of a file to be written.
 type fileCopy struct {
 	content []byte // nil: nothing
 	hash    manifest.Hash
 }
 
-// wait reports whether some wait for a commit.
+// wait reports whether any copies wait for a commit.
 func (c *copies) wait() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -462,7 +457,7 @@ func (c *copies) put(path string, file fileCopy) {
 	c.pending[path] = file
 }
 
-// take makes what waits part of the next commit, and reports whether that is not all.
+// take moves waiting copies, up to flushAtOnce bytes, to the next commit. It reports whether more are left.
 func (c *copies) take() (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -484,7 +479,7 @@ func (c *copies) take() (more bool) {
 	return true
 }
 
-// addTo adds the copies that differ from those in the engine.
+// addTo adds those copies to a transaction that differ from the ones in the engine.
 func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -508,8 +503,8 @@ func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	}
 }
 
-// finish ends a commit with its result. Copies that it could not write are pending again for the next one,
-// unless a newer one of the same path is.
+// finish records the result of a commit with copies. After an error they wait for the next one, unless there
+// is a newer copy of the same path.
 func (c *copies) finish(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -535,11 +530,11 @@ func (c *copies) finish(err error) {
 }
 
 const (
-	// rideAlong bounds the copies that go with a commit of objects, in bytes.
+	// rideAlong is the size of copies, in bytes, up to which they are written with a commit of objects.
 	rideAlong = 64 << 10
-	// rideEvery is the least time between two commits with copies. A copy has its whole file, and
-	// the page that it is written with has the copies of other files too.
+	// rideEvery is the minimum time between two commits of objects with copies. A copy has its whole
+	// file, and is written with the whole page that it is in.
 	rideEvery = 500 * time.Millisecond
-	// flushAtOnce bounds one commit of copies alone, in bytes.
+	// flushAtOnce bounds one commit that has only copies, in bytes.
 	flushAtOnce = 4 << 20
 )

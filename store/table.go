@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// The keys of the engine besides those of objects: the head, whose revision is the store's; last good copies under file/PATH; the
+// The engine keys besides those of objects: the head, whose revision is that of the store; copies of files under file/PATH; the
 // version before a change under journal/REVISION; seals of files under seal/PATH.
 const (
 	headKey       = "head"
@@ -33,15 +33,15 @@ type Owner = record.Owner
 // Caller is the client of a change, as the journal keeps it.
 type Caller = journal.Caller
 
-// NamespacesController makes Namespaces that objects need and no file or client declares. They
-// become the API's when a client changes them.
+// NamespacesController owns the Namespaces that objects need and that no file or client declares.
+// A Namespace becomes the API's when a client changes it.
 const NamespacesController = "namespaces"
 
-// NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
-// the controller's stay, as kubectl label and cordon have it.
+// NodeController owns the Node of this box. Clients may write to it: their labels, annotations and
+// spec.unschedulable stay, as kubectl label and cordon need.
 const NodeController = "node"
 
-// IsNodeController reports whether an owner keeps the Node of a box: of this one, or in a fleet of any.
+// IsNodeController reports whether an owner is the controller of a box's Node: of this box, or in a fleet of any box.
 func IsNodeController(owner string) bool {
 	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
 }
@@ -69,7 +69,7 @@ func newTable() *table {
 	}
 }
 
-// clone returns a table of the same objects.
+// clone returns a copy of the table that shares the objects.
 func (t *table) clone() *table {
 	n := t.namespaces
 	c := &table{
@@ -88,14 +88,14 @@ func (t *table) clone() *table {
 // get returns a stored object, nil when there is none.
 func (t *table) get(ref object.Ref) *record.Record { return t.records[ref].Whole() }
 
-// grow makes room for the objects of a first start.
+// grow allocates the maps for the objects of a first start.
 func (t *table) grow(objects int) {
 	if len(t.records) == 0 {
 		t.records = make(map[object.Ref]*record.Record, objects)
 	}
 }
 
-// set puts an object in its place; nil removes it.
+// set stores an object under its Ref; nil removes it.
 func (t *table) set(ref object.Ref, r *record.Record) {
 	old := t.get(ref)
 	t.lists.touch(ref)
@@ -129,13 +129,13 @@ func declaredBy(r *record.Record) int {
 	return 0
 }
 
-// ReasonNoEffect is the reason of a warning about a label or annotation that asks for what does
-// not happen here.
+// ReasonNoEffect is the Reason of a warning about a label or annotation that asks for something
+// svcctl does not do.
 const ReasonNoEffect = "NoEffect"
 
-// foreigners counts the objects with each label or annotation that asks for what does not happen
-// here. Manifests that were exported from a cluster have some on every object, and one line about
-// all of them is as useful as ten thousand.
+// foreigners counts the objects with each label or annotation that asks for something svcctl does not
+// do. Manifests exported from a cluster have some on every object, so that one warning for all of
+// them is enough.
 type foreigners map[annotation.Foreign]*foreigner
 
 type foreigner struct {
@@ -143,8 +143,7 @@ type foreigner struct {
 	example object.Ref // the zero Ref when that one has gone
 }
 
-// move counts a change from one version of an object to another; nil stands for none. Objects that the appliance made itself do
-// not count.
+// move updates the counts for a change of an object; a nil version is none. Objects that the appliance generated do not count.
 func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner.Controller == "" {
 		for _, each := range annotation.Unserved(before.Object) {
@@ -173,13 +172,13 @@ func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 	}
 }
 
-// service returns the Service of a key and what belongs to it.
+// service returns the Service with a key, its EndpointSlices and its Endpoints.
 func (t *table) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	svc, list, endpoints := t.index.Service(key)
 	return svc, wholeSlices(list), endpoints
 }
 
-// wholeSlices returns EndpointSlices that may be packed as they were before.
+// wholeSlices returns EndpointSlices with packed ones decompressed.
 func wholeSlices(list []object.Object) []*object.EndpointSlice {
 	whole := make([]*object.EndpointSlice, len(list))
 	for i, o := range list {
@@ -191,13 +190,15 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole EndpointSlices stay whole, those that changed last, and packs is whether others are packed during a start; tests have their own.
-// A change packs none, or keepWhole and packAtOnce of them at most, which takes 2 ms: one by one each would take 60 us, with cold caches.
+// keepWhole is the number of most recently changed EndpointSlices that are not packed (compressed); packs is whether packing is on during a
+// start. Tests change both. A change packs either none, or at least keepWhole and at most packAtOnce EndpointSlices at once, which takes 2
+// ms: one by one each would take 60 us, with cold caches.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
 
-// pack packs EndpointSlices, unless the store starts or there are fewer than least. It reports whether there are more. Store.mu must be held.
+// pack packs up to packAtOnce EndpointSlices, unless the store is starting or fewer than least can be packed. It reports whether more are
+// left. Store.mu must be held.
 func (t *table) pack(least int) (more bool) {
 	n := min(len(t.whole)-keepWhole, packAtOnce)
 	if n < least || !t.packs {
@@ -215,8 +216,8 @@ func (t *table) pack(least int) (more bool) {
 	return true
 }
 
-// Pack packs EndpointSlices, and has later changes pack others. It is called once, at the end of a start, which reads all of them
-// several times.
+// Pack packs (compresses) EndpointSlices, and makes later changes pack others. It is called once, at the end of a start, which reads
+// all of them several times.
 func (s *Store) Pack() {
 	for more := true; more; {
 		s.writer.state.Lock()
@@ -228,9 +229,9 @@ func (s *Store) Pack() {
 	}
 }
 
-// List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
-// name, at a revision, 0 being the newest, and that revision. The caller must not change them.
-// ErrExpired: the revision is too old, or does not exist yet.
+// List returns all objects of a kind in a namespace ("": in all), sorted by namespace and name, as
+// of a revision (0: the newest), and that revision. The caller must not change them. The error is
+// ErrExpired if the revision is too old or in the future.
 func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	list, revision, err := s.ListPacked(kind, namespace, at)
 	if kind != object.KindEndpointSlice {
@@ -241,8 +242,8 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 	return whole, revision, err
 }
 
-// Selected returns the object of a list (ListPacked) with all that it has. Of packed ones it may leave out (nil) those that do not have this
-// name, or this text in their JSON ("": any).
+// Selected returns an object of a list (ListPacked), decompressed. It may return nil for a packed object that does not have this name, or
+// this text in its JSON ("": any).
 func Selected(o object.Object, name, text string) object.Object {
 	return record.Selected(o, name, text)
 }
@@ -254,20 +255,20 @@ func (s *Store) Revision() uint64 {
 	return s.feed.revision
 }
 
-// Revisions returns the revision of the last change, and that of the last change that may affect
-// the dataplane: later ones are of Leases and Events only.
+// Revisions returns the revision of the last change, and that of the last change that may affect the
+// dataplane: the changes after it are of Leases and Events only.
 func (s *Store) Revisions() (accepted, concerning uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.revision, s.feed.dataplane
 }
 
-// Changed has a value when a change that Revisions counts was published since the last value was
-// taken out. It is for one reader.
+// Changed returns a channel that has a value if a change that may affect the dataplane was published
+// since the last receive. It is for one receiver.
 func (s *Store) Changed() <-chan struct{} { return s.feed.changed }
 
-// Changes returns the changes after a revision, which an earlier ChangeSet gave. For 0, for a
-// revision that is too old, and for one that does not exist yet, All is set.
+// Changes returns the changes after a revision that an earlier ChangeSet gave. For revision 0,
+// one that is too old, or one in the future, ChangeSet.All is set.
 func (s *Store) Changes(since uint64) ChangeSet {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -283,7 +284,8 @@ func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	return s.table.service(key)
 }
 
-// ServiceBy is Service with the EndpointSlices of a controller alone, unless the Service has a selector: others stay packed.
+// ServiceBy is Service with only those EndpointSlices that a given controller owns, unless the Service has a selector. The others need not
+// be decompressed.
 func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -294,8 +296,8 @@ func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.En
 	return svc, wholeSlices(list), endpoints
 }
 
-// Services returns the "namespace/name" of all Services that may be programmed, as of the
-// moment of the call, with the Services; sorted.
+// Services returns all Services that may be programmed, at the moment of the call, with their
+// "namespace/name", sorted.
 func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	s.mu.RLock()
 	services := s.table.index.Services()
@@ -314,8 +316,9 @@ func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// ServiceKeys returns the "namespace/name" of all that Service answers something for: also of
-// Services that are not there, or withheld, while something is there for them.
+// ServiceKeys returns the "namespace/name" of all Services that have any objects for Service to
+// return: also of those that do not exist or are withheld, as long as they have EndpointSlices or
+// Endpoints.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
 	keys := s.table.index.Keys()
@@ -347,8 +350,8 @@ func (s *Store) Pods() []string {
 	return keys
 }
 
-// Selected returns the Pods of a namespace that have all labels of a selector, by name; none
-// for an empty selector. Its cost is that of the label that the fewest Pods have.
+// Selected returns the Pods of a namespace that have all labels of a selector, by name; none for
+// an empty selector. It examines as many Pods as have the rarest of these labels.
 func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -374,7 +377,7 @@ func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	return r.Object, r.Owner
 }
 
-// Generated returns the objects that a controller has made, in no order. They may not be changed.
+// Generated returns the objects that a controller owns, in no order. The caller must not change them.
 func (s *Store) Generated(controller string) (all []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -386,9 +389,9 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 	return all
 }
 
-// Document returns the document of the file that an object belongs to, which may not be
-// changed, and where it is. Without a file there is no path; while the file has not been
-// read since the start, or cannot be read, there is no document.
+// Document returns the document from which an object of a file was made, which must not be
+// changed, and the path of the file. For an object without a file the path is "". The
+// document is nil while the file has not been read since the start, or cannot be read.
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -402,10 +405,10 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	return nil, r.Owner.File, 0
 }
 
-// Location returns the file that an object comes from, and the line where it starts there: 0
-// while the file has not been read since the start, by this machine or, if it is of a source, by
-// another one. The path of an object of the API is empty. An object that was generated of a Gateway
-// comes from where that does.
+// Location returns the file of an object, and the line where the object begins in it: 0 while the file
+// has not been read since the start, by this machine or, if it belongs to a source, by another one. For
+// an object of the API the path is "". An object generated from a Gateway has the location of the
+// Gateway.
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -423,7 +426,7 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	return r.Owner.File, line
 }
 
-// ListPacked is List with objects that may be packed: of them the metadata has the names alone, and Whole returns the object.
+// ListPacked is List with objects that may be packed: their metadata has only namespace and name, and Whole returns the complete object.
 func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
@@ -486,7 +489,7 @@ func (s *Store) sorted(kind string) []object.Object {
 	return list.sorted
 }
 
-// Since returns the age of a Service, "namespace/name", and of what it asks for.
+// Since returns the age of a Service, given as "namespace/name", and of its requests for ports.
 func (s *Store) Since(key string) record.Since {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -496,14 +499,14 @@ func (s *Store) Since(key string) record.Since {
 	return record.Since{}
 }
 
-// lists has the sorted objects of the kinds that were listed. They have a lock of their own,
-// because readers bring them up to date.
+// lists caches the sorted objects of kinds that were listed. It has a lock of its own, because
+// readers update it.
 type lists struct {
 	mu    sync.Mutex
 	kinds map[string]*kindList
 }
 
-// kindList is the objects of one kind.
+// kindList has the sorted objects of one kind, and the objects that have changed since.
 type kindList struct {
 	// sorted is replaced, never changed: readers hold it.
 	sorted []object.Object
@@ -511,10 +514,10 @@ type kindList struct {
 	touched map[object.Ref]struct{}
 }
 
-// maxTouched bounds the changes that are noted of a short list.
+// maxTouched is the number of changes after which a cached list is dropped, beyond half of its length.
 const maxTouched = 1_000
 
-// touch records that an object has changed. A list that lags too far behind is forgotten.
+// touch records that an object has changed since its kind was listed. A list with too many changes is dropped.
 func (l *lists) touch(ref object.Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -532,7 +535,7 @@ func compareNames(a, b *object.ObjectMeta) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// inNamespace returns the part of a list that is in one namespace.
+// inNamespace returns the part of a sorted list that is in one namespace.
 func inNamespace(list []object.Object, namespace string) []object.Object {
 	if namespace == "" {
 		return list
@@ -543,8 +546,8 @@ func inNamespace(list []object.Object, namespace string) []object.Object {
 	return list[from:to:to]
 }
 
-// replace returns a sorted list with other versions of some objects; nil removes one. The list
-// itself stays as it is.
+// replace returns a copy of a sorted list with new versions of some objects; a nil version removes
+// the object.
 func replace(list []object.Object, versions map[object.Ref]object.Object) []object.Object {
 	if len(versions) == 0 {
 		return list

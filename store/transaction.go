@@ -16,8 +16,9 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// transaction is the work of one call: what shall change, decided and allocated before
-// anything is written. It has more than 15 fields: the decision, and everything that is committed with it.
+// transaction is the state of one call that changes the store: which objects change,
+// decided and allocated for before anything is written. It has more than 15 fields: the
+// decisions, and everything that is committed with them.
 type transaction struct {
 	s    *Store
 	host Host // as of its beginning
@@ -43,7 +44,7 @@ type transaction struct {
 	pending   pendingUpdate
 }
 
-// declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.
+// declaring has the files as of a transaction, and those declarations and duplicates that differ from the store's.
 type declaring struct {
 	files        manifest.Files
 	declarations map[object.Ref][]declaration
@@ -52,7 +53,8 @@ type declaring struct {
 	trusted []object.Ref
 }
 
-// settled are the changes of a transaction that were decided one after the other, before all others.
+// settled has the changes of a transaction that were decided one after the other, each with its values allocated. They come before all
+// others.
 type settled struct {
 	order []*change
 	last  map[object.Ref]*change // the last one of each object
@@ -62,7 +64,7 @@ type settled struct {
 	externals index.Externals
 }
 
-// add appends a settled change; now is the mark of the allocator after it.
+// add appends a settled change. now is the state of the allocator after it.
 func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c
@@ -72,7 +74,7 @@ func (d *settled) add(c *change, now mark) {
 	d.base = now
 }
 
-// change is one object of a transaction: its stored version, the one that is wanted, and the outcome.
+// change is the change of one object in a transaction: its stored version, the wanted one, and the outcome.
 type change struct {
 	ref   object.Ref
 	old   *record.Record // nil: it is new
@@ -95,7 +97,7 @@ type change struct {
 	written
 }
 
-// assigned has the values that allocation gave a wanted version.
+// assigned has the values that were allocated to the wanted version.
 type assigned struct {
 	// next is wanted with its values, nil when there is none; request and
 	// ingress (its load balancer IPs) lead to it.
@@ -108,7 +110,7 @@ type assigned struct {
 	outside bool
 }
 
-// written has the stored form of a change.
+// written has the record of the new version, and its encoded form.
 type written struct {
 	// record and its stored form (see encode) are nil when nothing is written;
 	// revision is that of the record, or of its removal.
@@ -129,7 +131,7 @@ func (s *Store) begin() *transaction {
 	}
 }
 
-// record returns an object as of this transaction; nil when there is none.
+// record returns the record of an object after the settled changes of this transaction; nil if it does not exist.
 func (t *transaction) record(ref object.Ref) *record.Record {
 	switch c := t.last[ref]; {
 	case c == nil:
@@ -154,8 +156,8 @@ func (c *change) note(path, field, reason, message string, warning bool) {
 	c.notes = append(c.notes, note{path: path, field: field, reason: reason, message: message, warning: warning})
 }
 
-// notesOf returns why a version of an object is not accepted, a note for each field. The reason is for errors that
-// are not about a field.
+// notesOf returns a note for each error of a version that is not accepted. reason is used for errors that are not
+// about a field.
 func (c *change) notesOf(err error, reason string) []note {
 	var fields object.Errors
 	if !errors.As(err, &fields) {
@@ -170,10 +172,10 @@ func (c *change) notesOf(err error, reason string) []note {
 
 func (c *change) service() *object.Service { return c.next.(*object.Service) }
 
-// holds reports whether the stored version is served, and so has the addresses and ports that it asks for.
+// holds reports whether the stored version is served, so that it holds the addresses and ports that it asks for.
 func (c *change) holds() bool { return c.old != nil && !c.old.Withheld }
 
-// held returns the values that the stored version has.
+// held returns the values of the stored version.
 func (c *change) held() values {
 	if !c.holds() {
 		return values{}
@@ -189,7 +191,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.Object.(*object.Service)
 }
 
-// before returns the version that the new one is an update of; nil for a new object.
+// before returns the version that the new one updates; nil for a new object.
 func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil
@@ -205,7 +207,7 @@ func (c *change) ownerOf() Owner {
 	return c.owner
 }
 
-// takesOver reports whether a file's document takes the place of what a controller made.
+// takesOver reports whether the document of a file replaces an object of a controller.
 func (c *change) takesOver() bool {
 	return c.old != nil && c.old.Owner.Controller != "" && c.owner.File != ""
 }

@@ -21,7 +21,7 @@ type values struct {
 	ingress []netip.Addr
 }
 
-// valuesOf reads off a Service what it holds, or before allocation what it asks for.
+// valuesOf returns the values in a Service: those that it holds, or before allocation those that it asks for.
 func valuesOf(svc *object.Service) values {
 	var v values
 	if svc.NeedsClusterIP() && !svc.Headless() {
@@ -49,7 +49,7 @@ func valuesOf(svc *object.Service) values {
 	return v
 }
 
-// isOurLoadBalancer reports whether load balancer IPs of the Service are for us to give.
+// isOurLoadBalancer reports whether a Service is a load balancer whose IPs this store allocates.
 func isOurLoadBalancer(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && isOurClass(svc)
 }
@@ -59,7 +59,7 @@ func isOurClass(svc *object.Service) bool {
 	return class == nil || *class == LoadBalancerClass
 }
 
-// requestOf returns the request of a load balancer on the pools.
+// requestOf returns the request of a load balancer for addresses of the pools.
 func requestOf(svc *object.Service) alloc.Request {
 	request := alloc.Request{
 		Owner:      index.ServiceKey(svc),
@@ -79,15 +79,15 @@ func requestOf(svc *object.Service) alloc.Request {
 	return request
 }
 
-// asked is a load balancer IP that a Service asks for, and the field that has it. The zero
-// Addr is a text that is no address.
+// asked is a load balancer IP that a Service asks for, and the path of the field that has it.
+// The zero Addr stands for a text that is not an address.
 type asked struct {
 	field string
 	text  string
 	addr  netip.Addr
 }
 
-// askedIngress are the load balancer IPs that a Service asks for, each once.
+// askedIngress returns the load balancer IPs that a Service asks for, without duplicates.
 func askedIngress(svc *object.Service) []asked {
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return nil
@@ -119,7 +119,7 @@ func portsOf(svc *object.Service) []alloc.Port {
 	return ports
 }
 
-// holdAll registers all that a stored Service has, or nothing.
+// holdAll registers all values of a stored Service, or none of them.
 func (l *allocator) holdAll(svc *object.Service) error {
 	owner, v, request, before := index.ServiceKey(svc), valuesOf(svc), requestOf(svc), l.mark()
 	err := func() error {
@@ -146,8 +146,8 @@ func (l *allocator) holdAll(svc *object.Service) error {
 	return err
 }
 
-// keepOf reserves the values that a Service had before a trial or a rollout and has lost, unless another holds
-// them by now.
+// keepOf reserves for a Service the values that it had before a trial or a rollout and gave up in it, unless
+// another Service holds them by now.
 func (l *allocator) keepOf(holder string, svc *object.Service) {
 	if l.kept == nil {
 		l.kept = map[string]*kept{}
@@ -177,7 +177,7 @@ func (l *allocator) keepOf(holder string, svc *object.Service) {
 	}
 }
 
-// unkeep releases all values that are reserved for a holder.
+// unkeep releases all values that are reserved under a holder's name.
 func (l *allocator) unkeep(holder string) {
 	of := l.kept[holder]
 	if of == nil {
@@ -194,12 +194,12 @@ func (l *allocator) unkeep(holder string) {
 	}
 }
 
-// ReasonUnpinned is the reason of the problem that a Service does not say all of its addresses and ports, and the
-// store gives none (Config.Pinned).
+// ReasonUnpinned is the Reason of the problem that a Service does not name all of its addresses and ports, and the
+// store allocates none (Config.Pinned).
 const ReasonUnpinned = "Unpinned"
 
-// unpinned returns an error for each value that the Service does not name and would be given. The Service has its
-// defaults.
+// unpinned returns an error for each value that would have to be allocated because the Service does not name it. The
+// Service must have its defaults.
 func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	if !s.cfg.Pinned {
 		return nil
@@ -239,7 +239,7 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	return errs
 }
 
-// unpinnedDocument is unpinned of the document of a file, whatever the stored version has.
+// unpinnedDocument is unpinned for the document of a file: values that only the stored version has do not count.
 func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 	original, isService := document.(*object.Service)
 	if !isService || !s.cfg.Pinned {
@@ -253,36 +253,35 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 	return s.unpinned(svc)
 }
 
-// reservedOwner holds the values that are reserved. No Service has that name.
+// reservedOwner is the owner of reserved values in the allocator. No Service has that name.
 const reservedOwner = "(unknown: in force in the kernel, see svcctl confirm --removals)"
 
-// ReservedFrontend is an address and port, or with the zero Addr a node port, that the kernel
-// serves for a Service that is not in the store, since its data was lost.
+// ReservedFrontend is an address and port that the kernel serves for a Service that is not in the
+// store, because its data was lost. With the zero Addr the port is a node port.
 type ReservedFrontend struct {
 	Addr      netip.Addr
 	Port      alloc.Port
 	Endpoints []netip.Addr
 }
 
-// reserved are the values of ReservedFrontends.
+// reserved has the ReservedFrontends, by address and by node port.
 type reserved struct {
 	addresses map[netip.Addr][]ReservedFrontend
 	nodePorts map[alloc.Port][]ReservedFrontend
 }
 
-// kept has the values that are reserved for trialOwner or rolloutOwner, by the Service that lost them.
+// kept has the values that are reserved during a trial (trialOwner) or a rollout (rolloutOwner), with the Service that gave each up.
 type kept struct {
 	addresses map[netip.Addr]string
 	ports     map[alloc.Port]string
 	ingress   map[netip.Addr]string
 }
 
-// reservedKey marks in the data directory that values are reserved, over restarts.
+// reservedKey is an engine key whose presence records, across restarts, that values are reserved.
 const reservedKey = "reserved"
 
-// Blank reports whether the store has no trace of Services: there is none, and none was
-// removed in the past that it remembers. A store whose data was lost is blank, and so is a
-// new one.
+// Blank reports whether the store has no Services, and no record that it ever had any: it is
+// new, or its data was lost.
 func (s *Store) Blank() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -292,8 +291,8 @@ func (s *Store) Blank() bool {
 	return !s.feed.journal.Concerns(object.KindService)
 }
 
-// HasUndeclared reports whether there are objects of files that no file that was read has a
-// document for.
+// HasUndeclared reports whether there are objects of files that none of the files read so far
+// declares.
 func (s *Store) HasUndeclared() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -307,12 +306,11 @@ func (s *Store) HasReserved() bool {
 	return s.reserves
 }
 
-// Reserve keeps the addresses and node ports of frontends from being given automatically, until
-// Unreserve, except to a Service that seems to be the former owner: the value is the first free one in the order that its name
-// gives, it has the ports of the frontend, and one of its endpoints is among those of the frontend. In a range with few
-// reserved cluster IPs the endpoints need not be known yet. A Service that asks for a value by name gets it. The fact that
-// values are reserved survives a restart, the values do not: the caller reads them from the kernel. After an error they are
-// reserved nevertheless, until the next restart.
+// Reserve excludes the addresses and node ports of frontends from automatic allocation, until Unreserve. A Service that seems to
+// be the former owner still gets them: the value is the first free one in the order that its name gives, the Service has the ports
+// of the frontend, and they have an endpoint in common. In a range with few reserved cluster IPs the endpoints need not be known
+// yet. A Service that asks for a value by name gets it. The store records across restarts that values are reserved, but not which:
+// the caller reads them from the kernel. They are reserved until the next restart even if Reserve returns an error.
 func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -352,7 +350,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	return err
 }
 
-// Unreserve gives all values free that are still reserved. It waits for no other machine.
+// Unreserve releases all values that are still reserved. It does not wait for other machines.
 func (s *Store) Unreserve() error {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()

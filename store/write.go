@@ -17,7 +17,7 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrStale means that the object has another version than the one to replace.
+	// ErrStale means that the object's version is not the one that was to be replaced.
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
@@ -31,8 +31,8 @@ type OwnedError struct {
 	Of object.Ref
 }
 
-// OwnedByController refuses the change of an object that a controller has made. It names the object that it was made of,
-// unless that is a Service.
+// OwnedByController returns the error for changing an object that a controller generated. It names the object from which it
+// was generated, unless that is a Service.
 func OwnedByController(o object.Object, owner Owner) *OwnedError {
 	e := &OwnedError{Ref: object.RefOf(o), Owner: owner}
 	for _, of := range o.GetMeta().OwnerReferences {
@@ -57,7 +57,7 @@ func (e *OwnedError) Error() string {
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
 }
 
-// PreconditionError means that the uid or the version of an object is not the expected one. It is
+// PreconditionError means that the uid or the version of an object is not the expected one. It wraps
 // ErrStale.
 type PreconditionError struct {
 	Field        string // UID or ResourceVersion
@@ -108,7 +108,7 @@ type Written struct {
 	Err      error
 }
 
-// call is a call of Write that waits. All but its writes is guarded by Store.writer.
+// call is a call of Write that waits for its turn. All fields but writes are guarded by Store.writer.
 type call struct {
 	writes  []Write
 	results []Written
@@ -116,8 +116,8 @@ type call struct {
 	done    bool
 }
 
-// writeQueue has the calls that wait for the commit under way, to share the next one: the disk takes
-// its time for each.
+// writeQueue has the calls that wait for the commit under way. They share the next commit, because each
+// takes the time of an fsync.
 type writeQueue struct {
 	mu      sync.Mutex
 	waiting []*call
@@ -129,7 +129,7 @@ func (q *writeQueue) add(c *call) {
 	q.waiting = append(q.waiting, c)
 }
 
-// take removes and returns the first calls, as many as fit into one commit.
+// take removes and returns the first calls of the queue, as many as one commit may have.
 func (q *writeQueue) take() []*call {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,24 +145,20 @@ func (q *writeQueue) take() []*call {
 	return group
 }
 
-// maxGroup bounds the writes of several calls in one commit; a single call may have more. It bounds
-// the time for which the first of them waits for the last.
+// maxGroup is the number of writes that several calls may have in one commit; a single call may have
+// more. It bounds how long the first call waits for the last.
 const maxGroup = 1_000
 
-// Write makes changes in one commit: each is accepted or refused by itself, in order, and
-// those that come later see it. Calls at the same time may share a commit. The error is
-// that of the engine, when nothing has changed.
-//
-// The server's part of the metadata is kept whatever an Object has there. A write
-// to an object of a file leaves it the file's. A Service of ours has the ingress
-// IPs that it was given, whatever is written to its status; their ipMode and ports, and its
-// conditions, are the writer's. A write that changes nothing makes no new version. When
-// no finalizer keeps a deleted object any more, it is removed; its name goes to the file
-// that has a document for it, if there is one.
-//
-// Errors of one change: object.Errors when it is not valid, or a value that it asks for is not
-// to be had; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for a Version or UID
-// of nothing; ErrStale.
+// Write makes changes in one commit: each is accepted or refused by itself, in order, and later
+// ones see the earlier ones. Concurrent calls may share a commit. The error is that of the engine,
+// when nothing has changed. Metadata that the server owns is kept, whatever an Object has there.
+// An object of a file stays the file's when a client writes to it. A load balancer of ours keeps
+// its allocated ingress IPs, whatever is written to its status; their ipMode and ports, and the
+// conditions, are taken from the write. A write that changes nothing makes no new version. A
+// deleted object is removed when it has no finalizer left; if a file declares it, it then becomes
+// the file's. Errors of one change: object.Errors if it is invalid, or a requested value is not
+// available; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for a Version or UID of an
+// object that does not exist; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
 	if !slices.ContainsFunc(writes, func(w Write) bool { return !w.DryRun }) {
@@ -183,8 +179,7 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 	return c.results, nil
 }
 
-// write decides what becomes of one object, gives it its values, and notes it for the
-// commit.
+// write decides on one write, allocates values, and adds it to the transaction.
 func (t *transaction) write(w *Write) Written {
 	ref := refInFile(w.Ref)
 	if err := t.admitPending(ref, &w.By); err != nil {
@@ -222,8 +217,8 @@ func (t *transaction) write(w *Write) Written {
 	return written
 }
 
-// stage gives a change its values and makes it part of the transaction, for those that
-// come after it to see; or it is refused, and nothing is taken.
+// stage allocates values for a change and adds it to the transaction, so that later
+// changes see it. If it is refused, its allocations are undone.
 func (t *transaction) stage(c *change) error {
 	l := t.s.allocator
 	before := l.mark()
@@ -246,7 +241,7 @@ func (t *transaction) stage(c *change) error {
 	return nil
 }
 
-// allocate gives one change its values, whatever others ask for.
+// allocate allocates values for one change by itself.
 func (c *change) allocate(t *transaction) error {
 	if c.ref.Kind != object.KindService {
 		c.next = c.wanted
@@ -267,10 +262,10 @@ func (c *change) allocate(t *transaction) error {
 	return nil
 }
 
-// errAbandoned is the error of a call whose commit was shared with one that ended in a panic.
+// errAbandoned is the error of a call that shared its commit with one that panicked.
 var errAbandoned = errors.New("another change, made at the same moment, failed unexpectedly: nothing was changed, try again")
 
-// writeGroup makes the changes of some calls in one commit, call after call.
+// writeGroup executes some calls in order, in one commit.
 func (s *Store) writeGroup(group []*call) {
 	for _, c := range group {
 		c.done, c.err = true, errAbandoned
@@ -309,7 +304,7 @@ func (s *Store) tryGroup(group []*call) error {
 	return err
 }
 
-// serve makes what a call asks for part of the transaction, its dry runs apart.
+// serve adds the writes of a call to the transaction, except dry runs, which it makes separately.
 func (t *transaction) serve(c *call) {
 	dry := false
 	for i := range c.writes {
@@ -324,8 +319,8 @@ func (t *transaction) serve(c *call) {
 	t.warnOfFamilies(c)
 }
 
-// warnOfFamilies adds a warning about the endpoints of each Service that a call wrote, or wrote a slice of, as they
-// are after all of its writes.
+// warnOfFamilies adds a warning for each Service that a call wrote, or wrote an EndpointSlice of, if after all writes
+// of the call its endpoints are all of the other IP family.
 func (t *transaction) warnOfFamilies(c *call) {
 	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
 	for i := range c.writes {
@@ -379,7 +374,7 @@ func (t *transaction) slicesOf(key string, written map[string][]*object.Endpoint
 	return all
 }
 
-// dryRun decides the dry runs of a call, and takes everything back.
+// dryRun makes the dry runs of a call, and undoes all their effects.
 func (t *transaction) dryRun(c *call) {
 	settled, last, held, newest := len(t.order), maps.Clone(t.last), t.base, t.s.numbers.newest
 	t.dry = true
@@ -394,8 +389,8 @@ func (t *transaction) dryRun(c *call) {
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
-// finish commits the settled changes, together with their consequences for others: files get the
-// names that have become free, and pending Services the values.
+// finish commits the settled changes, with their consequences for other objects: files that declare
+// a name which has become free get the object, and waiting Services get values.
 func (t *transaction) finish() error {
 	if len(t.order) == 0 {
 		t.s.allocator.rollback()

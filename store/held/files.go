@@ -23,7 +23,7 @@ func NewFiles(prefix string) *Files {
 	return &Files{prefix: prefix, stored: map[string]bool{}, held: map[string]file{}}
 }
 
-// content is the stored form: the content before, and the hash of the content that is held.
+// content is the stored form of a file: its content before the trial, and the hash of the content that is held back.
 type content struct {
 	was     bool // the file existed
 	text    []byte

@@ -94,8 +94,8 @@ type unitKey struct {
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// Decode reads a file. path is for messages and, by its extension, for telling JSON;
-// data is not kept. It always returns a File.
+// Decode decodes a file. path is used in messages, and its extension decides whether the
+// text is JSON; data is not kept. It always returns a File, with the problems in it.
 func Decode(path string, data []byte, limits Limits) *File {
 	return (&File{Path: path}).Update(data, limits)
 }

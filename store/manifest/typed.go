@@ -177,20 +177,20 @@ func (d *decoding) slice(n *node, v reflect.Value) {
 	}
 }
 
-// secret reports whether the value at the path is one that no message may show.
+// secret reports whether the value at the current path is one that messages must not show.
 func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
-// longestShared is the length of the longest text that is shared, in bytes: that of the name of an object.
+// longestShared is the length of the longest string that is interned, in bytes: that of an object's name.
 const longestShared = 253
 
-// placeOf hashes a text, which is not empty, to one of so many places by its length and three of its bytes.
+// placeOf returns an index below n for a string that is not empty: a hash of its length and three of its bytes.
 func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
 }
 
-// shared returns a copy of a text, which is held once if it is frequent, or was decoded just before.
+// shared returns a copy of a string, interned if it is frequent or was among the last ones decoded.
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
 		return s
@@ -204,7 +204,7 @@ func (d *decoding) shared(text string) string {
 	return *last
 }
 
-// text returns a copy of a text: the node's is a part of the document, which would be kept for it.
+// text returns a copy of a node's string, which otherwise would keep the whole document in memory.
 func (d *decoding) text(n *node) (string, bool) {
 	if d.secret() {
 		if n.kind != kindString {
@@ -290,7 +290,7 @@ func (d *decoding) time(n *node, v reflect.Value) {
 	d.wrongType(n, `a time as in "2006-01-02T15:04:05Z" (RFC 3339)`)
 }
 
-// addFlaws reports what was found before the kind was known.
+// addFlaws adds the problems that the parser found, now that the object is identified.
 func (d *decoding) addFlaws(flaws []flaw) {
 	for _, f := range flaws {
 		d.report(Problem{File: d.file, Line: f.line, Column: f.column, Object: d.ref, Field: f.path.String(),
@@ -306,7 +306,7 @@ func (d *decoding) wrongType(n *node, want string) {
 	d.problem(n, ReasonWrongType, fmt.Sprintf("expected %s, got %s", want, n.what()))
 }
 
-// fieldProblem is a problem of a field that may be absent.
+// fieldProblem adds a problem about a field, which may be absent from the document.
 func (d *decoding) fieldProblem(root *node, field, reason, message string) {
 	below, column := layoutOf(root).find(field)
 	d.report(Problem{File: d.file, Line: root.line + below, Column: column, Object: d.ref, Field: field, Reason: reason, Message: message})
@@ -342,7 +342,7 @@ type plan struct {
 	names  []string
 }
 
-// plans has every struct of the served kinds; fieldNames every name in them, sorted.
+// plans has the plan of every struct in the served kinds; fieldNames has all names in them, sorted.
 var plans, fieldNames = func() (map[reflect.Type]*plan, []string) {
 	plans := map[reflect.Type]*plan{}
 	for _, s := range servedKinds() {
@@ -379,7 +379,7 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	slices.Sort(p.names)
 }
 
-// Nearest returns the name that a misspelled one may have been meant as, or "".
+// Nearest returns the most similar of some names to a misspelled one, or "" if none is similar.
 func Nearest(word string, names iter.Seq[string]) string {
 	const most = 2 // edits that still look like a slip
 	best, distance := "", most+1
@@ -392,8 +392,8 @@ func Nearest(word string, names iter.Seq[string]) string {
 	return best
 }
 
-// EditDistance returns the number of letters to insert, delete, replace or swap with the next one between two names (optimal string
-// alignment), or more than most.
+// EditDistance returns the number of letters to insert, delete, replace or swap with the next one to turn one name into another
+// (optimal string alignment), or a number greater than most if there are more.
 func EditDistance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
@@ -419,7 +419,7 @@ func EditDistance(a, b string, most int) int {
 	return row[len(b)]
 }
 
-// textMap fills a map of texts.
+// textMap decodes a mapping into a map[string]string.
 func (d *decoding) textMap(n *node, v reflect.Value) {
 	if n.kind != kindMap {
 		d.wrongType(n, "a mapping")
@@ -445,7 +445,7 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	v.Set(reflect.ValueOf(m))
 }
 
-// saysSame reports whether a node would become a map that is not empty, without a word about it.
+// saysSame reports whether a node would decode, without problems, to exactly this map, which is not empty.
 func saysSame(n *node, m map[string]string) bool {
 	if len(m) == 0 || len(n.fields) != len(m) {
 		return false
@@ -458,7 +458,7 @@ func saysSame(n *node, m map[string]string) bool {
 	return true
 }
 
-// bytesMap fills a map of bytes, which JSON has in base64 (RFC 4648, 4).
+// bytesMap decodes a mapping of base64 strings (RFC 4648, 4) into a map[string][]byte.
 func (d *decoding) bytesMap(n *node, v reflect.Value) {
 	if n.kind != kindMap {
 		d.wrongType(n, "a mapping")

@@ -14,8 +14,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// readYAML cuts the text at the lines that start with --- and decodes each piece on
-// its own: YAML lets nothing, no anchor either, reach over that line.
+// readYAML splits the text at the lines that start with --- and decodes each piece on
+// its own: in YAML nothing, not even an anchor, extends over that line.
 func (r *reading) readYAML(data []byte) *refusal {
 	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
 		// A directive (%YAML 1.2) stands before the line that it belongs to.
@@ -38,7 +38,7 @@ func (r *reading) readYAML(data []byte) *refusal {
 	return nil
 }
 
-// parseYAML reads YAML documents.
+// parseYAML parses YAML documents, with yamlReader or else the YAML library.
 func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
 	if err := countStructure(text, r.limits); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
 	return parseAnyYAML(text, r.limits)
 }
 
-// parseAnyYAML reads documents in any YAML.
+// parseAnyYAML parses YAML documents with the YAML library.
 func parseAnyYAML(text []byte, limits Limits) (docs []parsed, err *refusal) {
 	defer func() {
 		// The YAML parser panics on what it calls internal errors. A file must not stop
@@ -76,7 +76,7 @@ func parseAnyYAML(text []byte, limits Limits) (docs []parsed, err *refusal) {
 	return docs, nil
 }
 
-// A converter makes nodes of one YAML document.
+// A converter converts the tree of the YAML library for one document to nodes.
 type converter struct {
 	limits  Limits
 	text    []byte
@@ -122,7 +122,7 @@ func (c *converter) convert(n *yaml.Node, depth int) (*node, *refusal) {
 	return out, err
 }
 
-// alias returns the node that the anchor stands for. Copies share their nodes, but each counts.
+// alias returns the node of the anchor that an alias names. The nodes are shared with the anchor, but count as often as they are used.
 func (c *converter) alias(n *yaml.Node, depth int) (*node, *refusal) {
 	if _, open := c.open[n.Alias]; open {
 		return nil, refuse(n.Line, n.Column, ReasonSyntax, "could not be parsed: anchor %s contains itself", excerpt(n.Value))
@@ -203,7 +203,7 @@ func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
 	return nil
 }
 
-// key is the text of a key: keys are text, whatever they look like.
+// key returns the text of a key, which is a string whatever type it looks like.
 func (c *converter) key(n *yaml.Node) (string, bool) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -215,7 +215,7 @@ func (c *converter) key(n *yaml.Node) (string, bool) {
 	return n.Value, true
 }
 
-// judgeKey reports an unquoted key that kubectl reads as another key.
+// judgeKey adds a warning about an unquoted key that kubectl reads as another key.
 func (c *converter) judgeKey(n *yaml.Node) {
 	switch as, differs := keyToKubectl(n.Value); {
 	case n.Kind != yaml.ScalarNode || isQuoted(n):
@@ -228,8 +228,8 @@ func (c *converter) judgeKey(n *yaml.Node) {
 	}
 }
 
-// keyToKubectl is the key that kubectl makes of one without quotes that YAML calls a number, when it is
-// another one: 1.10 is "1.1" to it, and 010 is "8". It is "" for null, which kubectl refuses.
+// keyToKubectl returns the key that kubectl reads in place of an unquoted one that is a number in YAML, if
+// it differs: 1.10 is "1.1" to it, and 010 is "8". It returns "" for null, which kubectl refuses.
 func keyToKubectl(text string) (as string, differs bool) {
 	switch kindOfPlain(text) {
 	case kindNull:
@@ -303,7 +303,7 @@ func (c *converter) scalar(n *yaml.Node, out *node) {
 	}
 }
 
-// collectionTag refuses mappings and lists that are tagged as something else.
+// collectionTag returns an error for a mapping or list with the tag of another type.
 func (c *converter) collectionTag(n *yaml.Node, want string) {
 	if tag := n.ShortTag(); tag != want {
 		c.flaw(n, ReasonWrongType, "the tag %s has no meaning here; remove it", excerpt(tag))
@@ -326,7 +326,7 @@ func isQuoted(n *yaml.Node) bool {
 	return n.Style&quoted != 0
 }
 
-// oldBoolValue returns the meaning of such a word in YAML 1.1.
+// oldBoolValue returns the bool that such a word (see isOldBool) is in YAML 1.1.
 func oldBoolValue(text string) (value, ok bool) {
 	switch text {
 	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
@@ -346,12 +346,12 @@ func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 	c.flaws[len(c.flaws)-1].warning = true
 }
 
-// yamlLine matches the position in errors of the YAML parser.
+// yamlLine matches the line number in errors of the YAML library.
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// syntaxError puts an error of the YAML parser into words with a usable place. The
-// parser names the line where the construct began that it could not finish, or none;
-// for those the place is how far it had to read before it gave up.
+// syntaxError converts an error of the YAML library to a problem with a useful position.
+// The library names the line where the construct began that it could not finish, or
+// none; the position is then where it stopped reading.
 func syntaxError(text []byte, err error) *refusal {
 	if line := conflictMarker(text); line > 0 {
 		return &refusal{line: line, column: 1, reason: ReasonSyntax, message: conflictMessage}
@@ -383,8 +383,8 @@ func syntaxError(text []byte, err error) *refusal {
 	return &refusal{line: line, column: column, reason: reason, message: "could not be parsed: " + message}
 }
 
-// templateLine is the first line that a template has and YAML has not: one that begins with {{ or {%. It
-// is 0 when there is none.
+// templateLine returns the first line that begins with {{ or {%, as in a template that was not rendered; 0
+// if there is none.
 func templateLine(text []byte) int {
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -404,7 +404,7 @@ func templateHint(line []byte) string {
 	return ""
 }
 
-// lineAt is a line of a text, from 1.
+// lineAt returns a line of a text by its number, from 1.
 func lineAt(text []byte, number int) []byte {
 	for line := range bytes.Lines(text) {
 		if number--; number == 0 {
@@ -416,8 +416,8 @@ func lineAt(text []byte, number int) []byte {
 
 const conflictMessage = "this line is a conflict marker of git: the merge is not finished; resolve it, and commit"
 
-// conflictMarker is the first line that git writes around what it could not merge, in a text that
-// is no YAML; 0 when there is none.
+// conflictMarker returns the first line with a conflict marker of git in a text that cannot be
+// parsed; 0 if there is none.
 func conflictMarker(text []byte) int {
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -429,8 +429,8 @@ func conflictMarker(text []byte) int {
 	return 0
 }
 
-// readUntilError is the offset of the last visible character that the YAML parser
-// reads before it fails.
+// readUntilError returns the offset of the last visible character that the YAML
+// library reads before it fails.
 func readUntilError(text []byte) int {
 	r := &byteReader{text: text}
 	decoder := yaml.NewDecoder(r)
@@ -443,8 +443,8 @@ func readUntilError(text []byte) int {
 	return max(0, len(bytes.TrimRightFunc(text[:r.read], unicode.IsSpace))-1)
 }
 
-// A byteReader hands out one byte at a time, so that the reader reads no further than
-// it needs to.
+// A byteReader is an io.Reader that returns one byte at a time, so that the reader
+// consumes no more than it needs.
 type byteReader struct {
 	text []byte
 	read int

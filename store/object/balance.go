@@ -13,24 +13,25 @@ import (
 // Annotations about the endpoint of the next connection. Services and slices have no field for it;
 // kube-router, loxilb and Cilium use annotations too.
 const (
-	// AnnotationBalance of a Service names the algorithm: see BalanceNames.
+	// AnnotationBalance of a Service names the balancing algorithm: see BalanceNames.
 	AnnotationBalance = "svcctl.io/balance"
 	// AnnotationWeight of an EndpointSlice, Endpoints or Pod is the weight of its endpoints.
 	AnnotationWeight = "svcctl.io/weight"
-	// AnnotationWeights of a Service are weights by address, which win: "10.1.2.3=5, 10.1.2.4=0".
+	// AnnotationWeights of a Service has weights by endpoint address, which take precedence over AnnotationWeight: "10.1.2.3=5,
+	// 10.1.2.4=0".
 	AnnotationWeights = "svcctl.io/weights"
-	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the tier of its endpoints.
+	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the tier of its endpoints: 0 is used first.
 	AnnotationPriority = "svcctl.io/priority"
-	// AnnotationShare of an EndpointSlice is the share of the port's connections that its backend gets: "9", or
-	// "BACKEND=9" where several slices are one backend.
+	// AnnotationShare of an EndpointSlice is the relative share of the port's connections for its backend: "9", or
+	// "BACKEND=9" where several slices form one backend.
 	AnnotationShare = "svcctl.io/share"
 
-	// Those of Cilium are read where ours are absent.
+	// The annotations of Cilium for balancing, which are read where those of svcctl are absent.
 	AnnotationCiliumBalance = "service.cilium.io/lb-algorithm"
 	AnnotationCiliumWeight  = "service.cilium.io/weight"
 )
 
-// The algorithms.
+// The balancing algorithms, values of AnnotationBalance.
 const (
 	BalanceRandom          = "random"
 	BalanceMaglev          = "maglev"
@@ -40,7 +41,7 @@ const (
 	BalanceLeastConnection = "least-connection"
 )
 
-// The largest weight, priority and share. That of shares is the limit of Gateway API for BackendRef.weight.
+// The largest weight, priority and share. The limit of shares is that of BackendRef.weight in the Gateway API.
 const (
 	MaxWeight   = 65535
 	MaxPriority = 9
@@ -52,7 +53,7 @@ func BalanceNames() []string {
 	return []string{BalanceDestinationHash, BalanceLeastConnection, BalanceMaglev, BalanceRandom, BalanceRoundRobin, BalanceSourceHash}
 }
 
-// balanceAliases are the names that IPVS and its users have for them.
+// balanceAliases maps the names of IPVS schedulers, and their long forms, to algorithms.
 var balanceAliases = map[string]string{
 	"rr": BalanceRoundRobin, "wrr": BalanceRoundRobin, "mh": BalanceMaglev, "sh": BalanceSourceHash, "dh": BalanceDestinationHash,
 	// All of them even out open connections by weight. That sed counts the one to come, and nq takes idle
@@ -96,7 +97,8 @@ func ParsePriority(value string) (uint8, error) {
 	return uint8(n), nil
 }
 
-// BackendShare is a share of the connections of a port, and the backend that gets it; "": the slice by itself.
+// BackendShare is a relative share of the connections of a port, and the name of the backend that gets it; "": the backend is the slice
+// itself.
 type BackendShare struct {
 	Backend string
 	Share   uint32
@@ -118,7 +120,7 @@ type AddressWeight struct {
 	Weight uint16
 }
 
-// An entryError is about one entry of AnnotationWeights or AnnotationPortRanges.
+// An entryError is an error about one entry of AnnotationWeights or AnnotationPortRanges.
 type entryError struct{ entry, detail string }
 
 func (e *entryError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.detail) }
@@ -148,8 +150,8 @@ func ParseWeights(value string) ([]AddressWeight, error) {
 	return list, nil
 }
 
-// checkServiceBalance validates the annotations of a Service on balancing. A value that old has already is not
-// checked again.
+// checkServiceBalance validates the balancing annotations of a Service. Values that are unchanged from old are not
+// checked.
 func checkServiceBalance(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil {
@@ -177,7 +179,7 @@ func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 	return append(errs, checkAnnotation(meta, old, AnnotationPriority, checkBy(ParsePriority))...)
 }
 
-// checkBy returns a function that reports the errors of parse at a path.
+// checkBy returns a check that adds the error of parse, if any, with a field path.
 func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
 	return func(p path, value string) Errors {
 		switch _, err := parse(value); of := err.(type) {
@@ -191,7 +193,7 @@ func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
 	}
 }
 
-// checkAnnotation checks an annotation that is there and new.
+// checkAnnotation runs a check on an annotation that exists and differs from that of the old object.
 func checkAnnotation(meta, old *ObjectMeta, key string, check func(path, string) Errors) Errors {
 	value, has := meta.Annotations[key]
 	if !has {
@@ -229,7 +231,7 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 	return 0
 }
 
-// ShareOf returns the share of an EndpointSlice, 1 of a backend without a name where it has no annotation.
+// ShareOf returns the share of an EndpointSlice; without an annotation 1, for a backend of its own.
 func (m *ObjectMeta) ShareOf() BackendShare {
 	share, err := ParseShare(m.Annotations[AnnotationShare])
 	if err != nil {
@@ -243,11 +245,11 @@ func (m *ObjectMeta) ShareOf() BackendShare {
 
 // Annotations of a Service with session affinity.
 const (
-	// AnnotationAffinityScope is the scope of session affinity: the port, or all ports of the Service. spec
+	// AnnotationAffinityScope is the scope of session affinity: each port, or all ports of the Service. spec
 	// has no field for it (kubernetes#103000).
 	AnnotationAffinityScope = "svcctl.io/affinity-scope"
-	// AnnotationAffinityPrefix is the length of the client's prefix that affinity uses: "24,64", for IPv4
-	// and IPv6.
+	// AnnotationAffinityPrefix is the prefix length by which affinity groups clients, for IPv4 and IPv6:
+	// "24,64".
 	AnnotationAffinityPrefix = "svcctl.io/affinity-prefix"
 	// AnnotationAffinityRefresh selects what restarts the affinity timeout: new connections, or all packets.
 	AnnotationAffinityRefresh = "svcctl.io/affinity-refresh"
@@ -304,24 +306,24 @@ const (
 // AnnotationSlowStart of a Service is how long a new endpoint takes until it has its whole weight: "30s".
 const AnnotationSlowStart = "svcctl.io/slow-start"
 
-// The shortest and the longest time of AnnotationSlowStart.
+// The shortest and the longest time in AnnotationSlowStart.
 const (
 	MinSlowStart = time.Second
 	MaxSlowStart = 15 * time.Minute
 )
 
-// AnnotationEject of a Service has endpoints without a health check taken out while they do not accept connections:
-// "true" or "false".
+// AnnotationEject of a Service takes endpoints without a health check out of balancing while they do not accept
+// connections: "true" or "false".
 const AnnotationEject = "svcctl.io/eject"
 
-// AnnotationFastPath of a Service has established connections pass rules and routing by: "true" or "false".
+// AnnotationFastPath of a Service lets established connections bypass rules and routing (flowtable): "true" or "false".
 const AnnotationFastPath = "svcctl.io/fast-path"
 
-// AnnotationEgress of a Service has the connections that its endpoints begin themselves leave the box with an address of the
-// Service: "vip", or at most one of its addresses for each family.
+// AnnotationEgress of a Service makes connections that its endpoints initiate leave the box with an address of the Service as
+// their source: "vip", or at most one of its addresses for each family.
 const AnnotationEgress = "svcctl.io/egress"
 
-// AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
+// AnnotationAdopt of a Service keeps TCP connections to its load balancer IPs and external IPs open when another box
 // takes over: "true" or "false".
 const AnnotationAdopt = "svcctl.io/adopt-connections"
 
@@ -367,7 +369,7 @@ func ParseSeconds(value string) (time.Duration, error) {
 const (
 	// AnnotationRateLimit bounds the new connections of each port of the Service: "100/s", "600/m".
 	AnnotationRateLimit = "svcctl.io/rate-limit"
-	// AnnotationClientRateLimit bounds those of each client.
+	// AnnotationClientRateLimit bounds the new connections of each client to each port of the Service: as AnnotationRateLimit.
 	AnnotationClientRateLimit = "svcctl.io/client-rate-limit"
 	// AnnotationClientConnections bounds the open connections of each client: 1 to 65535.
 	AnnotationClientConnections = "svcctl.io/client-connections"
@@ -375,7 +377,7 @@ const (
 	AnnotationEndpointConnections = "svcctl.io/endpoint-connections"
 )
 
-// The largest values of limits.
+// The largest values in the annotations of limits.
 const (
 	MaxRate        = 1_000_000
 	MaxConnections = 65535
@@ -414,7 +416,7 @@ func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
 	return limit, ipv4, ipv6, nil
 }
 
-// ofClients returns a check of "LIMIT per BITS,BITS" that passes LIMIT alone to another check.
+// ofClients returns a check for "LIMIT per BITS,BITS" that runs another check on LIMIT.
 func ofClients(check func(path, string) Errors) func(path, string) Errors {
 	return func(p path, value string) Errors {
 		limit, _, _, err := CutPrefix(value)
@@ -425,7 +427,7 @@ func ofClients(check func(path, string) Errors) func(path, string) Errors {
 	}
 }
 
-// checkLimits checks the annotations of a Service. A value that old has too is not checked again.
+// checkLimits validates the annotations of a Service about limits. Values that are unchanged from old are not checked.
 func checkLimits(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil {

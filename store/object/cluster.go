@@ -38,7 +38,7 @@ type NamespaceCondition struct {
 	Message            string     `json:"message,omitempty"`
 }
 
-// NamespaceStatus.Phase.
+// The values of NamespaceStatus.Phase.
 const (
 	NamespaceActive      = "Active"
 	NamespaceTerminating = "Terminating"
@@ -121,17 +121,17 @@ type NodeSystemInfo struct {
 	Architecture            string `json:"architecture"`
 }
 
-// NodeAddress.Type.
+// The values of NodeAddress.Type.
 const (
 	NodeHostname   = "Hostname"
 	NodeInternalIP = "InternalIP"
 	NodeExternalIP = "ExternalIP"
 )
 
-// NodeReady is the NodeCondition that `kubectl get nodes` shows.
+// NodeReady is the type of the NodeCondition that `kubectl get nodes` shows.
 const NodeReady = "Ready"
 
-// NodeCondition.Status.
+// The values of NodeCondition.Status.
 const (
 	ConditionTrue    = "True"
 	ConditionUnknown = "Unknown"
@@ -203,7 +203,7 @@ type EventView struct {
 	DeprecatedCount          int32            `json:"deprecatedCount,omitempty"`
 }
 
-// Event.Type.
+// The values of Event.Type.
 const (
 	EventNormal  = "Normal"
 	EventWarning = "Warning"
@@ -304,8 +304,8 @@ func (o *Lease) validate(Object) Errors {
 // The SelfSubject reviews are questions that a client asks about itself: created,
 // answered at once, and never stored. Their metadata stays empty.
 
-// SelfSubjectAccessReview is authorization.k8s.io/v1 SelfSubjectAccessReview: may I
-// do this?
+// SelfSubjectAccessReview is authorization.k8s.io/v1 SelfSubjectAccessReview: whether
+// the user of the request may do something.
 type SelfSubjectAccessReview struct {
 	TypeMeta
 	Metadata ObjectMeta                  `json:"metadata"`
@@ -345,8 +345,8 @@ type SubjectAccessReviewStatus struct {
 	EvaluationError string `json:"evaluationError,omitempty"`
 }
 
-// SelfSubjectRulesReview is authorization.k8s.io/v1 SelfSubjectRulesReview: what may
-// I do?
+// SelfSubjectRulesReview is authorization.k8s.io/v1 SelfSubjectRulesReview: all that the
+// user of the request may do.
 type SelfSubjectRulesReview struct {
 	TypeMeta
 	Metadata ObjectMeta                 `json:"metadata"`
@@ -404,8 +404,8 @@ func (o *SelfSubjectAccessReview) GetMeta() *ObjectMeta { return &o.Metadata }
 func (o *SelfSubjectRulesReview) GetMeta() *ObjectMeta  { return &o.Metadata }
 func (o *SelfSubjectReview) GetMeta() *ObjectMeta       { return &o.Metadata }
 
-// validate wants one question (ValidateSelfSubjectAccessReviewSpec of
-// pkg/apis/authorization/validation).
+// validate requires exactly one of resourceAttributes and nonResourceAttributes
+// (ValidateSelfSubjectAccessReviewSpec of pkg/apis/authorization/validation).
 func (o *SelfSubjectAccessReview) validate(Object) Errors {
 	switch spec := &o.Spec; {
 	case spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil:

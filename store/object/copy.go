@@ -15,9 +15,9 @@ func DeepCopy[T Object](o T) T {
 	return copyOf(reflect.ValueOf(o), reflect.Pointer, unsharerOf(reflect.TypeOf(o).Elem())).Interface().(T)
 }
 
-// Draft is a copy that can be defaulted (Default, DefaultFamilies), given values and
-// published, while the original is read by others: only what these change is copied, and
-// the rest, which is most of an object, is held once. Nothing else of it may be changed.
+// Draft returns a copy of an object that can be defaulted (Default, DefaultFamilies), given
+// allocated values and published, while others read the original. It copies only the parts
+// that these steps change, and shares the rest, which must not be changed.
 func Draft(o Object) Object {
 	switch o := o.(type) {
 	case *Service:
@@ -35,18 +35,18 @@ func Draft(o Object) Object {
 	return DeepCopy(o)
 }
 
-// unshare replaces the references in v, a copy of another value, by references to copies.
+// unshare replaces the pointers, slices and maps in v, a shallow copy of another value, by copies.
 func unshare(v reflect.Value) {
 	if u := unsharerOf(v.Type()); u != nil {
 		u(v)
 	}
 }
 
-// An unsharer is unshare for the values of a type. It is made once, with those of the types within.
+// An unsharer does what unshare does, for values of one type.
 type unsharer func(v reflect.Value)
 
-// unsharers has the unsharer of each type, nil for one without references: those of the most frequent types first, which need no
-// reflection.
+// unsharers has the unsharer of each type that was needed, nil for a type without references. The most frequent types have one that
+// needs no reflection.
 var unsharers = func() *sync.Map {
 	var known sync.Map
 	known.Store(reflect.TypeFor[time.Time](), unsharer(nil)) // its location is never changed
@@ -99,7 +99,7 @@ func unsharerOf(t reflect.Type) unsharer {
 	return u
 }
 
-// copyOf returns a copy of a pointer, slice or map, with of for each value in it; nil: these have no references.
+// copyOf returns a copy of a pointer, slice or map, and applies of to each value in it; a nil of means that these have no references.
 func copyOf(v reflect.Value, kind reflect.Kind, of unsharer) (c reflect.Value) {
 	switch t := v.Type(); kind {
 	case reflect.Pointer:
@@ -126,8 +126,8 @@ func copyOf(v reflect.Value, kind reflect.Kind, of unsharer) (c reflect.Value) {
 	return c
 }
 
-// fieldTexts documents every type and field: a name on a line of its own, then its text,
-// indented.
+// fieldTexts has the descriptions of all types and fields: a name on a line of its own, then
+// its text, indented.
 //
 //go:embed fields.txt
 var fieldTexts string

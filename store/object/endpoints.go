@@ -8,7 +8,7 @@ import (
 
 var subsetsPath = root("subsets")
 
-// supportedProtocols are sorted, as they are shown.
+// supportedProtocols are the protocols that a port may have, sorted for messages.
 func supportedProtocols() []string { return []string{ProtocolSCTP, ProtocolTCP, ProtocolUDP} }
 
 func (o *Endpoints) validate(previous Object) Errors {
@@ -101,7 +101,7 @@ func validateAppProtocol(p path, appProtocol *string) Errors {
 	return invalidFor(p, *appProtocol, labelKeyProblems(*appProtocol))
 }
 
-// oneOf refuses a value that is not one of the supported.
+// oneOf returns an error if a value is not one of the supported ones.
 func oneOf(p path, value string, supported []string) Errors {
 	if slices.Contains(supported, value) {
 		return nil
@@ -184,8 +184,8 @@ func validateSliceAddress(p path, address, addressType string, kept set) Errors 
 	return nil
 }
 
-// isUsualAddress reports whether an address has the form and the range that nearly all have,
-// about which there is no rule.
+// isUsualAddress reports whether an address is an IPv4 address in canonical form and in a common
+// range, to which no other check applies. It is a fast path.
 func isUsualAddress(address, family string) bool {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || !addr.IsGlobalUnicast() || addr.Zone() != "" || addr.Is4In6() {
@@ -194,7 +194,7 @@ func isUsualAddress(address, family string) bool {
 	return addr.Is4() == (family == IPv4)
 }
 
-// validateFQDN wants at least two labels; a dot at the end is allowed.
+// validateFQDN requires at least two labels; a trailing dot is allowed.
 func validateFQDN(p path, name string) Errors {
 	if name == "" {
 		return required(p, "")
@@ -263,7 +263,7 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 	return errs
 }
 
-// validateChange checks what of a slice may not change.
+// validateChange returns errors for changes of the immutable fields of an EndpointSlice.
 func (o *EndpointSlice) validateChange(previous Object) Errors {
 	if before, _ := previous.(*EndpointSlice); o.AddressType != before.AddressType {
 		return invalid(addressTypePath, o.AddressType, immutableText)

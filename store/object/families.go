@@ -11,16 +11,14 @@ var (
 	familyPolicyPath = root("spec.ipFamilyPolicy")
 )
 
-// DefaultFamilies fills in clusterIPs from clusterIP, ipFamilyPolicy and ipFamilies
-// where they depend on the families the box has service ranges for (boxFamilies:
-// IPv4, IPv6 or both, the primary first) and on the stored Service (old, nil for a
-// new one), and returns the errors of those that do not fit together. Cluster IPs themselves are
-// left to the allocator: afterwards it owes one for each of ipFamilies, in that
-// order, unless the Service is headless.
-//
-// It is initIPFamilyFields of pkg/registry/core/service/storage. As there, a Service
-// that prefers dual stack is not given a second family, nor does it lose one, because
-// the box has changed: only when its own policy, families or cluster IPs change.
+// DefaultFamilies fills in clusterIPs from clusterIP, and ipFamilyPolicy and ipFamilies where they
+// depend on the families of the box's service ranges (boxFamilies: IPv4, IPv6 or both, the primary
+// first) or on the stored Service (old, nil for a new one). It returns errors about values that
+// conflict. It allocates no cluster IPs: unless the Service is headless, the allocator then has to
+// provide one for each of ipFamilies, in that order. It is initIPFamilyFields of
+// pkg/registry/core/service/storage. As there, a Service that prefers dual stack neither gains nor
+// loses a second family because the box has changed, but only when its own policy, families or
+// cluster IPs change.
 func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
 	syncClusterIPs(svc, old)
 	if svc.Spec.Type == TypeExternalName {
@@ -45,8 +43,8 @@ func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
 	return completeFamilies(svc, boxFamilies)
 }
 
-// syncClusterIPs sets clusterIPs after a client that sets clusterIP alone. It does not fill in
-// clusterIP from clusterIPs: clients that write the list have to write both.
+// syncClusterIPs sets clusterIPs from clusterIP, for clients that write only the latter. It does
+// not set clusterIP from clusterIPs: clients that write the list have to write both.
 func syncClusterIPs(svc, old *Service) {
 	spec := &svc.Spec
 	if old == nil {
@@ -66,16 +64,17 @@ func syncClusterIPs(svc, old *Service) {
 	}
 }
 
-// keepsPreferredFamilies reports whether this is an update of a Service that prefers
-// dual stack, and leaves all of that alone.
+// keepsPreferredFamilies reports whether an update of a Service with PreferDualStack
+// leaves its policy, families and cluster IPs unchanged.
 func keepsPreferredFamilies(svc, old *Service) bool {
 	return old != nil && old.Spec.Type == svc.Spec.Type &&
 		Deref(old.Spec.IPFamilyPolicy) == PreferDualStack && *svc.Spec.IPFamilyPolicy == PreferDualStack &&
 		sameClusterIPs(svc, old) && slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 
-// defaultFamilyPolicy never leaves the policy nil. What the Service had stays, so that
-// only an explicit policy changes it between single and dual stack.
+// defaultFamilyPolicy sets a missing ipFamilyPolicy: to that of the stored Service, so
+// that only an explicit policy changes it between single and dual stack, or else to the
+// default.
 func defaultFamilyPolicy(svc, old *Service) {
 	switch policy := &svc.Spec.IPFamilyPolicy; {
 	case *policy != nil:
@@ -93,8 +92,9 @@ func (o *Service) headlessWithoutSelector() bool {
 	return o.Headless() && len(o.Spec.Selector) == 0
 }
 
-// checkClusterIPs is ValidateServiceClusterIPsRelatedFields: what clusterIPs,
-// ipFamilies and ipFamilyPolicy must be on any box.
+// checkClusterIPs is ValidateServiceClusterIPsRelatedFields: it checks
+// clusterIPs, ipFamilies and ipFamilyPolicy as far as the families of the box do
+// not matter.
 func checkClusterIPs(s, old *Service) Errors {
 	if s.Spec.Type == TypeExternalName {
 		return nil
@@ -129,7 +129,7 @@ func checkClusterIPs(s, old *Service) Errors {
 	return append(errs, checkIPFamilies(ips, s.Spec.IPFamilies)...)
 }
 
-// checkEachClusterIP checks the form of the cluster IPs; "None" is only good alone.
+// checkEachClusterIP checks the syntax of the cluster IPs; "None" must be the only one.
 func checkEachClusterIP(ips []string, old *Service) Errors {
 	var kept set
 	if old != nil {
@@ -147,8 +147,8 @@ func checkEachClusterIP(ips []string, old *Service) Errors {
 	return errs
 }
 
-// checkIPFamilies checks well-formed cluster IPs against each other and against the
-// families in their places.
+// checkIPFamilies checks valid cluster IPs against each other and against the
+// ipFamilies at the same indexes.
 func checkIPFamilies(ips, families []string) Errors {
 	var errs Errors
 	count := map[string]int{}
@@ -167,8 +167,9 @@ func checkIPFamilies(ips, families []string) Errors {
 	return errs
 }
 
-// releaseSecondary drops the second cluster IP and family of a stored Service that
-// becomes SingleStack, and refuses to drop them otherwise.
+// releaseSecondary removes the second cluster IP and family of a stored Service whose
+// policy becomes SingleStack. Under any other policy it returns an error if the update
+// removes them.
 func releaseSecondary(svc, old *Service) Errors {
 	if old == nil {
 		return nil
@@ -212,7 +213,7 @@ func checkSingleStack(svc *Service) Errors {
 	return errs
 }
 
-// inferFamilies appends the families of cluster IPs that ipFamilies does not name.
+// inferFamilies appends to ipFamilies the families of cluster IPs that it lacks.
 func inferFamilies(svc *Service, boxFamilies []string) Errors {
 	if svc.Headless() {
 		return nil
@@ -233,8 +234,8 @@ func inferFamilies(svc *Service, boxFamilies []string) Errors {
 	return errs
 }
 
-// completeFamilies checks families and policy against the box and appends the
-// families that were not asked for by name.
+// completeFamilies checks families and policy against the box's families, and
+// appends those that the policy adds.
 func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	spec := &svc.Spec
 	dual := *spec.IPFamilyPolicy != SingleStack
@@ -267,9 +268,9 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	return nil
 }
 
-// OtherFamily returns why clients of a Service are refused, if the cause is that its endpoints are all of the other
-// family than their addresses, which are of the returned one; else "". at names the ports that it is about, "" all. A headless
-// Service has no address, and uses endpoints of every family.
+// OtherFamily returns, for a Service whose clients are refused because all of its endpoints are of the other IP family than its
+// addresses, that reason and the family of the addresses; else "". at names the ports concerned, "" means all. A headless Service
+// has no address, and uses endpoints of every family.
 func OtherFamily(svc *Service, slices []*EndpointSlice, at string) (family, why string) {
 	if svc.Headless() || svc.Spec.Type == TypeExternalName {
 		return "", ""

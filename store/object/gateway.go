@@ -22,32 +22,32 @@ const (
 	KindReferenceGrant = "ReferenceGrant"
 )
 
-// GroupGateway is the group of these kinds, APIVersionGateway their API version. Files may have older ones.
+// GroupGateway is the API group of these kinds, APIVersionGateway their API version. Files may use older versions.
 const (
 	GroupGateway      = "gateway.networking.k8s.io"
 	APIVersionGateway = GroupGateway + "/v1"
 	gatewayBeta       = GroupGateway + "/v1beta1"
 )
 
-// Labels and annotations of the objects that are generated of a Gateway.
+// Labels and annotations of the objects that the controller generates from a Gateway.
 const (
 	LabelGateway      = GroupGateway + "/gateway-name"
 	LabelGatewayClass = GroupGateway + "/gateway-class-name"
 
-	// AnnotationRoute is the route that a generated object is of, as KIND/NAMESPACE/NAME, and AnnotationListener its
-	// listener, as KIND/NAMESPACE/NAME/LISTENER.
+	// AnnotationRoute names the route that an object was generated from, as KIND/NAMESPACE/NAME, and AnnotationListener
+	// its listener, as KIND/NAMESPACE/NAME/LISTENER.
 	AnnotationRoute    = "svcctl.io/route"
 	AnnotationListener = "svcctl.io/listener"
 )
 
-// Protocols of listeners, beside TCP and UDP.
+// The protocols of listeners, besides TCP and UDP.
 const (
 	ProtocolHTTP  = "HTTP"
 	ProtocolHTTPS = "HTTPS"
 	ProtocolTLS   = "TLS"
 )
 
-// ListenerTLSConfig.Mode.
+// The values of ListenerTLSConfig.Mode.
 const (
 	TLSTerminate   = "Terminate"
 	TLSPassthrough = "Passthrough"
@@ -144,7 +144,7 @@ type RouteNamespaces struct {
 	Selector *LabelSelector `json:"selector,omitempty"`
 }
 
-// The values of RouteNamespaces.From and ListenerNamespaces.From; FromNone is of the latter alone.
+// The values of RouteNamespaces.From and ListenerNamespaces.From; only the latter can be FromNone.
 const (
 	FromAll      = "All"
 	FromSelector = "Selector"
@@ -164,7 +164,7 @@ type GatewayAddress struct {
 	Value *string `json:"value,omitempty" valid:"0..253"`
 }
 
-// The types of addresses of Gateways.
+// The values of GatewayAddress.Type.
 const (
 	AddressIP       = "IPAddress"
 	AddressHostname = "Hostname"
@@ -309,7 +309,7 @@ type ReferenceGrantTo struct {
 	Name  *string `json:"name,omitempty" valid:"name"`
 }
 
-// waiting is the status of an object that no controller has looked at yet: the default of the definitions.
+// waiting returns the conditions of a new object that no controller has processed yet: the default in the CustomResourceDefinitions.
 func waiting(types ...string) []Condition {
 	conditions := make([]Condition, len(types))
 	for i, t := range types {
@@ -351,7 +351,7 @@ func (s *ListenerSetSpec) rules(at path) Errors {
 	return listenerRules(at.child("listeners"), s.Listeners)
 }
 
-// listenerRules are the rules of a list of listeners.
+// listenerRules returns the errors of rules about a list of listeners as a whole.
 func listenerRules(at path, listeners []Listener) Errors {
 	var needless, notTerminated, noMode, named, sameName, samePlace bool
 	type place struct{ port, protocol, hostname string }
@@ -435,8 +435,8 @@ func (i *GatewayInfrastructure) rules(at path) Errors {
 	return errs
 }
 
-// rules are those of Kubernetes for selectors, beyond those of the CustomResourceDefinitions: an operator that is none
-// would select everything.
+// rules returns an error for an invalid operator. Kubernetes checks that beyond the CustomResourceDefinitions: such a
+// selector would select everything.
 func (r *LabelSelectorRequirement) rules(at path) Errors {
 	var errs Errors
 	if r.Key == "" {
@@ -459,7 +459,7 @@ func (r *LabelSelectorRequirement) rules(at path) Errors {
 	return errs
 }
 
-// violated is the error of a rule of a list or a structure, whose value is not shown.
+// violated returns the error for a violated rule about a list or structure, without its value.
 func violated(is bool, at path, message string) Errors {
 	if !is {
 		return nil
@@ -467,7 +467,7 @@ func violated(is bool, at path, message string) Errors {
 	return invalid(at, omitted{}, message)
 }
 
-// rules are those of a condition of a kind whose fields have tags; conditions of other kinds have none.
+// rules returns the errors of rules about a Condition, for kinds whose fields have tags; conditions of other kinds have no rules.
 func (c *Condition) rules(at path) Errors {
 	var errs Errors
 	for _, f := range []struct{ name, value, words string }{

@@ -11,7 +11,7 @@ const (
 	badCIDRText = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 )
 
-// set is values that are looked up.
+// set is a set of values for membership tests.
 type set map[string]bool
 
 func setOf(values []string) set {
@@ -26,9 +26,9 @@ func (s set) add(values ...string) {
 	}
 }
 
-// parseLegacyIP reads an address as Kubernetes did before it was strict (1.36
-// StrictIPCIDRValidation): zeros in front of a decimal octet do not matter, and an
-// IPv4-mapped IPv6 address is the IPv4 address. Zones are no part of it.
+// parseLegacyIP parses an address as Kubernetes did before StrictIPCIDRValidation
+// (1.36): leading zeros of decimal octets are ignored, and an IPv4-mapped IPv6 address
+// is the IPv4 address. Zones are invalid.
 func parseLegacyIP(value string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(withoutLeadingZeros(value))
 	if err != nil || addr.Zone() != "" {
@@ -37,8 +37,8 @@ func parseLegacyIP(value string) (netip.Addr, bool) {
 	return addr.Unmap(), true
 }
 
-// withoutLeadingZeros rewrites the dotted-decimal end of an address, if it has one,
-// without the zeros in front of its octets.
+// withoutLeadingZeros returns an address without leading zeros in the octets of its
+// dotted-decimal part, if it has one.
 func withoutLeadingZeros(value string) string {
 	if !strings.Contains(value, ".") || !hasLeadingZero(value) {
 		return value
@@ -51,7 +51,7 @@ func withoutLeadingZeros(value string) string {
 	return value[:start] + strings.Join(octets, ".")
 }
 
-// hasLeadingZero reports whether a digit comes behind a zero that is the first of its number.
+// hasLeadingZero reports whether a number in a text has a leading zero.
 func hasLeadingZero(value string) bool {
 	isDigit := func(i int) bool { return i >= 0 && i < len(value) && value[i] >= '0' && value[i] <= '9' }
 	for i := range len(value) {
@@ -62,7 +62,7 @@ func hasLeadingZero(value string) bool {
 	return false
 }
 
-// trimZeros drops the zeros in front of a number, but never its last digit.
+// trimZeros removes the leading zeros of a number, but never its last digit.
 func trimZeros(number string) string {
 	for len(number) > 1 && number[0] == '0' {
 		number = number[1:]
@@ -70,8 +70,8 @@ func trimZeros(number string) string {
 	return number
 }
 
-// parseLegacyCIDR is parseLegacyIP for a prefix: zeros in front of the length, and
-// address bits beyond it, do not matter either.
+// parseLegacyCIDR is parseLegacyIP for a prefix: it also ignores leading zeros of the
+// length, and address bits beyond it.
 func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	ip, length, found := strings.Cut(value, "/")
 	if !found {
@@ -91,8 +91,8 @@ func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// unlessKept refuses a text with a problem, "" for none. A text that is in kept, the values of the object's stored form,
-// passes as it is.
+// unlessKept returns an error for a text that has a problem ("": none). It accepts any text in kept, the values of the
+// stored object.
 func unlessKept(p path, value string, kept set, problem string) Errors {
 	if problem == "" || kept[value] {
 		return nil
@@ -128,8 +128,8 @@ func cidrProblem(value string) string {
 	return ""
 }
 
-// checkReachableIP is checkIP for the address of an endpoint and for an external IP:
-// it also refuses addresses that mean something else on every machine.
+// checkReachableIP is checkIP for the addresses of endpoints and for external IPs: it
+// also refuses loopback, link-local, multicast and unspecified addresses.
 func checkReachableIP(p path, value string, kept set) Errors {
 	problems := unreachableProblems(value)
 	if problem := ipProblem(value); problem != "" {
@@ -170,7 +170,7 @@ func familyOf(ip string) string {
 	return ""
 }
 
-// FamilyOf is IPv4 or IPv6.
+// FamilyOf returns the family of an address, IPv4 or IPv6.
 func FamilyOf(addr netip.Addr) string {
 	if addr.Is4() {
 		return IPv4
@@ -178,11 +178,11 @@ func FamilyOf(addr netip.Addr) string {
 	return IPv6
 }
 
-// NormalizeLegacyIPs rewrites addresses and prefixes in forms that Validate refuses,
-// but that Kubernetes accepted before 1.36, to the form that means the same: zeros in
-// front of an octet are read as decimal (010.1.2.3 is 10.1.2.3), an IPv4-mapped IPv6
-// address is the IPv4 address, and bits beyond a prefix length are cleared. Anything
-// else, right or wrong, stays for Validate.
+// NormalizeLegacyIPs rewrites addresses and prefixes in forms that Kubernetes accepted
+// before 1.36, and that Validate refuses, to their canonical form: leading zeros of
+// octets are dropped (010.1.2.3 is 10.1.2.3), an IPv4-mapped IPv6 address becomes the
+// IPv4 address, and bits beyond a prefix length are cleared. It leaves all other text
+// unchanged, for Validate to check.
 func NormalizeLegacyIPs(o Object) {
 	switch o := o.(type) {
 	case *Service:
@@ -269,8 +269,8 @@ type ServiceCIDRStatus struct {
 	Conditions []Condition `json:"conditions,omitempty" schema:"keys=type merge=type"`
 }
 
-// IPAddress is networking.k8s.io/v1 IPAddress: the holder of an address. Its name is the
-// address in its canonical form.
+// IPAddress is networking.k8s.io/v1 IPAddress: it records the holder of a cluster IP. Its
+// name is the address in canonical form.
 type IPAddress struct {
 	TypeMeta
 	Metadata ObjectMeta    `json:"metadata"`
@@ -293,7 +293,7 @@ type ParentReference struct {
 func (o *ServiceCIDR) GetMeta() *ObjectMeta { return &o.Metadata }
 func (o *IPAddress) GetMeta() *ObjectMeta   { return &o.Metadata }
 
-// addressNameProblems is for the name of an IPAddress.
+// addressNameProblems returns the problems of an IPAddress's name, which must be a canonical address.
 func addressNameProblems(name string) []string {
 	if addr, err := netip.ParseAddr(name); err != nil || addr.Zone() != "" {
 		return []string{"must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"}
@@ -303,7 +303,7 @@ func addressNameProblems(name string) []string {
 	return nil
 }
 
-// validate wants one CIDR, or one of each family (ValidateServiceCIDR of
+// validate requires one CIDR, or one of each family (ValidateServiceCIDR of
 // pkg/apis/networking/validation).
 func (o *ServiceCIDR) validate(Object) Errors {
 	at := specPath.child("cidrs")

@@ -13,7 +13,7 @@ var metaPath = root("metadata")
 
 const immutableText = "field is immutable"
 
-// validateName checks name and namespace, which nothing but a new object can change.
+// validateName checks name and namespace. Since updates cannot change them, only new objects need the check.
 func validateName(m *ObjectMeta, namespaced bool, nameProblems func(string) []string) Errors {
 	var errs Errors
 	switch {
@@ -37,7 +37,7 @@ func validateName(m *ObjectMeta, namespaced bool, nameProblems func(string) []st
 	return errs
 }
 
-// validateMeta checks what may change about an object's metadata.
+// validateMeta checks the parts of the metadata that updates can change: labels, annotations and others.
 func validateMeta(m *ObjectMeta) Errors {
 	var errs Errors
 	if m.Generation < 0 {
@@ -49,7 +49,7 @@ func validateMeta(m *ObjectMeta) Errors {
 	return append(errs, validateFinalizers(metaPath.child("finalizers"), m.Finalizers)...)
 }
 
-// validateLabels is for labels and for all that is made of labels, as selectors.
+// validateLabels checks a map of labels, or of a selector made of labels.
 func validateLabels(p path, labels map[string]string) Errors {
 	right := true
 	for key, value := range labels {
@@ -66,7 +66,7 @@ func validateLabels(p path, labels map[string]string) Errors {
 	return errs
 }
 
-// sortedKeys are the keys of a mapping in order.
+// sortedKeys returns the keys of a map, sorted.
 func sortedKeys(m map[string]string) []string {
 	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
 	slices.Sort(keys)
@@ -136,8 +136,8 @@ func validateFinalizers(p path, finalizers []string) Errors {
 	return errs
 }
 
-// validateMetaUpdate checks what an update does to the metadata. A uid that is not
-// given is not a change: a document in a directory has none.
+// validateMetaUpdate checks the changes of an update to the metadata. An empty uid is
+// not a change, as documents in files have none.
 func validateMetaUpdate(m, old *ObjectMeta) Errors {
 	var errs Errors
 	for _, field := range []struct{ name, value, old string }{
@@ -224,7 +224,7 @@ type DeleteOptions struct {
 	DryRun             []string       `json:"dryRun,omitempty"`
 }
 
-// Preconditions is meta/v1 Preconditions: what must be so for a deletion to happen.
+// Preconditions is meta/v1 Preconditions: a deletion fails unless the object has this uid and resourceVersion.
 type Preconditions struct {
 	UID             *string `json:"uid,omitempty"`
 	ResourceVersion *string `json:"resourceVersion,omitempty"`
@@ -251,12 +251,12 @@ const (
 	selectDoesNotExist = "DoesNotExist"
 )
 
-// MatchesAny reports whether labels match one of several selectors, or there are none.
+// MatchesAny reports whether labels match at least one of several selectors, or there are no selectors.
 func MatchesAny(selectors []LabelSelector, labels map[string]string) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s LabelSelector) bool { return s.Matches(labels) })
 }
 
-// HasLabels reports whether labels has all that a selector asks for.
+// HasLabels reports whether labels contains all keys of a selector with their values.
 func HasLabels(labels, selector map[string]string) bool {
 	for name, value := range selector {
 		if has, is := labels[name]; !is || has != value {
@@ -282,7 +282,7 @@ func (s *LabelSelector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// validateSelectors checks lists of selectors. Their texts name the value, as the field may be any of the lists.
+// validateSelectors checks a list of LabelSelectors. The messages include the value, because field may stand for several lists.
 func validateSelectors(at path, lists ...[]LabelSelector) Errors {
 	var errs Errors
 	for _, s := range slices.Concat(lists...) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The kinds of MetalLB: which addresses load balancers get, and where they are announced.
+// The kinds of MetalLB: they configure which addresses load balancers get, and where these are announced.
 const (
 	KindIPAddressPool    = "IPAddressPool"
 	KindL2Advertisement  = "L2Advertisement"
@@ -25,8 +25,8 @@ const (
 	APIVersionMetalLBPeer = "metallb.io/v1beta2"
 )
 
-// MetalLBNamespace is the namespace of MetalLB's objects by convention, and here of the states of addresses that flags
-// announce, and of the configuration when no object names another.
+// MetalLBNamespace is the namespace of MetalLB's objects by convention. Here it is that of status objects for addresses
+// that flags announce, and of ConfigurationStates when no object has another namespace.
 const MetalLBNamespace = "metallb-system"
 
 // IPAddressPool is metallb.io/v1beta1 IPAddressPool.
@@ -127,7 +127,7 @@ type BFDProfile struct {
 	Status   *NoStatus      `json:"status,omitempty"`
 }
 
-// NoStatus is the status of kinds of MetalLB that have no field in it. It is taken, as clusters print it, and never stored.
+// NoStatus is the status of MetalLB's kinds that have no fields in it. It is accepted in manifests, as clusters print it, and not stored.
 type NoStatus struct{}
 
 // BFDProfileSpec is metallb.io/v1beta1 BFDProfileSpec; intervals are in milliseconds.
@@ -188,15 +188,15 @@ func (o *Community) GetMeta() *ObjectMeta        { return &o.Metadata }
 func (o *BFDProfile) GetMeta() *ObjectMeta       { return &o.Metadata }
 func (o *BGPPeer) GetMeta() *ObjectMeta          { return &o.Metadata }
 
-// The kinds of MetalLB that report the state of the others. They cannot be written.
+// The kinds of MetalLB that report status. Clients cannot write them.
 const (
 	KindServiceL2Status    = "ServiceL2Status"
 	KindServiceBGPStatus   = "ServiceBGPStatus"
 	KindConfigurationState = "ConfigurationState"
 )
 
-// IPAddressPoolStatus is metallb.io/v1beta1 IPAddressPoolStatus: how many addresses of a pool Services have, and how
-// many are left.
+// IPAddressPoolStatus is metallb.io/v1beta1 IPAddressPoolStatus: how many addresses of a pool are assigned, and how many
+// are free.
 type IPAddressPoolStatus struct {
 	AssignedIPv4  int64 `json:"assignedIPv4"`
 	AssignedIPv6  int64 `json:"assignedIPv6"`
@@ -247,7 +247,7 @@ type ServiceBGPStatusStatus struct {
 	Peers            []string `json:"peers,omitempty"`
 }
 
-// ConfigurationState is metallb.io/v1beta1 ConfigurationState: whether the objects of MetalLB's kinds are taken.
+// ConfigurationState is metallb.io/v1beta1 ConfigurationState: whether the objects of MetalLB's kinds are valid and in use.
 type ConfigurationState struct {
 	TypeMeta
 	Metadata ObjectMeta               `json:"metadata"`
@@ -269,7 +269,7 @@ func (o *L2Advertisement) validate(Object) Errors {
 	return slices.Concat(validateSelectors(specPath, o.Spec.IPAddressPoolSelectors, o.Spec.NodeSelectors, o.Spec.ServiceSelectors), validateInterfaces(o.Spec.Interfaces))
 }
 
-// ParseAddressRange reads "192.0.2.0/28", of which all addresses belong to the range, or "192.0.2.10-192.0.2.20".
+// ParseAddressRange parses "192.0.2.0/28", all addresses of which belong to the range, or "192.0.2.10-192.0.2.20".
 func ParseAddressRange(text string) (first, last netip.Addr, err error) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -344,7 +344,7 @@ func (o *BGPAdvertisement) validate(Object) Errors {
 	return errs
 }
 
-// ParseCommunity reads "64512:100" or "large:64512:1:2". The first one has two values, the other three.
+// ParseCommunity parses a BGP community, "64512:100", which has two values, or a large one, "large:64512:1:2", which has three.
 func ParseCommunity(text string) ([]uint32, error) {
 	parts, bits := strings.Split(text, ":"), 16
 	if parts[0] == "large" {

@@ -66,7 +66,7 @@ type PodIP struct {
 	IP string `json:"ip" schema:"required"`
 }
 
-// PodStatus.Phase.
+// The values of PodStatus.Phase.
 const (
 	PodPending   = "Pending"
 	PodRunning   = "Running"
@@ -76,9 +76,9 @@ const (
 )
 
 const (
-	// podReady is the PodCondition of Pods that may get traffic.
+	// podReady is the type of the PodCondition by which a Pod may get traffic.
 	podReady = "Ready"
-	// restartAlways in Container.RestartPolicy.
+	// restartAlways is the value of Container.RestartPolicy that makes an init container a sidecar.
 	restartAlways = "Always"
 )
 
@@ -92,9 +92,9 @@ func (o *Pod) Terminal() bool {
 // Terminating reports whether the Pod is being deleted.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready reports whether the Pod may get traffic by its Ready condition, without
-// any conditions by a phase of Running, and without a phase either, yes. Kubernetes' Pods always
-// have both; a Pod without them stands for a server that is up.
+// Ready reports whether the Pod may get traffic: by its condition Ready; without conditions, by
+// whether its phase is Running; and without a phase, true. Pods of Kubernetes always have both; a
+// Pod without them stands for a server that is up.
 func (o *Pod) Ready() bool {
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == podReady {
@@ -104,12 +104,13 @@ func (o *Pod) Ready() bool {
 	return len(o.Status.Conditions) == 0 && (o.Status.Phase == "" || o.Status.Phase == PodRunning)
 }
 
-// Judged reports whether the Pod has a condition Ready, which a kubelet sets.
+// Judged reports whether the Pod has the condition Ready, which a kubelet sets.
 func (o *Pod) Judged() bool {
 	return slices.ContainsFunc(o.Status.Conditions, func(c PodCondition) bool { return c.Type == podReady })
 }
 
-// Running are the containers that run as long as the Pod does, and their field: "spec.containers[0]".
+// Running returns an iterator over the containers that run for the whole life of the Pod (sidecars included), with their field path:
+// "spec.containers[0]".
 func (o *Pod) Running() iter.Seq2[string, *Container] {
 	return func(yield func(string, *Container) bool) {
 		for i := range o.Spec.InitContainers {
@@ -135,7 +136,7 @@ func (o *Pod) Probed() bool {
 	return false
 }
 
-// Addr is the Pod's address of a family, IPv4 or IPv6; the zero Addr when it has none.
+// Addr returns the Pod's address of a family, IPv4 or IPv6; the zero Addr if it has none.
 func (o *Pod) Addr(family string) netip.Addr {
 	for _, ip := range o.ips() {
 		if addr, ok := parseLegacyIP(ip); ok && familyOf(ip) == family {
@@ -145,8 +146,8 @@ func (o *Pod) Addr(family string) netip.Addr {
 	return netip.Addr{}
 }
 
-// ips is status.podIPs, or status.podIP alone where only that is given and Default has
-// not been here yet.
+// ips returns status.podIPs, or status.podIP alone if Default has not been called yet and
+// only that is set.
 func (o *Pod) ips() []string {
 	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
 		return []string{o.Status.PodIP}
@@ -154,9 +155,9 @@ func (o *Pod) ips() []string {
 	return Texts(o.Status.PodIPs, func(ip PodIP) string { return ip.IP })
 }
 
-// TargetPort is the number of the port of the Pod that a Service port means: its
-// targetPort, or where that is a name, the first port of that name and protocol of a
-// container that keeps running (FindPort of pkg/api/v1/pod). False when the Pod has none.
+// TargetPort returns the Pod's port number for a Service port: its targetPort or, if
+// that is a name, the first port of that name and protocol in a container that keeps
+// running (FindPort of pkg/api/v1/pod). It returns false if the Pod has none.
 func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
 	if !port.TargetPort.IsString {
 		return port.TargetPort.Int, true
@@ -185,8 +186,8 @@ func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
 	return 0, false
 }
 
-// setDefaults is SetDefaults_Pod as far as it is read here, and makes podIP and podIPs
-// say the same.
+// setDefaults is SetDefaults_Pod for the fields that are read here, and completes podIP
+// from podIPs and the reverse.
 func (pod *Pod) setDefaults() {
 	for _, containers := range [][]Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -253,8 +254,8 @@ func validateContainers(p path, containers []Container) Errors {
 	return errs
 }
 
-// validatePodIPs is ValidatePodIPs of pkg/apis/core/validation; besides, the addresses
-// have to be ones that packets can be sent to.
+// validatePodIPs is ValidatePodIPs of pkg/apis/core/validation. It also requires addresses
+// that packets can be sent to.
 func validatePodIPs(o, old *Pod) Errors {
 	kept := set{}
 	if old != nil {
@@ -342,7 +343,7 @@ type GRPCAction struct {
 	Service *string `json:"service,omitempty"`
 }
 
-// HTTPGetAction.Scheme.
+// The values of HTTPGetAction.Scheme.
 const (
 	SchemeHTTP  = "HTTP"
 	SchemeHTTPS = "HTTPS"

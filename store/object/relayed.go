@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Annotations of a Service that have ports relayed, and the one that selects the relay or the kernel. Those about TLS and
-// HTTP have a form for one port, with a dot and its name or number behind the key.
+// Annotations of a Service about relaying its ports in user space. Those about TLS and HTTP have a form for one port, with a
+// dot and its name or number behind the key.
 const (
 	AnnotationProxyMode       = "svcctl.io/proxy-mode"
 	AnnotationProxyProtocol   = "svcctl.io/proxy-protocol"
@@ -20,8 +20,8 @@ const (
 	AnnotationBackendProtocol = "svcctl.io/backend-protocol"
 )
 
-// ParseProxyProtocol reads the value of AnnotationProxyProtocol: "v1" and "1", "v2" and "2"; 0: "none", "false" or
-// nothing.
+// ParseProxyProtocol parses the value of AnnotationProxyProtocol: 1 for "v1" and "1", 2 for "v2" and "2", 0 for
+// "none", "false" and "".
 func ParseProxyProtocol(value string) (version int, err error) {
 	switch strings.ToLower(strings.TrimSpace(value)) {
 	case "v1", "1":
@@ -34,14 +34,14 @@ func ParseProxyProtocol(value string) (version int, err error) {
 	return 0, fmt.Errorf(`must be "v1", "v2" or "none"`)
 }
 
-// IsKernelMode reports whether a value of AnnotationProxyMode has the kernel serve a Service.
+// IsKernelMode reports whether a value of AnnotationProxyMode requires that the kernel serve the ports, without a relay.
 func IsKernelMode(value string) bool {
 	mode := strings.ToLower(strings.TrimSpace(value))
 	return mode == "kernel" || mode == "nftables"
 }
 
-// checkRelayed refuses annotations that no port of the Service can follow. An error that the old one has too is let
-// through: it was stored before there was this check, and is a problem in the status.
+// checkRelayed returns errors for relay annotations that cannot work on any port of the Service. An error that the old
+// version has, too, is left out: it was stored before this check existed, and is reported in the status.
 func checkRelayed(s, old *Service) Errors {
 	errs := relayConflicts(s)
 	if old == nil || len(errs) == 0 {
@@ -53,7 +53,7 @@ func checkRelayed(s, old *Service) Errors {
 	})
 }
 
-// relayConflicts returns errors for combinations of annotations that no port can have.
+// relayConflicts returns an error for each combination of annotations that excludes itself.
 func relayConflicts(s *Service) (errs Errors) {
 	a := s.Metadata.Annotations
 	if len(a) == 0 || len(s.Spec.Ports) == 0 {
@@ -98,22 +98,23 @@ func asksRelay(key, value string) (what string, forAll bool) {
 	return "", false
 }
 
-// AnnotationPortRanges of a Service has it answer on ranges of ports besides those of spec.ports:
-// "rtp=10000-20000/UDP", with the name of a port of the Service whose endpoints serve the range, each
-// client at the port that it has sent to. "*" is every port, or every protocol.
+// AnnotationPortRanges of a Service lists port ranges that it serves besides spec.ports:
+// "rtp=10000-20000/UDP". The name is that of a port of the Service whose endpoints serve the range; the
+// endpoint gets each connection at the port that the client sent to. "*" stands for every port, or every
+// protocol.
 const AnnotationPortRanges = "svcctl.io/port-ranges"
 
 // MaxPortRanges bounds the ranges of a Service.
 const MaxPortRanges = 16
 
-// PortRange is a range of ports in one protocol. Both ends belong to it.
+// PortRange is a range of ports in one protocol, both ends included.
 type PortRange struct {
 	Name        string // of the port in spec.ports
 	Protocol    string
 	First, Last uint16
 }
 
-// String is the range as it is written.
+// String formats the range as in AnnotationPortRanges.
 func (r PortRange) String() string {
 	text := fmt.Sprintf("%d-%d/%s", r.First, r.Last, r.Protocol)
 	if r.Name != "" {
@@ -129,8 +130,8 @@ func (r PortRange) Overlaps(o PortRange) bool {
 
 var rangeProtocols = []string{ProtocolTCP, ProtocolUDP, ProtocolSCTP}
 
-// ParsePortRanges reads the value of AnnotationPortRanges. ports are those of the Service. An entry of
-// all protocols gives a range for each.
+// ParsePortRanges parses the value of AnnotationPortRanges. ports are those of the Service. An entry for
+// all protocols yields one range for each.
 func ParsePortRanges(value string, ports []ServicePort) ([]PortRange, error) {
 	var list []PortRange
 	entries := strings.Split(value, ",")
@@ -189,7 +190,7 @@ func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
 	return list, nil
 }
 
-// parsePorts reads "10000-20000", "*", or a single port.
+// parsePorts parses "10000-20000", "*", or a single port.
 func parsePorts(text string) (first, last uint16, ok bool) {
 	if text == "*" {
 		return 1, 65535, true
@@ -214,8 +215,8 @@ func (s *Service) PortRanges() []PortRange {
 	return list
 }
 
-// checkPortRanges is about the annotation of a Service. One that stands in old is asked again when
-// the ports have changed.
+// checkPortRanges validates AnnotationPortRanges of a Service. A value that old has, too, is only
+// checked if the ports have changed.
 func checkPortRanges(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b ServicePort) bool { return a.Name == b.Name && a.Protocol == b.Protocol }) {

@@ -252,7 +252,7 @@ func (s *HTTPRouteSpec) rules(at path) Errors {
 	return append(parentRules(at.child("parentRefs"), s.ParentRefs), s.matchRules(at)...)
 }
 
-// parentRules returns the rules of a list of parents: several of one parent name different sections.
+// parentRules returns the errors about a list of parentRefs: several that name the same parent must differ in sectionName or port.
 func parentRules(at path, parents []ParentRef) Errors {
 	type parent struct{ group, kind, namespace, name string }
 	sections := map[parent][]string{}
@@ -288,7 +288,7 @@ func (s *TLSRouteSpec) rules(at path) Errors {
 		violated(wildcard, in, "Wildcards on hostnames must be the first label, and the rest of hostname must be valid based on RFC-1123"))
 }
 
-// portRule returns the rule of a reference to a Service.
+// portRule returns the error of a reference to a Service without a port.
 func portRule(at path, group, kind *string, port *int32) Errors {
 	return violated(Deref(group) == "" && Deref(kind) == KindService && port == nil, at, "Must have port for Service reference")
 }
@@ -332,7 +332,7 @@ func (r *HTTPRouteRule) rules(at path) Errors {
 		filterRules(at.child("filters"), r.Filters))
 }
 
-// prefixFilters counts the filters that replace the prefix of a path.
+// prefixFilters returns the number of filters that replace a path prefix.
 func prefixFilters(filters []HTTPRouteFilter) (redirects, rewrites int) {
 	replaces := func(p *HTTPPathModifier) bool {
 		return p != nil && p.Type == "ReplacePrefixMatch" && p.ReplacePrefixMatch != nil

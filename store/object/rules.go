@@ -21,7 +21,7 @@ import (
 // of a list or the values of a mapping. A field whose json tag has no omitempty or omitzero is required.
 // The texts of errors are those of Kubernetes for CustomResourceDefinitions (k8s.io/apiextensions-apiserver).
 
-// forms are the texts that fields may have.
+// forms maps the names of formats in tags to the form of a string.
 var forms = map[string]form{
 	"group":       {0, 253, regexp.MustCompile("^$|^" + dns1123Subdomain + "$")},
 	"kind":        {1, 63, regexp.MustCompile("^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")},
@@ -40,7 +40,7 @@ var forms = map[string]form{
 	"condition":   {0, 316, regexp.MustCompile("^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$")},
 }
 
-// A form is the length of a text and its pattern.
+// A form is the maximum length of a string and its pattern.
 type form struct {
 	least, most int
 	pattern     *regexp.Regexp
@@ -53,14 +53,14 @@ const (
 
 var hostnameRE = regexp.MustCompile(`^(\*\.)?` + dns1123Subdomain + "$")
 
-// Tags are what the tags of a field promise to clients.
+// Tags has the properties from a field's tag that appear in the OpenAPI schema.
 type Tags struct {
 	Required, Set bool
 	Key           string
 	Enum          []string
 }
 
-// A fieldRule has the tags of one field.
+// A fieldRule has the parsed tag of one field.
 type fieldRule struct {
 	Tags
 	index int
@@ -71,7 +71,7 @@ type fieldRule struct {
 	value, each valueRule
 }
 
-// A valueRule has the words that hold for a value; it is zero when there are none.
+// A valueRule has the rules from a tag that apply to a value; the zero valueRule has none.
 type valueRule struct {
 	form
 	bounded bool
@@ -112,7 +112,7 @@ func rulesOf(t reflect.Type) []fieldRule {
 	return rules
 }
 
-// add makes a word hold.
+// add adds one word of a tag to the rule.
 func (r *valueRule) add(word string) {
 	if form, is := forms[word]; is {
 		r.form, r.bounded = form, true
@@ -129,7 +129,7 @@ func (r *valueRule) add(word string) {
 	}
 }
 
-// number is a number in a tag.
+// number parses a number in a tag.
 func number(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -138,7 +138,7 @@ func number(text string) int {
 	return n
 }
 
-// TagsOf returns the tags of a field of a structure with tags, by its name in JSON; false for other structures.
+// TagsOf returns the tags of a field, by its JSON name, in a structure whose fields have tags; false for other structures.
 func TagsOf(structure reflect.Type, field string) (Tags, bool) {
 	has := false
 	for i := range structure.NumField() {
@@ -156,13 +156,13 @@ func TagsOf(structure reflect.Type, field string) (Tags, bool) {
 	return rules[i].Tags, true
 }
 
-// experimental are the fields of the experimental channel of the Gateway API, by structure.
+// experimental lists, by structure, the fields that exist in the experimental channel of the Gateway API only.
 var experimental = map[string]string{
 	"GatewaySpec": "defaultScope", "L4RouteSpec": "useDefaultGateways", "TLSRouteSpec": "useDefaultGateways", "HTTPRouteSpec": "useDefaultGateways",
 	"HTTPRouteRule": "retry sessionPersistence", "HTTPRouteFilter": "externalAuth",
 }
 
-// Experimental is the end of a message about a field that a structure does not have, if it has it in the experimental
+// Experimental returns the end of a message about an unknown field, if the structure has that field in the experimental
 // channel of the Gateway API; else "".
 func Experimental(structure, field string) string {
 	if slices.Contains(strings.Fields(experimental[structure]), field) {
@@ -171,7 +171,7 @@ func Experimental(structure, field string) string {
 	return ""
 }
 
-// setTagged sets the absent fields of a value that have a default in their tag. Absent structures stay so, but for spec.
+// setTagged sets the absent fields of a value whose tag has a default. Absent structures stay absent, except spec.
 func setTagged(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -200,7 +200,7 @@ func setTagged(v reflect.Value) {
 	}
 }
 
-// fallbackOf makes the default of a field: a pointer or a list.
+// fallbackOf returns the default value of a field: a pointer or a list.
 func fallbackOf(t reflect.Type, text string) reflect.Value {
 	if t.Kind() == reflect.Slice {
 		return reflect.MakeSlice(t, 1, 1)
@@ -215,10 +215,10 @@ func fallbackOf(t reflect.Type, text string) reflect.Value {
 	return p
 }
 
-// A ruled structure has rules that several of its fields, or its place, are part of.
+// A ruled structure has validation rules beyond those of its single fields.
 type ruled interface{ rules(at path) Errors }
 
-// checkTagged returns the errors of the fields of a structure and of all in them.
+// checkTagged returns the errors of a structure by its tags and rules, and those of all structures in it.
 func checkTagged(at path, v reflect.Value) Errors {
 	var errs Errors
 	for _, r := range rulesOf(v.Type()) {
@@ -239,7 +239,7 @@ func checkTagged(at path, v reflect.Value) Errors {
 	return errs
 }
 
-// check returns the errors of the value of a field that is there.
+// check returns the errors of a field's value, which is present.
 func (r *fieldRule) check(at path, v reflect.Value) Errors {
 	errs := r.value.check(at, v)
 	switch v.Kind() {
@@ -264,7 +264,7 @@ func (r *fieldRule) check(at path, v reflect.Value) Errors {
 	return errs
 }
 
-// repeated returns an error for each item of a set, or with a key, that an earlier one is or has.
+// repeated returns an error for each duplicate item in a list of type set, or duplicate key in a list of type map.
 func (r *fieldRule) repeated(at path, list reflect.Value) Errors {
 	var errs Errors
 	seen := map[any]bool{}
@@ -292,7 +292,7 @@ func (r *fieldRule) repeated(at path, list reflect.Value) Errors {
 	return errs
 }
 
-// check returns the errors of one value, without those in it.
+// check returns the errors of one value, without those of the values in it.
 func (r *valueRule) check(at path, v reflect.Value) Errors {
 	body := func(format string, args ...any) Errors {
 		return invalid(at, v.Interface(), at.String()+" in body should "+fmt.Sprintf(format, args...))
@@ -341,7 +341,7 @@ func (r *valueRule) check(at path, v reflect.Value) Errors {
 	return errs
 }
 
-// tagged returns the errors of an object whose fields have tags, without those of its metadata.
+// tagged returns the errors of an object by the tags of its fields, without those of its metadata.
 func tagged(o Object) Errors {
 	var errs Errors
 	v := reflect.ValueOf(o).Elem()

@@ -118,8 +118,9 @@ func checkPort(p path, port IntOrString) Errors {
 	return invalidFor(p, port.Int, portNumberProblems(port.Int))
 }
 
-// protocolPort is the key that no two ports of a Service share. As a value in a text it
-// looks as Kubernetes shows it: its whole type with only these two set.
+// protocolPort is the combination of protocol and port that must be unique in a Service. In
+// messages it is formatted as Kubernetes does: as a ServicePort with only these two fields
+// set.
 type protocolPort struct {
 	Name        string
 	Protocol    string
@@ -208,7 +209,7 @@ func checkNodePorts(s *Service) Errors {
 }
 
 // sourceRanges returns the prefixes that may use the Service's load-balancer addresses, from the
-// field, or else from the annotation. Blanks around a range are no part of it.
+// field, or else from the annotation. Blanks around a prefix are removed.
 func (o *Service) sourceRanges() (ranges []string, fromAnnotation bool) {
 	ranges = o.Spec.LoadBalancerSourceRanges
 	if len(ranges) == 0 {

@@ -45,7 +45,7 @@ var strategies = []Strategy{
 	{Resource: Resource{Group: "networking.k8s.io", Name: KindServiceCIDR, Plural: "servicecidrs", HasStatus: true}, sample: new(ServiceCIDR)},
 }
 
-// gateway returns the resource of a kind of the Gateway API.
+// gateway returns the Resource of a kind of the Gateway API.
 func gateway(name, plural string, short ...string) Resource {
 	return Resource{
 		Group: GroupGateway, Name: name, Plural: plural, ShortNames: short, Custom: true,
@@ -53,7 +53,7 @@ func gateway(name, plural string, short ...string) Resource {
 	}
 }
 
-// metalLB returns the resource of a kind of MetalLB.
+// metalLB returns the Resource of a kind of MetalLB.
 func metalLB(name, plural, version string, verbs []string) Resource {
 	return Resource{Group: "metallb.io", Version: version, Name: name, Plural: plural, Namespaced: true, Custom: true, Verbs: verbs}
 }
@@ -80,7 +80,7 @@ type Resource struct {
 	Verbs []string
 }
 
-// APIVersion returns "v1", or "discovery.k8s.io/v1".
+// APIVersion returns group and version, as "v1" or "discovery.k8s.io/v1".
 func (r *Resource) APIVersion() string {
 	if r.Group == "" {
 		return r.Version
@@ -91,8 +91,8 @@ func (r *Resource) APIVersion() string {
 // Stored reports whether objects of the kind are stored; reviews are not.
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
-// A Strategy has all facts that differ between kinds; the strategies of Kubernetes' registry are the
-// model. A new kind is one of them (in strategies) and its type.
+// A Strategy has all properties in which kinds differ, as the strategies of Kubernetes' registry do. A
+// new kind needs an entry in strategies, and its type.
 type Strategy struct {
 	Resource
 	// View means that objects are stored as another kind, of which this one is another form (events.k8s.io).
@@ -118,12 +118,12 @@ type Strategy struct {
 	sample Object
 }
 
-// What a kind has where it differs from others, as methods of its type.
+// Optional interfaces of an object's type, for kinds that differ from others.
 type (
 	defaulter interface{ setDefaults() }
-	// A validator checks its content, without metadata; previous is nil for a new object, or one of another kind.
+	// A validator checks the content of an object, without its metadata. previous is nil for a new object, or for one of another kind.
 	validator interface{ validate(previous Object) Errors }
-	// A changeValidator checks what may not change.
+	// A changeValidator checks that an update does not change immutable fields.
 	changeValidator interface{ validateChange(previous Object) Errors }
 	warner          interface{ warnings() []string }
 )
@@ -132,15 +132,15 @@ type (
 func (o *EventView) validate(Object) Errors { return o.Event().validate(nil) }
 
 var (
-	// everything has the verbs of stored objects.
+	// everything is the list of API verbs of objects that are stored.
 	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	// oneByOne lacks deletecollection: other objects depend on these.
+	// oneByOne is everything without deletecollection, for kinds that other objects depend on.
 	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
-	// looking has the verbs of objects that are computed from others.
+	// looking is the list of read-only API verbs of objects that are computed from stored objects.
 	looking = []string{"get", "list", "watch"}
-	// glancing has the verbs of objects that are computed from other state than objects, and have no history.
+	// glancing is the list of API verbs of objects that are computed from other state, so that they cannot be watched.
 	glancing = []string{"get", "list"}
-	// asking has the verb of requests that are not stored (reviews).
+	// asking is the list of API verbs of reviews, which are requests that are not stored.
 	asking = []string{"create"}
 )
 
@@ -187,8 +187,7 @@ func (s *Strategy) New() Object {
 	return o
 }
 
-// SameSpec reports whether two versions of an object of the kind want the same: they differ in metadata and
-// status alone.
+// SameSpec reports whether two versions of an object of the kind differ at most in metadata and status.
 func (s *Strategy) SameSpec(a, b Object) bool {
 	was, is := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range was.NumField() {
@@ -217,7 +216,7 @@ func copyField(to, from Object, name string) {
 	unshare(field)
 }
 
-// KeepOwned restores the fields that a write of the object itself must not change: as a rule its status. Before is the stored
+// KeepOwned restores the fields that a write of the object itself must not change, as a rule its status, from before: the stored
 // version, nil when the object is created.
 func (s *Strategy) KeepOwned(o, before Object) {
 	if before == nil && s.StatusOnCreate {
@@ -230,7 +229,7 @@ func (s *Strategy) KeepOwned(o, before Object) {
 	}
 }
 
-// The kinds of the API alone: no manifest has them.
+// The kinds that exist in the API alone, not in manifests.
 const (
 	KindNamespace               = "Namespace"
 	KindNode                    = "Node"
@@ -254,7 +253,7 @@ const (
 	APIVersionAuthentication = "authentication.k8s.io/v1"
 )
 
-// The API versions, as they are written in documents.
+// The API versions of the kinds in manifests.
 const (
 	APIVersionCore      = "v1"
 	APIVersionDiscovery = "discovery.k8s.io/v1"

@@ -35,7 +35,7 @@ type ObjectMeta struct {
 	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
-// OwnerReference names an object that this one lives and dies with.
+// OwnerReference is meta/v1 OwnerReference: an object is garbage when all of its owners are deleted.
 type OwnerReference struct {
 	APIVersion         string `json:"apiVersion" schema:"required"`
 	Kind               string `json:"kind" schema:"required"`
@@ -51,7 +51,7 @@ type Object interface {
 	GetMeta() *ObjectMeta
 }
 
-// The kinds, as they are written in documents.
+// The kinds of the core and discovery groups that manifests may have.
 const (
 	KindService       = "Service"
 	KindEndpoints     = "Endpoints"
@@ -75,7 +75,7 @@ func ServiceRef(key string) Ref {
 	return Ref{Kind: KindService, Namespace: namespace, Name: name}
 }
 
-// String returns "Service default/web", and "Node gw1" without a namespace.
+// String returns kind, namespace and name, as "Service default/web", or "Node gw1" without a namespace.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name

@@ -5,20 +5,16 @@ import (
 	"slices"
 )
 
-// PatchFromOld adds to an update of a Service the allocated values of the stored Service, so that
-// the same document applied again changes nothing; old is not changed. Default comes before it,
-// DefaultFamilies after.
-//
-// Kept: cluster IPs, IP families, node ports (of the port of the same name; else,
-// where a port was renamed, of the same protocol and port), the health-check port.
-// Node ports of a load balancer that allocates none are not kept: that is how they
-// are given back; see KeepNodePorts. Dropped: what the new type has no use for and the update did not
-// set to something new, as the node ports of a Service that is of type ClusterIP now.
-//
-// It is patchAllocatedValues and dropTypeDependentFields of
-// pkg/registry/core/service; the families and renamed ports are carried over besides,
-// as they would be by a client that patches. Status is the caller's, apart from the
-// ingress of a Service that is no longer a load balancer.
+// PatchFromOld copies allocated values of the stored Service (old, which is not changed) to an update
+// that does not give them, so that applying the same document again changes nothing. Call Default before,
+// and DefaultFamilies after it. It copies cluster IPs, IP families, node ports (of the port with the same
+// name or, if a port was renamed, with the same protocol and number) and the health-check port. It does
+// not copy node ports to a load balancer that allocates none, which is how these are released; see
+// KeepNodePorts. It drops values that the new type does not use and that the update did not change, as
+// the node ports of a Service that became ClusterIP. It is patchAllocatedValues and
+// dropTypeDependentFields of pkg/registry/core/service; families and renamed ports are copied besides, as
+// a client that patches would. It leaves the status to the caller, except the ingress of a Service that
+// is no longer a load balancer.
 func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
 		spec := &svc.Spec
@@ -40,7 +36,7 @@ func PatchFromOld(svc, old *Service) {
 	dropUnused(svc, old)
 }
 
-// AllocatesNodePorts reports whether each port that names no node port is given one.
+// AllocatesNodePorts reports whether ports of the Service that name no node port get one.
 func (s *Service) AllocatesNodePorts() bool {
 	switch s.Spec.Type {
 	case TypeNodePort:
@@ -52,16 +48,16 @@ func (s *Service) AllocatesNodePorts() bool {
 	return false
 }
 
-// protocolNumber is a port, or a node port: another protocol is another port.
+// protocolNumber identifies a port, or a node port, by protocol and number.
 type protocolNumber struct {
 	protocol string
 	number   int32
 }
 
-// KeepNodePorts gives the ports of an update that name no node port the one they have.
-// PatchFromOld does it for Services that allocate node ports. For documents that are
-// applied rather than put, where leaving something out does not mean to remove it, it is
-// right for load balancers that allocate none any more, too: they keep what they have.
+// KeepNodePorts copies stored node ports to the ports of an update that name none.
+// PatchFromOld does so for Services that allocate node ports. With documents that are
+// applied rather than put, omitting a field does not remove it, so load balancers that no
+// longer allocate node ports keep theirs, too.
 func KeepNodePorts(svc, old *Service) {
 	names, taken := map[string]bool{}, map[protocolNumber]bool{}
 	for _, port := range svc.Spec.Ports {
@@ -91,8 +87,8 @@ func KeepNodePorts(svc, old *Service) {
 	}
 }
 
-// dropUnused clears what has no meaning for the new type any more. What the update
-// itself sets to something new stays, to be refused.
+// dropUnused clears fields that the new type does not use. Fields that the update
+// itself changed stay, so that validation refuses them.
 func dropUnused(svc, old *Service) {
 	spec, before := &svc.Spec, &old.Spec
 	if !svc.NeedsClusterIP() && old.NeedsClusterIP() {
@@ -145,10 +141,10 @@ func addsNoNodePort(svc, old *Service) bool {
 	return !slices.ContainsFunc(svc.Spec.Ports, func(port ServicePort) bool { return !had[port.NodePort] })
 }
 
-// OnceSet ends the message of an error about a field that may be set once.
+// OnceSet is the end of the message about a field that is immutable once it is set.
 const OnceSet = "may not change once set"
 
-// validateChange returns the changes that an update of a Service may not make.
+// validateChange returns an error for each change of an update that is not allowed.
 func (svc *Service) validateChange(previous Object) Errors {
 	old, _ := previous.(*Service)
 	errs := checkClusterIPChange(svc, old)
@@ -163,8 +159,9 @@ func (svc *Service) validateChange(previous Object) Errors {
 	return errs
 }
 
-// checkClusterIPChange: cluster IPs stay, except that a second one may come, and go
-// with the policy SingleStack, and that ExternalName has none.
+// checkClusterIPChange returns errors for changes of cluster IPs: they are immutable,
+// except that a second one may be added, and removed with the policy SingleStack, and
+// that ExternalName has none.
 func checkClusterIPChange(svc, old *Service) Errors {
 	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() && old.Headless() {
 		return nil
@@ -189,8 +186,8 @@ func checkClusterIPChange(svc, old *Service) Errors {
 	return errs
 }
 
-// checkFamiliesChange is checkClusterIPChange for the families; those of a headless
-// Service may change.
+// checkFamiliesChange returns errors for changes of ipFamilies by the rules of
+// checkClusterIPChange; those of a headless Service may change.
 func checkFamiliesChange(svc, old *Service) Errors {
 	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() || old.Headless() {
 		return nil
@@ -216,12 +213,11 @@ func checkFamiliesChange(svc, old *Service) Errors {
 // defaultNamespace is the namespace of an object of a namespaced kind that names none.
 const defaultNamespace = "default"
 
-// Default sets the defaults of absent fields, as far as they follow from the object alone
-// (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice, SetDefaults_Pod). It may be
-// called again on its own result. What depends on the service ranges of the box is DefaultFamilies.
-//
-// One difference on purpose: Kubernetes drops a sessionAffinityConfig beside
-// sessionAffinity None without a word; here it stays, and Validate refuses it.
+// Default sets the defaults of absent fields that follow from the object alone (SetDefaults_Service,
+// SetDefaults_Endpoints, SetDefaults_EndpointSlice, SetDefaults_Pod). It is idempotent. DefaultFamilies
+// sets those that depend on the service ranges of the box. One difference is intentional: Kubernetes
+// silently drops a sessionAffinityConfig beside sessionAffinity None; here it stays, and Validate refuses
+// it.
 func Default(o Object) {
 	s := StrategyOf(o)
 	if meta := o.GetMeta(); meta.Namespace == "" && s.Namespaced {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Options are the rules that can be switched. The zero value is the default.
+// Options turn single validation rules on or off. The zero value is the default.
 type Options struct {
 	// RelaxedServiceNames accepts a Service name that begins with a digit (an RFC
 	// 1123 label, as Kubernetes does since 1.36); else it is an RFC 1035 label.
@@ -38,10 +38,9 @@ func Validate(o Object, opts Options) Errors {
 	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
 }
 
-// ValidateUpdate returns all errors of replacing old by an updated object. Values that stand in
-// old already are not asked for their form again, so that what was once accepted can be
-// updated: the name, which cannot change, and addresses and prefixes in forms that are not
-// accepted any more.
+// ValidateUpdate returns all errors of replacing old by an updated object. It does not check the
+// form of values that old has already, so that objects accepted earlier can be updated: the name,
+// which cannot change, and addresses and prefixes in forms that are no longer accepted.
 func ValidateUpdate(updated, old Object, opts Options) Errors {
 	if updated.GetTypeMeta().Kind != old.GetTypeMeta().Kind {
 		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
@@ -53,7 +52,7 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 	return Join(errs, validateContent(updated, old))
 }
 
-// validateContent applies all rules but those of the name; old is nil for a new object.
+// validateContent applies all rules except those about the name; old is nil for a new object.
 func validateContent(o, old Object) Errors {
 	errs := validateMeta(o.GetMeta())
 	if o, has := o.(validator); has {
@@ -70,8 +69,9 @@ func validateContent(o, old Object) Errors {
 	return errs
 }
 
-// The patterns are part of the texts, and the texts are those of apimachinery
-// (util/validation and api/validate/content, v0.36).
+// The patterns and texts of name validation, which are those of apimachinery
+// (util/validation and api/validate/content, v0.36). Messages include the
+// patterns.
 const (
 	dns1123Label     = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 	dns1123Subdomain = dns1123Label + `(\.` + dns1123Label + ")*"
@@ -109,7 +109,7 @@ var (
 // NameProblems returns the problems of the name of an object, or of a host (RFC 1123).
 func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }
 
-// matchProblems checks length, then form.
+// matchProblems checks the length of a text, then its pattern.
 func matchProblems(value string, longest int, re *regexp.Regexp, text string) []string {
 	var problems []string
 	if len(value) > longest {
@@ -123,8 +123,8 @@ func matchProblems(value string, longest int, re *regexp.Regexp, text string) []
 	return problems
 }
 
-// isPlain reports whether a value is of the form that nearly all have, which every pattern
-// above matches: a start would spend more time in them than in anything else here.
+// isPlain reports whether a value is so simple (lower-case letters, digits and dashes) that it
+// matches every pattern above. It is a fast path for nearly all values of a start.
 func isPlain(value string) bool {
 	last := len(value) - 1
 	for i := range len(value) {
@@ -137,7 +137,7 @@ func isPlain(value string) bool {
 	return last >= 0
 }
 
-// isPlainSubdomain reports whether a name is made of plain ones, with dots between them.
+// isPlainSubdomain reports whether a name consists of plain labels (see isPlain) with dots between them.
 func isPlainSubdomain(value string) bool {
 	for label := range strings.SplitSeq(value, ".") {
 		if !isPlain(label) {
@@ -217,7 +217,7 @@ func portNumberProblems(n int32) []string {
 	return nil
 }
 
-// ServiceSpec.Type.
+// The values of ServiceSpec.Type.
 const (
 	TypeClusterIP    = "ClusterIP"
 	TypeNodePort     = "NodePort"
@@ -225,47 +225,47 @@ const (
 	TypeExternalName = "ExternalName"
 )
 
-// Protocols of ports.
+// The values of Protocol in ports.
 const (
 	ProtocolTCP  = "TCP"
 	ProtocolUDP  = "UDP"
 	ProtocolSCTP = "SCTP"
 )
 
-// ServiceSpec.IPFamilies and EndpointSlice.AddressType; FQDN only as the latter.
+// The values of ServiceSpec.IPFamilies and EndpointSlice.AddressType; FQDN is only of the latter.
 const (
 	IPv4 = "IPv4"
 	IPv6 = "IPv6"
 	FQDN = "FQDN"
 )
 
-// ServiceSpec.IPFamilyPolicy.
+// The values of ServiceSpec.IPFamilyPolicy.
 const (
 	SingleStack      = "SingleStack"
 	PreferDualStack  = "PreferDualStack"
 	RequireDualStack = "RequireDualStack"
 )
 
-// ServiceSpec.ExternalTrafficPolicy and InternalTrafficPolicy.
+// The values of ServiceSpec.ExternalTrafficPolicy and InternalTrafficPolicy.
 const (
 	PolicyCluster = "Cluster"
 	PolicyLocal   = "Local"
 )
 
-// ServiceSpec.SessionAffinity.
+// The values of ServiceSpec.SessionAffinity.
 const (
 	AffinityNone     = "None"
 	AffinityClientIP = "ClientIP"
 )
 
-// ServiceSpec.TrafficDistribution; PreferClose is the old name of PreferSameZone.
+// The values of ServiceSpec.TrafficDistribution; PreferClose is the old name of PreferSameZone.
 const (
 	PreferClose    = "PreferClose"
 	PreferSameZone = "PreferSameZone"
 	PreferSameNode = "PreferSameNode"
 )
 
-// LoadBalancerIngress.IPMode.
+// The values of LoadBalancerIngress.IPMode.
 const (
 	IPModeVIP   = "VIP"
 	IPModeProxy = "Proxy"
@@ -276,15 +276,16 @@ const ClusterIPNone = "None"
 
 // Labels and annotations with a meaning.
 const (
-	// LabelServiceName ties an EndpointSlice to the Service of that name.
+	// LabelServiceName is the label of an EndpointSlice with the name of its Service.
 	LabelServiceName = "kubernetes.io/service-name"
-	// AnnotationLastApplied has the object as `kubectl apply` sent it last.
+	// AnnotationLastApplied holds the object as `kubectl apply` last sent it, in JSON.
 	AnnotationLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-	// LabelManagedBy is on an EndpointSlice and names the controller that writes it; ManagedByDiscover is `svcctl discover`.
+	// LabelManagedBy is the label of an EndpointSlice with the name of the controller that writes it; ManagedByDiscover is the value for
+	// `svcctl discover`.
 	LabelManagedBy    = "endpointslice.kubernetes.io/managed-by"
 	ManagedByDiscover = "discover.svcctl.io"
-	// AnnotationSourceRanges is the old place of spec.loadBalancerSourceRanges:
-	// CIDRs with commas between them. The field wins.
+	// AnnotationSourceRanges is the predecessor of spec.loadBalancerSourceRanges:
+	// comma-separated CIDRs. The field takes precedence.
 	AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
 	annotationTopologyMode  = "service.kubernetes.io/topology-mode"
@@ -315,11 +316,11 @@ func (o *Service) Headless() bool {
 	return len(ips) == 1 && ips[0] == ClusterIPNone
 }
 
-// NeedsClusterIP reports whether clusterIP means something for the Service ("None"
-// included).
+// NeedsClusterIP reports whether the Service has a type with cluster IPs, "None"
+// included.
 func (o *Service) NeedsClusterIP() bool { return o.Spec.Type != TypeExternalName }
 
-// NeedsNodePort reports whether ports of the Service may have node ports.
+// NeedsNodePort reports whether the Service has a type whose ports may have node ports.
 func (o *Service) NeedsNodePort() bool {
 	return o.Spec.Type == TypeNodePort || o.Spec.Type == TypeLoadBalancer
 }
@@ -329,14 +330,14 @@ func (o *Service) NeedsHealthCheckNodePort() bool {
 	return o.Spec.Type == TypeLoadBalancer && o.Spec.ExternalTrafficPolicy == PolicyLocal
 }
 
-// ExternallyAccessible reports whether the Service is reachable by more than its
-// cluster IP, which is when externalTrafficPolicy has a meaning.
+// ExternallyAccessible reports whether the Service has addresses besides its cluster
+// IP, so that externalTrafficPolicy applies to it.
 func (o *Service) ExternallyAccessible() bool {
 	return o.NeedsNodePort() || o.Spec.Type == TypeClusterIP && len(o.Spec.ExternalIPs) > 0
 }
 
-// clusterIPs returns spec.clusterIPs, or spec.clusterIP alone where a document gave
-// only that one and DefaultFamilies has not been here yet.
+// clusterIPs returns spec.clusterIPs, or spec.clusterIP alone if DefaultFamilies has
+// not been called yet and only that is set.
 func (o *Service) clusterIPs() []string {
 	if len(o.Spec.ClusterIPs) == 0 && o.Spec.ClusterIP != "" {
 		return []string{o.Spec.ClusterIP}
@@ -353,7 +354,7 @@ func Pairs[V any](m map[string]V) string {
 	return strings.Join(all, ",")
 }
 
-// Texts returns the text of each item of a list.
+// Texts returns the result of text for each item of a list.
 func Texts[T any](list []T, text func(T) string) []string {
 	texts := make([]string, len(list))
 	for i, item := range list {
@@ -379,7 +380,7 @@ func samePointee[T comparable](a, b *T) bool {
 // a Kubernetes Status (metav1.CauseType).
 type ErrorType string
 
-// The kinds of errors.
+// The values of ErrorType.
 const (
 	FieldValueInvalid      ErrorType = "FieldValueInvalid"
 	FieldValueRequired     ErrorType = "FieldValueRequired"
@@ -390,7 +391,7 @@ const (
 	FieldValueTooMany      ErrorType = "FieldValueTooMany"
 )
 
-// titles are the beginnings of the texts of Errors.
+// titles maps each ErrorType to the beginning of its message.
 var titles = map[ErrorType]string{
 	FieldValueInvalid: "Invalid value", FieldValueRequired: "Required value", FieldValueDuplicate: "Duplicate value",
 	FieldValueNotSupported: "Unsupported value", FieldValueForbidden: "Forbidden", FieldValueTooLong: "Too long", FieldValueTooMany: "Too many",
@@ -407,7 +408,7 @@ type Error struct {
 	Detail string
 }
 
-// Error returns "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive".
+// Error returns field and message, as "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive".
 func (e Error) Error() string { return e.Field + ": " + e.Body() }
 
 // Body returns Error without the field: the message of a cause in a Status.
@@ -426,7 +427,7 @@ func (e Error) Body() string {
 	return s
 }
 
-// omitted is the Value of an error whose text has none (field.OmitValueType).
+// omitted as Error.Value leaves the value out of the message (field.OmitValueType).
 type omitted struct{}
 
 // valueText prints a value as field.Error does: text quoted, numbers bare, all else JSON.
@@ -441,7 +442,7 @@ func valueText(v any) string {
 	return string(b)
 }
 
-// Errors is every problem of one object.
+// Errors has all problems of one object.
 type Errors []Error
 
 // Error returns the text of the only error, or "[first, second]"; a text that comes twice
@@ -470,8 +471,8 @@ func Join(lists ...Errors) Errors {
 	return all
 }
 
-// A path is the place of a field in its object. It is put into words when there is something
-// to say about the field, which is seldom.
+// A path is the position of a field in its object. It is only formatted for a message, which is
+// rare.
 type path struct {
 	base  string
 	steps [4]step // behind base

@@ -29,7 +29,7 @@ func (s *Service) warnings() []string {
 	return warnings
 }
 
-// ignoredFieldWarnings names the fields that do nothing on this Service.
+// ignoredFieldWarnings returns a warning for each field that has no effect on this Service.
 func ignoredFieldWarnings(s *Service) []string {
 	var warnings []string
 	spec := &s.Spec
@@ -61,7 +61,7 @@ func ignoredFieldWarnings(s *Service) []string {
 	return warnings
 }
 
-// addressWarnings is about addresses in a form that is not the usual one.
+// addressWarnings returns warnings about addresses that are not in canonical form.
 func addressWarnings(s *Service) []string {
 	var warnings []string
 	if !s.Headless() {
@@ -116,8 +116,8 @@ func sourceRangeWarnings(s *Service) []string {
 	return warnings
 }
 
-// ipWarnings is GetWarningsForIP of apimachinery: what the address should look like.
-// A text that is no address gets none.
+// ipWarnings is GetWarningsForIP of apimachinery: a warning that gives the canonical
+// form of an address. For a text that is no address it returns none.
 func ipWarnings(p path, value string) []string {
 	if addr, err := netip.ParseAddr(value); err == nil && addr.Is4() {
 		return nil
@@ -179,7 +179,7 @@ func (o *UDPRoute) warnings() []string    { return noEffect(&o.Metadata, KindUDP
 func (o *TLSRoute) warnings() []string    { return noEffect(&o.Metadata, KindTLSRoute) }
 func (o *HTTPRoute) warnings() []string   { return noEffect(&o.Metadata, KindHTTPRoute) }
 
-// noEffect warns about our annotations at an object of the Gateway API, whose place is elsewhere.
+// noEffect returns warnings about svcctl annotations on an object of the Gateway API that have an effect on other kinds only.
 func noEffect(meta *ObjectMeta, kind string) (warnings []string) {
 	for _, key := range sortedKeys(meta.Annotations) {
 		if strings.HasPrefix(key, "svcctl.io/") {

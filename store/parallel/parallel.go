@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Share is a value for the parameter share of Do that fits work of some microseconds per index: fewer indexes do not pay for waking a CPU.
+// Share is a value for the parameter share of Do that suits work of some microseconds per index: for fewer indexes, waking another CPU
+// costs more than it saves.
 const Share = 64
 
 // Do calls do for 0 to n-1 and returns when all calls have returned. A CPU takes share indexes

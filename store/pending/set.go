@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Set has the versions before the changes of a head, nil for objects that did not exist.
+// Set has the stored versions that objects had before the changes of a trial or a rollout; nil for objects that did not exist.
 type Set struct {
 	*Head // nil: there is none
 	Kind  Kind
@@ -28,12 +28,12 @@ type Set struct {
 	Outside bool
 }
 
-// New returns a set without versions.
+// New returns a set with a head and no versions.
 func New(k Kind, head *Head) *Set {
 	return &Set{Head: head, Kind: k, Before: map[object.Ref]*record.Record{}, slices: map[string][]object.Ref{}}
 }
 
-// With returns the set with another head. The two share the versions.
+// With returns a set with another head and the same versions, which both share.
 func (s *Set) With(head *Head) *Set {
 	next := *s
 	next.Head = head
@@ -43,7 +43,7 @@ func (s *Set) With(head *Head) *Set {
 // Has reports whether an object is in the set.
 func (s *Set) Has(ref object.Ref) bool { _, has := s.Before[ref]; return has }
 
-// Put sets the version before of an object.
+// Put sets the version that an object had before the changes.
 func (s *Set) Put(ref object.Ref, before *record.Record) {
 	if ref.Kind == object.KindEndpointSlice {
 		if was := s.Before[ref]; was != nil {
@@ -58,7 +58,8 @@ func (s *Set) Put(ref object.Ref, before *record.Record) {
 	s.Before[ref] = before
 }
 
-// Change is a change of an object: the version before and after (nil: none), the owner afterwards, or that of the removed one, and its client.
+// Change is a change of an object: the versions before and after it (nil: none), the owner after it, or that of the removed object, and the
+// client that made it.
 type Change struct {
 	Ref   object.Ref
 	Old   *record.Record
@@ -67,8 +68,8 @@ type Change struct {
 	By    *journal.Caller
 }
 
-// Belongs reports whether a change is one of the set: a write of its client, with Files a change of a file, or in a staged set what a
-// controller generates of an object in it.
+// Belongs reports whether a change is part of the set: a write of the set's client, with Files a change of a file, or in a staged set an
+// object that a controller generates from one in it.
 func (s *Set) Belongs(c *Change) bool {
 	switch {
 	case !s.Pending():
@@ -97,7 +98,7 @@ func endpointsRef(key string) object.Ref {
 	return ref
 }
 
-// AddBefore adds the stored form of a version before to a commit.
+// AddBefore adds to a commit the stored form of the version that an object had before the changes.
 func (k Kind) AddBefore(ref object.Ref, before *record.Record, revision uint64, out *engine.Transaction) error {
 	pair := engine.Pair{Key: k.ObjectKey(ref), Revision: revision}
 	if before != nil {
@@ -128,7 +129,7 @@ func (s *Set) Clone() *Set {
 	return &next
 }
 
-// AddEnd adds to a commit that the versions before are deleted, and the head becomes another one, or is deleted with them.
+// AddEnd adds the end of the set to a commit: it deletes the versions, and replaces the head by another one, or deletes it.
 func (s *Set) AddEnd(head *Head, revision uint64, out *engine.Transaction) error {
 	for ref := range s.Before {
 		out.Deletes = append(out.Deletes, s.Kind.ObjectKey(ref))
@@ -140,8 +141,8 @@ func (s *Set) AddEnd(head *Head, revision uint64, out *engine.Transaction) error
 	return s.With(head).AddHead(revision, out)
 }
 
-// Follow returns the set after a commit of another machine, or as pairs are loaded. It is the set itself when the commit does not
-// concern it; headed reports whether the commit has its head.
+// Follow returns the set after pairs were loaded, or committed by another machine. It returns the set itself if the pairs do not
+// concern it; headed reports whether they include its head.
 func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	ours := func(key string) bool { return strings.HasPrefix(key, s.Kind.Prefix()) }
 	if !slices.ContainsFunc(f.Deletes, ours) && !slices.ContainsFunc(f.Puts, func(p engine.Pair) bool { return ours(p.Key) }) {
@@ -174,7 +175,7 @@ func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	return next, headed, nil
 }
 
-// decodeBefore reads the version before of an object; nil: it did not exist.
+// decodeBefore decodes the stored version of an object before the changes; nil: it did not exist.
 func decodeBefore(key string, pair engine.Pair) (object.Ref, *record.Record, error) {
 	ref, is := record.RefOfKey(key)
 	if !is {
@@ -187,7 +188,7 @@ func decodeBefore(key string, pair engine.Pair) (object.Ref, *record.Record, err
 	return ref, before, err
 }
 
-// Service replaces the objects of a Service that are in the set by the versions before.
+// Service replaces the given objects of a Service by their versions before the changes, as far as they are in the set.
 func (s *Set) Service(key string, svc *object.Service, list []*object.EndpointSlice, endpoints *object.Endpoints) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	if before, has := s.Before[object.ServiceRef(key)]; has {
 		svc = nil
@@ -209,7 +210,7 @@ func (s *Set) Service(key string, svc *object.Service, list []*object.EndpointSl
 	return svc, list, endpoints
 }
 
-// Kind is a kind of sets. There is one set of each kind at a time.
+// Kind is a kind of set: Timed for trials, Staged for rollouts. There is at most one set of each kind at a time.
 type Kind int
 
 // The kinds of sets.
@@ -221,29 +222,29 @@ const (
 // Kinds are all kinds.
 var Kinds = []Kind{Timed, Staged}
 
-// String is the first part of the keys of a kind.
+// String returns the first part of the engine keys of a kind.
 func (k Kind) String() string { return [...]string{"trial", "rollout"}[k] }
 
-// Prefix begins the keys of a kind.
+// Prefix returns the prefix of the engine keys of a kind.
 func (k Kind) Prefix() string { return k.String() + "/" }
 
-// HeadKey is the key of the head of a set.
+// HeadKey returns the engine key of the head.
 func (k Kind) HeadKey() string { return k.Prefix() + "head" }
 
-// FilePrefix begins the keys of files of a set.
+// FilePrefix returns the prefix of the engine keys of files in a set.
 func (k Kind) FilePrefix() string { return k.Prefix() + "file/" }
 
 func (k Kind) objectPrefix() string { return k.Prefix() + "object/" }
 
-// ObjectKey is the key of the version before the changes of an object.
+// ObjectKey returns the engine key for the version of an object before the changes.
 func (k Kind) ObjectKey(ref object.Ref) string { return k.objectPrefix() + record.Key(ref) }
 
-// Holder holds the values that Services gave up in a set. No Service has such a name.
+// Holder returns the owner, in the allocator, of the values that a Service gave up in a set. No Service has such a name.
 func (k Kind) Holder() string {
 	return [...]string{"(on trial: it goes back unless confirmed)", "(in a rollout: some boxes serve it until that is done)"}[k]
 }
 
-// IDOf returns the ID of the set that a client's change belongs to; "" for none.
+// IDOf returns the ID of the set that a client's changes belong to, as its Caller gives it; "" for none.
 func (k Kind) IDOf(by *journal.Caller) string {
 	switch {
 	case by == nil:
@@ -254,7 +255,7 @@ func (k Kind) IDOf(by *journal.Caller) string {
 	return by.Rollout
 }
 
-// CallerOf returns a client whose changes belong to the set of an ID.
+// CallerOf returns a Caller whose changes belong to the set with an ID.
 func (k Kind) CallerOf(by journal.Caller, id string) journal.Caller {
 	if k == Timed {
 		by.Trial = id
@@ -264,7 +265,8 @@ func (k Kind) CallerOf(by journal.Caller, id string) journal.Caller {
 	return by
 }
 
-// ObjectOfKey returns the key of the object that a key has the version before of, or else the key itself.
+// ObjectOfKey returns, for the key of a version before the changes, the engine key of the object itself. It returns any other key
+// unchanged.
 func ObjectOfKey(key string) string {
 	for _, k := range Kinds {
 		if rest, is := strings.CutPrefix(key, k.objectPrefix()); is {
@@ -274,12 +276,12 @@ func ObjectOfKey(key string) string {
 	return key
 }
 
-// IsKey reports whether a key of the engine is of a set.
+// IsKey reports whether an engine key belongs to a set.
 func IsKey(key string) bool {
 	return slices.ContainsFunc(Kinds, func(k Kind) bool { return strings.HasPrefix(key, k.Prefix()) })
 }
 
-// Phase is the phase of a staged Set.
+// Phase is the phase of a staged set (rollout).
 type Phase string
 
 // The phases of a staged set.
@@ -292,7 +294,7 @@ const (
 	Undone      Phase = "Undone"
 )
 
-// Head is a set without the versions before. It has more than 15 fields: all that another machine needs to go on with it.
+// Head describes a set, without the versions in it. It has more than 15 fields: all that another machine needs to continue it.
 type Head struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`
@@ -323,10 +325,10 @@ type Head struct {
 	Plan json.RawMessage `json:"-"`
 }
 
-// plainHead has no methods.
+// plainHead is Head without its methods, for encoding/json.
 type plainHead Head
 
-// MarshalJSON implements json.Marshaler: the fields of the Plan follow those of the head.
+// MarshalJSON implements json.Marshaler: the fields of Plan are in one object with those of the head.
 func (h Head) MarshalJSON() ([]byte, error) {
 	text, err := json.Marshal(plainHead(h))
 	if err != nil || len(h.Plan) <= len("{}") {
@@ -355,17 +357,17 @@ func (h *Head) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Pending reports whether the set can still go back.
+// Pending reports whether the set is still under way, so that its changes can be undone.
 func (h *Head) Pending() bool {
 	return h != nil && h.Back == nil && h.Phase != Done && h.Phase != Undone
 }
 
-// Has reports whether a machine programs the changes of a staged set.
+// Has reports whether a machine already programs the changes of a staged set.
 func (h *Head) Has(box string) bool {
 	return !h.Pending() || h.Everyone || slices.Contains(h.Boxes, box)
 }
 
-// State is a set and what it covers.
+// State is the head of a set, with the objects and files that it covers.
 type State struct {
 	Head
 	Objects []object.Ref // by name
@@ -377,7 +379,7 @@ type State struct {
 	Services []string
 }
 
-// LocalEnd is the end of a set by the clocks of one machine. It is stored on that machine alone.
+// LocalEnd is the end of a set on the clocks of one machine, which alone stores it.
 type LocalEnd struct {
 	// ID and Of name the end as it is stored for all machines.
 	ID string    `json:"id"`
@@ -386,10 +388,10 @@ type LocalEnd struct {
 	Here deadline.Deadline `json:"here"`
 }
 
-// EndKey is the key of the LocalEnd of a kind.
+// EndKey returns the engine key of the LocalEnd of a kind.
 func (k Kind) EndKey() string { return "ends/" + k.String() }
 
-// EndID names the end of a head: that of a staged set is of its phase.
+// EndID returns an identifier of the head's end: of a staged set each phase has an end of its own.
 func (h *Head) EndID() string {
 	if h.Turn > 0 {
 		return fmt.Sprint(h.ID, "/", h.Turn)
@@ -398,27 +400,27 @@ func (h *Head) EndID() string {
 }
 
 var (
-	// ErrFilesHeld means that files whose changes went back are held and have to be dealt with first.
+	// ErrFilesHeld means that files are held since a trial of them was undone, and have to be confirmed or changed first.
 	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl confirm --start 5m`, or take them with `svcctl confirm`")
-	// ErrFilesShared means that the box belongs to a fleet, where a trial is about objects alone.
+	// ErrFilesShared means that a trial cannot include files, because the box belongs to a fleet.
 	ErrFilesShared = errors.New("in a fleet files are not tried: one box reads them for all; undo their changes where they are written; " +
 		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")
-	// ErrNoTimed means that nothing waits to be confirmed.
+	// ErrNoTimed means that there is no trial, and no held file, to confirm or undo.
 	ErrNoTimed = errors.New("nothing waits to be confirmed")
 	// ErrTimedOver means that a write belongs to a trial that is over.
 	ErrTimedOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
 
-	// ErrAlone means that the store belongs to one machine, not to a fleet.
+	// ErrAlone means that the operation needs a fleet, and the store belongs to one machine.
 	ErrAlone = errors.New("a rollout changes the boxes of a fleet one after the other, and this box belongs to none: `svcctl apply --confirm DURATION` tries a change on a box of its own")
 	// ErrNoStaged means that no rollout is under way.
 	ErrNoStaged = errors.New("no rollout is under way")
 	// ErrStagedOver means that a write belongs to a rollout that has begun, or is over.
 	ErrStagedOver = errors.New("the rollout that this change belongs to is over, or has been started: nothing of it is changed any more")
-	// ErrMoved means that another machine has moved the rollout first.
+	// ErrMoved means that another machine has advanced or ended the rollout first.
 	ErrMoved = errors.New("the rollout has advanced in the meantime: see `svcctl fleet rollout status`")
 )
 
-// StagedError means that an object, or any other, is in a rollout, and may not be written.
+// StagedError means that an object is part of a rollout, so that other writes to it are refused.
 type StagedError struct {
 	ID  string
 	Ref object.Ref // the zero Ref: another rollout was to begin
@@ -433,7 +435,7 @@ func (e *StagedError) Error() string {
 	return fmt.Sprintf("%s: wait until `svcctl fleet rollout status` shows that it is done, or end it with `svcctl fleet rollout undo`", what)
 }
 
-// TimedError means that an object is on trial, and cannot be in a rollout.
+// TimedError means that an object is part of a trial, so that it cannot be part of a rollout.
 type TimedError struct{ Ref object.Ref }
 
 // Error implements error.

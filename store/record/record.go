@@ -58,7 +58,7 @@ func ObjectOf(r *Record) object.Object {
 	return r.Object
 }
 
-// Digest is two hashes of a text, with seeds of this process.
+// Digest is a pair of 64-bit hashes of a stored form, with seeds of this process.
 type Digest [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -67,7 +67,7 @@ func digestOf(text []byte) Digest {
 	return Digest{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}
 }
 
-// stored is the value of an object in the engine.
+// stored is the JSON of an object in the engine.
 type stored struct {
 	Owner   Owner             `json:"owner"`
 	Created uint64            `json:"created,omitempty"`
@@ -75,12 +75,12 @@ type stored struct {
 	Object  object.Object     `json:"object"`
 }
 
-// Key returns the key of an object in the engine.
+// Key returns the engine key of an object.
 func Key(ref object.Ref) string {
 	return ObjectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
 }
 
-// RefOfKey returns the object that a key of the engine names.
+// RefOfKey returns the object of an engine key; false if it is not that of an object.
 func RefOfKey(key string) (object.Ref, bool) {
 	parts := strings.SplitN(strings.TrimPrefix(key, ObjectPrefix), "/", 3)
 	if !strings.HasPrefix(key, ObjectPrefix) || len(parts) != 3 {
@@ -89,10 +89,10 @@ func RefOfKey(key string) (object.Ref, bool) {
 	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }
 
-// encodings are buffers for stored forms: most are only compared, or copied to their length.
+// encodings is a pool of buffers for stored forms, most of which are only compared, or copied to their exact length.
 var encodings = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Encode returns the stored form, behind room for the header of an entry (engine.EntryHeader), and its digest.
+// Encode returns the stored form, preceded by engine.EntryHeader bytes for the engine, and its digest.
 func (r *Record) Encode() (entry []byte, digest Digest, err error) {
 	err = r.encoded(func(form []byte) {
 		entry, digest = slices.Clone(form), digestOf(form[engine.EntryHeader:])
@@ -106,7 +106,7 @@ func (r *Record) Sum() (digest Digest, err error) {
 	return digest, err
 }
 
-// encoded calls use with the stored form behind room for the header; the form is valid until use returns.
+// encoded calls use with the stored form, preceded by engine.EntryHeader bytes. The form is valid until use returns.
 func (r *Record) encoded(use func(form []byte)) error {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
@@ -143,7 +143,7 @@ func Decode(pair engine.Pair) (*Record, error) {
 	return &Record{Object: value.Object, Owner: value.Owner, Digest: digestOf(pair.Value), Created: value.Created, Asked: value.Asked}, nil
 }
 
-// New returns an empty object of a kind that is stored.
+// New returns an empty object of a stored kind; false for any other kind.
 func New(kind string) (object.Object, bool) {
 	s := object.StrategyOfKind(kind)
 	if s == nil || !s.Stored() {
@@ -152,7 +152,7 @@ func New(kind string) (object.Object, bool) {
 	return s.New(), true
 }
 
-// CreatedAt returns the time of creation; the zero Time when it has none.
+// CreatedAt returns the creation time of an object; the zero Time if it has none.
 func CreatedAt(o object.Object) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {
 		return *at
@@ -171,12 +171,12 @@ func CompareRefs(a, b object.Ref) int {
 	return strings.Compare(a.Kind, b.Kind)
 }
 
-// RevisionShift turns seconds of the clock into a first revision: a counter would have to make a million changes a second to outrun
-// the clock.
+// RevisionShift is the number of bits by which seconds of the clock are shifted to make the first revision: only a million changes a
+// second would make revisions overtake the clock.
 const RevisionShift = 20
 
-// Since is the age of a Service and of its requests, in revisions, which are never used twice:
-// whole seconds cannot order what came within one.
+// Since is the age of a Service and of its requests for ports, as revisions. Creation times, in
+// whole seconds, could not order them.
 type Since struct {
 	Created uint64 // the revision of its creation
 	// Asked has the ports and ranges on load balancer IPs and external IPs that the Service requested
@@ -193,7 +193,7 @@ func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
 	return s.Created
 }
 
-// OfRange returns the same of a range of ports, which begins with that of at.
+// OfRange returns the revision at which the Service first asked for a range of ports that begins at the port of at; see Of.
 func (s Since) OfRange(protocol string, at netip.AddrPort, last uint16) uint64 {
 	return s.of(rangeKey(protocol, at, last))
 }
@@ -211,7 +211,7 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 	return askKey(protocol, at) + "-" + strconv.Itoa(int(last))
 }
 
-// Since returns the age of a record. A record without a revision of creation has its creation time, as revisions are made of it.
+// Since returns the age of a record. If it has no revision of creation, this is computed from the creation time, as first revisions are.
 func (r *Record) Since() Since {
 	created := r.Created
 	if at := CreatedAt(r.Object); created == 0 && !at.IsZero() {
@@ -220,7 +220,7 @@ func (r *Record) Since() Since {
 	return Since{created, r.Asked}
 }
 
-// SinceNow returns the age of a version that takes the place of another one (nil: of none) at a revision.
+// SinceNow returns the age of a version that replaces another one (nil: none) at a revision.
 func SinceNow(before *Record, next object.Object, revision uint64) Since {
 	if before == nil {
 		return Since{Created: revision}
@@ -251,7 +251,7 @@ func SinceNow(before *Record, next object.Object, revision uint64) Since {
 	return now
 }
 
-// asks returns the keys of the ports and ranges that a Service asks for on load balancer IPs and external IPs.
+// asks returns the keys, for Since, of the ports and ranges that a Service asks for on load balancer IPs and external IPs.
 func asks(svc *object.Service) (keys []string) {
 	addrs := index.ExternalIPs(svc)
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -270,8 +270,8 @@ func asks(svc *object.Service) (keys []string) {
 	return keys
 }
 
-// SortByAge puts the oldest objects first, those of one age in the order of their names, and
-// last those that are not there yet.
+// SortByAge sorts objects by age, the oldest first, and by name within one age. New objects come
+// last.
 func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 	type aged struct {
 		since uint64 // the revision of its creation
@@ -294,8 +294,8 @@ func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 	}
 }
 
-// Packed is an EndpointSlice in a short form: objects of this kind are most of the memory of a box, and a plan needs those of the
-// Services alone that change. Its metadata has the name and the namespace alone.
+// Packed is an EndpointSlice in compressed form. EndpointSlices are most of the memory of a box, and a plan only needs those of the
+// Services that change. Its metadata has only name and namespace.
 type Packed struct {
 	ref     object.Ref
 	service string // that its label names
@@ -310,7 +310,7 @@ func (p *Packed) GetMeta() *object.ObjectMeta {
 	return &object.ObjectMeta{Namespace: p.ref.Namespace, Name: p.ref.Name}
 }
 
-// RefOf is object.RefOf, which makes the metadata of a packed object.
+// RefOf is object.RefOf for objects that may be packed.
 func RefOf(o object.Object) object.Ref {
 	if p, is := o.(*Packed); is {
 		return p.ref
@@ -318,7 +318,7 @@ func RefOf(o object.Object) object.Ref {
 	return object.RefOf(o)
 }
 
-// Packed returns the record with its EndpointSlice in the packed form; records of other kinds stay as they are.
+// Packed returns the record with its EndpointSlice compressed; records of other kinds are returned as they are.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
@@ -336,7 +336,7 @@ func (r *Record) Packed(ref object.Ref) *Record {
 	return &c
 }
 
-// Whole returns the record with the object as it was before it was packed; nil for nil.
+// Whole returns the record with its object decompressed; nil for nil.
 func (r *Record) Whole() *Record {
 	if _, is := ObjectOf(r).(*Packed); !is {
 		return r
@@ -346,13 +346,15 @@ func (r *Record) Whole() *Record {
 	return &c
 }
 
-// Whole returns an object as it was before it was packed.
+// Whole returns the object, decompressed if it is packed.
 func Whole(o object.Object) object.Object { return Selected(o, "", "") }
 
-// labelOfService begins a text that names the Service of an EndpointSlice: no form is looked into for that.
+// labelOfService begins the JSON text by which Selected looks for the Service of an EndpointSlice: a packed one stores the Service's name,
+// so it need not be decompressed for that.
 const labelOfService = `"` + object.LabelServiceName + `":"`
 
-// Selected is Whole for an object of this name with this text in its JSON ("": any), and nil for a packed one without.
+// Selected is Whole for an object with this name and this text in its JSON ("": any). It may return nil for a packed object that lacks
+// them.
 func Selected(o object.Object, name, text string) object.Object {
 	p, is := o.(*Packed)
 	if !is {
@@ -376,7 +378,7 @@ func Selected(o object.Object, name, text string) object.Object {
 	return slice
 }
 
-// common is a text that begins the texts of all objects, so that what they have in common is a reference to it.
+// common is the dictionary of shorten: text that most EndpointSlices have in their JSON.
 var common = []byte(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"","namespace":"default","uid":"","resourceVersion":"",` +
 	`"generation":1,"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"app":"","endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io",` +
 	`"kubernetes.io/service-name":""},"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2026-01-01T00:00:00Z"},` +
@@ -384,10 +386,10 @@ var common = []byte(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
 	`"endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"","zone":"",` +
 	`"targetRef":{"kind":"Pod","namespace":"default","name":"","uid":""}}],"ports":[{"name":"","protocol":"TCP","port":8080}]}`)
 
-// shortest is the length of the shortest reference.
+// shortest is the shortest sequence, in bytes, that is replaced by a reference.
 const shortest = 5
 
-// places are where sequences of so many bytes were last, by a hash of them.
+// places maps the hash of a sequence of shortest bytes to the offset where it last occurred.
 type places [1 << 11]uint32
 
 func (p *places) swap(text []byte, at int) (before int) {
@@ -396,7 +398,7 @@ func (p *places) swap(text []byte, at int) (before int) {
 	return before
 }
 
-// placesOfCommon are those of common.
+// placesOfCommon are the places of the sequences in common.
 var placesOfCommon = sync.OnceValue(func() (p places) {
 	for at := range len(common) - shortest {
 		p.swap(common, at)
@@ -404,9 +406,10 @@ var placesOfCommon = sync.OnceValue(func() (p places) {
 	return p
 })
 
-// shorten returns a form of the bytes behind common: literal bytes, and references to bytes before, as LZ77 has them. A literal is twice
-// its length and the bytes, a reference twice its length plus one and the distance; numbers are uvarints. compress/flate with common as its
-// dictionary takes 21 µs instead of 3 (4.5 instead of 2.1 back) for a quarter less: 6 % of the CPU time of a cold start, 4 % of a change.
+// shorten returns bytes in a compressed form in the manner of LZ77, with common as its dictionary: literal bytes, and references to bytes
+// before. A literal is twice its length and the bytes, a reference twice its length plus one and the distance; numbers are uvarints.
+// compress/flate with the same dictionary takes 21 us instead of 3 (4.5 instead of 2.1 to decompress) for a quarter less space: 6 % of the
+// CPU time of a cold start, 4 % of a change.
 func shorten(text []byte) (form []byte) {
 	seen := placesOfCommon()
 	from := len(common) // of the bytes that are not in the form yet
@@ -433,7 +436,7 @@ func shorten(text []byte) (form []byte) {
 	return slices.Clone(form)
 }
 
-// lengthen is the reverse of shorten. The text may be in the buffer.
+// lengthen decompresses what shorten returned. The result may use the memory of the buffer.
 func lengthen(form []byte, buffer *bytes.Buffer) []byte {
 	buffer.Reset()
 	text := append(buffer.AvailableBuffer(), common...)

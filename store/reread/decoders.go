@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// A decoder reads one value into v, which is settable and has its zero value. It reports whether the text was as
-// encoding/json writes it.
+// A decoder decodes one JSON value into v, which is settable and zero. It reports whether the text was in the form
+// that encoding/json writes.
 type decoder func(r *reader, v reflect.Value) bool
 
-// decoders has the decoders of types, which are made at the first use.
+// decoders caches the decoder of each type.
 var decoders sync.Map // of reflect.Type to decoder
 
 func decoderOf(t reflect.Type) decoder {
@@ -28,7 +28,7 @@ func decoderOf(t reflect.Type) decoder {
 	return d
 }
 
-// maker makes the decoders of a type and of all types in it.
+// maker makes the decoder of a type, and those of all types in it.
 type maker struct{ made map[reflect.Type]*decoder }
 
 var (
@@ -36,7 +36,7 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// of is the decoder of a type. Types may contain themselves.
+// of returns the decoder of a type. Types may be recursive.
 func (m *maker) of(t reflect.Type) decoder {
 	if known, ok := decoders.Load(t); ok {
 		return known.(decoder)
@@ -86,13 +86,13 @@ func (m *maker) make(t reflect.Type) decoder {
 	return byJSON
 }
 
-// byJSON leaves one value to encoding/json.
+// byJSON decodes one value with encoding/json.
 func byJSON(r *reader, v reflect.Value) bool {
 	text, ok := r.value()
 	return ok && json.Unmarshal(text, v.Addr().Interface()) == nil
 }
 
-// byItself decodes a value by its own UnmarshalJSON.
+// byItself decodes a value with the UnmarshalJSON of its type.
 func byItself(r *reader, v reflect.Value) bool {
 	text, ok := r.value()
 	if !ok {
@@ -138,7 +138,7 @@ func readUint(r *reader, v reflect.Value) bool {
 	return true
 }
 
-// readInterface reads into the value that an interface points to.
+// readInterface decodes into the value that a pointer in an interface points to.
 func readInterface(r *reader, v reflect.Value) bool {
 	if v.IsNil() || v.Elem().Kind() != reflect.Pointer || v.Elem().IsNil() {
 		return false
@@ -147,8 +147,8 @@ func readInterface(r *reader, v reflect.Value) bool {
 	return decoderOf(to.Type())(r, to)
 }
 
-// readTexts reads a mapping of texts, whose keys encoding/json sorts. One that the same value has elsewhere
-// is held once.
+// readTexts decodes a map[string]string, whose keys encoding/json sorts. Equal maps within one value share
+// memory.
 func readTexts(r *reader, v reflect.Value) bool {
 	if r.isNull() {
 		return true
@@ -175,7 +175,7 @@ func readTexts(r *reader, v reflect.Value) bool {
 	return true
 }
 
-// pointer reads what a pointer points to. Those to texts and bools are shared.
+// pointer returns the decoder of a pointer type. Pointers to equal strings and bools are shared.
 func (m *maker) pointer(t reflect.Type) decoder {
 	switch t {
 	case reflect.TypeFor[*string]():
@@ -210,7 +210,7 @@ func (m *maker) pointer(t reflect.Type) decoder {
 // bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
-// slice reads a list: its elements are collected where there is room, and copied to a list of their number.
+// slice returns the decoder of a slice type. It decodes the elements into a reused buffer, and copies them to a slice of the exact length.
 func (m *maker) slice(t reflect.Type) decoder {
 	element := m.of(t.Elem())
 	return func(r *reader, v reflect.Value) bool {
@@ -245,14 +245,14 @@ func (m *maker) slice(t reflect.Type) decoder {
 	}
 }
 
-// field is a field of a struct, by its name in JSON.
+// field is a field of a struct with its JSON name and decoder.
 type field struct {
 	name  string
 	index []int
 	read  decoder
 }
 
-// structure reads a struct. One with fields that encoding/json treats in a special way is left to it.
+// structure returns the decoder of a struct type. A type with tags that need special treatment is left to encoding/json.
 func (m *maker) structure(t reflect.Type) decoder {
 	var fields []field
 	names := map[string]bool{}
@@ -301,7 +301,7 @@ func (m *maker) structure(t reflect.Type) decoder {
 	}
 }
 
-// at is the field of a struct, mostly its own.
+// at returns the field at an index path, which for most fields has one element.
 func at(v reflect.Value, index []int) reflect.Value {
 	if len(index) == 1 {
 		return v.Field(index[0])

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Into reads a value from a text into what to points to, which must be zero but for interfaces that hold a pointer:
-// these are followed. It reports whether the text is as encoding/json writes such a value; if it is not, what
-// to points to is of no use. The text is not kept.
+// Into decodes JSON into the value that to points to, which must be zero except for interfaces that hold a pointer: it
+// decodes into their targets. It reports whether the text is in the form in which encoding/json writes such a value;
+// otherwise the value is unusable. The text is not retained.
 func Into(text []byte, to any) bool {
 	v := reflect.ValueOf(to).Elem()
 	decode := decoderOf(v.Type())
@@ -21,10 +21,10 @@ func Into(text []byte, to any) bool {
 	return decode(r, v) && len(r.left) == 0
 }
 
-// readers remember texts for the next value.
+// readers is a pool of readers, which intern strings of earlier values.
 var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type]reflect.Value{}} }}
 
-// A reader decodes JSON from the front of a text.
+// A reader decodes JSON and consumes the text from its front.
 type reader struct {
 	left []byte // the unread rest
 	// known are texts that were read last, found by their hash.
@@ -36,7 +36,7 @@ type reader struct {
 	buffer   []byte
 }
 
-// known is a text, with a pointer to it once somebody wanted one.
+// known is an interned string, with a pointer to it once one was needed.
 type known struct {
 	text string
 	at   *string
@@ -46,14 +46,14 @@ type pair struct{ key, value string }
 
 var seed = maphash.MakeSeed()
 
-// free gives a reader back.
+// free returns a reader to the pool.
 func (r *reader) free() {
 	r.left, r.mappings = nil, [2]map[string]string{}
 	clear(r.pairs[:cap(r.pairs)])
 	readers.Put(r)
 }
 
-// is reads a byte if it is the next one.
+// is consumes a byte if it is the next one, and reports whether it was.
 func (r *reader) is(c byte) bool {
 	if len(r.left) == 0 || r.left[0] != c {
 		return false
@@ -62,7 +62,7 @@ func (r *reader) is(c byte) bool {
 	return true
 }
 
-// word reads a word if it is the next one.
+// word consumes a word if it is next, and reports whether it was.
 func (r *reader) word(w string) bool {
 	if len(r.left) < len(w) || string(r.left[:len(w)]) != w {
 		return false
@@ -71,7 +71,7 @@ func (r *reader) word(w string) bool {
 	return true
 }
 
-// isNull reads null if it is next.
+// isNull consumes null if it is next, and reports whether it was.
 func (r *reader) isNull() bool { return len(r.left) > 0 && r.left[0] == 'n' && r.word("null") }
 
 func (r *reader) bool() (value, ok bool) {
@@ -81,7 +81,7 @@ func (r *reader) bool() (value, ok bool) {
 	return false, r.word("false")
 }
 
-// digits reads a whole number of at most 18 digits.
+// digits reads an integer of at most 18 digits.
 func (r *reader) digits() (n int64, ok bool) {
 	const most = 18 // fits
 	i := 0
@@ -98,7 +98,7 @@ func (r *reader) digits() (n int64, ok bool) {
 	return n, true
 }
 
-// name reads the name of a field and the colon behind it.
+// name reads the name of a field, and the colon behind it.
 func (r *reader) name() (name []byte, ok bool) {
 	if !r.is('"') {
 		return nil, false
@@ -111,7 +111,7 @@ func (r *reader) name() (name []byte, ok bool) {
 	return name, true
 }
 
-// raw reads a text in quotes. What it returns is good until the next call.
+// raw reads a quoted string and returns its content, which is valid until the next call.
 func (r *reader) raw() (text []byte, ok bool) {
 	if !r.is('"') {
 		return nil, false
@@ -128,7 +128,7 @@ func (r *reader) raw() (text []byte, ok bool) {
 	return nil, false
 }
 
-// special is raw for a text that is not plain from its i-th byte on.
+// special is raw for a string that has an escape or a byte outside of printable ASCII at index i.
 func (r *reader) special(i int) (text []byte, ok bool) {
 	r.buffer = append(r.buffer[:0], r.left[:i]...)
 	for i < len(r.left) {
@@ -156,11 +156,11 @@ func (r *reader) special(i int) (text []byte, ok bool) {
 	return nil, false
 }
 
-// escapes has the character of each escape, by the letter after the backslash.
+// escapes maps the letter after a backslash to the character that it stands for.
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// unescaped is the character that what follows a backslash means, and how many bytes that is; 0: it is not known here,
-// as a surrogate.
+// unescaped returns the character that the escape sequence behind a backslash stands for, and the length of the sequence;
+// 0 for one that is not supported, as a surrogate.
 func unescaped(text []byte) (meant rune, size int) {
 	const digits = 4
 	if text[0] != 'u' {
@@ -191,7 +191,7 @@ func unescaped(text []byte) (meant rune, size int) {
 	return meant, 1 + digits
 }
 
-// text reads a text, which is held once if it was read not long before.
+// text reads a string, which shares memory with an equal one that was read recently.
 func (r *reader) text() (string, bool) {
 	raw, ok := r.raw()
 	if !ok || len(raw) == 0 {
@@ -200,7 +200,7 @@ func (r *reader) text() (string, bool) {
 	return r.find(raw).text, true
 }
 
-// textPointer is text behind a pointer.
+// textPointer reads a string and returns a pointer, which equal strings may share.
 func (r *reader) textPointer() (*string, bool) {
 	raw, ok := r.raw()
 	if !ok {
@@ -213,7 +213,7 @@ func (r *reader) textPointer() (*string, bool) {
 	return k.at, true
 }
 
-// find is the place of a text among those that are known.
+// find returns the entry of a string in the table of interned strings, which may replace another one.
 func (r *reader) find(raw []byte) *known {
 	k := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
 	if k.text != string(raw) {
@@ -222,7 +222,7 @@ func (r *reader) find(raw []byte) *known {
 	return k
 }
 
-// mapping is the one that has r.pairs.
+// mapping returns a map with the entries of r.pairs: one of the last two maps if it is equal, or else a new one.
 func (r *reader) mapping() map[string]string {
 	for _, m := range r.mappings {
 		if len(m) == len(r.pairs) && len(m) > 0 && r.hasPairs(m) {
@@ -246,7 +246,7 @@ func (r *reader) hasPairs(m map[string]string) bool {
 	return true
 }
 
-// room is a list of zero elements to read into.
+// room returns a buffer, a slice of zero elements, to decode a list into.
 func (r *reader) room(t reflect.Type) reflect.Value {
 	const elements = 16
 	if room, has := r.rooms[t]; has {
@@ -256,7 +256,7 @@ func (r *reader) room(t reflect.Type) reflect.Value {
 	return reflect.MakeSlice(t, elements, elements)
 }
 
-// leave gives the list of room back.
+// leave returns the buffer of room for reuse.
 func (r *reader) leave(t reflect.Type, room reflect.Value) {
 	const most = 4096
 	if room.Len() <= most {
@@ -264,14 +264,14 @@ func (r *reader) leave(t reflect.Type, room reflect.Value) {
 	}
 }
 
-// value reads any value and returns its text.
+// value consumes any JSON value and returns its text.
 func (r *reader) value() (text []byte, ok bool) {
 	end := valueEnd(r.left)
 	text, r.left = r.left[:end], r.left[end:]
 	return text, end > 0 && json.Valid(text)
 }
 
-// valueEnd is the length of the value that a text begins with; 0: there is none.
+// valueEnd returns the length of the JSON value at the beginning of a text; 0 if there is none.
 func valueEnd(text []byte) int {
 	for i, depth := 0, 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -297,7 +297,7 @@ func valueEnd(text []byte) int {
 	return 0
 }
 
-// textEnd is the length of a text with the quote that ends it; 0: none does.
+// textEnd returns the length of a string up to and including its closing quote; 0 if there is none.
 func textEnd(text []byte) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

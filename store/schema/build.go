@@ -14,30 +14,30 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// metaHome is the OpenAPI namespace of the structures that all groups share.
+// metaHome is the prefix of OpenAPI names for the structures that all API groups share.
 const metaHome = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
-// plan collects all types.
+// plan has all types that were built.
 type plan struct {
 	kinds         map[name]*Type
 	deleteOptions *Type
 	structures    map[structure]*Type
 }
 
-// name identifies a kind.
+// name is the key of a kind in plan: its API version and name.
 type name struct{ group, version, kind string }
 
 func nameOf(k kind.Kind) name { return name{k.Group, k.Version, k.Name} }
 
-// structure identifies a type made from a Go type: those of two groups differ, and open
-// ones differ from closed ones.
+// structure is the key of a Type in plan: the Go type with what else distinguishes Types
+// made from it (API group, and whether unknown fields are kept).
 type structure struct {
 	of   reflect.Type
 	home string
 	open bool
 }
 
-// all makes every type once.
+// all builds every type, once.
 var all = sync.OnceValue(func() *plan {
 	p := &plan{kinds: map[name]*Type{}, structures: map[structure]*Type{}}
 	for _, k := range kind.All() {
@@ -48,7 +48,7 @@ var all = sync.OnceValue(func() *plan {
 	return p
 })
 
-// Of returns the type of a kind's objects.
+// Of returns the Type of the objects of a kind.
 func Of(k kind.Kind) *Type {
 	t, ok := all().kinds[nameOf(k)]
 	if !ok {
@@ -57,11 +57,11 @@ func Of(k kind.Kind) *Type {
 	return t
 }
 
-// DeleteOptions is the type of the body of a DELETE.
+// DeleteOptions returns the Type of the body of a DELETE request.
 func DeleteOptions() *Type { return all().deleteOptions }
 
-// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1", or of custom kinds
-// "io.metallb.v1beta1".
+// homeOf returns the prefix of OpenAPI names for a kind's structures: "io.k8s.api.core.v1", or for custom
+// kinds "io.metallb.v1beta1".
 func homeOf(k kind.Kind) string {
 	if k.Custom {
 		parts := strings.Split(k.Group, ".")
@@ -179,7 +179,7 @@ func (p *plan) typeOf(of reflect.Type, in structure, is trait) *Type {
 // Form is the JSON form of the values of a Type.
 type Form int
 
-// The forms.
+// The values of Form.
 const (
 	Structure   Form = iota // an object with fixed field names
 	Map                     // an object with arbitrary keys and values of type Elem
@@ -281,10 +281,9 @@ func (t *Type) ListType() string {
 	return "atomic"
 }
 
-// trait has the properties of a field that its Go type does not express: the words of its tag schema, as in the API of Kubernetes 1.36
-// (the struct tags patchStrategy and patchMergeKey of k8s.io/api and its markers listType, listMapKey, mapType and enum). A port of
-// a Service is the one place where the two ways to patch identify items by different keys: to a strategic merge patch, 53/TCP and
-// 53/UDP are the same port.
+// trait has the properties of a field that its Go type does not express, as words of the struct tag schema. They are those of the API of
+// Kubernetes 1.36 (the tags patchStrategy and patchMergeKey of k8s.io/api and the markers listType, listMapKey, mapType and enum). Only
+// ports of a Service have different keys for strategic merge patch and for apply: to the former, 53/TCP and 53/UDP are the same port.
 type trait struct {
 	required bool     // by validation
 	keys     []string // x-kubernetes-list-map-keys
@@ -320,10 +319,10 @@ func traitOf(tag string) (is trait) {
 	return is
 }
 
-// atomicTypes are structures with mapType atomic.
+// atomicTypes are the structures with x-kubernetes-map-type atomic.
 var atomicTypes = []string{"ObjectReference", "OwnerReference"}
 
-// ignored are fields of Kubernetes that clients may send and the product does not read.
+// ignored lists fields of Kubernetes that clients may send and that have no effect here.
 // They are dropped without a warning.
 var ignored = map[string][]string{
 	"ObjectMeta":         {"selfLink", "deletionGracePeriodSeconds"},
@@ -331,7 +330,7 @@ var ignored = map[string][]string{
 	"ResourceAttributes": {"fieldSelector", "labelSelector"},
 }
 
-// renamed are the structures with the same name in two groups.
+// renamed maps structures whose Go name exists in two groups to their name in the API.
 var renamed = map[string]string{
 	"EventView": "Event", "ParentRef": "ParentReference", "RouteHeader": "HTTPHeader", "CAReference": "ObjectReference", "GatewayAddress": "GatewaySpecAddress",
 }

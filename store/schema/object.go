@@ -13,13 +13,13 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// FromObject converts an object to the form that Decode makes from its JSON, except that
-// field sets stay json.RawMessage.
+// FromObject converts an object to the parsed JSON that Decode would return for it, except
+// that field sets stay json.RawMessage.
 func (t *Type) FromObject(o object.Object) map[string]any {
 	return t.fromStructure(reflect.ValueOf(o).Elem())
 }
 
-// entryList is the type of metadata.managedFields, the same in every kind.
+// entryList is the Type of metadata.managedFields, the same for every kind.
 var entryList = sync.OnceValue(func() *Type {
 	return Of(kind.All()[0]).Child("metadata").Child("managedFields")
 })
@@ -30,7 +30,7 @@ func FromEntries(entries []object.ManagedFieldsEntry) []any {
 	return list
 }
 
-// ToEntries converts the entries of metadata.managedFields.
+// ToEntries converts parsed metadata.managedFields to their Go type.
 func ToEntries(list []any) (entries []object.ManagedFieldsEntry, err error) {
 	err = entryList().toList(list, reflect.ValueOf(&entries).Elem())
 	return entries, err
@@ -50,7 +50,7 @@ func (t *Type) fromStructure(v reflect.Value) map[string]any {
 	return o
 }
 
-// isEmpty reports whether omitempty or omitzero omits a value.
+// isEmpty reports whether encoding/json omits a value with omitempty or omitzero.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Map, reflect.Slice:
@@ -59,7 +59,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// fromValue converts a value to its JSON form; nil for null.
+// fromValue converts a Go value to parsed JSON; nil for one that is omitted or null.
 func (t *Type) fromValue(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -97,7 +97,7 @@ func (t *Type) fromValue(v reflect.Value) any {
 	return fromSpecial(v.Interface())
 }
 
-// fromItem converts a value in a list or a map, where null is not the same as absent.
+// fromItem converts a value in a list or a map, in which null is not the same as absent.
 func (t *Type) fromItem(v reflect.Value) any {
 	if made := t.fromValue(v); made != nil {
 		return made
@@ -105,7 +105,7 @@ func (t *Type) fromItem(v reflect.Value) any {
 	return t.zero()
 }
 
-// fromSpecial converts a value of a type with its own JSON form.
+// fromSpecial converts a value of a type that has its own MarshalJSON.
 func fromSpecial(v any) any {
 	switch v := v.(type) {
 	case time.Time:
@@ -129,8 +129,8 @@ func fromSpecial(v any) any {
 	panic(fmt.Sprintf("schema: no form for a %T", v))
 }
 
-// ToObject fills a new object of a type from a pruned one. It fails for a value that
-// Prune accepts and the Go type cannot hold, such as a year of five digits.
+// ToObject decodes a pruned object into a new object of a Go type. It fails for a value
+// that Prune accepts and the Go type cannot represent, such as a year of five digits.
 func (t *Type) ToObject(content map[string]any, o object.Object) error {
 	return t.toStructure(content, reflect.ValueOf(o).Elem())
 }
@@ -190,7 +190,7 @@ func (t *Type) toValue(value any, v reflect.Value) error {
 	return t.misfit(value)
 }
 
-// isNull reports whether a value without parts is null.
+// isNull reports whether a scalar value is encoded as null.
 func isNull(value any) bool {
 	switch value := value.(type) {
 	case nil:

@@ -13,11 +13,11 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// node is an object of an OpenAPI document. Its keys are written sorted, so that equal
-// types make equal documents.
+// node is an object in an OpenAPI document. Its keys are encoded in sorted order, so that
+// equal schemas have equal text.
 type node map[string]any
 
-// dialect is a version of OpenAPI.
+// dialect has the differences between OpenAPI v2 and v3.
 type dialect struct {
 	refs string // prefix of references
 	// wrapped means that a reference with a description is wrapped in allOf. Otherwise
@@ -30,7 +30,7 @@ var (
 	dialect3 = dialect{refs: "#/components/schemas/", wrapped: true}
 )
 
-// The names of the extensions of Kubernetes.
+// The names of OpenAPI extensions of Kubernetes.
 const (
 	extensionGVK     = "x-kubernetes-group-version-kind"
 	extensionAction  = "x-kubernetes-action"
@@ -60,7 +60,7 @@ func gvkOf(k kind.Kind, name string) node {
 	return node{"group": k.Group, "version": k.Version, "kind": name}
 }
 
-// add adds the schema of a structure and of those in it.
+// add adds the schema of a structure, and those of the structures in it.
 func (d dialect) add(all node, t *Type) {
 	if _, there := all[t.Name]; there {
 		return
@@ -110,7 +110,7 @@ func (d dialect) property(f *Field) node {
 	return s
 }
 
-// value is the schema of a value.
+// value returns the schema of the values of a type.
 func (d dialect) value(t *Type) node {
 	switch t.Form {
 	case Structure:
@@ -178,7 +178,7 @@ func (d dialect) list(k kind.Kind, t *Type) node {
 	}
 }
 
-// parameter is a query parameter.
+// parameter is a query parameter with its schema and description.
 type parameter struct{ name, form, doc string }
 
 // parametersOf returns the query parameters of an HTTP method.
@@ -204,7 +204,7 @@ var patchTypes = []string{
 	"application/merge-patch+json", "application/strategic-merge-patch+json",
 }
 
-// operation is a method of a path.
+// operation is an HTTP method of a path.
 type operation struct {
 	method, action string
 	kind           kind.Kind
@@ -212,7 +212,7 @@ type operation struct {
 	body           string // the name of the body schema; "" without a body
 }
 
-// route is a path and its operations.
+// route is an API path with its operations.
 type route struct {
 	path       string
 	names      []string // path parameters
@@ -248,7 +248,7 @@ func routesOf(k kind.Kind) []route {
 	return routes
 }
 
-// routes returns the sorted paths of a group version, or of all with "".
+// routes returns the paths of a group version, or with "" of all, sorted.
 func routes(apiVersion string) []route {
 	var all []route
 	for _, k := range kindsOf(apiVersion) {
@@ -271,7 +271,7 @@ func encode(document any) []byte {
 	return b
 }
 
-// Hint is a key of annotations or labels that an editor offers.
+// Hint is the key of an annotation or label, with a description, for completion in an editor.
 type Hint struct {
 	Key   string
 	Kinds []string // of objects on which it means something
@@ -279,8 +279,8 @@ type Hint struct {
 	Text  string
 }
 
-// JSONSchema is a JSON Schema (draft 7, which editors understand) of the documents in files, with the keys of
-// annotations and labels that mean something.
+// JSONSchema returns a JSON Schema (draft 7, which editors understand) for the documents in files, with the given
+// annotations and labels.
 func JSONSchema(hints []Hint) []byte {
 	w := &jsonSchema{definitions: node{}}
 	var cases []node
@@ -316,10 +316,10 @@ func JSONSchema(hints []Hint) []byte {
 	return append(text, '\n')
 }
 
-// jsonSchema collects definitions.
+// jsonSchema collects the definitions of a JSON Schema.
 type jsonSchema struct{ definitions node }
 
-// object defines a kind, and gives the reference to it.
+// object defines a kind, and returns the reference to the definition.
 func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
 	t := Of(k)
 	w.structure(t)
@@ -352,7 +352,7 @@ func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
 	return "#/definitions/" + k.Name
 }
 
-// structure defines the fields of a Structure, once.
+// structure adds the definition of a Structure, unless it exists.
 func (w *jsonSchema) structure(t *Type) node {
 	ref := node{"$ref": "#/definitions/" + t.Name}
 	if _, has := w.definitions[t.Name]; has {
@@ -384,7 +384,7 @@ func (w *jsonSchema) structure(t *Type) node {
 	return ref
 }
 
-// value is the schema of the values of a type.
+// value returns the schema of the values of a type.
 func (w *jsonSchema) value(t *Type) node {
 	switch t.Form {
 	case Structure:
@@ -417,9 +417,9 @@ const (
 	// MaxDepth bounds the nesting of values. The deepest useful ones are field sets of
 	// about 10 levels.
 	MaxDepth = 64
-	// maxValues bounds the values of a body, and so the memory of many small values.
+	// maxValues bounds the number of values in a body, and so the memory for many small ones.
 	maxValues = 1 << 18
-	// maxStrict bounds the reported warnings of a body.
+	// maxStrict bounds the number of warnings about a body.
 	maxStrict = 50
 )
 
@@ -457,7 +457,7 @@ func ParseObject(body []byte) (o map[string]any, duplicates []string, err error)
 	return o, duplicates, nil
 }
 
-// join appends a key to the path of a field.
+// join appends a key to a field path.
 func join(path, name string) string {
 	if path == "" {
 		return name
@@ -465,7 +465,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// describe names the JSON type of a value.
+// describe returns the name of a value's JSON type for messages.
 func describe(value any) string {
 	switch value.(type) {
 	case nil:

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// version2 is the version of the OpenAPI v2 documents.
+// version2 is the OpenAPI version in the v2 documents.
 const version2 = "2.0"
 
 // field is a field of a protobuf message. Its value is text, a flag or a message.
@@ -52,11 +52,12 @@ var gnostic = map[string]map[string]field{
 	"properties": {"*": message("schema", 1)},
 }
 
-// title is the title of the documents.
+// title is the info.title of the OpenAPI documents.
 const title = "svcctl"
 
-// The media types of OpenAPI v2 in protobuf: clients ask for the one and get the other,
-// because the first, with its @, is no media type by RFC 9110 section 8.3.1.
+// The media types of OpenAPI v2 in protobuf: OpenAPI2Asked is the one in the client's
+// Accept header, whose @ is invalid in a media type (RFC 9110 section 8.3.1), the other one
+// that of the answer.
 const (
 	OpenAPI2Asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	OpenAPI2Type  = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -137,7 +138,7 @@ func appendBytes(b []byte, n protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), value)
 }
 
-// version3 is the version of the OpenAPI v3 documents.
+// version3 is the OpenAPI version in the v3 documents.
 const version3 = "3.0.0"
 
 // Document is an OpenAPI v3 document.
@@ -150,7 +151,7 @@ type Document struct {
 	Hash string
 }
 
-// documents3 are the OpenAPI v3 documents by path.
+// documents3 maps paths to their OpenAPI v3 documents.
 var documents3 = sync.OnceValue(func() []Document {
 	var all []Document
 	for _, k := range kindsOf("") {
@@ -185,7 +186,7 @@ func OpenAPI3Index() []byte {
 	return encode(node{"paths": paths})
 }
 
-// document3 makes the document of one group version.
+// document3 builds the OpenAPI v3 document of one group version.
 func document3(apiVersion string) node {
 	return node{
 		"openapi":    version3,

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Decode parses an object of a type: Parse, then Prune. The warnings are those of both.
+// Decode parses an object of a type and prunes it (see Parse and Prune). It returns the warnings of both.
 func Decode(body []byte, t *Type) (o map[string]any, warnings []string, err error) {
 	value, duplicates, err := Parse(body)
 	if err != nil {
@@ -30,8 +30,8 @@ func Decode(body []byte, t *Type) (o map[string]any, warnings []string, err erro
 	return o, append(duplicates, unknown...), nil
 }
 
-// StrictError returns the error for the warnings of an object under strict field
-// validation; nil if there are none.
+// StrictError returns the error for warnings under strict field validation; nil if
+// there are none.
 func StrictError(warnings []string) error {
 	if len(warnings) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (t *Type) Prune(o map[string]any) (unknown []string, err error) {
 	return p.unknown, nil
 }
 
-// A TypeError is about a value that does not have the form of its type.
+// A TypeError means that a value does not have the JSON form of its type.
 type TypeError struct {
 	Field string // spec.ports[0].port
 	Text  string
@@ -64,13 +64,13 @@ type pruner struct {
 	unknown []string
 }
 
-// step is one element of a path: a key or an index.
+// step is one element of a field path: a key or an index.
 type step struct {
 	key   string
 	index int // -1: a key
 }
 
-// write appends the part to a path.
+// write appends the step to a path.
 func (p part) write(b *strings.Builder) {
 	switch {
 	case p.index >= 0:
@@ -82,16 +82,16 @@ func (p part) write(b *strings.Builder) {
 	}
 }
 
-// A part of a place is a step into a value of some type.
+// A part of the current path is a step and the type of the value that it leads to.
 type part struct {
 	step
 	in *Type
 }
 
-// into descends into a value.
+// into appends a step to the current path.
 func (p *pruner) into(in *Type, s step) { p.place = append(p.place, part{s, in}) }
 
-// back ascends to the parent.
+// back removes the last step from the current path.
 func (p *pruner) back() { p.place = p.place[:len(p.place)-1] }
 
 // path returns the current path with indexes: spec.ports[0].port
@@ -103,8 +103,8 @@ func (p *pruner) path() string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// fieldOf returns the structure and the path of the enclosing field without indexes:
-// spec.ports.port.
+// fieldOf returns the structure that contains the current field, and the path of the
+// field without indexes: spec.ports.port.
 func (p *pruner) fieldOf() (of, dotted string) {
 	var names []string
 	for _, at := range p.place {
@@ -115,7 +115,7 @@ func (p *pruner) fieldOf() (of, dotted string) {
 	return of, strings.Join(names, ".")
 }
 
-// mismatch returns the error of encoding/json for a value of another type.
+// mismatch returns the error that encoding/json has for a value of another type.
 func (p *pruner) mismatch(what string, t *Type) error {
 	if len(p.place) == 0 {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())
@@ -124,7 +124,8 @@ func (p *pruner) mismatch(what string, t *Type) error {
 	return &TypeError{p.path(), fmt.Sprintf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())}
 }
 
-// noText returns the error for a value of a map of texts, in the words that files get. A value of a Secret is not shown.
+// noText returns the error for a value in a map of strings that is none, with the text that manifest files get. A value of a Secret is not
+// shown.
 func (p *pruner) noText(v any) error {
 	got, quoted := "the "+describe(v), ""
 	if in := p.place[0].key; in != "data" && in != "stringData" {
@@ -136,7 +137,7 @@ func (p *pruner) noText(v any) error {
 	return &TypeError{p.path(), fmt.Sprintf("%s: expected a text, got %s; quote it%s", p.path(), got, quoted)}
 }
 
-// value returns a value as its type has it.
+// value prunes a value and returns it in the form of its type.
 func (p *pruner) value(v any, t *Type) (any, error) {
 	switch t.Form {
 	case Structure:
@@ -174,7 +175,7 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	return o, nil
 }
 
-// hasAll reports whether a structure has all fields of an object.
+// hasAll reports whether a structure has all fields of an object, so that there is nothing to prune.
 func (t *Type) hasAll(o map[string]any) bool {
 	for name := range o {
 		if _, known := t.fields[name]; !known {
@@ -200,7 +201,7 @@ func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 	return nil
 }
 
-// unfamiliar prunes an object with unknown fields.
+// unfamiliar prunes an object that has unknown fields.
 func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
 	for _, name := range slices.Sorted(maps.Keys(o)) {
 		if f, known := t.fields[name]; known {
@@ -257,7 +258,7 @@ func (p *pruner) list(v any, t *Type) (any, error) {
 	return items, nil
 }
 
-// zero returns the value of null in a list or a map.
+// zero returns the value that null stands for in a list or a map.
 func (t *Type) zero() any {
 	switch t.Form {
 	case Integer, IntOrString:
@@ -270,7 +271,7 @@ func (t *Type) zero() any {
 	return ""
 }
 
-// scalar returns the error of a value without parts.
+// scalar returns an error if a scalar value does not have its type.
 func (p *pruner) scalar(v any, t *Type) error {
 	text, isText := v.(string)
 	switch number, isNumber := v.(json.Number); t.Form {
@@ -325,7 +326,7 @@ func (p *pruner) integer(n json.Number, t *Type) error {
 	return nil
 }
 
-// goName returns the name of a type in Kubernetes' messages.
+// goName returns the name of a type in Kubernetes' error messages.
 func (t *Type) goName() string {
 	switch t.Form {
 	case Structure:
