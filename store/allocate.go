@@ -20,10 +20,10 @@ const maxRounds = 16
 var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
 	"it is tried again with the next change")
 
-// allocate gives the changes their values. A released value is free for all others in the same
-// transaction; requested values are given before automatic ones, and to holders before newcomers. A
-// holder that cannot have what it asks for keeps all it has, so that no other may get these values:
-// then the allocation is repeated without it.
+// allocate allocates values to the changes of a transaction. A value that one change releases is free
+// for all others; requested values come before automatic ones, and Services that hold values before new
+// ones. A Service that cannot get what it asks for keeps all the values that it has: allocation is then
+// repeated without it, as no other Service may get these.
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {
@@ -64,8 +64,8 @@ var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
 
-// attempt allocates for all changes but those that keep their stored version. It returns true when
-// one more holder has to keep its version, so that the attempt does not count.
+// attempt allocates for all changes except those that keep their stored version. It returns true if
+// one more Service has to keep its stored version, so that the attempt has to be repeated.
 func (t *transaction) attempt(changes []*change) (again bool) {
 	l := t.s.allocator
 	l.back(t.base)

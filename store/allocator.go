@@ -54,8 +54,8 @@ func (l *allocator) back(to mark) {
 
 func (l *allocator) rollback() { l.back(mark{}) }
 
-// takeAddress gives an address that was asked for. Errors: *alloc.RangeError,
-// *alloc.HeldError.
+// takeAddress registers a cluster IP that a Service asks for. Errors:
+// *alloc.RangeError, *alloc.HeldError.
 func (l *allocator) takeAddress(addr netip.Addr, owner string) error {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {
@@ -66,8 +66,8 @@ func (l *allocator) takeAddress(addr netip.Addr, owner string) error {
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
-// holdAddress registers an address that a stored Service has. Without a range of the family no
-// other Service can have it either.
+// holdAddress registers a cluster IP that a stored Service has. If there is no range of its
+// family, nothing is registered: no other Service can get the address.
 func (l *allocator) holdAddress(addr netip.Addr, owner string) error {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {
@@ -121,7 +121,7 @@ func (l *allocator) releaseAddress(addr netip.Addr, owner string) {
 	l.undo = append(l.undo, func() { l.restore(owner, func() error { return addresses.Hold(addr, owner) }) })
 }
 
-// takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
+// takePort registers a port that a Service asks for. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *allocator) takePort(port alloc.Port, owner string) error {
 	l.cedePort(port)
 	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })

@@ -145,7 +145,7 @@ func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now
 	return begun, err
 }
 
-// CountFrom converts the end of the trial to the clock of the boot of now. It only writes after a reboot.
+// CountFrom converts the end of the trial to the clock of the boot in which now was read. It only writes after a reboot.
 func (s *Store) CountFrom(now deadline.Reading) error {
 	return s.changePending(func() error {
 		timed := s.pending.timed()

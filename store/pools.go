@@ -41,8 +41,8 @@ type Holder struct {
 	Outside  bool // of the range
 }
 
-// Pools returns all ranges with their holders, sorted by value. Values outside of all ranges are
-// left out.
+// Pools returns all ranges with their holders, sorted by value. Values that lie in no range are left
+// out.
 func (s *Store) Pools() []Pool {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()

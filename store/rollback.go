@@ -24,7 +24,7 @@ type Rollback struct {
 	DryRun bool // nothing is changed
 }
 
-// RolledBack lists the effects of a rollback.
+// RolledBack is the outcome of a rollback: its revisions, and the outcome for each object.
 type RolledBack struct {
 	Revision uint64 // the one that the objects are back at
 	Last     uint64 // the last change by a client before it; 0 when the journal has none

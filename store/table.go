@@ -27,10 +27,10 @@ const (
 	sealPrefix    = "seal/"
 )
 
-// Owner is the owner of an object.
+// Owner identifies the owner of an object: a file, a controller or the API; see journal.Owner.
 type Owner = record.Owner
 
-// Caller is the client of a change, as the journal keeps it.
+// Caller identifies the client that made a change; see journal.Caller.
 type Caller = journal.Caller
 
 // NamespacesController owns the Namespaces that objects need and that no file or client declares.

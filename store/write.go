@@ -21,7 +21,7 @@ var (
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
-// OwnedError means that an object has another owner.
+// OwnedError means that a write was refused because the object belongs to another owner.
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner
@@ -95,7 +95,7 @@ type Write struct {
 	By     Caller
 }
 
-// Written is the outcome of a Write.
+// Written is the outcome of one Write: the object after it, warnings, or the error.
 type Written struct {
 	// Object is the version that is stored afterwards, or would be; of a removal the last
 	// one. What a dry run would store has no resourceVersion of its own.

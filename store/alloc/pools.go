@@ -259,7 +259,7 @@ func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64
 // does not.
 func (p *Pool) isOffered(c *Request) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
 
-// NameOf is the name of the pool that an address lies in; false: in none.
+// NameOf returns the name of the pool that an address lies in; false if it lies in none.
 func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
 	if pool := p.of(addr); pool != nil {
 		return pool.Name, true
@@ -298,10 +298,10 @@ func (p *Pools) Hold(addr netip.Addr, request Request) error {
 	return nil
 }
 
-// Next gives a request an address of a family: one that is held under the same sharing
-// key and has room, else the first free one from a point that depends on the owner's
-// name, in the first pool that has any. It passes over those that avoid reports true of; nil
-// avoids none. The only error is ErrFull.
+// Next allocates an address of a family (IPv4, or else IPv6) to a request: one that Services
+// with the same sharing key hold and that has no conflicting port, else the first free one from
+// a point that depends on the owner's name, in the first pool that has any. It skips addresses
+// for which avoid returns true; a nil avoid skips none. The only error is ErrFull.
 func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	for _, addr := range p.keyed[request.SharingKey] {
 		pool := p.of(addr)
@@ -326,8 +326,7 @@ func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (n
 	return netip.Addr{}, ErrFull
 }
 
-// Release takes an address back from an owner; it does nothing if the owner has no
-// request on it.
+// Release removes the owner's request on an address, if there is one.
 func (p *Pools) Release(addr netip.Addr, owner string) {
 	requests := p.requests[addr]
 	i := slices.IndexFunc(requests, func(c Request) bool { return c.Owner == owner })
@@ -352,7 +351,7 @@ func (p *Pools) Release(addr netip.Addr, owner string) {
 	}
 }
 
-// RequestOf is the request of an owner on an address.
+// RequestOf returns the request of an owner on an address; false if there is none.
 func (p *Pools) RequestOf(addr netip.Addr, owner string) (Request, bool) {
 	for _, request := range p.requests[addr] {
 		if request.Owner == owner {
@@ -365,7 +364,7 @@ func (p *Pools) RequestOf(addr netip.Addr, owner string) (Request, bool) {
 // Sharing returns the requests on an address. The caller must not change them.
 func (p *Pools) Sharing(addr netip.Addr) []Request { return p.requests[addr] }
 
-// Holders are the owners with a request on each address, sorted.
+// Holders returns, by address, the owners with a request on it, sorted.
 func (p *Pools) Holders() map[netip.Addr][]string {
 	holders := make(map[netip.Addr][]string, len(p.requests))
 	for addr, requests := range p.requests {

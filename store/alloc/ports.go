@@ -23,7 +23,7 @@ const (
 type Space int
 
 const (
-	// PerProtocol lets different Services hold one number on different protocols.
+	// PerProtocol allows different Services to hold one number on different protocols.
 	PerProtocol Space = iota
 	// Shared gives a number to one Service on all protocols, as Kubernetes does. The
 	// Service itself may use it on several.
@@ -76,12 +76,12 @@ func portBand(size uint64) uint64 {
 // Range returns the text "first-last".
 func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
 
-// Contains reports whether a port may be given.
+// Contains reports whether a port lies in the range, so that it can be allocated.
 func (p *Ports) Contains(number uint16) bool {
 	return uint64(number) >= p.first && uint64(number) <= p.last
 }
 
-// Take gives a port that was asked for to its owner. It does nothing if the owner holds
+// Take registers an owner for a port that it asks for. It does nothing if the owner holds
 // it already. Errors: *RangeError, *HeldError.
 func (p *Ports) Take(port Port, owner string) error {
 	if _, held := p.owners[port]; !held && !p.Contains(port.Number) {
@@ -103,10 +103,10 @@ func (p *Ports) Hold(port Port, owner string) error {
 	return nil
 }
 
-// Next gives the owner one number that is free on all of the protocols: the first one
-// from a point that depends on the seed, in the upper band, then in the lower one. The
-// seed is the owner's name and, for its second and later numbers, what they are for.
-// The only error is ErrFull.
+// Next allocates to the owner one port number that is free on all of the protocols: the
+// first one from a point that depends on the seed, in the upper band, then in the lower
+// one. The seed is the owner's name, for further numbers of the owner followed by their
+// purpose. The only error is ErrFull.
 func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
 	n, ok := pick(p.taken(protocols), p.first, p.band, p.last, seed)
 	if !ok {
@@ -347,7 +347,7 @@ func addressBand(highest uint64) uint64 {
 // Prefix returns the range.
 func (a *Addresses) Prefix() netip.Prefix { return a.prefix }
 
-// Contains reports whether an address may be given.
+// Contains reports whether an address lies in the range and can be allocated.
 func (a *Addresses) Contains(addr netip.Addr) bool {
 	if !a.prefix.Contains(addr) {
 		return false
@@ -356,7 +356,7 @@ func (a *Addresses) Contains(addr netip.Addr) bool {
 	return n >= 1 && n <= a.last
 }
 
-// Take gives an address that was asked for to its owner. It does nothing if the owner
+// Take registers an owner for an address that it asks for. It does nothing if the owner
 // holds it already. Errors: *RangeError, *HeldError.
 func (a *Addresses) Take(addr netip.Addr, owner string) error {
 	if _, held := a.owners[addr]; !held && !a.Contains(addr) {
@@ -378,9 +378,9 @@ func (a *Addresses) Hold(addr netip.Addr, owner string) error {
 	return nil
 }
 
-// Next gives the owner a free address: the first one from a point that depends on the
-// owner's name, in the upper band, then in the lower one. It passes over those that avoid
-// reports true of; nil avoids none. The only error is ErrFull.
+// Next allocates a free address to the owner: the first one from a point that depends on the
+// owner's name, in the upper band, then in the lower one. It skips addresses for which avoid
+// returns true; a nil avoid skips none. The only error is ErrFull.
 func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	n, ok := pickFree(a.used, a.prefix.Addr(), 1, a.band, a.last, owner, avoid)
 	if !ok {

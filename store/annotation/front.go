@@ -255,7 +255,7 @@ var alpnPolicies = map[string][]string{
 	"none": nil, "http1only": {"http/1.1"}, "http2only": {"h2"}, "http2optional": {"http/1.1", "h2"}, "http2preferred": {"h2", "http/1.1"},
 }
 
-// readALPN parses the ALPN protocols that clients are offered. For an HTTP port it keeps only h2 and http/1.1.
+// readALPN parses the ALPN protocols that clients are offered. For an HTTP port protocols other than h2 and http/1.1 are refused.
 func (r *frontReader) readALPN() {
 	if r.HTTP {
 		r.ALPN = []string{"h2", "http/1.1"}
@@ -408,8 +408,8 @@ func isServerName(name string) bool {
 	return len(object.NameProblems(strings.TrimPrefix(name, "*."))) == 0
 }
 
-// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices, BackendProtocol and HTTPHosts have a form
-// for one port, with a dot and its name or number behind the key, which wins.
+// Keys of annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices, BackendProtocol and HTTPHosts also exist
+// for one port, with a dot and its name or number behind the key; these take precedence.
 const (
 	TLSSecret       = object.AnnotationTLSSecret
 	TLSPolicy       = domain + "tls-policy"

@@ -43,8 +43,8 @@ type Internal struct {
 	Bad     []Bad
 }
 
-// InternalOf reads the annotations of a load balancer that ask for an internal one. Of other
-// Services they mean nothing.
+// InternalOf parses the annotations of clouds and of svcctl that ask for an internal load
+// balancer. They have no meaning on Services of other types.
 func InternalOf(svc *object.Service) (i Internal) {
 	if svc.Spec.Type != object.TypeLoadBalancer || len(svc.Metadata.Annotations) == 0 {
 		return i
@@ -121,7 +121,7 @@ var askedAddresses = []string{
 	aws + "private-ipv4-addresses", aws + "ipv6-addresses", "purelb.io/addresses", "loxilb.io/staticIP",
 }
 
-// Asked is one load balancer IP that an annotation asks for, as it is written.
+// Asked is one load balancer IP that an annotation asks for, in the form in which it is written there.
 type Asked struct{ Key, Text string }
 
 // Addresses returns the load balancer IPs that annotations ask for, in the order of the annotations.
@@ -226,7 +226,7 @@ func Remarks(o object.Object) (list []Remark) {
 	return list
 }
 
-// Values returns the invalid values of a Service's annotations among those that nothing else in this package reads.
+// Values returns the invalid values of a Service's annotations, except of those that other functions of this package parse.
 func Values(svc *object.Service) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	if AreInert(a) {

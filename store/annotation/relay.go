@@ -310,7 +310,7 @@ var obsolete = []string{
 	"ELBSecurityPolicy-2014-01", "ELBSecurityPolicy-2011-08", "ELBSample-ELBDefaultNegotiationPolicy", "ELBSample-OpenSSLDefaultNegotiationPolicy",
 }
 
-// policyOf finds the policy that an annotation names; why is the reason when there is none.
+// policyOf returns the TLS policy that an annotation names; why is the reason if there is no such policy.
 func policyOf(text string) (p *Policy, why string) {
 	text = strings.TrimSpace(text)
 	if text == "" {

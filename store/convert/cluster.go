@@ -316,7 +316,8 @@ func kubeRouter(s *object.Service) {
 	delete(of, prefix+"hairpin.externalips")
 }
 
-// service removes the fields of a Service that have a meaning in the cluster alone, and keeps those that clients outside use.
+// service removes the fields of a Service that only have a meaning in the cluster, and keeps the addresses and ports that clients outside
+// use.
 func (r *cluster) service(s *object.Service, lose func(field, format string, args ...any)) {
 	spec := &s.Spec
 	if len(spec.Selector) > 0 {

@@ -51,7 +51,7 @@ func (d Deadline) Left(now Reading) time.Duration {
 	return max(0, min(left, d.Most))
 }
 
-// In returns the Deadline on the clock of the boot of now. Without a reboot since it was made, it is unchanged.
+// In returns the Deadline as measured by the boot that now was read in. Without a reboot since it was made, it is unchanged.
 func (d Deadline) In(now Reading) Deadline {
 	if now.Boot == "" || d.Boot == now.Boot {
 		return d

@@ -157,7 +157,7 @@ func (f *File) view(read func(pairs *bbolt.Bucket, checked bool) error) (err err
 type Fault int
 
 const (
-	// NoFault lets the commit succeed.
+	// NoFault means that the commit succeeds.
 	NoFault Fault = iota
 	// Refuse fails the commit and changes nothing; later ones may succeed.
 	Refuse

@@ -97,8 +97,8 @@ func (e *position) enqueue(f engine.Followed) {
 	}
 }
 
-// idle records that the store is up to date with the newest head, if nothing is queued or published, since heads without changes are not
-// queued.
+// idle marks the newest head as followed and published by the store, if the store has nothing left to follow: heads without changes are not
+// queued for it.
 func (e *position) idle() {
 	if !e.inbox.busy && len(e.inbox.queue) == 0 && e.read != nil {
 		e.inbox.taken, e.inbox.published = e.read.mod, e.read.mod

@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An Index finds what belongs to a Service by its "namespace/name", and the Pods that Services select.
-// Slices in it are replaced, never changed: readers may hold them.
+// An Index finds the EndpointSlices, Endpoints and Pods of a Service by its "namespace/name". Slices in it
+// are replaced, never changed: readers may keep them.
 type Index struct {
 	services  map[string]*object.Service
 	slices    map[string][]object.Object // by name; those that are no *object.EndpointSlice are packed (package record)
@@ -112,7 +112,7 @@ func find(list []object.Object, name string) (i int, found bool) {
 	return slices.BinarySearchFunc(list, name, func(o object.Object, name string) int { return cmp.Compare(o.GetMeta().Name, name) })
 }
 
-// Pack puts the packed form of an EndpointSlice in its place.
+// Pack replaces an EndpointSlice by its packed form.
 func (x *Index) Pack(whole, packed object.Object) {
 	key := ServiceKey(whole)
 	if i, found := find(x.slices[key], whole.GetMeta().Name); found {

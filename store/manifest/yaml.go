@@ -246,8 +246,9 @@ func keyToKubectl(text string) (as string, differs bool) {
 	return as, as != "" && as != text
 }
 
-// merge adds the keys of a merge key's value ("<<: *base", or a list of such) that are
-// not there yet: the keys of the mapping itself win, then the earlier of the list.
+// merge adds those keys of a merge key's value ("<<: *base", or a list of such) that the
+// mapping lacks: keys of the mapping itself take precedence, then the earlier ones of the
+// list.
 func (c *converter) merge(n *yaml.Node, out *node, keys *keySet, depth int) *refusal {
 	value, err := c.convert(n, depth)
 	if err != nil {

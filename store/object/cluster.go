@@ -259,8 +259,8 @@ func (o *EventView) Event() *Event {
 	}
 }
 
-// validate requires an event in the namespace of the object that it is about; one about an
-// object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
+// validate requires that an event be in the namespace of its involved object, or in default if
+// that object has none (ValidateEventCreate of pkg/apis/core/validation).
 func (o *Event) validate(Object) Errors {
 	if involved := cmp.Or(o.InvolvedObject.Namespace, defaultNamespace); involved != o.Metadata.Namespace {
 		return invalid(root("involvedObject.namespace"), o.InvolvedObject.Namespace,

@@ -129,7 +129,7 @@ func cidrProblem(value string) string {
 }
 
 // checkReachableIP is checkIP for the addresses of endpoints and for external IPs: it
-// also refuses loopback, link-local, multicast and unspecified addresses.
+// also refuses unspecified, loopback and link-local addresses.
 func checkReachableIP(p path, value string, kept set) Errors {
 	problems := unreachableProblems(value)
 	if problem := ipProblem(value); problem != "" {

@@ -311,7 +311,7 @@ func checkTrafficPolicies(s *Service) Errors {
 	return errs
 }
 
-// checkIngress is ValidateLoadBalancerStatus.
+// checkIngress is ValidateLoadBalancerStatus of pkg/apis/core/validation: it checks the ingress of a status.
 func checkIngress(s, old *Service) Errors {
 	p := root("status.loadBalancer.ingress")
 	ingress := s.Status.LoadBalancer.Ingress

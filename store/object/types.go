@@ -270,10 +270,10 @@ type IntOrString struct {
 	IsString bool
 }
 
-// FromInt returns the IntOrString of a number.
+// FromInt returns an IntOrString with a port number.
 func FromInt(n int32) IntOrString { return IntOrString{Int: n} }
 
-// FromString returns the IntOrString of a name.
+// FromString returns an IntOrString with the name of a port.
 func FromString(s string) IntOrString { return IntOrString{Name: s, IsString: true} }
 
 // IsZero reports whether the field is absent.

@@ -123,8 +123,9 @@ func matchProblems(value string, longest int, re *regexp.Regexp, text string) []
 	return problems
 }
 
-// isPlain reports whether a value is so simple (lower-case letters, digits and dashes) that it
-// matches every pattern above. It is a fast path for nearly all values of a start.
+// isPlain reports whether a value has only lower-case letters, digits and dashes, begins with a
+// letter and does not end in a dash. Every pattern above matches such a value: it is a fast path
+// for nearly all values of a start.
 func isPlain(value string) bool {
 	last := len(value) - 1
 	for i := range len(value) {

@@ -179,7 +179,8 @@ func (o *UDPRoute) warnings() []string    { return noEffect(&o.Metadata, KindUDP
 func (o *TLSRoute) warnings() []string    { return noEffect(&o.Metadata, KindTLSRoute) }
 func (o *HTTPRoute) warnings() []string   { return noEffect(&o.Metadata, KindHTTPRoute) }
 
-// noEffect returns warnings about svcctl annotations on an object of the Gateway API that have an effect on other kinds only.
+// noEffect returns warnings about svcctl annotations on an object of the Gateway API: they are only read in spec.infrastructure.annotations
+// of the Gateway.
 func noEffect(meta *ObjectMeta, kind string) (warnings []string) {
 	for _, key := range sortedKeys(meta.Annotations) {
 		if strings.HasPrefix(key, "svcctl.io/") {

@@ -26,7 +26,7 @@ import (
 // ObjectPrefix begins the keys of objects in the engine: object/KIND/NAMESPACE/NAME.
 const ObjectPrefix = "object/"
 
-// Owner is the owner of an object.
+// Owner identifies the owner of an object: a file, a controller or the API; see journal.Owner.
 type Owner = journal.Owner
 
 // Record is an accepted object. It is immutable.

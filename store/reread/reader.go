@@ -128,7 +128,7 @@ func (r *reader) raw() (text []byte, ok bool) {
 	return nil, false
 }
 
-// special is raw for a string that has an escape or a byte outside of printable ASCII at index i.
+// special is raw for a string that has an escape, or another byte that raw does not accept, at index i.
 func (r *reader) special(i int) (text []byte, ok bool) {
 	r.buffer = append(r.buffer[:0], r.left[:i]...)
 	for i < len(r.left) {
