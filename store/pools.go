@@ -61,8 +61,8 @@ type PoolUse struct {
 	Size, Used  uint64
 }
 
-// PoolsInUse returns the ranges of load balancer IPs. The cost is proportional to the addresses
-// that are held.
+// PoolsInUse returns the size and use of each range of load balancer IPs. The cost is proportional
+// to the number of addresses in use.
 func (s *Store) PoolsInUse() []PoolUse {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()

@@ -185,8 +185,8 @@ func (r *frontReader) read() {
 // h2c is HTTP/2 without TLS, with prior knowledge (RFC 9113, 3.3).
 const h2c = "h2c"
 
-// spoken returns the backend protocol that appProtocol of the port stands for (Kubernetes ServicePort.appProtocol, KEP-3726; https is
-// a name of IANA); "": none that needs a relay.
+// spoken returns the backend protocol for the appProtocol of the port (Kubernetes ServicePort.appProtocol, KEP-3726; https is a name of
+// IANA); "" for one that does not need a relay.
 func (r *frontReader) spoken() string {
 	switch strings.ToLower(object.Deref(r.port.AppProtocol)) {
 	case "kubernetes.io/h2c":

@@ -59,7 +59,7 @@ func (r *cluster) egress(s *object.Service, service string, lose func(field, for
 	r.leaving = append(r.leaving, service)
 }
 
-// balancerIPs are the load balancer IPs that a Service asks for, or else those that it has.
+// balancerIPs returns the load balancer IPs that a Service asks for, or if it asks for none, those in its status.
 func balancerIPs(s *object.Service) (ips []string) {
 	for _, asked := range append(annotation.Addresses(s.Metadata.Annotations), annotation.Asked{Text: s.Spec.LoadBalancerIP}) {
 		if asked.Text != "" {

@@ -346,7 +346,8 @@ type checked struct {
 	check  check
 }
 
-// check sets the health check of a Service, from the first server that has one. Servers with another one are recorded as losses.
+// check sets the health check of a Service, from the first server that has one. Servers with a different one, or none, are recorded as
+// losses.
 func (r *reading) check(v *Virtual, servers []checked) {
 	i := slices.IndexFunc(servers, func(s checked) bool { return s.check != nil })
 	if i < 0 {

@@ -240,7 +240,7 @@ func (p *pruner) textMap(v any, t *Type) (any, error) {
 	return o, wrong
 }
 
-// list returns the schema of the list of a kind.
+// list prunes the items of a list, in place.
 func (p *pruner) list(v any, t *Type) (any, error) {
 	items, ok := v.([]any)
 	if !ok {
