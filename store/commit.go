@@ -203,8 +203,8 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	return result, nil
 }
 
-// addObjects adds the final version of each object to a transaction; repeated is set if an object may be
-// among the changes more than once.
+// addObjects adds the final version of each object to an engine transaction; repeated is set if an object
+// may be among the changes more than once.
 func addObjects(out *engine.Transaction, changes []*change, revision uint64, repeated bool) {
 	out.Puts = slices.Grow(out.Puts, len(changes)+1)
 	seen := map[object.Ref]bool{}

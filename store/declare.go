@@ -55,7 +55,7 @@ type declaredObject struct {
 	declaration
 }
 
-// fileDeclarations are the declarations of one file, each object once.
+// fileDeclarations has the declarations of one file, at most one for each object.
 type fileDeclarations struct {
 	all   []declaredObject
 	index map[object.Ref]int // nil while there are few
@@ -77,7 +77,7 @@ func (d *fileDeclarations) of(ref object.Ref) (c declaration, has bool) {
 	return d.all[i].declaration, true
 }
 
-// add adds the declaration of an object that has none yet.
+// add adds the declaration of an object, which has none in this file yet.
 func (d *fileDeclarations) add(ref object.Ref, c declaration) {
 	d.all = append(d.all, declaredObject{ref, c})
 	switch {
@@ -126,8 +126,8 @@ func readDeclarations(file *manifest.File) (declarations fileDeclarations, dupli
 
 func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
 
-// isUnreadable reports whether a file may declare objects whose names cannot be read: then objects
-// that it owned and does not mention any more stay.
+// isUnreadable reports whether a file has documents whose object names cannot be read. Then objects of
+// the file that it seems not to declare any more stay.
 func isUnreadable(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -448,7 +448,7 @@ func (d *declarations) position(ref object.Ref, path, field string) (line, colum
 	return 0, 0
 }
 
-// problems returns the problems of the files themselves, in no order.
+// problems returns the problems of files, as opposed to those of objects, in no order.
 func (d *declarations) problems() (problems []manifest.Problem) {
 	for path := range d.troubled {
 		if file := d.files.Get(path); file != nil {

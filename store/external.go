@@ -19,8 +19,8 @@ import (
 // External IPs. They are not allocated: if files request the same one for the same port, the older
 // Service serves it, and the other gets a problem. A client of the API is refused at once.
 
-// checkExternalPorts returns an error for ports on external IPs that a new version adds and
-// that another Service has.
+// checkExternalPorts returns errors for ports on external IPs that a new version adds and that
+// another Service has already.
 func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {

@@ -86,7 +86,7 @@ func (f *feed) since(revision uint64) ChangeSet {
 	return set
 }
 
-// changeLog has the objects that changed in the last revisions, but for Leases and Events.
+// changeLog has the objects that the latest revisions changed, except Leases and Events.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -99,7 +99,7 @@ type logEntry struct {
 	of       logKind
 }
 
-// logKind is the subject of a logEntry.
+// logKind is the kind of object that a logEntry is about.
 type logKind uint8
 
 const (
@@ -253,7 +253,8 @@ func (s *Store) entriesAfter(revision uint64) ([]*journal.Entry, error) {
 	return entries, err
 }
 
-// Published returns a channel that is closed with the next change. Call it before reading the store.
+// Published returns a channel that is closed with the next change. Callers must get it before they read the store, so as not to miss a
+// change.
 func (s *Store) Published() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

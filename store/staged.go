@@ -198,7 +198,7 @@ func (b Before) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	return b.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
-// Get is Store.Get.
+// Get is Store.Get with the version before the rollout, for an object that is in it.
 func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 	b.s.mu.RLock()
 	defer b.s.mu.RUnlock()

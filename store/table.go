@@ -275,9 +275,9 @@ func (s *Store) Changes(since uint64) ChangeSet {
 	return s.feed.since(since)
 }
 
-// Service returns the objects of a "namespace/name": the Service, nil when there is none or it is
-// withheld (see Open), its EndpointSlices sorted by name, and its Endpoints, nil when there are
-// none. The caller must not change them.
+// Service returns the Service with a "namespace/name", nil if there is none or it is withheld (see
+// Open), its EndpointSlices sorted by name, and its Endpoints, nil if there are none. The caller must
+// not change them.
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

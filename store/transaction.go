@@ -183,7 +183,7 @@ func (c *change) held() values {
 	return valuesOf(c.old.Object.(*object.Service))
 }
 
-// oldService returns the stored version of a Service; nil when there is none.
+// oldService returns the stored version of the Service of this change; nil if there is none.
 func (c *change) oldService() *object.Service {
 	if c.old == nil {
 		return nil

@@ -362,7 +362,8 @@ func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
 	return changed
 }
 
-// slicesOf returns the slices of a Service as of this transaction, with those that were written by its keys.
+// slicesOf returns the EndpointSlices of a Service as of this transaction: the stored ones, with those in written by their keys added or
+// replaced.
 func (t *transaction) slicesOf(key string, written map[string][]*object.EndpointSlice) []*object.EndpointSlice {
 	_, stored, _ := t.s.table.service(key)
 	all := slices.Clone(written[key])

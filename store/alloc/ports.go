@@ -139,8 +139,8 @@ func (p *Ports) Owner(port Port) (string, bool) {
 // Holders returns the holders by port. It may not be changed.
 func (p *Ports) Holders() map[Port]string { return p.owners }
 
-// rival returns another holder of the port, or in a shared space of its number on any protocol; ""
-// when there is none.
+// rival returns another owner that holds the port or, with Space Shared, its number on any protocol;
+// "" if there is none.
 func (p *Ports) rival(port Port, owner string) (string, bool) {
 	if holder, held := p.owners[port]; held && holder != owner {
 		return holder, true

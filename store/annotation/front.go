@@ -16,8 +16,8 @@ import (
 // localSecret begins a value of the AWS certificate annotation that names a Secret in place of an ARN.
 const localSecret = "secret:"
 
-// Front has the settings of a port for TLS and HTTP. It has more than 15 fields: each is one annotation, or
-// the reason why the annotations cannot be followed.
+// Front has the settings of a port for TLS and HTTP. It has more than 15 fields: one for each annotation, and
+// the reason why annotations cannot be followed.
 type Front struct {
 	// Key is the annotation that asks for it; if it is "", none does, and the other fields are not set.
 	Key string

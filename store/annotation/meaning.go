@@ -114,7 +114,7 @@ func pairs(text string) map[string]string {
 	return values
 }
 
-// askedAddresses are the annotations that ask for load balancer IPs, ours first.
+// askedAddresses are the keys of annotations that ask for load balancer IPs, those of svcctl first.
 var askedAddresses = []string{
 	LoadBalancerIPs, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips",
 	"kube-vip.io/loadbalancerIPs", azure + "load-balancer-ipv4", azure + "load-balancer-ipv6", openStack + "load-balancer-address",
@@ -166,8 +166,9 @@ func UnreadableAccess(svc *object.Service) string {
 	return clientLists[i].Key
 }
 
-// SourceRanges returns the prefixes that annotations name where spec.loadBalancerSourceRanges has
-// none, and which annotation names them. Those of object.AnnotationSourceRanges are valid.
+// SourceRanges returns the client prefixes in an annotation of a cloud, or in
+// object.AnnotationSourceRanges (whose value is valid), for a Service without
+// spec.loadBalancerSourceRanges. It also returns the key of that annotation.
 func SourceRanges(annotations map[string]string) (ranges []string, key string) {
 	for _, key := range []string{object.AnnotationSourceRanges, azure + "allowed-ip-ranges"} {
 		if text := strings.TrimSpace(annotations[key]); text != "" {

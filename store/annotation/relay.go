@@ -273,8 +273,8 @@ type Policy struct {
 	Suites []uint16
 }
 
-// Suites of TLS 1.2 with forward secrecy and authenticated encryption. The policies of AWS have others
-// besides, with CBC or without forward secrecy, which are never used here.
+// Cipher suites of TLS 1.2 with forward secrecy and authenticated encryption. The policies of AWS include
+// others, with CBC or without forward secrecy, which are never used here.
 var (
 	gcmSuites = []uint16{
 		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -300,7 +300,7 @@ var policies = []Policy{
 	{"ELBSecurityPolicy-TLS-1-2-2017-01", tls.VersionTLS12, tls.VersionTLS12, gcmSuites},
 }
 
-// obsolete are predefined policies of AWS that are there for TLS 1.0 and 1.1 or for suites with CBC or
+// obsolete lists the predefined policies of AWS whose purpose is TLS 1.0 and 1.1, or suites with CBC or
 // without forward secrecy.
 var obsolete = []string{
 	"ELBSecurityPolicy-TLS13-1-2-Ext1-2021-06", "ELBSecurityPolicy-TLS13-1-2-Ext2-2021-06", "ELBSecurityPolicy-TLS13-1-1-2021-06",

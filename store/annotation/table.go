@@ -43,12 +43,12 @@ const (
 	huawei       = "kubernetes.io/elb."
 )
 
-// The annotations and labels that this package reads, without those of TLS, relayed ports and the log of connections.
+// The keys of annotations and labels that this package reads, except those about TLS, relayed ports and the log of connections.
 const (
 	LoadBalancerIPs = domain + "load-balancer-ips"
 	SharingKey      = domain + "allow-shared-ip"
-	// Announce, MED and Prepend are of L2Advertisements and BGPAdvertisements, TTLSecurity of BGPPeers, InternalPool
-	// of IPAddressPools.
+	// Announce, MED and Prepend are annotations of L2Advertisements and BGPAdvertisements, TTLSecurity of BGPPeers,
+	// InternalPool of IPAddressPools.
 	Announce     = domain + "announce"
 	MED          = domain + "med"
 	Prepend      = domain + "prepend"

@@ -79,7 +79,7 @@ func (l haproxyLine) String() string {
 	return strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
 }
 
-// statements returns the lines that hold for a proxy: those of its defaults first.
+// statements returns the lines that apply to a proxy: first those of its defaults, then its own.
 func (p *proxy) statements() []haproxyLine {
 	if p.from == nil {
 		return p.lines

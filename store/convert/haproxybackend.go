@@ -59,7 +59,7 @@ type haproxyTimeout struct {
 	line int
 }
 
-// read reads the statements of the proxy: its defaults first, of which only those of haproxyRead count.
+// read reads the statements of the proxy: first those of its defaults, of which only the ones in haproxyRead count.
 func (b *haproxyBackend) read() {
 	b.kind = "tcp"
 	b.idles = map[string]haproxyTimeout{}
@@ -165,7 +165,7 @@ func haproxyHint(l haproxyLine) string {
 	return ""
 }
 
-// frontLosses records the statements of a frontend that are lost.
+// frontLosses records those statements of a frontend as losses that have no counterpart.
 func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 	for _, l := range p.lines {
 		switch keyword := l.words[0]; {

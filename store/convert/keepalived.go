@@ -127,7 +127,7 @@ func (r *keepalived) parse(text string) []statement {
 	return stack[0].block
 }
 
-// keepalivedWords returns the words of a line; braces are words of their own.
+// keepalivedWords returns the words of a line; each brace is a word of its own.
 func keepalivedWords(l string) (words []string, ok bool) {
 	for i := 0; i < len(l); {
 		switch c := l[i]; {

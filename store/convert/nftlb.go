@@ -297,7 +297,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 	return list
 }
 
-// mostNFTLBPorts bounds the ports of one address that are listed.
+// mostNFTLBPorts is the greatest number of ports of one address that are converted.
 const mostNFTLBPorts = 100
 
 // frontend parses an address and its ports, as in 80,443,8000-8010.

@@ -65,8 +65,8 @@ func (l Loss) String() string {
 	return fmt.Sprintf("line %d: %s", l.Line, l.Text)
 }
 
-// Objects returns the Service of v and its EndpointSlices: one for each IP family, and one more for
-// each set of servers that differ by port, by priority, or by a weight that no address has alone.
+// Objects returns the Service of v and its EndpointSlices: one for each combination of IP family, port
+// and priority of servers, and of weight where one address has several.
 func (v *Virtual) Objects() []object.Object {
 	svc := &object.Service{
 		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: "v1"},
@@ -162,7 +162,7 @@ func (v *Virtual) portName(p Port) string {
 // port returns the port that the server listens on for clients of p.
 func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
 
-// weightsByAddress returns the weights of servers by address; nil when an address has two of them.
+// weightsByAddress returns the weights of servers by address; nil if servers with one address have different weights.
 func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
 	weights := map[netip.Addr]uint16{}
 	for _, s := range v.Servers {

@@ -293,7 +293,7 @@ func (Alone) Tries() error                { return nil }
 func (Alone) Rolls() error                { return nil }
 func (Alone) Fresh(context.Context) error { return nil }
 
-// Followed is a commit of another machine.
+// Followed is a commit of another machine, in the form in which Shared.Follow returns it.
 type Followed struct {
 	// Revision is the revision of the head afterwards, Note the value that the head was put with.
 	Revision uint64

@@ -354,7 +354,7 @@ func (c *coreClient) moveTo(core int) {
 	c.http.CloseIdleConnections()
 }
 
-// coreError is the refusal of a core box.
+// coreError is the error answer of a core box, with the URL of the box.
 type coreError struct {
 	core string
 	refusal

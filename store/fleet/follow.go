@@ -280,7 +280,7 @@ func (e *follower) follow(ctx context.Context) error {
 	return err
 }
 
-// resume reads all objects after a gap, if etcd has the history of this box.
+// resume reads all objects after commits were missed, if etcd has the history of this box.
 func (e *follower) resume(ctx context.Context) error {
 	e.mu.Lock()
 	before := e.read

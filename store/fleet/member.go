@@ -29,7 +29,7 @@ type member struct {
 
 func (e *member) key(key string) string { return e.prefix + key }
 
-// origin is the source of commits of an Engine: etcd ([atEtcd]), or for a leaf a core box ([coreClient]).
+// origin is the source of commits that an Engine follows: etcd ([atEtcd]), or on a leaf a core box ([coreClient]).
 type origin interface {
 	// settings reads those of the fleet, with the modification revision of their key; 0 on a leaf, which does not write them.
 	settings(ctx context.Context) (*settings, int64, error)

@@ -47,7 +47,7 @@ type leaf struct {
 	node  []byte    // its Node, as JSON; nil: it has not sent any
 }
 
-// heartbeat has the results of the last heartbeats.
+// heartbeat has the state that heartbeats keep from one to the next.
 type heartbeat struct {
 	missed int
 	behind int64  // the mod that was read at the last beat that found a newer head; 0: none

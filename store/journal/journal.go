@@ -193,7 +193,7 @@ func (v Version) IsKnown() bool { return v.object != nil }
 // Before returns the version before the change.
 func (e *Entry) Before() Version { return Version{e.recent, e.old} }
 
-// After returns the version after the change; current is the stored one, nil for none.
+// After returns the version after the change. current is the stored object, nil if there is none.
 func (e *Entry) After(current object.Object) Version {
 	if e.next != nil {
 		return e.next.Before()

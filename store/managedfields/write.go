@@ -239,8 +239,8 @@ func takeFields(all managers, self owner, change comparison) ([]Conflict, manage
 	return conflicts, left
 }
 
-// prune removes from a merged object the fields that its writer applied last time, does not apply
-// this time, and no other manager owns.
+// prune removes from a merged object the fields that its writer applied last time and does not apply
+// now, unless another manager owns them.
 func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[string]any {
 	if last.empty() {
 		return merged

@@ -35,8 +35,8 @@ func EncodeYAML(o object.Object) ([]byte, error) {
 	return writeYAML(root)
 }
 
-// YAML writes a value with the names and the order of its JSON form, in which the keys of
-// maps are sorted. It ends with a newline.
+// YAML encodes a value as YAML with the names and the order of its JSON encoding, in which
+// the keys of maps are sorted. It ends with a newline.
 func YAML(v any) ([]byte, error) {
 	root, err := nodeOf(v)
 	if err != nil {
@@ -212,8 +212,8 @@ const mergeKey = "<<"
 
 const byteOrderMark = "\xef\xbb\xbf"
 
-// checkText makes sure that data is UTF-8 text, and takes byte order marks off it: that of the file, and those
-// of files that were put behind it (YAML 1.2, section 5.2, allows one before each document).
+// checkText returns an error if data is not UTF-8, and removes byte order marks: at the beginning of the file, and
+// where files were concatenated (YAML 1.2, section 5.2, allows one before each document).
 func checkText(data []byte) ([]byte, *refusal) {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return nil, refuse(1, 1, ReasonEncoding, "the file is UTF-16; save it as UTF-8")
@@ -328,7 +328,7 @@ func countStructure(data []byte, limits Limits) *refusal {
 	return nil
 }
 
-// countDocuments refuses text with more documents than the limit before any is read.
+// countDocuments returns an error for text with more documents than the limit. It runs before any document is parsed.
 func countDocuments(data []byte, limits Limits) *refusal {
 	const shortest = len("---\n")
 	documents := 0

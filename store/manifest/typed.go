@@ -108,7 +108,7 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 	}
 }
 
-// bools has a shared pointer for each bool.
+// bools has one pointer for each bool, which all decoded objects share.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
 func (d *decoding) structure(n *node, v reflect.Value) {

@@ -88,7 +88,7 @@ func (r *Resource) APIVersion() string {
 	return r.Group + "/" + r.Version
 }
 
-// Stored reports whether objects of the kind are stored; reviews are not.
+// Stored reports whether objects of the kind are stored; reviews, which are only requests, are not.
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
 // A Strategy has all properties in which kinds differ, as the strategies of Kubernetes' registry do. A
