@@ -269,7 +269,7 @@ func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 	}
 }
 
-// errLearner is the text of the error by which an etcd member refuses a call because it is a learner (it does not vote yet).
+// errLearner is the error by which an etcd member refuses a call because it is a learner (it does not vote yet).
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 // isOfMember reports whether a call was refused because of the state of the member that got it.
