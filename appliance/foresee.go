@@ -366,7 +366,10 @@ func valuesOf(svc *object.Service) (values []string) {
 // foresee asks the loop to plan the objects of the copy. moved is set when the pools of load balancer IPs differ.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	wanted := reconcile.Foresee{
-		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(),
+		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision,
+	}
+	if moved || wanted.Changes.All {
+		wanted.All = r.fork.ServiceKeys()
 	}
 	if moved {
 		wanted.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }

@@ -458,8 +458,8 @@ func (x Fork) Compiler() *Compiler {
 		t.begin(false)
 	}
 	var f fragment
-	for _, name := range slices.Sorted(maps.Keys(c.services)) {
-		for _, p := range c.services[name] {
+	for _, ports := range c.services {
+		for _, p := range ports {
 			f.fill(p, &c.box)
 			c.tables[p.Family].add(&f, p.Family, &c.box)
 		}

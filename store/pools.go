@@ -31,7 +31,9 @@ type Pool struct {
 	Name string
 	// Size counts the values that can be allocated, Used those that are.
 	Size, Used uint64
-	Holders    []Holder
+	// Held counts the values that Services hold, outside of the range too; Holders has the first of them.
+	Held    int
+	Holders []Holder
 }
 
 // Holder is a value with the Services that hold it, as "namespace/name", sorted.
@@ -41,18 +43,18 @@ type Holder struct {
 	Outside  bool // of the range
 }
 
-// Pools returns all ranges with their holders, sorted by value. Values that lie in no range are left
-// out.
-func (s *Store) Pools() []Pool {
+// Pools returns all ranges, each with its first holders, at most so many, sorted by value. Values that lie in no range are
+// left out.
+func (s *Store) Pools(most int) []Pool {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
 	l := s.allocator
 	var pools []Pool
 	for _, prefix := range s.cfg.ClusterIPRanges {
-		pools = append(pools, clusterPool(l.addresses[prefix.Addr().Is4()]))
+		pools = append(pools, clusterPool(l.addresses[prefix.Addr().Is4()], most))
 	}
-	pools = append(pools, portPool(l.ports, s.cfg))
-	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
+	pools = append(pools, portPool(l.ports, s.cfg, most))
+	return append(pools, ingressPools(l.pools, s.cfg.Pools, most)...)
 }
 
 // PoolUse has the size of a range of load balancer IPs, and the number of addresses in use.
@@ -67,13 +69,13 @@ func (s *Store) PoolsInUse() []PoolUse {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
 	var all []PoolUse
-	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools) {
+	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools, 0) {
 		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})
 	}
 	return all
 }
 
-func clusterPool(a *alloc.Addresses) Pool {
+func clusterPool(a *alloc.Addresses, most int) Pool {
 	prefix := a.Prefix()
 	p := Pool{Kind: PoolClusterIP, Family: object.FamilyOf(prefix.Addr()), Range: prefix.String()}
 	// The network address is never given, nor is the broadcast address of IPv4.
@@ -82,14 +84,13 @@ func clusterPool(a *alloc.Addresses) Pool {
 		p.Size--
 	}
 	holders := a.Holders()
-	p.Holders = make([]Holder, 0, len(holders))
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
-		p.add(addr.String(), []string{holders[addr]}, a.Contains(addr))
+		p.add(most, addr, a.Contains(addr), holders[addr])
 	}
 	return p
 }
 
-func portPool(ports *alloc.Ports, cfg Config) Pool {
+func portPool(ports *alloc.Ports, cfg Config, most int) Pool {
 	p := Pool{Kind: PoolNodePort, Range: ports.Range()}
 	p.Size = uint64(cfg.NodePorts.Last-cfg.NodePorts.First) + 1
 	holders := ports.Holders()
@@ -98,7 +99,7 @@ func portPool(ports *alloc.Ports, cfg Config) Pool {
 	}
 	before := uint16(0)
 	for _, port := range slices.SortedFunc(maps.Keys(holders), byNumber) {
-		p.add(fmt.Sprintf("%s %d", port.Protocol, port.Number), []string{holders[port]}, ports.Contains(port.Number))
+		p.add(most, numbered(port), ports.Contains(port.Number), holders[port])
 		if port.Number == before && ports.Contains(port.Number) {
 			p.Used-- // a number counts once, on however many protocols
 		}
@@ -107,7 +108,7 @@ func portPool(ports *alloc.Ports, cfg Config) Pool {
 	return p
 }
 
-func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
+func ingressPools(pools *alloc.Pools, ranges []alloc.Pool, most int) []Pool {
 	all := make([]Pool, len(ranges))
 	for i, r := range ranges {
 		all[i] = Pool{Kind: PoolLoadBalancer, Family: object.FamilyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: r.Size()}
@@ -115,16 +116,24 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 	holders := pools.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		if i := slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.Contains(addr) }); i >= 0 {
-			all[i].add(addr.String(), holders[addr], true)
+			all[i].add(most, addr, true, holders[addr]...)
 		} else if i = slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.First.Is4() == addr.Is4() }); i >= 0 {
-			all[i].add(addr.String(), holders[addr], false)
+			all[i].add(most, addr, false, holders[addr]...)
 		}
 	}
 	return all
 }
 
-func (p *Pool) add(value string, services []string, inside bool) {
-	p.Holders = append(p.Holders, Holder{Value: value, Services: services, Outside: !inside})
+// numbered is a port as a value of its pool, "TCP 30080".
+type numbered alloc.Port
+
+func (p numbered) String() string { return fmt.Sprintf("%s %d", p.Protocol, p.Number) }
+
+// add counts a value that is held, and lists it among the first.
+func (p *Pool) add(most int, value fmt.Stringer, inside bool, services ...string) {
+	if p.Held++; p.Held <= most {
+		p.Holders = append(p.Holders, Holder{value.String(), services, !inside})
+	}
 	if inside {
 		p.Used++
 	}
@@ -201,7 +210,7 @@ func (c *poolCheck) leaks() {
 	}
 	for port, owner := range l.ports.Holders() {
 		if owner != reservedOwner && !slices.Contains(c.of(owner).ports, port) {
-			note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), owner, func() { l.releasePort(port, owner) })
+			note(PoolNodePort, numbered(port).String(), owner, func() { l.releasePort(port, owner) })
 		}
 	}
 	for addr, owners := range l.pools.Holders() {
@@ -251,7 +260,7 @@ func (c *poolCheck) unheld() (held int) {
 		}
 		for _, port := range v.ports {
 			if !ownedBy(l.ports.Owner, port, owner) {
-				note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), func() error { return l.holdPort(port, owner) })
+				note(PoolNodePort, numbered(port).String(), func() error { return l.holdPort(port, owner) })
 			}
 		}
 		for _, addr := range v.ingress {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestPools(t *testing.T) {
 	b.apply("web.yaml", yamlOf("web {type: LoadBalancer, clusterIP: 172.30.0.7}\nshared {type: NodePort, clusterIP: 172.30.0.3}"))
 	web, shared := b.service("web"), b.service("shared")
 	ingress := web.Status.LoadBalancer.Ingress[0].IP
-	got := poolLines(b.s.Pools())
+	got := poolLines(b.s.Pools(math.MaxInt))
 	for _, want := range []string{
 		"clusterIP IPv4 172.30.0.0/24 2/254: 172.30.0.3=default/shared 172.30.0.7=default/web\n",
 		"nodePort  30000-32767 2/2768:",
@@ -56,7 +57,7 @@ func TestPoolSizes(t *testing.T) {
 		}
 	})
 	var sizes []string
-	for _, p := range b.s.Pools() {
+	for _, p := range b.s.Pools(math.MaxInt) {
 		sizes = append(sizes, fmt.Sprint(p.Family, p.Size))
 	}
 	if got := strings.Join(sizes, " "); got != "IPv618446744073709551615 IPv42 2768 IPv618446744073709551615 IPv41" {
@@ -74,7 +75,7 @@ func TestCheckPools(t *testing.T) {
 		t.Fatalf("a sound allocator: %+v", found)
 	}
 	port := alloc.Port{Protocol: "TCP", Number: uint16(b.service("web").Spec.Ports[0].NodePort)}
-	before := poolLines(b.s.Pools())
+	before := poolLines(b.s.Pools(math.MaxInt))
 	l, web := b.s.allocator, "default/web"
 	l.releaseAddress(netip.MustParseAddr("172.30.0.7"), web)
 	l.releasePort(port, web)
@@ -112,7 +113,7 @@ nodePort UDP 30001 default/gone: it is held by a Service that does not exist
 	if found := b.s.CheckPools(false); found != nil {
 		t.Errorf("after the repair: %+v", found)
 	}
-	if after := poolLines(b.s.Pools()); after != before {
+	if after := poolLines(b.s.Pools(math.MaxInt)); after != before {
 		t.Errorf("after the repair\n%sbefore it broke\n%s", after, before)
 	}
 }

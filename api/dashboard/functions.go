@@ -49,8 +49,7 @@ var functions = template.FuncMap{
 	"positive":  func(rate *float64) bool { return rate != nil && *rate > 0 },
 	"share":     share,
 	"whole":     func(n uint64) string { return total(&n) },
-	"first":     func(list []wire.Holder) []wire.Holder { return list[:min(len(list), mostHolders)] },
-	"more":      func(list []wire.Holder) int { return max(0, len(list)-mostHolders) },
+	"more":      func(p wire.Pool) int { return p.Held - len(p.Holders) },
 	"protocols": func() []string { return []string{"TCP", "UDP", "SCTP"} },
 	"place": func(file string, line int) string {
 		if line > 0 {
@@ -60,8 +59,8 @@ var functions = template.FuncMap{
 	},
 }
 
-// mostHolders bounds the values of a pool that are listed with their holders.
-const mostHolders = 500
+// MostHolders bounds the values of a pool that are listed with their holders.
+const MostHolders = 500
 
 // rateText is a rate a second; "–" where none is known yet.
 func rateText(r *float64) string {

@@ -134,8 +134,8 @@ func (s *shown) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 }
 
 func (s *shown) Allocations() wire.Allocations {
-	return wire.Allocations{Pools: []wire.Pool{{Kind: "clusterIP", Family: "IPv4", Range: "10.96.0.0/16", Size: 65534, Used: 3, Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"shop/web"}}}},
-		{Kind: "loadBalancer", Family: "IPv6", Range: "2001:db8::/32", Size: math.MaxUint64, Used: 9_000, Holders: make([]wire.Holder, 9_000)}}}
+	return wire.Allocations{Pools: []wire.Pool{{Kind: "clusterIP", Family: "IPv4", Range: "10.96.0.0/16", Size: 65534, Used: 3, Held: 1, Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"shop/web"}}}},
+		{Kind: "loadBalancer", Family: "IPv6", Range: "2001:db8::/32", Size: math.MaxUint64, Used: 9_000, Held: 9_000, Holders: make([]wire.Holder, MostHolders)}}}
 }
 
 func (s *shown) Journal(int) ([]wire.JournalEntry, error) {

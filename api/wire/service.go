@@ -289,6 +289,8 @@ type Pool struct {
 	// ports on any protocol. A /64 has more than every JSON reader keeps exactly.
 	Size uint64 `json:"size"`
 	Used uint64 `json:"used"`
+	// Held is the number of holders, of which a page of the dashboard has the first.
+	Held int `json:"-"`
 	// Holders are sorted by value. They include those outside the range, allocated before
 	// the range was changed.
 	Holders []Holder `json:"holders"`

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"sync"
 	"testing"
@@ -41,7 +42,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 		}
 		return best
 	}
-	alone := shortest(func() { tell(false, "") })
+	alone := shortest(func() { tell(false, "", math.MaxInt) })
 
 	stop := make(chan struct{})
 	var askers sync.WaitGroup
@@ -52,7 +53,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					tell(false, "")
+					tell(false, "", math.MaxInt)
 				}
 			}
 		})
@@ -88,8 +89,8 @@ func Test1117_one_value_has_its_holder_alone(t *testing.T) {
 	}
 	a := &answers{objects: objects}
 	for value, want := range map[string]string{"10.96.0.17": "[{10.96.0.17 [default/s7] false}]", "10.96.0.9": "[]"} {
-		pools := a.allocations(false, value).Pools
-		if pools[0].Used != 20 || fmt.Sprint(pools[0].Holders) != want || len(pools) != len(a.allocations(false, "").Pools) {
+		pools := a.allocations(false, value, 20).Pools
+		if pools[0].Used != 20 || fmt.Sprint(pools[0].Holders) != want || len(pools) != len(a.allocations(false, "", 20).Pools) {
 			t.Errorf("%s: %+v, want the holders %s", value, pools, want)
 		}
 	}

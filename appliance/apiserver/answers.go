@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/netip"
 	"path/filepath"
@@ -63,9 +64,11 @@ func (a *answers) endpoints() []api.Endpoint {
 		}),
 		api.Answer(wire.GetEnvironment, a.environment),
 		api.Answer(wire.GetAllocations, func(_ *http.Request, q wire.AllocationsQuery) (wire.Allocations, error) {
-			return a.allocations(false, q.Value), nil
+			return a.allocations(false, q.Value, math.MaxInt), nil
 		}),
-		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true, ""), nil }),
+		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) {
+			return a.allocations(true, "", math.MaxInt), nil
+		}),
 		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return a.setup(), nil }),
 		api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) { return a.history(q), nil }),
 		api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
@@ -165,9 +168,9 @@ func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.En
 	return e, nil
 }
 
-// allocations returns the allocated addresses and ports with their holders, or the holder of one value. With repair it corrects allocations
-// that do not agree with the Services.
-func (a *answers) allocations(repair bool, value string) wire.Allocations {
+// allocations returns the allocated addresses and ports with the first holders of each pool, at most so many, or the holder of one value.
+// With repair it corrects allocations that do not agree with the Services.
+func (a *answers) allocations(repair bool, value string, most int) wire.Allocations {
 	a.checking.Lock()
 	defer a.checking.Unlock()
 	// The check comes first: the pools are then listed as they were corrected.
@@ -177,8 +180,8 @@ func (a *answers) allocations(repair bool, value string) wire.Allocations {
 			list.Disagreements = append(list.Disagreements, wire.Disagreement(d))
 		}
 	}
-	for _, p := range a.objects.Pools() {
-		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
+	for _, p := range a.objects.Pools(most) {
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Held: p.Held, Holders: []wire.Holder{}}
 		for _, h := range p.Holders {
 			if value == "" || h.Value == value {
 				pool.Holders = append(pool.Holders, wire.Holder(h))

@@ -52,8 +52,10 @@ func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	return p.views.Traffic.Connections(q)
 }
 
-// Allocations returns the allocated addresses and ports of all pools.
-func (p *pages) Allocations() wire.Allocations { return p.allocations(false, "") }
+// Allocations returns the allocated addresses and ports of all pools, with the first holders of each.
+func (p *pages) Allocations() wire.Allocations {
+	return p.allocations(false, "", dashboard.MostHolders)
+}
 
 // Journal returns the newest changes of objects, at most limit.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) {

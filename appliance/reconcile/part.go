@@ -267,7 +267,7 @@ type Foresee struct {
 	Changes store.ChangeSet
 	// Revision is the revision of the loop's store at the time of the copy.
 	Revision uint64
-	// All are the Services of Objects.
+	// All are the Services of Objects, where Changes has All or Host is set.
 	All []string
 	// Host derives from the facts of the host what to plan for; nil: as it is.
 	Host func(*node.Facts) Host

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/netip"
 	"os"
@@ -149,7 +150,7 @@ func (b *testBox) allocations(repair bool) wire.Allocations {
 	for _, d := range b.store.CheckPools(repair) {
 		a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
 	}
-	for _, p := range b.store.Pools() {
+	for _, p := range b.store.Pools(math.MaxInt) {
 		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
 		for _, h := range p.Holders {
 			pool.Holders = append(pool.Holders, wire.Holder(h))

@@ -36,7 +36,7 @@ func (a *box) besideAWrite() error {
 	if err := (&box{Store: fork}).create("planned"); err != nil {
 		return fmt.Errorf("a write on the fork: %w", err)
 	}
-	if len(a.Pools()) == 0 {
+	if len(a.Pools(0)) == 0 {
 		return errors.New("there are no pools")
 	}
 	a.PoolsInUse()
