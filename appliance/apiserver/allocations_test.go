@@ -94,4 +94,7 @@ func Test1117_one_value_has_its_holder_alone(t *testing.T) {
 			t.Errorf("%s: %+v, want the holders %s", value, pools, want)
 		}
 	}
+	if p := a.allocations(false, "", 5).Pools[0]; p.Used != 20 || p.Held != 20 || len(p.Holders) != 5 || p.Holders[4].Value != "10.96.0.14" {
+		t.Errorf("the first five of 20: %+v", p)
+	}
 }
