@@ -45,8 +45,8 @@ func (r *resolver) readFastPath() {
 	r.slow = why
 }
 
-// tooSlow returns the reason why the Service cannot use the fast path: a setting that needs every packet to pass connection tracking and
-// the rules; "" if there is none.
+// tooSlow returns the reason why the Service cannot use the fast path, in words; "" if it can. The fast path skips connection tracking and
+// the rules, which some settings need.
 func (r *resolver) tooSlow() string {
 	refresh := slices.ContainsFunc(nft.Families[:], func(f nft.Family) bool { return r.options[f].Refresh })
 	switch {

@@ -155,8 +155,8 @@ type Health struct {
 	ResetDown bool
 }
 
-// LocalEndpoints is the answer of a health-check node port (Kubernetes ServiceSpec.healthCheckNodePort): by it a load balancer in front
-// of the boxes finds those that have endpoints of their own.
+// LocalEndpoints is the result of a health-check node port (Kubernetes ServiceSpec.healthCheckNodePort), by which a load balancer in front
+// of the boxes finds those with local endpoints.
 type LocalEndpoints struct {
 	Port  uint16
 	Count int // ready ones that are up, by address: several ports do not count twice
@@ -170,7 +170,7 @@ func (e *LocalEndpoints) PortOf() uint16 {
 	return e.Port
 }
 
-// Problem is something about an object that keeps it from working as written.
+// Problem is the reason why an object does not work as written.
 type Problem struct {
 	Object  object.Ref
 	Field   string // "" when it is about the object as a whole
@@ -183,7 +183,7 @@ type Problem struct {
 	Endpoint netip.Addr
 }
 
-// Service resolves one Service. Same input, same output, in the same order.
+// Service resolves one Service to its ports. The same input gives the same output, in the same order.
 func Service(in Input, facts *Facts) Output {
 	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service), vips: addresses{}}
 	switch r.read() {
@@ -225,8 +225,8 @@ type resolver struct {
 	clients clients
 }
 
-// state returns the state of a need, and demands it if it was not asked for yet. A port of the host is needed as long as it
-// is taken: what listens there later is not in the way of the Service.
+// state returns the state of a need, and adds it to Output.Demand if Observed does not have it. A port of the host is a need only while
+// another program has it: programs that listen there later do not affect the Service.
 func (r *resolver) state(n Need) State {
 	s, observed := r.Observed.States[n]
 	if !observed {
@@ -252,15 +252,15 @@ func (r *resolver) refuseExternalIPs(why string) {
 	}
 }
 
-// The ways to serve a Service.
+// The ways to serve a Service, the results of read.
 const (
 	named    = iota // a name leads to another one
 	headless        // its name leads to its endpoints
 	balanced
 )
 
-// read reads the Service alone, with all problems that need no endpoint and little of the box (see
-// Rules).
+// read reads the Service itself, and reports all problems that depend on no endpoints and hardly on the box (see Rules). It returns how the
+// Service is served.
 func (r *resolver) read() (way int) {
 	svc := r.Service
 	switch {
@@ -360,12 +360,12 @@ func (r *resolver) resolve() {
 	r.reportUnserved(endpoints, unwanted)
 }
 
-// portID names a Service port: "namespace/name" for the only, unnamed one.
+// portID returns the ID of a Service port: "namespace/name/port", or "namespace/name" for the only, unnamed one.
 func (r *resolver) portID(port *object.ServicePort) string {
 	return PortID(r.ref.Key(), port.Name)
 }
 
-// PortID returns nft.ServicePort.ID of a port by its name, "" for the only one.
+// PortID returns the nft.ServicePort.ID of a port by its name, "" for the only, unnamed one.
 func PortID(service, port string) string {
 	if port == "" {
 		return service
@@ -373,7 +373,7 @@ func PortID(service, port string) string {
 	return service + "/" + port
 }
 
-// frontends lists where a port answers and what clients get there.
+// frontends returns the frontends of a port, with the pool and source NAT of their clients.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
 	inside := nft.Route{Pool: nft.PoolCluster}
 	if p := r.Service.Spec.InternalTrafficPolicy; p != nil && *p == "Local" {
@@ -423,13 +423,13 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 }
 
 const (
-	// ReasonPortInUse is the Reason of a Problem about a port that a program of the box has.
+	// ReasonPortInUse is the reason of a problem about a port that a program of the box uses.
 	ReasonPortInUse = "PortInUse"
-	// ReasonPortConflict is that of one about a port that another Service has.
+	// ReasonPortConflict is the reason of a problem about a port that another Service uses.
 	ReasonPortConflict = "PortConflict"
 )
 
-// OwnPort is a port of the host at which the appliance itself listens, or its announcer does.
+// OwnPort is a port of the host on which the appliance itself or its announcer listens.
 type OwnPort struct {
 	Protocol string // object.ProtocolTCP or object.ProtocolUDP
 	// At has the zero Addr where it listens on all addresses.
@@ -437,7 +437,7 @@ type OwnPort struct {
 	What string // as "the API of svcctl (--listen) listens there"
 }
 
-// Own returns the use by the appliance of a port at an address, or, with the zero Addr, at all addresses of the host; "": none.
+// Own returns how the appliance uses a port at an address, or, with the zero Addr, at any address of the host; "" if it does not.
 func (f *Facts) Own(protocol string, at netip.AddrPort) string {
 	for _, own := range f.OwnPorts {
 		everywhere := !own.At.Addr().IsValid() || !at.Addr().IsValid()
@@ -448,8 +448,8 @@ func (f *Facts) Own(protocol string, at netip.AddrPort) string {
 	return ""
 }
 
-// free leaves out the frontends at which a program of the box listens, or the appliance itself: node ports, and
-// ports of the box's own addresses. It would be cut off from its clients.
+// free removes the frontends at node ports, and at ports of the box's own addresses, on which the appliance or another program of the box
+// listens: that program would get no clients any more. It reports a problem for each.
 func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) []nft.Frontend {
 	return slices.DeleteFunc(frontends, func(fe nft.Frontend) bool {
 		if fe.Addr.IsValid() && !fe.HostOwned {
@@ -474,7 +474,7 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 	})
 }
 
-// Clone returns an independent copy of the claims: it decides as c does now, and later changes of c do not reach it.
+// Clone returns an independent copy of the claims, which later changes of c do not affect.
 func (c *Claims) Clone() *Claims {
 	return &Claims{
 		byFrontend: lists(c.byFrontend), byService: maps.Clone(c.byService), balancers: lists(c.balancers),
@@ -483,7 +483,7 @@ func (c *Claims) Clone() *Claims {
 	}
 }
 
-// lists clones a map of lists that are changed in their place.
+// lists clones a map of lists that are modified in place.
 func lists[K comparable, V any](m map[K][]V) map[K][]V {
 	if m == nil {
 		return nil
@@ -509,7 +509,8 @@ func (l *loops) clone() loops {
 	return loops{l.vips.clone(), l.backends.clone(), maps.Clone(l.hosts), maps.Clone(l.known)}
 }
 
-// clone copies those holders that are several Services; one alone is never changed.
+// clone returns a copy of the index. Holders of several Services are copied, as they are modified in place; those of a single Service are
+// shared.
 func (x addressIndex) clone() addressIndex {
 	clone := maps.Clone(x)
 	for key, h := range clone {

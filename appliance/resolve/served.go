@@ -23,8 +23,8 @@ const (
 	ReasonOrphanSlice = "OrphanSlice"
 )
 
-// reportUnserved reports the ports whose clients have no endpoint, in a family of the Service or in all but unwanted,
-// which is reported elsewhere for ports that are not relayed.
+// reportUnserved reports the ports whose clients have no endpoint in a family of the Service. For ports that are not relayed it skips the
+// family unwanted ("" for none), which otherFamily has reported.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
 	aboutAll := func(p Problem) bool {
 		return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused && p.Reason != reasonOtherFamily
@@ -76,7 +76,8 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 	}
 }
 
-// otherFamily reports that all endpoints are of another family than an address, and returns the family of that address.
+// otherFamily reports that all endpoints are of another family than an address of the Service, and returns the family of that address; ""
+// otherwise.
 func (r *resolver) otherFamily() (unwanted string) {
 	unwanted, why := annotation.OtherFamily(r.Service, r.Slices)
 	switch {
@@ -89,13 +90,12 @@ func (r *resolver) otherFamily() (unwanted string) {
 	return unwanted
 }
 
-// allDown reports whether new connections go to endpoints that their check calls down alone: as too few are up, it is not
-// followed.
+// allDown reports whether all endpoints that new connections go to are down by their checks: too few are up, so the checks are ignored.
 func allDown(pool []netip.AddrPort, all []endpoint) bool {
 	return len(pool) > 0 && !slices.ContainsFunc(all, func(e endpoint) bool { return !e.notUp && slices.Contains(pool, e.addr) })
 }
 
-// over names the only family that a problem is about, of two; "": it is about all.
+// over returns " over IPv4" or " over IPv6" for a problem that is about one of two families; "" for one about all.
 func over(of, all []nft.Family) string {
 	if len(of) == len(all) {
 		return ""
@@ -103,7 +103,7 @@ func over(of, all []nft.Family) string {
 	return " over " + of[0].Name()
 }
 
-// reportNotLocal reports a port whose policy is Local and none of whose endpoints is on this box, or usable there.
+// reportNotLocal reports a port whose policy is Local and that has no usable endpoint on this box.
 func (r *resolver) reportNotLocal(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	all, here := r.total(index, endpoints, families)
 	none := fmt.Sprintf("none of its %s has nodeName %s", counted(all, "endpoint"), r.facts.NodeName)
@@ -114,7 +114,7 @@ func (r *resolver) reportNotLocal(index int, endpoints map[portKey][]endpoint, f
 		map[nft.Refusal]string{nft.Refuse: "clients are refused by this box", nft.Blackhole: "clients get no answer from this box"}[r.noLocal])
 }
 
-// Bereft reports the ports whose endpoints all went when their frontends were granted: they lead back to the box.
+// Bereft returns a problem for each port that lost all endpoints when frontends were granted, because they lead back to the box.
 func Bereft(ref object.Ref, asked, granted []nft.ServicePort) (problems []Problem) {
 	for i := range min(len(asked), len(granted)) {
 		if asked[i].Takes(nft.PoolCluster) && !granted[i].Takes(nft.PoolCluster) {
@@ -125,7 +125,7 @@ func Bereft(ref object.Ref, asked, granted []nft.ServicePort) (problems []Proble
 	return problems
 }
 
-// reportNone reports that no slice has an endpoint.
+// reportNone reports that no slice of the Service has an endpoint.
 func (r *resolver) reportNone() {
 	generated := func(s *object.EndpointSlice) bool {
 		by := s.Metadata.Labels[object.LabelManagedBy]
@@ -143,7 +143,7 @@ func (r *resolver) reportNone() {
 	}
 }
 
-// reportPort reports why a port has no endpoint in some families though slices have some.
+// reportPort reports why a port has no endpoint in some families although slices have endpoints.
 func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
@@ -188,7 +188,7 @@ func (r *resolver) unserved(field, reason, format string, args ...any) *Problem 
 	return &r.out.Unserved[len(r.out.Unserved)-1]
 }
 
-// total counts the endpoints of a port in any state, in some families, and those of this box among them.
+// total returns the number of endpoints of a port in some families, in any state, and of those on this box.
 func (r *resolver) total(index int, endpoints map[portKey][]endpoint, families []nft.Family) (all, here int) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
@@ -203,7 +203,8 @@ func (r *resolver) total(index int, endpoints map[portKey][]endpoint, families [
 	return all, here
 }
 
-// limitedToLocal names the policy by which clients get local endpoints only; "": none, or other boxes serve them.
+// limitedToLocal returns the name of the policy that limits clients to local endpoints; "" if there is none, or if other boxes of the fleet
+// serve the clients.
 func (r *resolver) limitedToLocal() string {
 	switch spec := &r.Service.Spec; {
 	case r.facts.Fleet:
@@ -223,8 +224,8 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Rules judge an object by itself, as Service does with endpoints and the box: whatever can be said then is said to the
-// client that writes the object.
+// Rules finds the problems of an object that do not depend on endpoints and little on the box, so that a client that writes the object gets
+// them as warnings.
 type Rules struct {
 	// ConnectionLog is Facts.ConnectionLog.
 	ConnectionLog string
@@ -232,7 +233,7 @@ type Rules struct {
 	SourceSets []string
 }
 
-// Remarks are about the annotations of an object, and what they ask for.
+// Remarks returns the remarks on the annotations of an object and on its settings.
 func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	meta := o.GetMeta()
 	if len(meta.Annotations)+len(meta.Labels) == 0 {
@@ -254,13 +255,13 @@ func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	return list
 }
 
-// Reasons of Problems about endpoints without a check.
+// The reasons of problems about dead endpoints without a check.
 const (
 	ReasonEndpointRefuses = "EndpointRefuses"
 	ReasonEndpointSilent  = "EndpointSilent"
 )
 
-// Dead is an endpoint without a check that accepts no connection, as part of one port.
+// Dead is an endpoint of one port, without a check, that accepts no connections.
 type Dead struct {
 	Port     Port
 	Endpoint netip.AddrPort
@@ -269,7 +270,7 @@ type Dead struct {
 	Assumed bool
 }
 
-// readEject reads the annotation.
+// readEject reads svcctl.io/eject into the output.
 func (r *resolver) readEject() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEject]
 	if !given {
@@ -293,7 +294,7 @@ func (r *resolver) readEject() {
 	}
 }
 
-// bury reports the dead endpoints of a port without a check, and takes them out if the Service asks for that.
+// bury reports the dead endpoints of a port without a check, and excludes them if the Service asks for it.
 func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
@@ -336,7 +337,7 @@ func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	}
 }
 
-// reportDead adds a problem about dead endpoints of a port: an error if it has no other one.
+// reportDead adds a problem about dead endpoints of a port: an error if no usable endpoint is left.
 func (r *resolver) reportDead(index int, reason string, dead []string, usable int, all bool) {
 	if len(dead) == 0 {
 		return

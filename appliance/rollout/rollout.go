@@ -14,13 +14,13 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// Rollout is a staged set of changes with its plan.
+// Rollout is a set of staged changes with the plan of their rollout.
 type Rollout struct {
 	pending.Head
 	Plan
 }
 
-// Plan is stored as a part of the head.
+// Plan has the steps and limits of a rollout. It is stored in pending.Head.Plan as JSON.
 type Plan struct {
 	// Steps are the steps as they were asked for, at least one; Step is the present one, from 0.
 	Steps []string `json:"steps"`
@@ -34,7 +34,7 @@ type Plan struct {
 	Reverts bool `json:"reverts,omitempty"`
 }
 
-// Of returns the rollout of a head.
+// Of decodes the rollout in a head.
 func Of(head pending.Head) Rollout {
 	r := Rollout{Head: head}
 	if json.Unmarshal(head.Plan, &r.Plan) != nil || len(r.Steps) == 0 {
@@ -43,20 +43,20 @@ func Of(head pending.Head) Rollout {
 	return r
 }
 
-// Stored returns the head with the plan.
+// Stored returns the head with the encoded plan.
 func (r Rollout) Stored() pending.Head {
 	head := r.Head
 	head.Plan, _ = json.Marshal(r.Plan) // strings and numbers always have a form
 	return head
 }
 
-// Ended returns the head of a rollout that is over.
+// Ended returns the head of a rollout that is over, without the data that only a running one needs.
 func (r Rollout) Ended() pending.Head {
 	r.Known = nil
 	return r.Stored()
 }
 
-// State is a rollout and what it changes.
+// State is a rollout with the objects and Services that it changes.
 type State struct {
 	Rollout
 	Objects  []object.Ref
@@ -64,14 +64,14 @@ type State struct {
 	Here     bool     // this machine programs the changes
 }
 
-// StateOf returns the state of a staged set.
+// StateOf returns the rollout of a set of pending changes.
 func StateOf(s pending.State) State { return State{Of(s.Head), s.Objects, s.Services, s.Here} }
 
-// mostLooks is at how many looks in a row a box of the step is absent, or does not follow, before that is believed: the
-// lease of a busy box may end and come back.
+// mostLooks is the number of consecutive checks at which a box of the step must be absent, or not follow the fleet, before the rollout
+// reacts: the lease of a busy box may expire and come back.
 const mostLooks = 8
 
-// Patience counts looks at boxes. The zero Patience is one that has not looked yet.
+// Patience counts checks of the boxes. The zero value is ready to use.
 type Patience struct {
 	unwell map[string]int
 	// unheard counts the looks at which a box had not reported since the move turn.
@@ -79,7 +79,7 @@ type Patience struct {
 	turn    uint64
 }
 
-// Waits reports whether it is too early to decide, as a box of the step may only be late. It is called once for each look.
+// Waits reports whether it is too early to decide because a box of the step may only be late. It is called once at each check of the boxes.
 func (p *Patience) Waits(head *Rollout, boxes []Box) (waits bool) {
 	now := map[string]int{}
 	for _, name := range head.Boxes {
@@ -93,8 +93,8 @@ func (p *Patience) Waits(head *Rollout, boxes []Box) (waits bool) {
 	return waits
 }
 
-// Awaits reports whether it is too early for the next step, as what boxes have reported may be of before the last move. It is called once
-// for each look.
+// Awaits reports whether it is too early for the next step because the boxes' reports may be older than the last move. It is called once at
+// each check of the boxes.
 func (p *Patience) Awaits(head *Rollout, boxes []Box) (awaits bool) {
 	if p.turn != head.Turn {
 		p.turn, p.unheard = head.Turn, 0
@@ -103,7 +103,7 @@ func (p *Patience) Awaits(head *Rollout, boxes []Box) (awaits bool) {
 	return p.unheard < mostLooks && !Reported(head, boxes)
 }
 
-// Reported reports whether all boxes that follow have reported their problems since the last move of a rollout.
+// Reported reports whether all boxes that follow the fleet have reported their problems since the last move of a rollout.
 func Reported(head *Rollout, boxes []Box) bool {
 	for i := range boxes {
 		if b := &boxes[i]; b.Present && b.Follows && b.Failing == "" && !b.isOf(head) {
@@ -113,14 +113,14 @@ func Reported(head *Rollout, boxes []Box) bool {
 	return true
 }
 
-// isOf reports whether a report is of a time after the last move.
+// isOf reports whether a report was made after the last move of a rollout.
 func (b *Box) isOf(head *Rollout) bool { return b.Programmed >= head.Revision }
 
 // mostSteps bounds the steps of a rollout.
 const mostSteps = 20
 
-// ParseSteps reads steps: with commas between them, each a share of the boxes as 25%, or names of boxes with + between them. What
-// does not end with 100% gets that as its last step.
+// ParseSteps parses steps, separated by commas. Each is a share of the boxes, such as 25%, or names of boxes with + between them. The step
+// 100% is appended if it is not the last one.
 func ParseSteps(text string) (steps []string, err error) {
 	share := 0
 	for step := range strings.SplitSeq(text, ",") {
@@ -149,7 +149,7 @@ func ParseSteps(text string) (steps []string, err error) {
 	return steps, nil
 }
 
-// percentOf returns the share of boxes of a step.
+// percentOf returns the share of a step in percent; false if it is a list of names.
 func percentOf(step string) (percent int, is bool) {
 	number, is := strings.CutSuffix(step, "%")
 	if !is {
@@ -159,8 +159,8 @@ func percentOf(step string) (percent int, is bool) {
 	return percent, err == nil && percent > 0
 }
 
-// pick returns the boxes that have the changes in a step, sorted, of those that have them already and those that are present. The
-// error names boxes of the step that are not.
+// pick returns the boxes that have the changes after a step, sorted: those in have, and further ones that are present. everyone is set if
+// these are all boxes. The error names boxes of the step that are not present.
 func pick(step string, have []string, boxes []Box) (picked []string, everyone bool, err error) {
 	picked = slices.Clone(have)
 	add := func(name string) {
@@ -200,7 +200,7 @@ func pick(step string, have []string, boxes []Box) (picked []string, everyone bo
 	return picked, percent == 100, nil
 }
 
-// Gather is the time that a client has to write the changes of a rollout.
+// Gather is how long a client may take to write the changes of a rollout before it is started.
 const Gather = 5 * time.Minute
 
 // Box is the last report of a box.
@@ -216,18 +216,18 @@ type Box struct {
 	Problems   []Problem
 }
 
-// Problem is a problem that a box reports.
+// Problem is a problem in the report of a box.
 type Problem struct {
 	Object, Field, Reason, Message string
 }
 
-// id names a problem as long as it lasts.
+// id returns a text that identifies a problem, whatever its message.
 func (p *Problem) id() string { return p.Reason + " " + p.Object + " " + p.Field }
 
 // Do is the next action.
 type Do int
 
-// The actions of a decision.
+// The next actions of a rollout.
 const (
 	Wait   Do = iota
 	Move      // to Head, for Ends
@@ -235,15 +235,15 @@ const (
 	Undo      // nobody has started it, or it has failed and reverts
 )
 
-// Next is a decision.
+// Next is a decision about a rollout: the action, the new head, and the duration of the phase that begins.
 type Next struct {
 	Do   Do
 	Head Rollout
 	Ends time.Duration // 0: without an end
 }
 
-// Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports
-// whether a problem of an object is one of the rollout's.
+// Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports whether a
+// problem of an object is attributed to the rollout.
 func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object string) bool) Next {
 	switch head.Phase {
 	case pending.Gathering:
@@ -282,9 +282,9 @@ func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object 
 	return next
 }
 
-// Step has the changes come to the boxes of a step, or of the first one after it that has other boxes than the present one. The problems
-// that a new box has reported since the last move are no news then; those of before may be ones that an earlier rollout has brought and
-// taken back.
+// Step starts a step: it brings the changes to its boxes. Steps that add no boxes are skipped. Problems that a new box has reported since
+// the last move do not count as caused by the changes; older reports are ignored, as an earlier rollout may have caused and ended their
+// problems.
 func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	for ; ; step++ {
 		picked, everyone, err := pick(head.Steps[step], head.Boxes, boxes)
@@ -309,7 +309,7 @@ func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	}
 }
 
-// Resume has a rollout that has stopped go on with its step. What the boxes report by now is no reason to stop any more.
+// Resume continues a stopped rollout at its step. Problems that the boxes report by now do not stop it again.
 func Resume(head Rollout, boxes []Box) Next {
 	head.Known = map[string][]string{}
 	for _, name := range head.Boxes {
@@ -319,12 +319,12 @@ func Resume(head Rollout, boxes []Box) Next {
 	return Next{Move, head, head.Within}
 }
 
-// Pause stops a rollout.
+// Pause stops a rollout at the request of a user.
 func Pause(head Rollout, user string) Next {
 	return stopped(head, cmp.Or(user, "somebody")+" has paused it")
 }
 
-// failed ends a step that did not go well.
+// failed stops or undoes a rollout because a step failed, depending on Reverts.
 func failed(head Rollout, why string) Next {
 	if !head.Reverts {
 		return stopped(head, why)
@@ -338,7 +338,7 @@ func stopped(head Rollout, why string) Next {
 	return Next{Move, head, 0}
 }
 
-// find returns the report of a box; the zero Report, with Present false, if there is none.
+// find returns the report of a box; one with Present false if there is none.
 func find(boxes []Box, name string) *Box {
 	for i := range boxes {
 		if boxes[i].Name == name {
@@ -348,7 +348,7 @@ func find(boxes []Box, name string) *Box {
 	return &Box{Name: name}
 }
 
-// known returns the problems of a box that are no news.
+// known returns the ids of the problems that a box reports. They are not attributed to a rollout that comes to the box afterwards.
 func (b *Box) known() []string {
 	ids := make([]string, len(b.Problems))
 	for i := range b.Problems {
@@ -357,7 +357,7 @@ func (b *Box) known() []string {
 	return ids
 }
 
-// trouble returns why a rollout stops at a box; "" when it does not.
+// trouble returns why a rollout must stop because of a box; "" if it need not. known has the problems from before the rollout.
 func (b *Box) trouble(known []string, concerns func(object string) bool) string {
 	switch {
 	case !b.Present:
@@ -377,7 +377,7 @@ func (b *Box) trouble(known []string, concerns func(object string) bool) string 
 	return ""
 }
 
-// late names the boxes that have not programmed a step.
+// late returns a text with the boxes that have not programmed a step in time.
 func late(head Rollout, boxes []Box) string {
 	var names []string
 	for _, name := range head.Boxes {

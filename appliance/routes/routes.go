@@ -20,11 +20,11 @@ import (
 // Follow calls send with all announcements, and then with changes, until ctx is done.
 type Follow func(ctx context.Context, send func(wire.AnnouncementsEvent) error) error
 
-// retry is the wait before a change that the kernel refused is tried again, with all others.
+// retry is the wait before changes that the kernel refused are tried again, together with all routes.
 const retry = 10 * time.Second
 
-// Run keeps a table equal to the routes of announced addresses until ctx is done. The routes stay then, as the rules do.
-// The calling thread must be in the network namespace.
+// Run keeps a routing table equal to the routes of announced addresses until ctx is done. The routes then stay, as the rules do. The
+// calling thread must be in the network namespace.
 func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error {
 	for ctx.Err() == nil {
 		e := &exporter{ctx: ctx}
@@ -41,7 +41,7 @@ func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error
 	return nil
 }
 
-// exporter counts the addresses behind each route.
+// exporter maps announced addresses to routes, and counts the addresses of each route.
 type exporter struct {
 	ctx     context.Context
 	table   *Table
@@ -51,7 +51,7 @@ type exporter struct {
 	drained bool
 }
 
-// follow processes an event of announcements.
+// follow applies an event of announcements to the routing table.
 func (e *exporter) follow(event wire.AnnouncementsEvent) error {
 	if event.Config != nil {
 		e.lengths = map[string][2]int{}
@@ -89,7 +89,7 @@ func (e *exporter) follow(event wire.AnnouncementsEvent) error {
 	return e.table.Change(e.ctx, changes)
 }
 
-// set replaces the routes to an address, and adds those that appear or disappear by that to changes.
+// set replaces the routes of an announced address, and adds the routes that appear or disappear by that to changes.
 func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	addr, err := netip.ParseAddr(item.Address)
 	if err != nil {
@@ -127,17 +127,17 @@ func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	}
 }
 
-// Protocol is the number of our routes in the kernel (rtm_protocol). 196 would be taken by FRR for its own.
+// Protocol is the number of our routes in the kernel (rtm_protocol). FRR would take routes with the number 196 for its own.
 const Protocol = 118
 
-// BIRD loses changes of the kernel that come faster than it reads them, and keeps withdrawn routes until its
-// next scan: so many changes are made at once, and so many a second.
+// BIRD loses changes of the kernel that come faster than it reads them, and keeps withdrawn routes until its next scan. So after burst
+// changes Change pauses for burstTime.
 const (
 	burst     = 100
 	burstTime = 50 * time.Millisecond
 )
 
-// Table is a table of the kernel with the routes of Protocol in it.
+// Table is a routing table of the kernel, as far as its routes have Protocol.
 type Table struct {
 	number int
 	have   map[netip.Prefix]bool
@@ -170,7 +170,7 @@ func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
 	return all, nil
 }
 
-// try makes a change of a route, which may be made twice.
+// try changes a route, and retries after a transient error. The change may be made twice.
 func try(change func(*netlink.Route) error, r *netlink.Route) error {
 	_, err := node.Try(func() (struct{}, error) { return struct{}{}, change(r) })
 	return err
@@ -195,7 +195,7 @@ func (t *Table) route(p netip.Prefix) *netlink.Route {
 	}
 }
 
-// Set replaces the table's content.
+// Set replaces the routes in the table by those with true.
 func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	changes := map[netip.Prefix]bool{}
 	for p := range t.have {

@@ -23,7 +23,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Socket is a socket that takes connections or datagrams from any peer.
+// Socket is a socket that accepts connections or datagrams from any peer.
 type Socket struct {
 	Protocol string // "tcp" or "udp"
 	// Local is the address that it listens on; the unspecified address stands for all of its
@@ -36,10 +36,10 @@ type Socket struct {
 	cookie uint64 // unique among all sockets there ever were
 }
 
-// String is "tcp 0.0.0.0:80".
+// String returns a text such as "tcp 0.0.0.0:80".
 func (s Socket) String() string { return s.Protocol + " " + s.Local.String() }
 
-// Covers reports whether packets to an address and port of the box come to the socket.
+// Covers reports whether the socket receives packets to an address and port of the box.
 func (s Socket) Covers(at netip.AddrPort) bool {
 	local := s.Local.Addr()
 	switch {
@@ -51,13 +51,13 @@ func (s Socket) Covers(at netip.AddrPort) bool {
 	return local == at.Addr()
 }
 
-// Compare orders sockets by where they listen, and those that listen at the same place, as workers of a
-// server do, in an order that does not change.
+// Compare orders sockets by their protocol and address, and those at the same address, such as sockets of the workers of a server, by the
+// kernel's cookie.
 func (s Socket) Compare(other Socket) int {
 	return cmp.Or(cmp.Compare(s.Protocol, other.Protocol), s.Local.Compare(other.Local), cmp.Compare(s.cookie, other.cookie))
 }
 
-// kind is a protocol, and the state that its sockets are in when they listen.
+// kind is a protocol with the state of its listening sockets.
 type kind struct {
 	name            string
 	protocol, state uint8
@@ -70,24 +70,22 @@ var kinds = [...]kind{
 	{"udp", unix.IPPROTO_UDP, unix.BPF_TCP_CLOSE},
 }
 
-// maxJudged bounds what a View remembers.
+// maxJudged bounds the sockets in the cache of a View.
 const maxJudged = 4096
 
-// View lists the sockets of other programs. It remembers which are this process's own, so that it
-// looks for those among its descriptors, of which there may be thousands, once for each socket. It
-// may be used by several at a time.
+// View lists the sockets of other programs. It caches which sockets are this process's own, so that it searches its descriptors, of which
+// there may be thousands, once for each socket. It is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
 	judged map[uint64]bool // whether the socket is our own, by its cookie
 }
 
-// NewView is a View that has seen nothing yet.
+// NewView returns a View with an empty cache.
 func NewView() *View { return &View{judged: map[uint64]bool{}} }
 
-// Listening lists the sockets of the calling thread's network namespace that listen on one of these
-// ports, without those of this process. Without the kernel's module for a protocol
-// (tcp_diag, udp_diag), none of it are listed. The kernel sends those between the
-// lowest and the highest port, so it is cheap on hosts with many sockets elsewhere.
+// Listening returns the sockets in the calling thread's network namespace that listen on one of these ports, without those of this process.
+// Without the kernel's module for a protocol (tcp_diag, udp_diag) it returns none of that protocol. The kernel filters by the lowest and
+// the highest port, so the call is cheap on hosts with many sockets elsewhere.
 func (v *View) Listening(ports *Ports) ([]Socket, error) {
 	all, err := listening(ports)
 	if err != nil {
@@ -101,7 +99,7 @@ func (v *View) Listening(ports *Ports) ([]Socket, error) {
 	return slices.DeleteFunc(all, func(s Socket) bool { return v.judged[s.cookie] }), nil
 }
 
-// judge finds out which of the sockets are our own.
+// judge determines which of the sockets are our own, and caches that.
 func (v *View) judge(all []Socket) error {
 	known := func(s Socket) bool { _, known := v.judged[s.cookie]; return known }
 	if !slices.ContainsFunc(all, func(s Socket) bool { return !known(s) }) {
@@ -147,8 +145,8 @@ func listening(ports *Ports) ([]Socket, error) {
 	return all, nil
 }
 
-// request asks the kernel for the sockets of a kind and family with ports from first to last. Each
-// message is a struct inet_diag_msg with attributes.
+// request returns the sockets of a kind and family with local ports from first to last. Each message is a struct inet_diag_msg with
+// attributes.
 func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
 	return node.Try(func() ([][]byte, error) {
 		r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
@@ -161,9 +159,9 @@ func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
 // attrBytecode is INET_DIAG_REQ_BYTECODE: a filter that the kernel applies to each socket.
 const attrBytecode = 1
 
-// between is the filter for local ports from first to last: two comparisons of struct
-// inet_diag_bc_op (linux/inet_diag.h), each with its operand in a second one. yes and no are
-// where to go on, in bytes; the end of the filter takes the socket, beyond it leaves it out.
+// between returns the filter for local ports from first to last: two comparisons of struct inet_diag_bc_op (linux/inet_diag.h), each with
+// its operand in a second one. yes and no are offsets of the next operation, in bytes; the offset of the end of the filter accepts the
+// socket, a larger one rejects it.
 func between(first, last uint16) []byte {
 	const (
 		size         = 4 // of struct inet_diag_bc_op: code, yes, no
@@ -182,8 +180,7 @@ func between(first, last uint16) []byte {
 	return b
 }
 
-// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h): all sockets of a family and
-// protocol in some states.
+// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h): a request for all sockets of a family and protocol in a set of states.
 type diagRequest struct {
 	family, protocol uint8
 	states           uint32
@@ -206,13 +203,12 @@ func (r diagRequest) Serialize() []byte {
 	return b
 }
 
-// attrSKV6Only is INET_DIAG_SKV6ONLY (kernel 3.11): a byte that is 1 when the socket does
-// without IPv4. Sockets of IPv6 that listen always have it.
+// attrSKV6Only is INET_DIAG_SKV6ONLY (kernel 3.11): a byte that is 1 if the socket does not accept IPv4. Listening IPv6 sockets always have
+// it.
 const attrSKV6Only = 11
 
-// parse reads struct inet_diag_msg: family, state, timer and retransmissions, a byte each;
-// the local port; the remote port; both addresses, of 16 bytes; the interface; the cookie, in two
-// halves; and further on the inode.
+// parse decodes struct inet_diag_msg: family, state, timer and retransmissions, a byte each; the local port; the remote port; both
+// addresses, of 16 bytes; the interface; the cookie, in two halves; and further on the inode.
 func parse(b []byte) (Socket, bool) {
 	if len(b) < diagMessageSize {
 		return Socket{}, false
@@ -236,15 +232,15 @@ func parse(b []byte) (Socket, bool) {
 // sknetlink_groups, linux/sock_diag.h; kernel 4.4), by the index in kinds: of IPv4 and IPv6.
 var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
 
-// Closed notifies of closed sockets. Keep one only while it is needed: the kernel then makes a
-// message of every TCP or UDP connection of the host that ends.
+// Closed signals closed sockets. It should be open only while it is needed: the kernel then makes a message of every TCP or UDP connection
+// of the host that ends.
 type Closed struct {
 	// C has a value when a socket with one of the ports was closed since one was taken from it.
 	C    chan struct{}
 	file *os.File
 }
 
-// WatchClosed watches sockets with one of these local ports, until Close. It takes CAP_NET_ADMIN.
+// WatchClosed signals closed sockets with one of these local ports, until Close. It needs CAP_NET_ADMIN.
 func WatchClosed(ports *Ports) (*Closed, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -280,8 +276,7 @@ func subscribe(fd int, ports *Ports) error {
 	return nil
 }
 
-// portFilter keeps messages about ports that are surely not wanted out of the queue of the
-// socket: those below the lowest and above the highest.
+// portFilter returns a BPF filter that drops messages about ports below the lowest and above the highest wanted one before they are queued.
 func portFilter(ports *Ports) []unix.SockFilter {
 	first, last := uint16(1<<16-1), uint16(0)
 	for i := range kinds {
@@ -313,8 +308,7 @@ func (c *Closed) read(ports *Ports) {
 	}
 }
 
-// concerns reports whether a message, of struct nlmsghdr and struct inet_diag_msg, is about one of
-// the ports. It does not say of which protocol.
+// concerns reports whether a message, of struct nlmsghdr and struct inet_diag_msg, is about one of the ports, of any protocol.
 func concerns(message []byte, ports *Ports) bool {
 	if len(message) < unix.NLMSG_HDRLEN+diagPort+2 {
 		return false
@@ -331,9 +325,8 @@ func concerns(message []byte, ports *Ports) bool {
 // Close ends the watch.
 func (c *Closed) Close() error { return c.file.Close() }
 
-// Owner is the program that a socket belongs to, "nginx (pid 812)", or "" when it cannot
-// be seen: that takes the right to look into other users' processes (CAP_SYS_PTRACE), and
-// the same PID namespace. It goes through all processes, so it is for few sockets.
+// Owner returns the program that a socket belongs to, as "nginx (pid 812)", or "" if it cannot be determined. That requires the right to
+// read other users' processes (CAP_SYS_PTRACE), and the same PID namespace. It reads all processes, so it is meant for few sockets.
 func Owner(s Socket) string {
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
@@ -373,19 +366,18 @@ func inodesOf(process string) ([]uint32, error) {
 	return inodes, nil
 }
 
-// Ports are ports of TCP and UDP. The zero value has none. It is a value of 16 KiB: copies are
-// independent.
+// Ports is a set of TCP and UDP ports. The zero value is empty. It is a value of 16 KiB: copies are independent.
 type Ports struct {
 	sets [len(kinds)][1 << 16 / 64]uint64 // a bit for each port
 	n    [len(kinds)]int
 }
 
-// indexOf gives the index of a protocol ("tcp", "udp") in kinds; -1: it is none of them.
+// indexOf returns the index of a protocol ("tcp", "udp") in kinds; -1 for others.
 func indexOf(protocol string) int {
 	return slices.IndexFunc(kinds[:], func(k kind) bool { return k.name == protocol })
 }
 
-// Add adds a port of a protocol, "tcp" or "udp". Any other protocol has no ports here.
+// Add adds a port of a protocol, "tcp" or "udp". Other protocols are ignored.
 func (p *Ports) Add(protocol string, port uint16) {
 	if i := indexOf(protocol); i >= 0 && !p.has(i, port) {
 		p.sets[i][port/64] |= 1 << (port % 64)
@@ -408,18 +400,18 @@ func (p *Ports) Remove(protocol string, port uint16) {
 	}
 }
 
-// Has reports whether a port of a protocol is among them.
+// Has reports whether a port of a protocol is in the set.
 func (p *Ports) Has(protocol string, port uint16) bool {
 	i := indexOf(protocol)
 	return i >= 0 && p.has(i, port)
 }
 
-// Empty reports whether there are none.
+// Empty reports whether the set is empty.
 func (p *Ports) Empty() bool { return p.n == [len(kinds)]int{} }
 
 func (p *Ports) has(i int, port uint16) bool { return p.sets[i][port/64]&(1<<(port%64)) != 0 }
 
-// bounds are the lowest and the highest port of a kind; without any, ok is false.
+// bounds returns the lowest and the highest port of a kind; ok is false if it has none.
 func (p *Ports) bounds(i int) (first, last uint16, ok bool) {
 	if p.n[i] == 0 {
 		return 0, 0, false

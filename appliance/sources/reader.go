@@ -23,26 +23,26 @@ import (
 )
 
 const (
-	// GenerationFile is a file of a directory that has the number of its content, which rises with each
-	// change: the program that updates the directory writes it, as `git rev-list --count HEAD`.
+	// GenerationFile is a file in a source directory with the number of its content, which rises with each change. The program that updates
+	// the directory writes it, for example with `git rev-list --count HEAD`.
 	GenerationFile = ".svcctl-generation"
-	// lookEvery is the interval at which a box looks at a source that it does not read.
+	// lookEvery is the interval at which a box compares a source that another box reads.
 	lookEvery = 2 * time.Second
 	// retry is the wait after a failed commit.
 	retry = time.Second
 )
 
-// Dir is a directory with its name.
+// Dir is a manifest directory with the name of its source.
 type Dir struct{ Name, Path string }
 
-// Turn is the box that holds the turn of a source.
+// Turn is which box currently reads a source.
 type Turn struct {
 	Holder string
 	Mine   bool
 	Vacant time.Time // since when no box has it; the zero Time: one has
 }
 
-// Turns give one box at a time the turn of a source.
+// Turns assigns each source to one box at a time, which reads it.
 type Turns interface {
 	// Want sets the turns that this box competes for (true) or only observes (false).
 	Want(willing map[string]bool)
@@ -66,7 +66,7 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Reader reads the sources of a box. Make it with New, start it with Run, once.
+// Reader stores the manifests of those sources that this box reads for the fleet. It is created with New and started with Run, once.
 type Reader struct {
 	cfg  Config
 	wake chan struct{}
@@ -86,14 +86,14 @@ type Reader struct {
 	failed  bool            // they have to be stored once more
 }
 
-// judgement is whether this box may read a source.
+// judgement is whether this box may read a source, and why not.
 type judgement struct {
 	turn    store.SourceTurn
 	verdict store.SourceVerdict
 	unread  bool // there is nothing to read
 }
 
-// New makes a Reader.
+// New returns a Reader.
 func New(cfg Config) *Reader {
 	return &Reader{cfg: cfg, wake: make(chan struct{}, 1), snapshot: &watch.Snapshot{}}
 }
@@ -108,7 +108,7 @@ func (r *Reader) Sync(s *watch.Snapshot) error {
 	return nil
 }
 
-// After calls done when the snapshot of the last Sync is stored, or turned out to be another box's to store.
+// After calls done when the snapshot of the last Sync is stored, or turned out to be for another box to store.
 func (r *Reader) After(done func()) {
 	r.mu.Lock()
 	r.after = append(r.after, done)
@@ -118,14 +118,14 @@ func (r *Reader) After(done func()) {
 
 func (r *Reader) awake() { task.Wake(r.wake) }
 
-// States returns the sources of this box, in their order.
+// States returns the states of this box's sources, in the order of the configuration.
 func (r *Reader) States() []State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.states
 }
 
-// Run reads until ctx is done.
+// Run stores the sources that this box reads until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
 	logged, look := "", time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -157,7 +157,8 @@ func (r *Reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// sync stores the files of the sources whose turn this box has, if anything has changed since the last call.
+// sync stores the files of the sources that this box reads, if anything has changed since the last call. looked is set when the sources of
+// other boxes are to be compared, too.
 func (r *Reader) sync(looked bool) error {
 	r.mu.Lock()
 	snapshot, again, after := r.snapshot, r.again, r.after
@@ -200,7 +201,7 @@ func (r *Reader) sync(looked bool) error {
 	return nil
 }
 
-// judge decides which sources this box may read, with the files that it has.
+// judge determines which sources this box may read, by its files and those in force.
 func (r *Reader) judge(snapshot *watch.Snapshot) {
 	if snapshot != r.seen {
 		r.name(snapshot)
@@ -220,7 +221,7 @@ func (r *Reader) judge(snapshot *watch.Snapshot) {
 	r.judged = judged
 }
 
-// name renames the files of a snapshot to the paths that all boxes have.
+// name renames the files of a snapshot from paths of this box to the paths that all boxes share.
 func (r *Reader) name(snapshot *watch.Snapshot) {
 	renamed := map[string]*manifest.File{}
 	snapshot.Files.Changes(cmp.Or(r.seen, &watch.Snapshot{}).Files, func(was, is *manifest.File) {
@@ -232,7 +233,7 @@ func (r *Reader) name(snapshot *watch.Snapshot) {
 	r.files = r.files.Updated(renamed)
 }
 
-// pathOf returns the path that all boxes have for a file of this one.
+// pathOf returns the path that all boxes share for a file of this box.
 func (r *Reader) pathOf(path string) string {
 	for _, dir := range r.cfg.Dirs {
 		if relative, within := strings.CutPrefix(path, strings.TrimSuffix(dir.Path, "/")+"/"); within {
@@ -242,7 +243,7 @@ func (r *Reader) pathOf(path string) string {
 	return path
 }
 
-// generation returns the number of the content of a directory, 0 if it has none.
+// generation returns the number in the GenerationFile of a directory, 0 if there is none or it is invalid.
 func generation(dir string) uint64 {
 	text, err := os.ReadFile(filepath.Join(dir, GenerationFile))
 	if err != nil {
@@ -255,7 +256,7 @@ func generation(dir string) uint64 {
 	return n
 }
 
-// readsAll reports whether this box has the turn of all of its sources.
+// readsAll reports whether this box currently reads all of its sources.
 func (r *Reader) readsAll() bool {
 	for _, dir := range r.cfg.Dirs {
 		if !r.held[dir.Name] {
@@ -265,10 +266,10 @@ func (r *Reader) readsAll() bool {
 	return r.seen != nil
 }
 
-// patience is the time for which no box may read a source before that is a problem.
+// patience is how long a source may be without a reader before that is a problem.
 const patience = time.Minute
 
-// The reasons of problems.
+// The reasons of problems with sources.
 const (
 	ReasonDiffers  = "SourceDiffers"     // warning: this box has something else than is in force
 	ReasonBehind   = "SourceBehind"      // warning: this box has something older
@@ -288,7 +289,7 @@ type State struct {
 	Orphaned bool
 }
 
-// updateStates stores the states of the sources, and calls Wake when they have changed.
+// updateStates updates the states of the sources, and calls Wake when they have changed.
 func (r *Reader) updateStates() {
 	states := make([]State, 0, len(r.judged))
 	for i, j := range r.judged {
@@ -307,8 +308,7 @@ func (r *Reader) updateStates() {
 	}
 }
 
-// Problems reports sources of which this box has another content than is in force, and sources that
-// no box reads.
+// Problems returns the problems of sources whose content on this box differs from that in force, and of sources that no box reads.
 func (r *Reader) Problems() (problems []manifest.Problem) {
 	for _, s := range r.States() {
 		switch take := fmt.Sprintf("`svcctl fleet source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box); {
@@ -332,7 +332,7 @@ func (r *Reader) Problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// reader names the box that reads a source.
+// reader returns the name of the box that reads a source, for messages.
 func reader(s State) string {
 	switch {
 	case s.Reader != "":

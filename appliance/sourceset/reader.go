@@ -21,23 +21,22 @@ import (
 )
 
 const (
-	// settle is for how long a file must not change before it is read: one that is written in place is
-	// empty or half at first.
+	// settle is how long a file must be unchanged before it is read: one that is written in place is at first empty or incomplete.
 	settle = 300 * time.Millisecond
-	// atMost bounds the wait of a start for files that are being written.
+	// atMost bounds how long Start waits for files that are being written.
 	atMost = 2 * time.Second
-	// rescan is how often files are compared without an event, and for how long a file that became empty
-	// must stay so: its writer may be slow.
+	// rescan is the interval at which files are compared without an event. It is also how long a file that became empty must stay empty
+	// before that counts: its writer may be slow.
 	rescan = 10 * time.Second
 )
 
 // File is the name and the file of a source set.
 type File struct{ Name, Path string }
 
-// Take gets the new content of a set. It never waits.
+// Take receives the new content of a set. It must not block.
 type Take func(name string, prefixes []netip.Prefix)
 
-// Reader reads files, and reports their new content.
+// Reader reads the files of source sets, at the start and when they change.
 type Reader struct {
 	files []file
 
@@ -55,7 +54,7 @@ type file struct {
 	empty  bool      // the content in force has no prefix
 }
 
-// stamp has what the kernel reports of a file (stat(2)) that is not the same after a change of it.
+// stamp has the attributes of a file from stat(2) by which a change is detected.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -63,7 +62,7 @@ type stamp struct {
 	missing      string
 }
 
-// NewReader reads nothing yet.
+// NewReader returns a Reader that has read nothing yet.
 func NewReader(files []File) *Reader {
 	r := &Reader{broken: map[string]error{}}
 	for _, f := range files {
@@ -72,15 +71,15 @@ func NewReader(files []File) *Reader {
 	return r
 }
 
-// Broken gives, by set, why the newest content of its file is not in force.
+// Broken returns, by set, the errors for which the newest content of a file is not in force.
 func (r *Reader) Broken() map[string]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.broken)
 }
 
-// Start reads all files for the first time. It waits for those that are being written, 2 seconds at most;
-// Run reads a file that is not settled then.
+// Start reads all files for the first time. It waits up to atMost for files that are being written; Run reads those that are not settled
+// then.
 func (r *Reader) Start(take Take) {
 	end := time.Now().Add(atMost)
 	for {
@@ -92,9 +91,8 @@ func (r *Reader) Start(take Take) {
 	}
 }
 
-// look reads the files that are settled and not those that were read last. It reports whether what
-// Broken gives is another one than before, and after what time a file that is not settled has to be looked
-// at again, 0 if there is none.
+// look reads the files that have changed and are settled. It reports whether the result of Broken changed, and the time after which a file
+// that is not settled must be looked at again, 0 if there is none.
 func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Duration) {
 	for i := range r.files {
 		f := &r.files[i]
@@ -147,8 +145,8 @@ func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	return 0, err
 }
 
-// quiet returns for how long a file has not changed, by its own time, which only the kernel sets, or by what was
-// looked at: the clocks of a file server and of this host may differ.
+// quiet returns for how long a file has been unchanged: by its ctime, which only the kernel sets, or by when the change was first seen,
+// whichever is longer. The clocks of a file server and of this host may differ.
 func (f *file) quiet(now time.Time) time.Duration {
 	seen := now.Sub(f.since)
 	if f.last.missing != "" {
@@ -157,7 +155,7 @@ func (f *file) quiet(now time.Time) time.Duration {
 	return max(seen, now.Sub(time.Unix(f.last.ctime.Unix())))
 }
 
-// note keeps why a set's file is refused, nil if it is not.
+// note records the error of a set's file, nil if it has none, and reports whether it changed.
 func (r *Reader) note(name string, err error) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,9 +180,8 @@ func stampOf(path string) stamp {
 	return stamp{uint64(s.Dev), s.Ino, s.Size, s.Mtim, s.Ctim, ""}
 }
 
-// Run reads files as they change, until ctx is done. changed, which never waits, is called when
-// what Broken gives is another one than before. Without fsnotify files are compared every 10
-// seconds alone.
+// Run reads files as they change, until ctx is done. It calls changed, which must not block, when the result of Broken changes. Without
+// fsnotify it only compares the files every rescan.
 func (r *Reader) Run(ctx context.Context, take Take, changed func()) error {
 	events, lost, watcher := r.watch()
 	if watcher != nil {
@@ -194,7 +191,7 @@ func (r *Reader) Run(ctx context.Context, take Take, changed func()) error {
 	return nil
 }
 
-// follow looks at the files after events, after events that were lost, and every 10 seconds.
+// follow looks at the files after events, after lost events, and every rescan, until ctx is done.
 func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error, take Take, changed func()) {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -226,7 +223,8 @@ func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, lost 
 	}
 }
 
-// lookAgain looks at all files, and gives after what time to do so again.
+// lookAgain looks at all files, calls changed if the result of Broken changed, and returns the time until the next look, 0 if only an event
+// requires one.
 func (r *Reader) lookAgain(take Take, changed func()) time.Duration {
 	isNew, again := r.look(time.Now(), take)
 	if isNew {
@@ -235,7 +233,8 @@ func (r *Reader) lookAgain(take Take, changed func()) time.Duration {
 	return again
 }
 
-// watch begins to watch the directories of the files: a file that is replaced is another one.
+// watch watches the directories of the files rather than the files, since a replaced file is another inode. It returns nil channels if
+// fsnotify is not available.
 func (r *Reader) watch() (<-chan fsnotify.Event, <-chan error, *fsnotify.Watcher) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -247,14 +246,13 @@ func (r *Reader) watch() (<-chan fsnotify.Event, <-chan error, *fsnotify.Watcher
 	return w.Events, w.Errors, w
 }
 
-// maxFile bounds a file, in bytes: a million prefixes.
+// maxFile bounds the size of a file in bytes: it suffices for a million prefixes.
 const maxFile = 48 << 20
 
-// maxShown bounds what an error quotes of a line, in bytes.
+// maxShown bounds the bytes of a line that an error quotes.
 const maxShown = 60
 
-// ReadFile reads the prefixes of a file. The error names the line that is wrong; line and text
-// of a refused one are in it.
+// ReadFile returns the prefixes in a file. An error has the number and the text of the first invalid line.
 func ReadFile(path string) ([]netip.Prefix, error) {
 	data, err := watch.ReadFile(path, maxFile)
 	if err != nil {
@@ -263,7 +261,7 @@ func ReadFile(path string) ([]netip.Prefix, error) {
 	return Parse(data)
 }
 
-// Parse reads the prefixes of a file's content. The error is about the first line that is wrong.
+// Parse returns the prefixes in the content of a file. An error is about the first invalid line.
 func Parse(data []byte) ([]netip.Prefix, error) {
 	prefixes := make([]netip.Prefix, 0, bytes.Count(data, []byte{'\n'})+1)
 	number := 0

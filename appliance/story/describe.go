@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// Facts are the state of this host that a story refers to.
+// Facts has the state of this host that the description of a packet refers to.
 type Facts struct {
 	// Served are the ports of all Services, "namespace/name".
 	Served map[string][]nft.ServicePort
@@ -26,7 +26,7 @@ type Facts struct {
 	Connection *conntrack.Connection
 }
 
-// Describe describes a packet from its trace steps, which are in order.
+// Describe returns the description of a packet from its trace steps, in their order.
 func Describe(steps []trace.Step, facts *Facts) wire.TracedPacket {
 	t := &description{facts: facts}
 	for i := range steps {
@@ -61,7 +61,7 @@ func (t *description) say(state, where, format string, args ...any) {
 	t.packet.Lines = append(t.packet.Lines, wire.TraceLine{State: state, Text: text, Where: where})
 }
 
-// step describes one decision.
+// step adds the description of one trace step.
 func (t *description) step(s *trace.Step) {
 	t.packet.Steps = append(t.packet.Steps, wire.TraceStep{
 		Table: s.Family + " " + s.Table, Chain: s.Chain, Rule: s.Rule, Verdict: s.Verdict, Policy: s.Kind == trace.KindPolicy,
@@ -89,7 +89,7 @@ func (t *description) step(s *trace.Step) {
 	}
 }
 
-// begin describes the packet, and the Service that it is for.
+// begin adds the description of the packet itself, and of the Service that it is sent to.
 func (t *description) begin() {
 	h := t.first
 	t.packet.From, t.packet.To, t.packet.Protocol = nft.EndpointText(h.From), nft.EndpointText(h.To), protocolName(h.Protocol)
@@ -120,8 +120,8 @@ func (t *description) begin() {
 	}
 }
 
-// known describes a packet that was translated before any rule of ours saw it, because its
-// connection is tracked.
+// known adds the description of a packet whose tracked connection c was translated before any rule of ours: it does not pass the rules that
+// choose an endpoint.
 func (t *description) known(c *conntrack.Connection) {
 	key, _, _ := t.servicePort(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {
@@ -136,7 +136,7 @@ func (t *description) known(c *conntrack.Connection) {
 	}
 }
 
-// servicePort returns the Service port that a packet is sent to.
+// servicePort returns the Service, its port and the kind of address that a packet is sent to; "" if it is none.
 func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 	var ranged []string
 	for service, ports := range t.facts.Served {
@@ -179,7 +179,7 @@ func (t *description) isVIP(a netip.Addr) bool {
 	return false
 }
 
-// ours describes a decision in our own tables, by the name of the chain.
+// ours adds the description of a step in our own tables, by the name of its chain.
 func (t *description) ours(s *trace.Step) {
 	where := s.Chain
 	switch verb, target, _ := strings.Cut(s.Verdict, " "); {
@@ -204,7 +204,7 @@ func (t *description) ours(s *trace.Step) {
 	}
 }
 
-// chosen describes why a packet goes from one of our chains to another.
+// chosen adds the reason for which a packet passes from one of our chains (where) to another (target).
 func (t *description) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
@@ -243,7 +243,7 @@ func pickText(n string) string {
 	return n + " endpoints, one is picked at random"
 }
 
-// refusal returns why a packet came to the chain that refuses.
+// refusal returns the reason for which a packet came to a chain that rejects it.
 func (t *description) refusal() string {
 	key, port, _ := t.servicePort(t.first)
 	for _, p := range t.facts.Served[key] {
@@ -257,7 +257,7 @@ func (t *description) refusal() string {
 	return "nothing is served at this port"
 }
 
-// explain returns the command that explains a Service, "namespace/name".
+// explain returns the command `svcctl explain` for a Service, "namespace/name".
 func explain(key string) string {
 	namespace, name, _ := strings.Cut(key, "/")
 	return "svcctl explain svc/" + name + " -n " + namespace
@@ -267,7 +267,7 @@ func (t *description) inServiceRange(a netip.Addr) bool {
 	return slices.ContainsFunc(t.facts.Box.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// others describes what a foreign table did to the packet.
+// others adds the description of a step in the table of another program.
 func (t *description) others(s *trace.Step) {
 	switch table := strings.TrimSpace(s.Family + " " + s.Table); {
 	case s.Verdict == "drop" && s.Kind == trace.KindPolicy:
@@ -281,7 +281,7 @@ func (t *description) others(s *trace.Step) {
 	}
 }
 
-// end describes how the packet left.
+// end adds the description of how the packet left, from its interface and its connection.
 func (t *description) end() {
 	switch c := t.facts.Connection; {
 	case t.over || t.first == nil:
@@ -314,7 +314,7 @@ func protocolName(p byte) string {
 	return cmp.Or(nft.Protocol(p).Name(), fmt.Sprintf("protocol %d", p))
 }
 
-// Way is the route of packets to an address.
+// Way is the route of packets to an address, as the kernel selects it.
 type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
@@ -329,11 +329,11 @@ const predictedPort = 40000
 // mostOutcomes bounds the endpoints that a prediction names.
 const mostOutcomes = 20
 
-// errWhereTo means that a prediction needs an address with a port.
+// errWhereTo means that the query for a prediction lacks the destination address or port.
 var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
 
-// predict computes the path of the first packet of a connection through the rules of the Services. No packet is sent, and
-// foreign rules are not considered.
+// predict computes the path of the first packet of a connection through the rules of svcctl. No packet is sent, and rules of other programs
+// are not considered.
 func (t *Tracer) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo
@@ -362,7 +362,7 @@ func (t *Tracer) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	return t.simulate(&p, facts), nil
 }
 
-// simulate has the packet go all ways that chance leaves it.
+// simulate describes all paths that a packet may take where endpoints are chosen at random.
 func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	story := &description{facts: facts, in: int(p.Iif), predicted: true}
 	story.first = &trace.Header{
@@ -393,7 +393,7 @@ func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	return story.packet
 }
 
-// hostNetwork is the network of this host for a packet of a client.
+// hostNetwork has the routes and addresses of this host, for simulating a packet of a client.
 type hostNetwork struct {
 	*Tracer
 	client     netip.Addr
@@ -420,8 +420,8 @@ func (n *hostNetwork) MasqueradeAddr(iface uint32) netip.Addr {
 	return way.From
 }
 
-// concerned returns the Services whose elements the packet may meet: those of its address, those of its node port, and those that its
-// source leaves for.
+// concerned returns the Services whose rules the packet may match: those of its destination address, those of its node port, and those with
+// its source as an egress source.
 func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]nft.ServicePort {
 	found := map[string][]nft.ServicePort{}
 	for key, ports := range served {
@@ -436,7 +436,7 @@ func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]
 	return found
 }
 
-// chains describes the way of a packet through our chains; rules has "chain: rule" for each rule that matched.
+// chains adds the description of a packet's path through our chains; rules has "chain: rule" for each rule that matched.
 func (t *description) chains(rules []string) {
 	for _, text := range rules {
 		chain, rule, _ := strings.Cut(text, ": ")
@@ -451,7 +451,7 @@ func (t *description) chains(rules []string) {
 	}
 }
 
-// outcomes describes the possible ends of the packet.
+// outcomes adds the descriptions of the possible outcomes of a simulated packet.
 func (t *description) outcomes(p *sim.Packet, outcomes []sim.Result) {
 	var to []string
 	sources := map[netip.Addr]bool{}

@@ -16,19 +16,18 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// turn is the interval of looks for packets without new steps, and quietTurns the number of such
-// looks after which the story of a packet is sent: the endpoint's answer arrives before. Turns are
-// counted, and no time is compared: a busy machine misses turns, and sends a late story rather than
-// half of one.
+// turn is the interval at which packets are checked for new steps, and quietTurns the number of checks without one after which the
+// description of a packet is sent: by then the endpoint's reply has arrived. Checks are counted instead of time, so that a busy machine
+// sends a late description rather than half of one.
 const (
 	turn       = 100 * time.Millisecond
 	quietTurns = 3
 )
 
-// maxPackets bounds the packets that wait for their story.
+// maxPackets bounds the packets whose steps are being collected.
 const maxPackets = 100
 
-// Tracer follows packets through the rules of this host, and sends their stories.
+// Tracer traces packets through the rules of this host, and describes them.
 type Tracer struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
 	// follow and find ask the kernel; tests replace them.
@@ -38,8 +37,8 @@ type Tracer struct {
 	busy   atomic.Bool // while packets are followed
 }
 
-// NewTracer returns a Tracer over the ports of all Services, "namespace/name", and the box, as served returns them. way
-// looks up a route of this host.
+// NewTracer returns a Tracer. served returns the ports of all Services, by "namespace/name", and the box; way looks up a route of this
+// host.
 func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(to netip.Addr) (Way, error)) *Tracer {
 	return &Tracer{
 		served: served,
@@ -51,8 +50,8 @@ func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 	}
 }
 
-// find returns the tracked connection of a packet by its step with a header: that of its ID, and before Linux 6.18, which has none
-// there, one of its addresses as the client sent them, as they are translated already, or of an answer.
+// find returns the tracked connection of a packet, by a step with a header; nil if there is none. It compares the connection's ID. Before
+// Linux 6.18 the step has no ID: then it compares the addresses as the client sent them, as translated, and those of a reply.
 func find(first *trace.Step) (found *conntrack.Connection) {
 	h, id := first.Header, first.Connection
 	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
@@ -64,9 +63,8 @@ func find(first *trace.Step) (found *conntrack.Connection) {
 	return found
 }
 
-// pending is a packet that more steps may follow. quiet counts the turns since its last step; over
-// reports that the next packet of its flow has come: the kernel numbers packets by a hash of their
-// flow.
+// pending is a packet that may have further steps. quiet counts the checks since its last step. over is set when the next packet of the
+// same flow has begun: both have the same number, as the kernel numbers packets by a hash of their flow.
 type pending struct {
 	steps []trace.Step
 	quiet int
@@ -79,9 +77,9 @@ func (p *pending) isNext(s *trace.Step) bool {
 	return s.Header != nil && s.Table == first.Table && s.Chain == first.Chain && s.Family == first.Family
 }
 
-// Trace follows the packets that q chooses and hands each story to each, until there were
-// q.Count of them, q.Seconds are over, or ctx is done. One call at a time follows packets; another
-// one returns wire.ErrTracing.
+// Trace traces the packets that q selects and passes the description of each to each, until there were q.Count of them, q.Seconds have
+// passed, or ctx is done. Only one call at a time can trace; another one returns wire.ErrTracing. With q.Predict it passes a prediction
+// instead.
 func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
 		predicted, err := t.predict(q)
@@ -137,14 +135,14 @@ func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	return <-ended
 }
 
-// packets holds the packets that wait for their story: order has them in the order of arrival,
-// open by the number that the kernel gave them.
+// packets has the packets whose steps are being collected: order has them in the order of arrival, open by the number that the kernel gave
+// them.
 type packets struct {
 	order []*pending
 	open  map[uint32]*pending
 }
 
-// add adds a step to the packet that it is of. A packet that there is no room for is left out.
+// add adds a step to its packet. Packets beyond maxPackets are left out.
 func (ps *packets) add(s trace.Step) {
 	p := ps.open[s.Packet]
 	if p != nil && p.isNext(&s) {
@@ -163,7 +161,7 @@ func (ps *packets) add(s trace.Step) {
 	p.steps, p.quiet = append(p.steps, s), 0
 }
 
-// drain adds the steps that wait: they were taken before the turn, or the end, that select chose.
+// drain adds all steps that are in the channel by now: they happened before the event for which it is called.
 func (ps *packets) drain(steps <-chan trace.Step) {
 	for waiting := len(steps); waiting > 0; waiting-- {
 		ps.add(<-steps)

@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// again is the least time between two questions about an endpoint.
+	// again is the least time between two probes of an endpoint.
 	again = time.Second
-	// rate bounds the questions a second about all endpoints.
+	// rate bounds the probes a second of all endpoints.
 	rate = 100
-	// most bounds the endpoints that are under suspicion or dead; others wait for the next failure.
+	// most bounds the endpoints that are suspected or dead. Further ones are suspected at a later failure.
 	most = 4096
 	// mostCounts bounds the endpoints whose failures are counted.
 	mostCounts = 16384
-	// undecided ends a suspicion whose questions could not be asked.
+	// undecided is the time after which a suspicion without a result ends, because the probes could not be made.
 	undecided = 10 * time.Second
 )
 
-// Book has the endpoints under suspicion, the dead ones, and how many connections failed. Its methods may be called
-// concurrently.
+// Book records the suspected endpoints, the dead ones, and the numbers of failed connections. Its methods may be called concurrently.
 type Book struct {
 	dead atomic.Pointer[map[netip.AddrPort]health.Dead] // never changed in place; nil: none
 
@@ -64,7 +63,7 @@ func (b *Book) Failed(p Place) {
 	b.failed[p]++
 }
 
-// Restore has the counts of failures go on with those that Failures returned before. It is called before anything else.
+// Restore sets the counts of failures to those that Failures returned in the previous process. It is called before all other methods.
 func (b *Book) Restore(failures map[string]map[netip.AddrPort]uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,7 +74,7 @@ func (b *Book) Restore(failures map[string]map[netip.AddrPort]uint64) {
 	}
 }
 
-// Failures returns the failed connections of all endpoints, by port.
+// Failures returns the numbers of failed connections by port and endpoint.
 func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +88,8 @@ func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
 	return all
 }
 
-// Suspect reports whether an endpoint is to be asked now, as a connection to it failed. A dead one is asked anyway.
+// Suspect records that a connection to an endpoint failed, and reports whether the endpoint is to be probed now. It returns false for a
+// dead one, which is probed anyway.
 func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	if _, dead := b.Dead()[endpoint]; dead {
 		return false
@@ -119,7 +119,7 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	return true
 }
 
-// Undecided returns the endpoints that were asked about last 10 s ago, and forgets that they were.
+// Undecided returns the suspected endpoints whose last probe began 10 s ago or earlier, and ends their suspicion.
 func (b *Book) Undecided(now time.Time) (list []netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +132,7 @@ func (b *Book) Undecided(now time.Time) (list []netip.AddrPort) {
 	return list
 }
 
-// Dead returns the dead endpoints. The map is not to be changed.
+// Dead returns the dead endpoints. The caller must not change the map.
 func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	if all := b.dead.Load(); all != nil {
 		return *all
@@ -140,8 +140,8 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury makes an endpoint dead that these Services use, or dead for another reason. It returns all that are known to use it. One that no
-// Service uses is not dead.
+// Bury marks an endpoint, which these Services use, as dead for the reason d. It returns all Services that are known to use it. Without
+// any, the endpoint is not marked.
 func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +159,7 @@ func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (
 	return slices.Sorted(maps.Keys(b.users[endpoint]))
 }
 
-// Raise ends the suspicion of an endpoint, and returns the Services that use it if it was dead.
+// Raise ends the suspicion or death of an endpoint. If it was dead it returns the Services that use it.
 func (b *Book) Raise(endpoint netip.AddrPort) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,8 +168,7 @@ func (b *Book) Raise(endpoint netip.AddrPort) []string {
 	return services
 }
 
-// Use takes the dead endpoints that a Service uses now, and returns those that no Service uses any more; they are
-// forgotten.
+// Use replaces the dead endpoints that a Service uses. It returns those that no Service uses any more, and removes them.
 func (b *Book) Use(service string, endpoints []netip.AddrPort) (left []netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +189,7 @@ func (b *Book) Use(service string, endpoints []netip.AddrPort) (left []netip.Add
 	return left
 }
 
-// drop forgets a dead endpoint. The caller holds mu.
+// drop removes an endpoint from the dead ones. The caller holds mu.
 func (b *Book) drop(endpoint netip.AddrPort) {
 	if b.users[endpoint] == nil {
 		return
@@ -199,7 +198,7 @@ func (b *Book) drop(endpoint netip.AddrPort) {
 	b.replace(func(all map[netip.AddrPort]health.Dead) { delete(all, endpoint) })
 }
 
-// replace changes a copy of the dead endpoints. The caller holds mu.
+// replace applies change to a copy of the dead endpoints, and publishes it. The caller holds mu.
 func (b *Book) replace(change func(map[netip.AddrPort]health.Dead)) {
 	all := map[netip.AddrPort]health.Dead{}
 	maps.Copy(all, b.Dead())

@@ -18,7 +18,7 @@ type Task struct {
 	Run func(ctx context.Context) error
 }
 
-// overdue is the time after the end of the context from which the log names a Task that still runs.
+// overdue is the time after the end of the context after which Tasks that still run are logged.
 const overdue = 10 * time.Second
 
 // Run runs all Tasks until ctx is done or one of them fails, and returns when all have
@@ -55,8 +55,8 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	return group.Wait()
 }
 
-// Repeat calls do at once, after each receive from wake, and at the time that do returned last, until ctx is done. The zero
-// Time is never.
+// Repeat calls do at once, after each receive from wake, and at the time that do returned last, until ctx is done. If do returns the zero
+// Time, only wake causes the next call.
 func Repeat(ctx context.Context, wake <-chan struct{}, do func() (next time.Time)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -75,7 +75,7 @@ func Repeat(ctx context.Context, wake <-chan struct{}, do func() (next time.Time
 	}
 }
 
-// Sleep waits until d is over, or ctx is done, and reports whether d is over.
+// Sleep waits for d or until ctx is done. It returns true if d has passed.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -93,21 +93,21 @@ func Wake(c chan<- struct{}) {
 	}
 }
 
-// LastError holds the error of the last try of something that is tried again. The zero LastError has none. Its methods may
-// be called concurrently.
+// LastError holds the error of the last attempt at something that is retried. The zero value has none. Its methods may be called
+// concurrently.
 type LastError struct {
 	mu  sync.Mutex
 	err error
 }
 
-// Err returns the error; nil: the last try succeeded.
+// Err returns the error of the last attempt, nil if it succeeded.
 func (l *LastError) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// SetErr sets the error of a try, and reports whether tries fail since this one, or succeed again.
+// SetErr sets the error of an attempt. It reports whether this is the first one to fail, or the first one to succeed again.
 func (l *LastError) SetErr(err error) (fails, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

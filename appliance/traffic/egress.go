@@ -14,15 +14,15 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// egressIndex are the ports of an index whose Service has sources (nft.Egress), and the addresses that these leave with; without
-// sources it is empty, and nothing is counted.
+// egressIndex has the ports of an index with egress sources (nft.Egress), and their egress addresses. Without sources it is empty, and
+// nothing is counted.
 type egressIndex struct {
 	ports     []int
 	addresses map[netip.Addr]bool
 	sources   map[netip.Addr]int // the port of a source
 }
 
-// egressOf makes the index of the sources of ports.
+// egressOf returns the egressIndex of ports.
 func egressOf(ports []Port) (x egressIndex) {
 	for i := range ports {
 		if ports[i].egress == nil {
@@ -40,13 +40,14 @@ func egressOf(ports []Port) (x egressIndex) {
 	return x
 }
 
-// egressLook has the connections that left with addresses of Services.
+// egressLook has the connections that endpoints opened with the addresses of Services, at one scan.
 type egressLook struct {
 	Egress   []wire.EgressTraffic
 	outbound map[outbound]int // until they are summed up
 }
 
-// of is the port of the Service that a connection left for; one that began with an earlier address of its source is of none.
+// of returns the port with the egress source of a connection that an endpoint opened. It returns false for other connections, and for those
+// of a source that belongs to no Service any more.
 func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
 	if !c.Left || !x.addresses[c.To.Addr()] {
 		return 0, false
@@ -55,7 +56,7 @@ func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
 	return port, ok
 }
 
-// either is the Service port of a client's connection, or of one that left.
+// either returns the Service port of a client's connection, or of one that an endpoint opened (out).
 func (x *index) either(c *conntrack.Connection) (port int, ok, out bool) {
 	if port, ok = x.of(c); !ok {
 		port, ok = x.egress.of(c)
@@ -64,22 +65,22 @@ func (x *index) either(c *conntrack.Connection) (port int, ok, out bool) {
 	return port, ok, out
 }
 
-// mark marks a connection that left. The port is the one of the Egress, which has nothing to do with it.
+// mark sets whether an endpoint opened a connection. If so it removes the port, which is meaningless.
 func mark(c *wire.Connection, out bool) {
 	if c.Out = out; out {
 		c.Port = ""
 	}
 }
 
-// outbound are the tracked connections of a source with an address towards one place.
+// outbound identifies the tracked connections from a source, with an egress address, to one destination.
 type outbound struct {
 	addr, source netip.Addr
 	to           netip.AddrPort
 	protocol     nft.Protocol
 }
 
-// depart counts a connection that left with an address, if that is one of an Egress. One that began with an earlier address of its
-// source uses a port there, too. It reports whether the connection's source alone is translated.
+// depart counts a connection if it uses an egress address, also one whose source belongs to no Service any more: it uses a source port of
+// that address. It reports whether the connection was opened behind this box and only its source is translated.
 func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	if !c.Left || !x.addresses[c.To.Addr()] {
 		return c.Left // masqueraded, and none of ours
@@ -91,7 +92,7 @@ func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	return true
 }
 
-// leave makes the Egress of a look from what was counted; last is the look before, nil: there was none.
+// leave computes the Egress of a scan from its counts; last is the previous scan, nil if there was none.
 func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snapshot) {
 	x := &found.egress
 	if len(x.ports) == 0 {
@@ -160,7 +161,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 	l.outbound = nil
 }
 
-// egress are the rows of the Services that a query asks for.
+// egress returns the rows of Egress that a query selects.
 func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 	for _, e := range l.Egress {
 		i := slices.IndexFunc(e.Sources, func(s wire.EgressSource) bool { return s.Address == q.Source.String() })
@@ -178,11 +179,11 @@ func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 	return rows
 }
 
-// Leave has the connections that left with addresses given to a function after each look, while there are Services that ask for that,
-// and once after that. It is called before the first look, or not at all.
+// Leave sets the function that receives the egress connections after each scan, while Services have egress, and once after that. It is
+// called before the first scan, or not at all.
 func (a *Queries) Leave(take func([]wire.EgressTraffic)) { a.observer.leave = take }
 
-// egressSeries writes the metrics of Egress.
+// egressSeries writes the metrics of Egress in the text format of Prometheus.
 func egressSeries(out *bufio.Writer, rows []wire.EgressTraffic) {
 	if len(rows) == 0 {
 		return

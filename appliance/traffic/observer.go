@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// minPause is the least time between two looks, but for the first two: a quarter of it.
+	// minPause is the least time between two scans; between the first two it is a quarter of that.
 	minPause = time.Second
-	// maxShare is the time between looks, as a multiple of the CPU time of a look and of its consequences
-	// (userShare): 1 % of a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
+	// maxShare is the least time between scans as a multiple of the CPU time of a scan and its consequences (userShare): 1 % of a core. A
+	// viewer may use 2 %; the rest is for responses and garbage collection.
 	maxShare = 100
-	// forgetAfter is the time after a look for which its memory is kept.
+	// forgetAfter is the time without a scan after which the memory of the last one is released.
 	forgetAfter = 15 * time.Minute
-	// Samples is the number of looks in a History.
+	// Samples is the number of scans in a History.
 	Samples = 120
 )
 
-// A Sample has the counts of a Service port at one look.
+// A Sample has the counts of a Service port at one scan.
 type Sample struct {
 	At   time.Time
 	Open int
@@ -35,7 +35,7 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks on request. The zero value is not usable; see New.
+// Observer scans the connection tracking table on request. Use New to create one.
 type Observer struct {
 	sources
 
@@ -56,7 +56,7 @@ type Observer struct {
 	rings *rings // nil: none are kept
 }
 
-// sources are what an Observer reads. Tests replace them.
+// sources has the functions by which an Observer reads its data. Tests replace them.
 type sources struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
 	ports func() []Port // by key, and of one key IPv4 first
@@ -78,14 +78,14 @@ type sources struct {
 	leave    func([]wire.EgressTraffic) // receives the egress traffic; may be nil
 }
 
-// New returns an Observer that reads connections with read, and what the kernel counted with totals, and
-// attributes them to what ports gives. totals is nil where the kernel does not count.
+// New returns an Observer that reads connections with read and the kernel's counters with totals, and attributes them to the ports that
+// ports returns. totals is nil if the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
 	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]Sample{}}
 }
 
-// Snapshot returns the newest look, or makes one when that may be: after a pause two, which rates need, and the one after them when
-// maxShare allows. Looks are not to be changed.
+// Snapshot returns the newest scan, or makes one if the pause since the last one permits. After a long pause it makes two, which rates
+// require. The caller must not change the result.
 func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -103,7 +103,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	return o.look(age, o.due)
 }
 
-// record reads the traffic for the rings, unless a viewer caused a reading a moment ago. It returns the time until the next reading.
+// record makes a scan for the rings, unless there was one a moment ago for a viewer. It returns the time until the next one.
 func (o *Observer) record() (pause time.Duration, err error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
