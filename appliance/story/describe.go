@@ -120,8 +120,7 @@ func (t *description) begin() {
 	}
 }
 
-// known adds the description of a packet whose tracked connection c was translated before any rule of ours: it does not pass the rules that
-// choose an endpoint.
+// known adds the description of a packet of the tracked connection c. It passes no rule that selects an endpoint: conntrack translates it.
 func (t *description) known(c *conntrack.Connection) {
 	key, _, _ := t.servicePort(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {

@@ -84,8 +84,8 @@ func New(read func(each func(*conntrack.Connection)) (int, error), ports func() 
 	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]Sample{}}
 }
 
-// Snapshot returns the newest scan, or makes one if the pause since the last one permits. After a long pause it makes two, which rates
-// require. The caller must not change the result.
+// Snapshot returns the newest scan, or makes one if it is older than minPause and maxShare permits; the second one, from which rates
+// result, follows the first sooner. The caller must not change the result.
 func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -113,7 +113,7 @@ func (o *Observer) record() (pause time.Duration, err error) {
 	return max(recordEvery, recordShare*o.cost), err
 }
 
-// look returns the newest look, or makes one where that is older than an age, and one is due. The caller holds looking.
+// look returns the newest scan, or makes one if it is older than age and due has passed. The caller holds o.looking.
 func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	begin := o.now()
 	o.mu.Lock()
@@ -170,7 +170,7 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	return l, nil
 }
 
-// served returns the index of the ports, rebuilt when they changed.
+// served returns the index of the ports. It builds a new one when they changed.
 func (o *Observer) served() *index {
 	var at uint64
 	if o.changes != nil {
@@ -183,7 +183,8 @@ func (o *Observer) served() *index {
 	return o.found
 }
 
-// count reads the table, and adds what ended before.
+// count reads the connection tracking table into l, and adds the totals of connections that ended. before has the connections of the
+// previous scan. It returns those of this one.
 func (o *Observer) count(l *Snapshot, found *index, before tracked) (known tracked, err error) {
 	if o.ended == nil {
 		return l.count(found, before, nil, o.read)
@@ -203,8 +204,8 @@ func (o *Observer) count(l *Snapshot, found *index, before tracked) (known track
 	return known, nil
 }
 
-// userShare is the factor on CPU time outside of the kernel: it stands for the answers that are made from a look, and for the
-// collection of its garbage, which other threads do. Reading many connections is nearly all the kernel's time.
+// userShare is the factor by which CPU time outside of the kernel counts. It represents the responses that are computed from a scan and
+// garbage collection, which run in other threads. Reading many connections takes nearly only time in the kernel.
 const userShare = 3
 
 // threadCost returns the CPU time of this thread, weighted by userShare.
@@ -216,8 +217,7 @@ func threadCost() time.Duration {
 	return time.Duration(userShare*r.Utime.Nano() + r.Stime.Nano())
 }
 
-// appendHistory keeps a look, and adds it to the history of the ports that have connections or had
-// some lately.
+// appendHistory makes a scan the newest one, and adds it to the history of the ports that have connections or recently had some.
 func (o *Observer) appendHistory(l *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -263,12 +263,13 @@ func (o *Observer) appendHistory(l *Snapshot) {
 	}
 }
 
-// idle reports whether a full history has no connection.
+// idle reports whether a history is full and has no connections.
 func idle(h []Sample) bool {
 	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
 }
 
-// drop forgets everything but what rings need for the next look, when no request came for long.
+// drop releases the memory of the last scan and of the history after forgetAfter without a request, except for what rings need for the next
+// scan.
 func (o *Observer) drop() {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -280,14 +281,14 @@ func (o *Observer) drop() {
 	}
 }
 
-// History returns the samples of a Service port (Port.Key) in the last looks, the oldest first.
+// History returns the samples of a Service port (Port.Key) in the last scans, the oldest first.
 func (o *Observer) History(key string) []Sample {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.history[key])
 }
 
-// Key names a port without its family: "namespace/name" or "namespace/name/port".
+// Key identifies a port without its family: "namespace/name" or "namespace/name/port".
 func (p *Port) Key() string {
 	if p.key != "" {
 		return p.key

@@ -11,12 +11,11 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// maxSeries bounds the series of an answer; the busiest come first.
+// maxSeries bounds the series in a response; the busiest ports have precedence.
 const maxSeries = 100_000
 
-// Pages returns the pages for Prometheus with labels that name objects, by path. They are apart from
-// /metrics, whose number of series is bounded: whether and how often they are scraped is the
-// operator's choice.
+// Pages returns the handlers, by path, of pages in the format of Prometheus whose labels name Services and endpoints. They are separate
+// from /metrics, whose number of series is bounded, so that the operator decides whether and how often to scrape them.
 func (a *Queries) Pages() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/metrics/services": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +32,7 @@ func (a *Queries) Pages() map[string]http.Handler {
 	}
 }
 
-// page answers with the part of the traffic that q asks for.
+// page responds with the part of the traffic that q selects.
 func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	q.Sort, q.Limit = "open", 1<<30
 	seen, err := a.Traffic(q)
@@ -52,8 +51,8 @@ func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	_ = out.Flush() // a client that hung up is no error
 }
 
-// A family is a metric of which every labels has a sample, taken from a T. more is a label that all of its
-// samples have besides, as `,direction="in"`; families of one name follow each other.
+// A family is a metric with a sample for each set of labels, computed from a T. more has further labels of all its samples, such as
+// `,direction="in"`. Families with the same name must be adjacent.
 type family[T any] struct {
 	name, kind, help string
 	value            func(*T) uint64
@@ -67,7 +66,7 @@ func families(of, what string) []family[wire.ConnectionCounts] {
 	}
 }
 
-// portFamilies returns the metric families of ports of Services.
+// portFamilies returns the metric families of Service ports. counted is set if the kernel counts connections.
 func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
 	for _, f := range families("service", "a port of a Service") {
 		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }, ""})
@@ -100,7 +99,7 @@ func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
 	return all
 }
 
-// value returns the value of a number that may be absent, 0 then.
+// value returns a number, 0 if it is absent.
 func value(n *uint64) uint64 {
 	if n == nil {
 		return 0
@@ -108,7 +107,7 @@ func value(n *uint64) uint64 {
 	return *n
 }
 
-// serviceSeries writes a sample for each port of a Service.
+// serviceSeries writes a sample of each family for each port of a Service.
 func serviceSeries(out io.Writer, seen *wire.Traffic) {
 	all := portFamilies(seen.Counted)
 	ports, left := seen.Ports, 0
@@ -119,7 +118,7 @@ func serviceSeries(out io.Writer, seen *wire.Traffic) {
 	tail(out, seen, left)
 }
 
-// endpointSeries writes a sample for each endpoint.
+// endpointSeries writes a sample of each family for each endpoint.
 func endpointSeries(out io.Writer, seen *wire.Traffic) {
 	type row struct {
 		labels string
@@ -162,7 +161,7 @@ func sample(out io.Writer, name string, value uint64, labels string) {
 	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.FormatUint(value, 10)+"\n")
 }
 
-// labels returns the labels of a port of a Service, or of an endpoint of it.
+// labels returns the labels of a Service port or, unless endpoint is "", of one of its endpoints.
 func labels(p *wire.PortTraffic, endpoint string) string {
 	text := `namespace=` + quoted(p.Namespace) + `,service=` + quoted(p.Service) + `,port=` + quoted(p.Port) + `,protocol=` + quoted(p.Protocol)
 	if endpoint != "" {
@@ -176,7 +175,7 @@ var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 func quoted(value string) string { return `"` + escape.Replace(value) + `"` }
 
-// tail writes how much was left out, and when the table was read.
+// tail writes the last two metrics: the number of series that were left out, and the time of the scan.
 func tail(out io.Writer, seen *wire.Traffic, left int) {
 	fmt.Fprintf(out, "# HELP svcctl_series_left_out Series that this answer has no room for.\n# TYPE svcctl_series_left_out gauge\nsvcctl_series_left_out %d\n", left)
 	fmt.Fprintf(out, "# HELP svcctl_traffic_timestamp_seconds When connection tracking was read for this answer, in Unix time.\n# TYPE svcctl_traffic_timestamp_seconds gauge\nsvcctl_traffic_timestamp_seconds %.3f\n", float64(seen.At.UnixMilli())/1000)

@@ -32,8 +32,8 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
-// NewQueries returns Queries over the ports of all Services, "namespace/name", and the box that they are served on, as served
-// returns them, and of those of one. totals are what the kernel counted since the start, nil if it does not count.
+// NewQueries returns Queries about the Services. served returns the ports of all Services, by "namespace/name", and the box; of returns the
+// ports of one. totals returns the kernel's counters since the start, and is nil if it does not count.
 func NewQueries(of func(service string) []nft.ServicePort, served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
 	a := &Queries{of: of, served: served}
 	a.observer = New(look, func() []Port {
@@ -46,8 +46,8 @@ func NewQueries(of func(service string) []nft.ServicePort, served func() (map[st
 	return a
 }
 
-// Find returns the Service port that a connection goes through, which is not to be changed, and the endpoint: of a range
-// of ports, its address alone.
+// Find returns the Service port of a connection, which the caller must not change, and the endpoint, without port for a range of ports. It
+// returns false for a connection of no Service.
 func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPort, ok bool) {
 	o := a.observer
 	o.looking.Lock()
@@ -59,35 +59,34 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	return nil, netip.AddrPort{}, false
 }
 
-// Judge adds to the answers the states of endpoints and of Services (those that do not answer, or not well, and the numbers
-// of all), and the connections that failed by port (Port.Key) and endpoint. It is called before the first question, or not at all.
+// Judge sets further sources of the responses: failed connections by port (Port.Key) and endpoint, the health of endpoints, and the states
+// of Services with problems with the numbers of all by state. It is called before the first query, or not at all.
 func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth,
 	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
 
-// Unchanged spares looks the work of asking for Services that are as they were: changes is another number when there may be others,
-// or other ports, frontends or listeners of them.
-// It is called before the first question, or not at all.
+// Unchanged saves scans the work of reading unchanged Services: changes returns another number when Services, their ports, frontends or
+// listeners may have changed. It is called before the first query, or not at all.
 func (a *Queries) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
-// Follow adds the totals of connections that ended to the answers. receive adds the events that the kernel has sent so
-// far to them. Follow is called before the first query, or not at all.
+// Follow adds the totals of ended connections to the responses. receive adds the events that the kernel has sent by now to these totals.
+// Follow is called before the first query, or not at all.
 func (a *Queries) Follow(ended *flows.Totals, receive func()) {
 	a.observer.ended, a.observer.receive = ended, receive
 }
 
-// CountRelayed adds the endpoints of relayed ports to the answers: load has the connections that the appliance has to them,
-// clients those of each client. It is called before the first question, or not at all.
+// CountRelayed adds the endpoints of relayed ports to the responses: load returns the relay's connections to them, clients the endpoints of
+// each client. It is called before the first query, or not at all.
 func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
 	a.relayed, a.clients = load, clients
 }
 
-// look reads the table of this network namespace.
+// look calls each for all entries of the connection tracking table of this network namespace, and returns their number.
 func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan(0, each) }
 
-// portsOf returns the ports of Services as connections are attributed to them, of one Service or
-// namespace if q names them.
+// portsOf converts the ports of Services to Ports, only those of one Service or namespace if q names it. now returns the present ports of a
+// Service.
 func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(service string) []nft.ServicePort) []Port {
 	n := 0
 	for _, list := range of {
@@ -129,7 +128,8 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(s
 	return ports
 }
 
-// endpointsOf returns the endpoints that the kernel sends new connections to by any way.
+// endpointsOf returns the endpoints to which the kernel sends new connections, from any pool. For a relayed port these are the listeners of
+// the relay.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
 	switch {
 	case p == nil:
@@ -140,14 +140,14 @@ func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
 	return sortedOnce(p.Pools[:]...)
 }
 
-// sortedOnce returns the endpoints of lists, each once.
+// sortedOnce returns the endpoints in all lists, sorted, each once.
 func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
 }
 
-// Traffic returns the connections of Services by port. The answer is not to be changed: it may be given again.
+// Traffic returns the connections of Services by port. The caller must not change the result, which is cached.
 func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if q.Clients && !a.observer.watch(q.Namespace+"/"+q.Service) {
 		return nil, fmt.Errorf("the clients of %d other Services are counted, and that is the most: ask again %s after others did last, or ask for connections", maxWatched, watchFor)
@@ -159,7 +159,7 @@ func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	return l.answer(q, func() *wire.Traffic { return a.traffic(l, q) }), nil
 }
 
-// traffic makes the answer of a look.
+// traffic computes the response to a query from a scan.
 func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	answer.Flows, answer.Verdict, answer.States, answer.Egress = l.Flows, l.Verdict, l.Counts, l.egress(&q)
@@ -206,10 +206,10 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	return answer
 }
 
-// maxJudged bounds the rows with states of endpoints: pages for Prometheus have thousands.
+// maxJudged is the largest number of rows that get states of their endpoints: pages for Prometheus have thousands of rows.
 const maxJudged = 1000
 
-// wantedBy returns the rows that a query asks for; nil: all.
+// wantedBy returns a function that reports whether a query selects a row; nil if it selects all.
 func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 	if q.Namespace+q.Service+q.Filter == "" {
 		return nil
@@ -220,8 +220,8 @@ func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 	}
 }
 
-// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
-// them. They are not to be changed.
+// Services returns the traffic in the newest scan by Service, "namespace/name", and quiet, that of each Service that is not in busy. The
+// caller must not change them.
 func (a *Queries) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
 	l, err := a.observer.Snapshot()
 	if err != nil {
@@ -242,7 +242,7 @@ func samplesOf(history []Sample) (told []wire.TrafficSample) {
 	return told
 }
 
-// Connections lists connections.
+// Connections returns the tracked connections of Services that a query selects.
 func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	of, _ := a.served()
 	ports := portsOf(of, q, a.of)
@@ -281,7 +281,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	return answer, nil
 }
 
-// isAnsweredBy reports whether connections to an endpoint are asked for.
+// isAnsweredBy reports whether a query selects connections to an endpoint.
 func isAnsweredBy(q wire.ConnectionQuery, at netip.AddrPort) bool {
 	return (!q.Endpoint.IsValid() || q.Endpoint == at) && (!q.EndpointAddr.IsValid() || q.EndpointAddr == at.Addr())
 }
@@ -299,7 +299,7 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 	return w
 }
 
-// Kill ends a connection through a Service. It returns nil when there is none of that ID.
+// Kill ends the connection through a Service with this conntrack ID. It returns nil if there is none.
 func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	of, box := a.served()
 	found := indexOf(portsOf(of, wire.ConnectionQuery{}, a.of))
@@ -322,18 +322,17 @@ func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 }
 
 const (
-	// watchFor is the time for which the clients of a Service are counted after a request for them: longer than a viewer waits
-	// before the next one.
+	// watchFor is how long the clients of a Service are counted after a request for them. It exceeds the interval of a viewer's requests.
 	watchFor = 2 * time.Minute
 	// maxWatched bounds the Services whose clients are counted, and maxClients the clients of one.
 	maxWatched = 16
 	maxClients = 1 << 16
 )
 
-// clients counts the connections of a Service's clients at one look.
+// clients has the connections of a Service at one scan by client address.
 type clients map[netip.Addr]Counts
 
-// add adds a connection, unless its client is new and there are maxClients.
+// add counts a connection, unless its client is new and there are maxClients already.
 func (s clients) add(c *conntrack.Connection) {
 	addr := c.Client.Addr()
 	n, known := s[addr]
@@ -344,8 +343,7 @@ func (s clients) add(c *conntrack.Connection) {
 	s[addr] = n
 }
 
-// watch records a request for the clients of a Service, and reports whether they are counted: beyond maxWatched Services they are
-// not.
+// watch records a request for the clients of a Service, and reports whether they are counted: those of at most maxWatched Services are.
 func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -361,12 +359,12 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
-// unwatch forgets the Services that were not asked for within watchFor. The caller holds mu.
+// unwatch removes the Services without a request for their clients within watchFor. The caller holds o.mu.
 func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }
 
-// watching returns the Services whose clients a look counts, without clients, nil if there are none.
+// watching returns an empty entry for each Service whose clients the scan must count; nil if there are none.
 func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -381,8 +379,8 @@ func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	return of
 }
 
-// Clients returns the clients of a Service, "namespace/name", at the newest look, the busiest first and at most so many. They are counted from
-// the look on that follows the first question.
+// Clients returns the clients of a Service, "namespace/name", in the newest scan, the busiest first, at most so many. Counting begins with
+// the scan after the first request.
 func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, err error) {
 	a.observer.watch(service)
 	l, err := a.observer.Snapshot()
@@ -392,7 +390,7 @@ func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, e
 	return l.clientsOf(service, most), nil
 }
 
-// clientsOf returns the clients of a Service, if the look has them.
+// clientsOf returns the clients of a Service in the scan. Counted is false if the scan did not count them.
 func (l *Snapshot) clientsOf(service string, most int) (told wire.ServiceClients) {
 	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]

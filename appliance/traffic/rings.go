@@ -22,27 +22,27 @@ import (
 )
 
 const (
-	// recordEvery is the time between two readings while traffic is recorded. Expensive readings are less frequent: recordShare is the
-	// least time between two as a multiple of the CPU time of one, half a percent of a core.
+	// recordEvery is the interval of scans while traffic is recorded. recordShare is the least time between two as a multiple of the CPU
+	// time of one: half a percent of a core. It extends the interval when scans are expensive.
 	recordEvery = 10 * time.Second
 	recordShare = 200
-	// saveEvery is the time after which the rings of the box are written, saveServices that of the rings of Services.
+	// saveEvery is the interval at which the rings of the box are written to a file, saveServices that for the rings of Services.
 	saveEvery    = time.Minute
 	saveServices = time.Hour
 
 	fineStep, finePoints       = 10, 90 // seconds: 15 minutes
 	coarseStep, coarsePoints   = 60, 1440
 	serviceStep, servicePoints = 900, 96
-	// mostRings bounds the Services that have rings: 3.7 kB each.
+	// mostRings bounds the number of Services with rings, of 3.7 kB each.
 	mostRings = 2000
 
 	ringsFile   = "traffic.rings"
 	serviceFile = "traffic-services.rings"
-	// mostRingsFile bounds the bytes that are read of a file.
+	// mostRingsFile bounds the bytes that are read of a file of rings.
 	mostRingsFile = 16 << 20
 )
 
-// A point has sums of a time: of connections, and of open ones times the seconds.
+// A point has the sums for a period: the seconds on record, new, refused and failed connections, and open connections times seconds.
 type point struct{ Seconds, New, Refused, Failed, Open float32 }
 
 // pointBytes is the size of a point in a file.
@@ -52,7 +52,7 @@ func (p *point) plus(o point) {
 	p.Seconds, p.New, p.Refused, p.Failed, p.Open = p.Seconds+o.Seconds, p.New+o.New, p.Refused+o.Refused, p.Failed+o.Failed, p.Open+o.Open
 }
 
-// ring has the newest points of a step. Point n begins at n times the step after 1970.
+// ring has the newest points of a series with one point per step. Point n begins n steps after the Unix epoch.
 type ring struct {
 	step   int64 // seconds
 	last   int64 // the newest point
@@ -61,7 +61,7 @@ type ring struct {
 
 func newRing(step int64, points int) ring { return ring{step: step, points: make([]point, points)} }
 
-// at returns point n, or nil where it is older than all. Points before it that are not there yet are empty.
+// at returns point n to be changed, nil if it is older than the ring. It advances the ring to n if necessary, with empty points in between.
 func (r *ring) at(n int64) *point {
 	size := int64(len(r.points))
 	if n <= r.last-size {
@@ -74,7 +74,7 @@ func (r *ring) at(n int64) *point {
 	return &r.points[n%size]
 }
 
-// get returns point n; a point that was never added to, or is overwritten, is empty.
+// get returns point n; an empty one if it is outside of the ring.
 func (r *ring) get(n int64) point {
 	if n > r.last || n <= r.last-int64(len(r.points)) || n < 0 {
 		return point{}
@@ -82,7 +82,7 @@ func (r *ring) get(n int64) point {
 	return r.points[n%int64(len(r.points))]
 }
 
-// add spreads sums over the points from one time to another.
+// add distributes the sums of the time between from and to over the points of that time.
 func (r *ring) add(from, to time.Time, p point) {
 	begin, end := float64(from.UnixMilli())/1000, float64(to.UnixMilli())/1000
 	begin = max(begin, end-float64(r.step*int64(len(r.points))))
@@ -102,14 +102,15 @@ func (r *ring) add(from, to time.Time, p point) {
 	}
 }
 
-// pair are the rings of the box, or of a Service, that had connections at seen last.
+// pair has the rings of the box or of a Service: fine for the last 15 minutes, coarse for a day. seen is the last scan with connections,
+// busy how many there were.
 type pair struct {
 	fine, coarse ring
 	seen         time.Time
 	busy         float32
 }
 
-// rings has the traffic of 24 hours.
+// rings has the traffic of the last 24 hours.
 type rings struct {
 	mu       sync.Mutex
 	box      pair
@@ -122,7 +123,7 @@ func newRings() *rings {
 	return &rings{box: *newPair(""), services: map[string]*pair{}, saved: true}
 }
 
-// newPair returns the rings of a Service, or of the box ("").
+// newPair returns empty rings for a Service, or with "" for the box.
 func newPair(service string) *pair {
 	if service == "" {
 		return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(coarseStep, coarsePoints)}
@@ -130,7 +131,7 @@ func newPair(service string) *pair {
 	return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(serviceStep, servicePoints)}
 }
 
-// add takes a look.
+// add adds the traffic of a scan.
 func (r *rings) add(l *Snapshot) {
 	if l.Since <= 0 {
 		return
@@ -181,7 +182,8 @@ func (p *pair) add(from, to time.Time, sums point) {
 	p.coarse.add(from, to, sums)
 }
 
-// leave makes room for a busier Service, and reports whether there is any.
+// leave removes the rings of the Service that was busy least recently, to make room for a busier one. It returns false if all are at least
+// as busy now.
 func (r *rings) leave(now time.Time, busy float32) bool {
 	var least string
 	for service, p := range r.services {
@@ -196,7 +198,7 @@ func (r *rings) leave(now time.Time, busy float32) bool {
 	return true
 }
 
-// graph returns the traffic of the last 15 minutes, or of a day, of a Service or of the box ("").
+// graph returns the traffic of the last 15 minutes, or with day of the last day, of a Service or with "" of the box.
 func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,10 +237,10 @@ func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph
 	return g
 }
 
-// head begins a file of rings of a box.
+// head returns the first line of a file of rings, with the name of the box.
 func head(box string) string { return "svcctl traffic rings 1 " + box + "\n" }
 
-// appendRing appends a ring in binary.
+// appendRing appends a ring in its binary form.
 func appendRing(to []byte, r *ring) []byte {
 	to = binary.LittleEndian.AppendUint64(to, uint64(r.last))
 	for i := range r.points {
@@ -250,7 +252,7 @@ func appendRing(to []byte, r *ring) []byte {
 	return to
 }
 
-// readRing reads a ring that has nothing of the time after now.
+// readRing reads a ring in its binary form. It returns an error if the ring has points after now.
 func readRing(from *bytes.Reader, r *ring, now time.Time) error {
 	content := make([]byte, 8+pointBytes*len(r.points))
 	if _, err := io.ReadFull(from, content); err != nil {
@@ -272,8 +274,7 @@ func readRing(from *bytes.Reader, r *ring, now time.Time) error {
 	return nil
 }
 
-// load reads the rings of this box that a process before this one wrote. A file that is damaged, or of another box, is
-// left out.
+// load reads the rings that an earlier process on this box wrote. It ignores damaged files and those of other boxes.
 func (r *rings) load(dir, box string, now time.Time, log *slog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +322,7 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRingsFile))
 }
 
-// save writes the rings of the box, or those of Services.
+// save writes the rings of the box, or with services those of Services, to a file in dir.
 func (r *rings) save(dir, box string, services bool, log *slog.Logger) {
 	content := []byte(head(box))
 	add := func(service string, p *pair) {
@@ -358,8 +359,8 @@ func (r *rings) save(dir, box string, services bool, log *slog.Logger) {
 	r.saved = err == nil
 }
 
-// Record looks every 10 seconds, or less often where that takes more than half a percent of a core, until ctx is done,
-// and keeps the traffic of 24 hours in dir. Remember is called before.
+// Record scans every 10 seconds, or less often where that takes more than half a percent of a core, until ctx is done, and stores the
+// traffic of 24 hours in dir. Remember must be called before.
 func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger) error {
 	o := a.observer
 	defer func() {
@@ -388,22 +389,23 @@ func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger)
 	return nil
 }
 
-// Remember has looks kept for Graph, and reads those of the process before from dir. It is called before the first
-// question, or not at all.
+// Remember makes the Queries record traffic for Graph, and reads the record of the previous process from dir. It is called before the first
+// query, or not at all.
 func (a *Queries) Remember(dir, box string, log *slog.Logger) {
 	a.observer.rings = newRings()
 	a.observer.rings.load(dir, box, time.Now(), log)
 }
 
-// Begin makes the first look, which the next one has rates from, unless nothing is kept: it is called when all Services are served.
+// Begin makes the first scan, on which the rates of the next one are based. It does nothing if traffic is not recorded. It is called when
+// all Services are served.
 func (a *Queries) Begin() {
 	if a.observer.rings != nil {
 		_, _ = a.observer.record() // of an error Record has the reason
 	}
 }
 
-// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all (""). It has
-// no points where nothing is recorded.
+// Graph returns the traffic of the last 15 minutes, or with day of the last day, of a Service, "namespace/name", or with "" of all. It has
+// no points if traffic is not recorded.
 func (a *Queries) Graph(service string, day bool) (g wire.TrafficGraph) {
 	if a.observer.rings != nil {
 		g = a.observer.rings.graph(service, day, a.observer.now())

@@ -13,13 +13,13 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// row is a Service port of all its families, whatever is counted of it.
+// row is a Service port with its Ports of all families, as positions in the index.
 type row struct {
 	key, service, name string // "namespace/name/port", "namespace/name", "port"
 	first, last        int    // its ports are those from first to before last
 }
 
-// shown is the port as tables show it: "namespace/name:port", or "namespace/name".
+// shown returns the name of the port in tables: "namespace/name:port", or "namespace/name".
 func (r *row) shown() string {
 	if r.name == "" {
 		return r.service
@@ -27,7 +27,7 @@ func (r *row) shown() string {
 	return r.service + ":" + r.name
 }
 
-// rowsOf are the Service ports of ports that are sorted by key.
+// rowsOf returns the rows of ports, which must be sorted by key.
 func rowsOf(ports []Port) []row {
 	rows := make([]row, 0, len(ports))
 	for i := range ports {
@@ -41,13 +41,13 @@ func rowsOf(ports []Port) []row {
 	return rows
 }
 
-// has reports whether there is a port of a key.
+// has reports whether the index has a port with this key.
 func (x *index) has(key string) bool {
 	_, is := slices.BinarySearchFunc(x.rows, key, func(r row, key string) int { return strings.Compare(r.key, key) })
 	return is
 }
 
-// aggregate is a Service port of a look with both families together.
+// aggregate has the counts of a Service port in one scan, summed over its families.
 type aggregate struct {
 	wire.PortTraffic // without endpoints and history
 	*row
@@ -57,7 +57,7 @@ type aggregate struct {
 	parts                                     []*PortCounts // of all its families
 }
 
-// aggregate makes the row of a Service port of counts that it has in some of its families, or in none.
+// aggregate returns the sum of the counts of a Service port in its families. counts has those of the families that have any.
 func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	namespace, name, _ := strings.Cut(r.service, "/")
 	m := &aggregate{row: r, parts: make([]*PortCounts, 0, r.last-r.first), PortTraffic: wire.PortTraffic{
@@ -89,7 +89,7 @@ func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	return m
 }
 
-// rates returns counts with their rates.
+// rates returns c with the rates that result from the numbers since the previous scan.
 func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing uint64) wire.ConnectionCounts {
 	c.Rate = rate(fresh, l.Since)
 	if l.Bytes && !l.unordered {
@@ -101,7 +101,7 @@ func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing ui
 	return c
 }
 
-// busy returns the Service ports with counts, by key. They are computed once for a look.
+// busy returns the Service ports with counts, by key. They are computed once for each scan.
 func (l *Snapshot) busy() []*aggregate {
 	l.merging.Do(func() {
 		r := 0
@@ -120,8 +120,8 @@ func (l *Snapshot) busy() []*aggregate {
 	return l.merged
 }
 
-// topN returns the Service ports with the first of them in an order, which is computed once for a look. The others
-// follow by key.
+// topN returns the Service ports in the order by, without those that rank no higher than a port without counts. The list is computed once
+// for each scan and order.
 func (l *Snapshot) topN(by string) []*aggregate {
 	l.sorting.Lock()
 	defer l.sorting.Unlock()
@@ -152,18 +152,18 @@ func (l *Snapshot) topN(by string) []*aggregate {
 	return list
 }
 
-// leads reports whether a Service port is among those of topN. m has its counts; nil: there are none.
+// leads reports whether topN includes a Service port in the order by. m has its counts, nil if there are none.
 func (l *Snapshot) leads(r *row, m *aggregate, by string) bool {
 	var none aggregate
 	return m != nil && none.order(m, by) > 0 || by == "state" && urgency(l.States[r.service].State) > 0
 }
 
-// urgency orders the states of Services.
+// urgency returns the rank of a Service's state: higher is worse, 0 is any state without a problem.
 func urgency(state string) int {
 	return slices.Index([]string{wire.ServiceSettling, wire.ServiceWarning, wire.ServiceStale, wire.ServiceFails}, state) + 1
 }
 
-// first returns the first Service ports in an order for which wanted holds, most of them at most, and the number of the others. A nil
+// first returns the first Service ports in the order by for which wanted holds, at most most of them, and the number of further ones. A nil
 // wanted holds for all.
 func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
 	for _, m := range l.topN(by) {
@@ -199,7 +199,7 @@ func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*a
 	return list, more
 }
 
-// order compares by one of wire.TrafficSorts, the largest first.
+// order compares two Service ports by one of wire.TrafficSorts, the largest first.
 func (m *aggregate) order(o *aggregate, by string) int {
 	switch by {
 	case "open":
@@ -218,7 +218,7 @@ func (m *aggregate) order(o *aggregate, by string) int {
 	return 0
 }
 
-// states counts the endpoints of all families, and returns those that are down or out, by address.
+// states returns the numbers of endpoints by state, in all families, their check, and the endpoints that are down or out, by address.
 func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointStates, check string, down map[string]wire.EndpointHealth) {
 	down = map[string]wire.EndpointHealth{}
 	for _, e := range health {
@@ -248,7 +248,7 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 	return states, check, down
 }
 
-// frontends are what clients connect to, those of load balancers first.
+// frontends returns the addresses and ports of the port as text, those of load balancers first.
 func (m *aggregate) frontends() (list []string) {
 	for _, kind := range []nft.FrontendKind{nft.LoadBalancerIP, nft.ExternalIP, nft.ClusterIP, nft.NodePort} {
 		for _, p := range m.parts {
@@ -266,9 +266,8 @@ func (m *aggregate) frontends() (list []string) {
 	return slices.Compact(list) // a node port is there for both families
 }
 
-// endpoints lists the endpoints of all families by address, those without connections included. Those of
-// a relayed port follow its listeners, which relayed describes. failed are their failed connections so far, down those that are down
-// or out.
+// endpoints returns the endpoints of all families by address, including those without connections. Those of a relayed port follow its
+// listeners; relayed returns their load. failed has the numbers of failed connections, down the endpoints that are down or out.
 func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
 	shown := map[string]bool{}
 	for _, p := range m.parts {
@@ -313,7 +312,8 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 	return list
 }
 
-// behindRelay are the endpoints of a relayed port, by address. The relay counts neither bytes nor new connections.
+// behindRelay returns the endpoints of a relayed port, by address. They have neither bytes nor new connections, which the relay does not
+// count.
 func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	served := p.served()
 	if served == nil {
@@ -334,7 +334,7 @@ func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoa
 	return list
 }
 
-// endpointRow is an endpoint of a port, with or without connections.
+// endpointRow returns the row of an endpoint of a port, with or without connections.
 func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTraffic {
 	e := p.Endpoints[at]
 	if e == nil {
@@ -353,7 +353,7 @@ func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTr
 	return row
 }
 
-// totals shows a Record, with bytes where the kernel counts them.
+// totals converts a Record to the form of the API, with bytes only if the kernel counts them.
 func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 	t.Flows = &r.Connections
 	if bytes {
@@ -362,8 +362,8 @@ func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 	return t
 }
 
-// services returns the findings by Service, "namespace/name", all its ports together, and those of every Service that is not
-// among them. They are computed once for a look.
+// services returns the traffic by Service, "namespace/name", summed over its ports, and quiet, that of each Service that is not in busy.
+// They are computed once for each scan.
 func (l *Snapshot) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
 	l.summing.Do(func() {
 		l.sums = map[string]*wire.ServiceTraffic{}
@@ -378,7 +378,7 @@ func (l *Snapshot) services() (busy map[string]*wire.ServiceTraffic, quiet *wire
 	return l.sums, l.none()
 }
 
-// none is a Service without connections.
+// none returns the traffic of a Service without connections.
 func (l *Snapshot) none() *wire.ServiceTraffic {
 	s := &wire.ServiceTraffic{ConnectionCounts: l.rates(wire.ConnectionCounts{}, 0, 0, 0, 0)}
 	if l.Counted {
@@ -387,7 +387,7 @@ func (l *Snapshot) none() *wire.ServiceTraffic {
 	return s
 }
 
-// sum returns the traffic of all Service ports that are wanted; nil: of all.
+// sum returns the summed traffic of the Service ports for which wanted holds; nil: of all.
 func (l *Snapshot) sum(wanted func(*row) bool) wire.ServiceTraffic {
 	sum := l.none()
 	for _, m := range l.busy() {
@@ -398,7 +398,7 @@ func (l *Snapshot) sum(wanted func(*row) bool) wire.ServiceTraffic {
 	return *sum
 }
 
-// add adds a port of the same look to a sum.
+// add adds the traffic of a port to a sum of the same scan.
 func add(sum *wire.ServiceTraffic, m *aggregate) {
 	sum.Open += m.Open
 	sum.Unanswered += m.Unanswered
@@ -407,7 +407,7 @@ func add(sum *wire.ServiceTraffic, m *aggregate) {
 	sum.Connections, sum.Refused, sum.RefusedRate = plus(sum.Connections, m.Connections), plus(sum.Refused, m.Refused), plus(sum.RefusedRate, m.RefusedRate)
 }
 
-// plus adds numbers of one look, of which either all are known or none.
+// plus returns the sum of two numbers, nil if one of them is unknown.
 func plus[T uint64 | float64](a, b *T) *T {
 	if a == nil || b == nil {
 		return nil
@@ -415,10 +415,10 @@ func plus[T uint64 | float64](a, b *T) *T {
 	return new(*a + *b)
 }
 
-// noRate is the rate where nothing is new.
+// noRate is the shared result of rate for 0.
 var noRate float64
 
-// rate is connections a second; nil where there is nothing to compare with.
+// rate returns fresh per second; nil if there was no previous scan (since is 0).
 func rate(fresh int, since time.Duration) *float64 {
 	if since <= 0 {
 		return nil

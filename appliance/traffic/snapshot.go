@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// A Port is a port of a Service, in one family, as connections are attributed to it.
+// A Port is a port of a Service in one family, with the data by which connections are attributed to it.
 type Port struct {
 	Service   string // "namespace/name"
 	Name      string // "" for the only, unnamed port
@@ -32,7 +32,7 @@ type Port struct {
 	id string
 }
 
-// served returns what the kernel serves of the port now; nil where that is not known, or there is no such port any more.
+// served returns the port as the kernel serves it now; nil if that is unknown, or the port does not exist any more.
 func (p *Port) served() *nft.ServicePort {
 	if p.of != nil {
 		list := p.of(p.Service)
@@ -45,7 +45,7 @@ func (p *Port) served() *nft.ServicePort {
 	return nil
 }
 
-// Counts are of a Service port or an endpoint, at one look.
+// Counts has the counts of a Service port or an endpoint at one scan.
 type Counts struct {
 	// Open are connections that were answered and that neither side has closed.
 	Open int
@@ -71,8 +71,7 @@ func (c *Counts) add(conn *conntrack.Connection, isNew bool, in, out uint64) {
 	}
 }
 
-// PortCounts are the counts of a Service port and its endpoints. Endpoints that have connections
-// and get no new ones any more are among them.
+// PortCounts has the counts of a Service port and of its endpoints. These include endpoints with connections that get no new ones.
 type PortCounts struct {
 	Port *Port
 	Counts
@@ -87,7 +86,7 @@ type PortCounts struct {
 	getting  []netip.AddrPort // endpoints, where a look has asked for them
 }
 
-// EndpointCounts has the counts of an endpoint. Leaving reports that it gets no new connections.
+// EndpointCounts has the counts of an endpoint. Leaving is set if it gets no new connections.
 type EndpointCounts struct {
 	Counts
 	Leaving bool
@@ -97,8 +96,7 @@ type EndpointCounts struct {
 	Tracked flows.Record
 }
 
-// endpoints returns the endpoints that new connections go to, sorted. They are computed for ports that are asked for or have
-// connections, which most of many Services are not.
+// endpoints returns the endpoints to which new connections go, sorted. They are computed on demand, since most ports have no connections.
 func (p *PortCounts) endpoints() []netip.AddrPort {
 	switch {
 	case p.getting != nil:
@@ -109,7 +107,7 @@ func (p *PortCounts) endpoints() []netip.AddrPort {
 	return endpointsOf(p.Port.served())
 }
 
-// newEndpoint returns the counts of an endpoint without connections.
+// newEndpoint adds an endpoint without connections, and returns its counts.
 func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	if p.Endpoints == nil {
 		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
@@ -121,8 +119,8 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	return e
 }
 
-// Snapshot has the findings of one look through the table. It has more than 15 fields: the exported ones are the
-// findings, the others cache results computed from them on the first request, each under its own lock.
+// Snapshot has the results of one scan of the connection tracking table. It has more than 15 fields: the exported ones are the results, the
+// others cache data computed from them on the first request, each under its own lock.
 type Snapshot struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
@@ -164,13 +162,13 @@ type Snapshot struct {
 	answers   map[wire.TrafficQuery]*wire.Traffic // see answer
 }
 
-// The cached answers of a look: a viewer asks more often than there are looks.
+// The limits of cached responses of a scan: their number, and the rows of one. Viewers query more often than scans are made.
 const (
 	maxAnswers    = 8
 	maxAnswerRows = 1000
 )
 
-// answer returns the answer to a query, which make makes where it was not given before.
+// answer returns the cached response to a query, or that which make returns.
 func (l *Snapshot) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
 	l.answering.Lock()
 	defer l.answering.Unlock()
@@ -187,7 +185,7 @@ func (l *Snapshot) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.
 	return answer
 }
 
-// index finds Service ports by what clients connect to.
+// index finds the Service port of a connection by the address and port that its client used.
 type index struct {
 	ports  []Port
 	at     map[conntrack.Frontend]int // positions in ports
@@ -197,7 +195,7 @@ type index struct {
 	counts []*PortCounts // of the look that is under way, by position; nil where nothing was counted
 }
 
-// countsOf returns the counts of a port.
+// countsOf returns the counts of the port at a position. It adds them if there are none yet.
 func (x *index) countsOf(position int) *PortCounts {
 	if x.counts == nil {
 		x.counts = make([]*PortCounts, len(x.ports))
@@ -210,7 +208,7 @@ func (x *index) countsOf(position int) *PortCounts {
 	return p
 }
 
-// end ends a look: l gets what was counted.
+// end moves the counts from the index to l, at the end of a scan.
 func (x *index) end(l *Snapshot) {
 	l.found = x
 	for position, p := range x.counts {
@@ -221,7 +219,7 @@ func (x *index) end(l *Snapshot) {
 	}
 }
 
-// indexOf makes the index of ports, whose positions it gives.
+// indexOf returns the index of ports. Positions in the index are those in ports.
 func indexOf(ports []Port) *index {
 	frontends := 0
 	for i := range ports {
@@ -242,7 +240,7 @@ func indexOf(ports []Port) *index {
 	return &found
 }
 
-// of returns the Service port that a connection goes through.
+// of returns the position of the Service port of a connection; false if it is of no Service.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
 	if c.Adopted || c.Left {
@@ -256,13 +254,13 @@ func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
 	return port, ok
 }
 
-// counted returns the Service port that the kernel has counted for.
+// counted returns the position of the Service port of a frontend that the kernel counts; false if there is none.
 func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
 	port, ok = x.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
 	return port, ok
 }
 
-// endpoint returns the key in Endpoints of the one that answers: of a range, its address alone.
+// endpoint returns the key of a connection's endpoint in PortCounts.Endpoints: for a port with ranges it has port 0.
 func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	if p.Last != nil {
 		return netip.AddrPortFrom(c.Endpoint.Addr(), 0)
@@ -270,7 +268,7 @@ func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	return c.Endpoint
 }
 
-// total adds what the kernel counted since the start to the ports that it belongs to.
+// total adds the kernel's counters since the start to the counts of their ports.
 func (l *Snapshot) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
@@ -283,7 +281,7 @@ func (l *Snapshot) total(found *index, counted nft.Totals) {
 	}
 }
 
-// compare finds what the kernel counted since the look before; nil when there was none.
+// compare sets the differences of the kernel's counters to those of the previous scan, and rates; with nil it does nothing.
 func (l *Snapshot) compare(before *Snapshot) {
 	if before == nil {
 		return
@@ -316,7 +314,7 @@ func (l *Snapshot) compare(before *Snapshot) {
 	}
 }
 
-// addEnded adds what connections came to that ended.
+// addEnded adds the totals of ended connections to the counts of their ports and endpoints.
 func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 	l.Flows = true
 	for i := range found.ports {
@@ -345,10 +343,10 @@ func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 	}
 }
 
-// failures counts failed connections by Port.Key and endpoint.
+// failures has the numbers of failed connections by Port.Key and endpoint.
 type failures map[string]map[netip.AddrPort]uint64
 
-// of returns the failed connections of a port.
+// of returns the number of failed connections of a port.
 func (f failures) of(key string) (sum uint64) {
 	for _, n := range f[key] {
 		sum += n
@@ -356,7 +354,7 @@ func (f failures) of(key string) (sum uint64) {
 	return sum
 }
 
-// tracked are the connections of a look.
+// tracked has the connections of a scan, to compare with the next one.
 type tracked struct {
 	ids []uint32 // of all, sorted
 	// order has those whose bytes the kernel counts, in the order of the table: two looks find those that both find in the same one,
@@ -370,7 +368,7 @@ type volume struct {
 	in, out uint64
 }
 
-// growth finds the bytes of connections since the look before.
+// growth finds the bytes that connections have transferred since the previous scan.
 type growth struct {
 	before []volume
 	next   int // the position behind the one that was found last
@@ -400,9 +398,9 @@ func (g *growth) since(v volume) (in, out uint64, found bool) {
 	return v.in, v.out, true // the kernel did not count its bytes then
 }
 
-// count attributes connections to the ports of an index, of which a look is under way. known are those of the look before;
-// without IDs there was none. counts reports whether a connection is added to what ended, nil if connection events are not read. It returns
-// those of this look.
+// count attributes the connections that read returns to the ports of an index, and returns them. known are those of the previous scan;
+// without IDs there was none. counts reports whether a connection is included in the totals of connections by event; nil if connection
+// events are not read.
 func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
 	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)
 	order := make([]volume, 0, len(known.order)+len(known.order)/8)

@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Problem is a problem as it is judged. Its fields are not changed while a Judge has it.
+// Problem is a problem with its begin. Its fields are not changed while a Judge has it.
 type Problem struct {
 	wire.Problem
 	// Since is when it came up: since when there is each of its Occurrences.
@@ -26,10 +26,10 @@ type Problem struct {
 	Settling bool
 }
 
-// Occurrence is what a problem is about, apart from the words of its message and its place.
+// Occurrence identifies a fault, whatever the message of its problem and the file that declares its object.
 type Occurrence struct{ Object, What string }
 
-// Occurrences returns the occurrences of a problem: one for each cause of a warning that names several.
+// Occurrences returns the occurrences of a problem: a single one, or one for each cause of a warning with several.
 func Occurrences(p *wire.Problem) (all []Occurrence) {
 	o := Occurrence{cmp.Or(p.Object, p.File), p.Reason + " " + p.Severity + " " + p.Field}
 	switch {
@@ -47,14 +47,14 @@ func Occurrences(p *wire.Problem) (all []Occurrence) {
 	return []Occurrence{o}
 }
 
-// ComesLater reports whether problems of an Occurrence may come up some time after the start, as they are found by
-// watching others: endpoints, the announcer, routers.
+// ComesLater reports whether problems of an Occurrence (its What) may begin some time after the start, as they are found by observing
+// endpoints, the announcer or routers.
 func ComesLater(what string) bool {
 	reason, _, _ := strings.Cut(what, " ")
 	return rowOf(reason).By == ByCause
 }
 
-// State has the problems of a Service by effect. The zero State is a Service without a problem.
+// State has the worst problem of a Service for each effect. The zero State is a Service without a problem.
 type State struct {
 	// Failing is why it is not Ready, Stale why its newest version is not in force, Doubt a warning; "" reasons: none.
 	Failing, Stale, Doubt Why
@@ -62,7 +62,7 @@ type State struct {
 	Settling bool
 }
 
-// Why is the worst problem of a kind, or the first of these.
+// Why is the reason and message of a problem; the zero Why means none.
 type Why struct {
 	Reason, Message string
 	Warning         bool // it is meant so
@@ -74,7 +74,7 @@ func (w *Why) set(p *wire.Problem) {
 	}
 }
 
-// Word returns the state of a Service as one of the words of wire.Verdict.
+// Word returns the state of a Service as one of the words of wire.Verdict ("fails", ...).
 func (s *State) Word() string {
 	switch {
 	case s.Failing.Reason != "" && s.Settling:
@@ -91,13 +91,14 @@ func (s *State) Word() string {
 	return wire.ServiceAnswers
 }
 
-// mostNamed bounds the Services and details of a group, and mostSettling the settling Services that are named.
+// mostNamed bounds the Services and details of a group, and mostSettling the Services that Settling returns.
 const (
 	mostNamed    = 10
 	mostSettling = 1000
 )
 
-// Judge judges Services by their problems, which come and go. Its work is that of the Services that a change is about.
+// Judge computes the states of Services from their problems. The cost of a change is proportional to the number of Services that it
+// affects.
 type Judge struct {
 	// services has each Service that there is, by "namespace/name".
 	services map[string]bool
@@ -108,18 +109,18 @@ type Judge struct {
 	reasons  map[[2]string]int     // problems by severity and reason
 }
 
-// counted is a Service as it was judged last.
+// counted is a Service with the State that the Judge has computed last.
 type counted struct {
 	State
 	there bool
 }
 
-// NewJudge has no problems. services has each Service that there is, by "namespace/name"; it is read at each Change.
+// NewJudge returns a Judge without problems. services has all existing Services, by "namespace/name"; each Change reads it.
 func NewJudge(services map[string]bool) *Judge {
 	return &Judge{services: services, problems: map[string][]*Problem{}, counted: map[string]counted{}, words: map[string]int{}, reasons: map[[2]string]int{}}
 }
 
-// State returns the State of a Service.
+// State returns the State of a Service, by key.
 func (j *Judge) State(key string) State { return j.counted[key].State }
 
 // Judged yields the Services that have a problem, with their states.
@@ -133,8 +134,8 @@ func (j *Judge) Judged() iter.Seq2[string, State] {
 	}
 }
 
-// Change judges the Services of problems that ended or began, and those of touched, which were added or removed.
-// It returns the states before of those that have another one now.
+// Change removes the problems over and adds came. It recomputes the States of their Services and of those in touched, which were added or
+// removed. It returns the previous States of the Services whose State changed.
 func (j *Judge) Change(over, came []*Problem, touched []string) (before map[string]State) {
 	again := map[string]struct{}{}
 	for _, key := range touched {
@@ -176,7 +177,7 @@ func (j *Judge) Change(over, came []*Problem, touched []string) (before map[stri
 	return before
 }
 
-// tally adds by to the counts that a Service in this state is part of.
+// tally adds by to the numbers of Services by state, for a Service in this state.
 func (j *Judge) tally(c *counted, by int) {
 	if c.State == (State{}) || !c.there && c.Failing.Reason == "" {
 		return // well, or a file has problems with a Service that there is not
@@ -197,12 +198,12 @@ func (j *Judge) count(p *Problem, by int) {
 	}
 }
 
-// compare orders the problems of a Service.
+// compare is the order of the problems of a Service, to sort by.
 func compare(a, b *Problem) int {
 	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// judged returns the State of a Service that its problems result in. there is set when the Service exists.
+// judged returns the State that results from the problems of a Service. there is set when the Service exists.
 func (j *Judge) judged(key string, there bool) (s State) {
 	for _, settling := range []bool{false, true} {
 		for _, p := range j.problems[key] {
@@ -222,11 +223,11 @@ func (j *Judge) judged(key string, there bool) (s State) {
 	return s
 }
 
-// Reasons counts the problems by severity and reason.
+// Reasons returns the numbers of problems by severity and reason.
 func (j *Judge) Reasons() map[[2]string]int { return maps.Clone(j.reasons) }
 
-// Verdict returns the answer without its groups and the names of settling Services. unchecked counts Services without health
-// checks.
+// Verdict returns the numbers of Services by state and the headline, without groups and settling Services. unchecked is the number of
+// Services without health checks.
 func (j *Judge) Verdict(unchecked int) wire.Verdict {
 	v := wire.Verdict{
 		Services: len(j.services) + j.absent, Fails: j.words[wire.ServiceFails], Stale: j.words[wire.ServiceStale], Warning: j.words[wire.ServiceWarning],
@@ -238,7 +239,7 @@ func (j *Judge) Verdict(unchecked int) wire.Verdict {
 	return v
 }
 
-// Settling names the first of the Services that are settling.
+// Settling returns the first mostSettling Services that are settling, sorted.
 func (j *Judge) Settling() (keys []string) {
 	if j.words[wire.ServiceSettling] == 0 {
 		return nil
@@ -252,10 +253,10 @@ func (j *Judge) Settling() (keys []string) {
 	return keys[:min(mostSettling, len(keys))]
 }
 
-// serviceOf returns the key of the Service that a problem is about.
+// serviceOf returns the key of the Service that a problem is about; false if it is about another object.
 func serviceOf(p *wire.Problem) (key string, is bool) { return strings.CutPrefix(p.Object, service) }
 
-// headline returns the answer in one line. A Service answers if it is Ready, also in an earlier version.
+// headline returns the verdict in one line. A Service answers if it is Ready, even if in an earlier version.
 func headline(v *wire.Verdict, settling int) string {
 	text := ""
 	switch not := v.Fails + v.Idle + settling; {
@@ -297,19 +298,19 @@ func verb(n int, one, many string) string {
 	return many
 }
 
-// severities orders them, the worst first.
+// severities lists the severities, the worst first.
 var severities = []string{wire.SeverityError, wire.SeverityWarning}
 
 func rank(severity string) int { return slices.Index(severities, severity) }
 
-// cluster is a group while it is collected.
+// cluster collects the problems of a group.
 type cluster struct {
 	problems []*Problem
 	since    time.Time       // of the oldest of them
 	services map[string]bool // true: it fails
 }
 
-// Groups joins problems by cause, the worst first. packaged selects the next steps.
+// Groups returns the problems in groups by cause, the worst first. packaged determines the next steps in them.
 func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	clusters := map[string]*cluster{}
 	var order []string
@@ -378,18 +379,18 @@ func boolRank(first bool) int {
 	return 1
 }
 
-// The reasons that have texts of their own here.
+// The reasons whose groups have texts of their own.
 const (
 	reasonFailingOpen     = "FailingOpen"
 	reasonEndpointDown    = "EndpointDown"
 	reasonEndpointRefuses = "EndpointRefuses"
 	reasonEndpointSilent  = "EndpointSilent"
 	reasonDrained         = "Drained"
-	// causeSeparator parts the causes of a problem: "10.1.2.12:8080 (connection refused); 10.1.2.13:8080".
+	// causeSeparator separates the causes of a problem: "10.1.2.12:8080 (connection refused); 10.1.2.13:8080".
 	causeSeparator = "; "
 )
 
-// isDead reports whether a problem is that endpoints of a port are down, by a check or by connections that failed.
+// isDead reports whether a problem means that endpoints of a port are down, by a check or by failed connections.
 func isDead(p *Problem) bool {
 	return p.Cause != "" && (p.Reason == reasonEndpointDown || p.Reason == reasonEndpointRefuses || p.Reason == reasonEndpointSilent)
 }
@@ -403,7 +404,7 @@ func address(cause string) string {
 	return at
 }
 
-// addresses returns the addresses in all causes, each once.
+// addresses returns the addresses in a list of causes, sorted, each once.
 func addresses(causes string) string {
 	var all []string
 	for cause := range strings.SplitSeq(causes, causeSeparator) {
@@ -413,7 +414,7 @@ func addresses(causes string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// shown returns a group as it is shown.
+// shown converts a group to the form of the API. of has the addresses that the group is about, endpoint is set if they are endpoints.
 func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.ProblemGroup {
 	worst := &slices.MinFunc(c.problems, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(&a.Problem)), boolRank(fails(&b.Problem))))
@@ -458,7 +459,7 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	return g
 }
 
-// why returns the reason, in parentheses, for which an endpoint is down, if it is the same for all.
+// why returns the reason why the endpoints in of are down, in parentheses; "" if it is not the same for all.
 func (c *cluster) why(of string) string {
 	found := ""
 	for _, p := range c.problems {
@@ -477,13 +478,13 @@ func (c *cluster) why(of string) string {
 	return " (" + found
 }
 
-// checked reports whether checks found the endpoints: otherwise clients may still be sent to them.
+// checked reports whether health checks found the endpoints down. Otherwise clients may still be sent to them.
 func (c *cluster) checked() bool {
 	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
 }
 
-// consequence words the effect of a cause on several Services: the number that fails, and the number that still answers. without is
-// set when these use nothing of what failed.
+// consequence returns the effect of a cause on several Services in words: how many fail, and how many still answer. without is set if the
+// latter do not use what failed.
 func consequence(failing, all int, without bool) string {
 	one, many := "is affected", "are affected"
 	if without {
@@ -506,7 +507,7 @@ func place(p *wire.Problem) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// text returns a problem in one line, without its place and severity.
+// text returns a problem in one line, without its severity and, if it has an object, without file and line.
 func text(p *wire.Problem) string {
 	short := wire.Problem{Object: p.Object, Field: p.Field, Message: p.Message}
 	if p.Object == "" && p.File != "" {

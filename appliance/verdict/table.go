@@ -9,35 +9,35 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Effect is the effect of a problem on the Service that it is about.
+// Effect is the effect of a problem on its Service.
 type Effect uint8
 
 const (
-	// Nothing: clients are served as the object states.
+	// Nothing means that clients are served as the object states.
 	Nothing Effect = iota
-	// Fails: an error keeps clients from being served at a port or an address that was asked for. The Service is not Ready.
+	// Fails means that an error keeps clients from being served at a port or an address of the object. The Service is not Ready.
 	Fails
-	// FailsAlways is Fails, for a warning too.
+	// FailsAlways means the same as Fails, for warnings too.
 	FailsAlways
-	// Stays: an error keeps the written version from coming into force, and the last version stays. The Service is Ready
-	// if that is served, and not Programmed.
+	// Stays means that an error keeps the newest version of the object from being applied, and the last version stays in force. The Service
+	// is not Programmed; it is Ready if the last version is served.
 	Stays
 )
 
-// Grouping selects the problems that have one cause.
+// Grouping is the rule by which problems with one cause are grouped.
 type Grouping uint8
 
 const (
-	// ByObject joins the problems of one object, or those of the box with the same message.
+	// ByObject groups the problems of one object, or those of the box with the same message.
 	ByObject Grouping = iota
-	// ByCause joins problems with the same Cause, whatever objects they are about.
+	// ByCause groups problems with the same Cause, whatever objects they are about.
 	ByCause
 )
 
-// Row describes a condition. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a
-// literal of a field Reason), where its facts are; add its row to table.txt; make it and repair it in a test, as Test817
-// of appliance/reconcile does; run go test ./appliance/verdict -run TestManual -update, which rewrites docs/reference/conditions.md.
-// The tests of this package fail for a Reason without a row and a row without a Reason.
+// Row describes a condition. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a literal of a field
+// Reason), where its facts are; add its row to table.txt; cause and repair it in a test, as Test817 of appliance/reconcile does; run go
+// test ./appliance/verdict -run TestManual -update, which rewrites docs/reference/conditions.md. The tests of this package fail for a
+// Reason without a row and a row without a Reason.
 type Row struct {
 	Reason string
 	// Severity is wire.SeverityError or wire.SeverityWarning, whatever was reported; "": as reported, which depends on
@@ -104,10 +104,10 @@ var rows = func() map[string]*Row {
 	return m
 }()
 
-// fleetRow stands for the states of a member of a fleet, whose Reason is "Fleet" and the state.
+// fleetRow is the row of all states of a member of a fleet, whose Reasons are "Fleet" followed by the state.
 var fleetRow = Row{Reason: "Fleet…", Text: "this box does not follow its fleet; what is in force stays", Next: "svcctl get boxes"}
 
-// unknown stands for a Reason without a row, which a test refuses: errors count as they are reported.
+// unknown is the row of a Reason without one, which a test prevents. Problems have the severity with which they are reported.
 var unknown = Row{Effect: Fails, Next: explainNext}
 
 // rowOf returns the row of a Reason.
@@ -121,7 +121,7 @@ func rowOf(reason string) *Row {
 	return &unknown
 }
 
-// Severity returns the severity of a problem that was reported with one.
+// Severity returns the severity of a Reason, or the reported one if the table has none.
 func Severity(reason, reported string) string {
 	if s := rowOf(reason).Severity; s != "" {
 		return s
@@ -140,7 +140,7 @@ func fails(p *wire.Problem) bool {
 	return false
 }
 
-// stays reports whether a problem keeps the newest version of its object from coming into force.
+// stays reports whether a problem keeps the newest version of its object from being applied.
 func stays(p *wire.Problem) bool {
 	return p.Severity == wire.SeverityError && rowOf(p.Reason).Effect == Stays
 }
@@ -177,5 +177,5 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 	return strings.NewReplacer("NAME", name, "NS", namespace, "PLACE", place, "FILE", cmp.Or(p.File, "FILE")).Replace(text)
 }
 
-// service begins the text of a reference to a Service (object.Ref.String).
+// service is the start of a reference to a Service in text (object.Ref.String).
 const service = "Service "
