@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// ControllerName is GatewayClass.spec.controllerName of the classes that are served here.
+	// ControllerName is the GatewayClass.spec.controllerName of svcctl.
 	ControllerName = "svcctl.io/gateway-controller"
-	// ClassName is the name of the GatewayClass that is always there.
+	// ClassName is the name of the GatewayClass that svcctl creates itself.
 	ClassName = "svcctl"
 )
 
-// Objects lists the objects that a Plan reads. They are never changed afterwards.
+// Objects finds the objects that Plan reads. They are never changed afterwards.
 type Objects interface {
 	// Get returns an object, nil when there is none.
 	Get(ref object.Ref) object.Object
@@ -64,14 +64,14 @@ type Planned struct {
 	Problems []Problem
 }
 
-// Problem is a condition that keeps an object from working as written.
+// Problem is a condition of a Gateway, ListenerSet or route that is not met, for the status of the appliance.
 type Problem struct {
 	Object          object.Ref
 	Reason, Message string
 	Warning         bool
 }
 
-// IsOurs reports whether Gateways of a GatewayClass are served here.
+// IsOurs reports whether an object is a GatewayClass with svcctl's controller.
 func IsOurs(class object.Object) bool {
 	c, is := class.(*object.GatewayClass)
 	return is && c.Spec.ControllerName == ControllerName
@@ -95,7 +95,8 @@ type plan struct {
 	taken string
 }
 
-// Plan plans a Gateway whose class is ours. programmed is set when the generated objects are in the kernel.
+// Plan computes the objects that serve a Gateway, and all statuses. The class of the Gateway must be ours. programmed is set when the
+// generated objects are in the kernel.
 func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p := &plan{objs: objs, gateway: gw, ref: object.RefOf(gw), refs: map[object.Ref]struct{}{}}
 	p.note(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName})
@@ -515,7 +516,7 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 	}
 }
 
-// portOf returns the port of a slice that a Service port leads to, nil if the slice has none.
+// portOf returns the port of a slice with the name and protocol of a Service port, nil if the slice has none.
 func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointPort {
 	for i := range s.Ports {
 		p := &s.Ports[i]

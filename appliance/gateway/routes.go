@@ -42,7 +42,7 @@ type attachment struct {
 	names []string
 }
 
-// routeOf returns an object as a route; nil: it is none.
+// routeOf converts a TCPRoute, UDPRoute, TLSRoute or HTTPRoute to a route; nil for other kinds.
 func routeOf(o object.Object) *route {
 	r := &route{object: o, ref: object.RefOf(o), meta: o.GetMeta(), outcome: map[int]*outcome{}}
 	rules := func(list []object.L4RouteRule) {
@@ -85,7 +85,7 @@ func ParentsOf(o object.Object) (refs []object.Ref) {
 	return refs
 }
 
-// parent returns the object that a parentRef names; the zero Ref for a kind that is no parent here.
+// parent returns the object that the parentRef of index i names; the zero Ref if it is neither a Gateway nor a ListenerSet.
 func (r *route) parent(i int) object.Ref {
 	ref := &r.parents[i]
 	kind, group := object.KindGateway, object.GroupGateway

@@ -339,7 +339,7 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 	return next
 }
 
-// Parentless returns a route or ListenerSet with the status that it has without a Gateway here; nil for other kinds.
+// Parentless returns a route or ListenerSet with the status that it has if none of its parents is a Gateway of svcctl; nil for other kinds.
 func Parentless(o object.Object) object.Object {
 	next := object.Draft(o)
 	if set, is := next.(*object.ListenerSet); is {
@@ -356,9 +356,9 @@ func Parentless(o object.Object) object.Object {
 	return next
 }
 
-// Merge returns an object with a planned status in place of its own, nil when that changes nothing. Conditions keep the
-// time of their last transition; those of other types stay, and so do the parents entries of other controllers and of
-// other Gateways (isOther).
+// Merge returns a stored object with the planned status, nil when that changes nothing. Conditions whose status is unchanged keep their
+// time of transition. Conditions of other types stay, and so do parents entries of other controllers and of other Gateways, for which
+// isOther returns true.
 func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
 	next := object.Draft(stored)
 	changed := false

@@ -109,7 +109,7 @@ func (p *parser) refuse(annotation, format string, args ...any) {
 	p.refused = append(p.refused, Refusal{Field: fmt.Sprintf("metadata.annotations[%s]", annotation), Text: fmt.Sprintf(format, args...)})
 }
 
-// idle reports an annotation that is valid but has no effect on this Service.
+// idle adds a Refusal for an annotation that is valid but has no effect on this Service.
 func (p *parser) idle(annotation, format string, args ...any) {
 	p.refuse(annotation, format, args...)
 	p.refused[len(p.refused)-1].Idle = true

@@ -102,7 +102,7 @@ var allSettings = []setting{
 	}},
 }
 
-// common holds the values of a Service's settings, from which each of its checks takes those of its kind.
+// common holds the values of all settings of a Service. Each of its checks takes those of its kind.
 type common struct{ Check }
 
 // onto copies to a check the settings that its kind has.
@@ -159,7 +159,7 @@ func (p *parser) settings() *common {
 	return set
 }
 
-// used refuses a setting that is of none of the Service's checks.
+// used refuses a setting that applies to none of the Service's checks.
 func (p *parser) used(key string, s *setting) {
 	if s.kinds == nil || len(p.checks) == 0 {
 		return
@@ -238,7 +238,7 @@ func payload(text string) (string, error) {
 // Kind is the protocol of a Check.
 type Kind uint8
 
-// The kinds of checks.
+// The kinds of checks, with what makes each of them pass.
 const (
 	TCP   Kind = iota + 1 // a SYN-ACK came
 	TLS                   // a handshake was done
@@ -287,7 +287,7 @@ type Target struct {
 // State is the state of a Target.
 type State uint8
 
-// The states.
+// The states of a Target.
 const (
 	New  State = iota // did not answer yet
 	Up                // answers
@@ -302,7 +302,7 @@ func (s State) String() string { return stateNames[s] }
 // Outcome classifies the end of one probe.
 type Outcome uint8
 
-// The outcomes.
+// The outcomes of a probe.
 const (
 	Pass    Outcome = iota
 	Refused         // a refusal, a reset, a wrong status

@@ -34,7 +34,7 @@ const (
 	claimFor = 5 * time.Minute
 )
 
-// The kinds of transitions.
+// The kinds of transitions, by the object whose state changes.
 const (
 	KindProblem   = "problem"
 	KindEndpoint  = "endpoint"

@@ -135,7 +135,7 @@ func (t *Transition) IsAbout(namespace, name string) bool {
 	return (about || t.Kind == KindCondition) && is(service) || slices.ContainsFunc(t.Services, is)
 }
 
-// Endpoint returns the address and port of an endpoint, without its check.
+// Endpoint returns the address and port of the endpoint that a transition is about, without its check.
 func (t *Transition) Endpoint() string {
 	at, _, _ := strings.Cut(t.What, " ")
 	return at

@@ -105,7 +105,7 @@ func Control(c syscall.RawConn, f func(fd int) error) (err error) {
 	return errors.Join(closed, err)
 }
 
-// ControlOf is Control of a connection.
+// ControlOf calls Control for the socket of a connection.
 func ControlOf(c syscall.Conn, f func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

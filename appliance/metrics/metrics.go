@@ -42,7 +42,7 @@ type Metrics struct {
 	api         apiMetrics
 }
 
-// The results of a sync, the values of the label result.
+// The results of a Sync, as values of the label result.
 const (
 	resultCommitted = "committed" // a transaction changed the kernel
 	resultUnchanged = "unchanged" // there was nothing to change

@@ -152,7 +152,7 @@ func (c *Conntrack) Problems() []resolve.Problem {
 		failing("NoRetry", "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after", c.retry.Err())...)
 }
 
-// failing returns the problem that an error has a consequence, nil without an error.
+// failing returns a warning with the consequence of an error, nil without an error.
 func failing(reason, consequence string, err error) []resolve.Problem {
 	if err == nil {
 		return nil

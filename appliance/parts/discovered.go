@@ -44,7 +44,7 @@ type asked struct {
 	since  time.Time
 }
 
-// report is the newest report on a provider.
+// report is the newest report of svcctl discover about a provider, from a Lease.
 type report struct {
 	provider, node string
 	holder         string

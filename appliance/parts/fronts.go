@@ -52,7 +52,7 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 	}
 }
 
-// state returns the state of a Secret.
+// state returns the state of the need for the key pair or CA of a Secret.
 func (f *fronts) state(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedAuthority {
 		ca, wrong := f.keeper.Authority(n.Name)
@@ -112,7 +112,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// make returns the front for the annotations of a port; before if nothing changed.
+// make returns the front for the annotations of a port. It returns before if its inputs did not change.
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {

@@ -343,7 +343,7 @@ type Stats struct {
 	Expiry time.Time
 }
 
-// counts are the counters of a Prober.
+// counts has the counters for Stats.
 type counts struct {
 	checks      [health.ICMP + 1][health.Void + 1]uint64
 	durations   [health.ICMP + 1]Durations

@@ -30,7 +30,7 @@ type conn struct {
 func (c *conn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
 func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
 
-// adopt wraps a connected socket of a probe in a conn with a deadline, which close ends too.
+// adopt wraps a connected socket of a probe in a conn with a deadline. Closing the network makes the deadline expire at once.
 func (n *network) adopt(p probe, fd int, deadline time.Time) *conn {
 	c := &conn{File: os.NewFile(uintptr(fd), "probe"), remote: p.target.addr}
 	n.mu.Lock()

@@ -203,7 +203,7 @@ func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now ti
 	return store.Wait
 }
 
-// pass records that the removal of so many Services is not held, and ends the wait.
+// pass records a removal of so many Services that is not held, and ends the wait.
 func (b *RemovalGuard) pass(services int, now time.Time) {
 	if services > 0 {
 		b.passed = append(b.passed, passage{now, services})
@@ -225,7 +225,7 @@ func (b *RemovalGuard) Failed() {
 	b.publish()
 }
 
-// publish stores the number of the wait for pending, which reads it without the lock.
+// publish stores the number of the present wait, 0 if there is none, for pending, which reads it without the lock.
 func (b *RemovalGuard) publish() {
 	b.current.Store(0)
 	if b.waiting > 0 {

@@ -137,7 +137,7 @@ func (n *needs) set(service string, out *resolve.Output) {
 	}
 }
 
-// users returns the Services that depend on one of some needs, some of them repeatedly.
+// users returns the Services that depend on one of the changed needs, some of them repeatedly.
 func (n *needs) users(changed []resolve.Need) (services []string) {
 	for _, need := range changed {
 		if need.Kind == resolve.NeedPlan {

@@ -237,8 +237,8 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 	return have.problems, have.groups
 }
 
-// logChanges logs the problems that ended and those that began, and passes them to Events. A problem with a cause outside whose message
-// alone changed is not logged again: an endpoint may fail in alternating ways.
+// logChanges logs the problems that ended and those that began, and passes them to Events. A problem with a Cause whose message alone
+// changed is not logged again: an endpoint may fail in alternating ways.
 func (r *Reporter) logChanges(over, new []manifest.Problem) {
 	ends := map[manifest.Problem]bool{}
 	wordless := func(p manifest.Problem) manifest.Problem { p.Message = ""; return p }

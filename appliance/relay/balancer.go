@@ -408,8 +408,8 @@ func (f *fronts) of(service string) (ports []*redirected) {
 	return ports
 }
 
-// Passage is a connection of a client, or a client of UDP, that is relayed to an endpoint. A client of HTTP has one for
-// each endpoint that there is a connection to for it.
+// Passage is the TCP connection of a client, or a UDP client, with the endpoint that it is relayed to. A client of HTTP has one for each of
+// its connections to endpoints.
 type Passage struct {
 	Protocol                   string
 	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it

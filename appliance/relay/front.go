@@ -348,14 +348,15 @@ type Problem struct {
 	Message string
 }
 
-// The reasons of Problems.
+// The reasons of Problems: why a Port has no listener.
 const (
 	ReasonListen      = "LoopbackListenFailed" // retried every few seconds
 	ReasonNotLoopback = "NotLoopback"          // the address to listen on is no loopback address
 	ReasonProtocol    = "ProtocolNotRelayed"   // neither TCP nor UDP
 )
 
-// Front is the handling of TLS and HTTP between the clients of a port and its endpoints. Bytes go through the program then.
+// Front has the settings for TLS and HTTP between the clients of a port and its endpoints. With it all bytes pass through this process;
+// without it the kernel copies them (splice(2)).
 type Front struct {
 	// TLS ends the TLS of clients; nil: they speak in the clear.
 	TLS *tls.Config

@@ -99,8 +99,8 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 	return over
 }
 
-// warnUnbalanced warns about annotations of svcctl that have no effect on a Service without VIPs: all but those about
-// its endpoints and the relay (see relaysNothing), and those named.
+// warnUnbalanced warns about annotations of svcctl that have no effect on a Service without VIPs: all but those about its endpoints and the
+// relay (see relaysNothing). others has prefixes of further annotations to warn about.
 func (r *resolver) warnUnbalanced(why string, others ...string) {
 	for _, key := range slices.Sorted(maps.Keys(r.Service.Metadata.Annotations)) {
 		if key == object.AnnotationEject && r.Service.Headless() {

@@ -219,7 +219,7 @@ func (a *answers) add(c *Checked, v health.Verdict) {
 	}
 }
 
-// assumptions counts the endpoints of a port whose state at the start was assumed to be up.
+// assumptions summarizes the endpoints of a port whose state at the start of the process was assumed to be up.
 type assumptions struct {
 	proven bool  // one is up, and passed
 	open   bool  // one is assumed to be up

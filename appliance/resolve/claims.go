@@ -339,7 +339,7 @@ func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend
 // dataplane asks for exact ones first. Of two ranges with a port in common the older one is granted
 // as a whole, and the other one not at all.
 
-// rangePlace is the place of port ranges that exclude each other if they overlap.
+// rangePlace is an address, family and protocol. Port ranges of different Services exclude each other there if they overlap.
 type rangePlace struct {
 	addr   netip.Addr
 	family nft.Family

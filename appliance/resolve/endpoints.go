@@ -197,8 +197,8 @@ func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (ne
 	return addr, true
 }
 
-// stateOf reads conditions: absent ready and serving mean true, absent terminating
-// means false (discovery/v1 EndpointConditions).
+// stateOf returns the state that results from the conditions of an endpoint: absent ready and serving mean true, absent terminating means
+// false (discovery/v1 EndpointConditions).
 func stateOf(c object.EndpointConditions) state {
 	switch {
 	case c.Ready == nil || *c.Ready:
@@ -263,7 +263,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	return nft.Blackhole
 }
 
-// localEndpoints returns the number of local endpoints that are up, nil for a Service without a health-check node port.
+// localEndpoints returns the number of local endpoints that are up, with the health-check node port; nil for a Service without such a port.
 func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoints {
 	spec := &r.Service.Spec
 	if spec.HealthCheckNodePort == 0 || spec.Type != "LoadBalancer" || spec.ExternalTrafficPolicy != "Local" {

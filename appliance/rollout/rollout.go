@@ -224,7 +224,7 @@ type Problem struct {
 // id returns a text that identifies a problem, whatever its message.
 func (p *Problem) id() string { return p.Reason + " " + p.Object + " " + p.Field }
 
-// Do is the next action.
+// Do is the next action of a rollout.
 type Do int
 
 // The next actions of a rollout.

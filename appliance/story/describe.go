@@ -322,7 +322,7 @@ type Way struct {
 	Unforwarded string
 }
 
-// predictedPort is the source port of a packet for which none was given.
+// predictedPort is the source port of a predicted packet if the query has none.
 const predictedPort = 40000
 
 // mostOutcomes bounds the endpoints that a prediction names.

@@ -200,7 +200,7 @@ func interfaceName(index int) string {
 	return "interface " + strconv.Itoa(index)
 }
 
-// filters returns the filters of q, one of each family that it may be about.
+// filters converts a query to trace filters, one for each family that it may be about.
 func filters(q wire.TraceQuery) (list []trace.Filter) {
 	protocol, _ := nft.ProtocolNamed(q.Protocol)
 	for _, family := range nft.Families {

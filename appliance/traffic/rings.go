@@ -45,7 +45,7 @@ const (
 // A point has the sums for a period: the seconds on record, new, refused and failed connections, and open connections times seconds.
 type point struct{ Seconds, New, Refused, Failed, Open float32 }
 
-// pointBytes is the size of a point in a file.
+// pointBytes is the size of a point in a file, in bytes.
 const pointBytes = 5 * 4
 
 func (p *point) plus(o point) {

@@ -198,7 +198,7 @@ func (j *Judge) count(p *Problem, by int) {
 	}
 }
 
-// compare is the order of the problems of a Service, to sort by.
+// compare compares two problems of a Service, to sort them.
 func compare(a, b *Problem) int {
 	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
@@ -414,7 +414,8 @@ func addresses(causes string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// shown converts a group to the form of the API. of has the addresses that the group is about, endpoint is set if they are endpoints.
+// shown converts a group to the form of the API. endpoint is set if the group is about endpoints that are down; of then has their
+// addresses.
 func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.ProblemGroup {
 	worst := &slices.MinFunc(c.problems, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(&a.Problem)), boolRank(fails(&b.Problem))))

@@ -145,7 +145,7 @@ func stays(p *wire.Problem) bool {
 	return p.Severity == wire.SeverityError && rowOf(p.Reason).Effect == Stays
 }
 
-// next returns the next step for a problem.
+// next returns the next step for the user to resolve a problem.
 func next(p *wire.Problem, packaged wire.Packaged) string {
 	r := rowOf(p.Reason)
 	text := r.Next

@@ -307,7 +307,7 @@ func (c *Client) serves(host string) bool {
 	})
 }
 
-// streams reports whether a request may stay open without a byte, as a stream of gRPC does. Its endpoint decides for how long.
+// streams reports whether a request may stay open without any data, as a gRPC stream does. Its endpoint decides for how long.
 func streams(s *session, r *http.Request) bool {
 	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }

@@ -319,7 +319,7 @@ func pass(to, from Conn, reset func()) {
 	}
 }
 
-// copyAll copies from from to to until from ends.
+// copyAll copies all bytes of from to to, until from ends.
 func copyAll(to io.Writer, from io.Reader) error {
 	small := make([]byte, smallBuffer)
 	buffer := small
