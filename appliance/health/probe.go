@@ -345,7 +345,7 @@ func (m *Machine) fell(now time.Duration) {
 	}
 }
 
-// enter changes the state. If the previous process ended with the same state, the begin of that one is kept.
+// enter changes the state. A Target that is found to be down, and was down at the end of the previous process, is down since then.
 func (m *Machine) enter(s State, now time.Duration) {
 	if m.state, m.since = s, now; s != m.past.State {
 		m.past = Past{}

@@ -110,8 +110,8 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map
 	}
 }
 
-// arrivals returns the time of arrival of each endpoint that the port has had so far, zero for those without a slow start. Endpoints that
-// the kernel served before this process are among them. The caller holds mu.
+// arrivals returns the time of arrival of each endpoint that the port has had so far, the zero Time for those that have their whole weight.
+// Endpoints that the kernel served before this process are among them. The caller holds mu.
 func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Frontend]*nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since

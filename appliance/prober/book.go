@@ -135,8 +135,8 @@ func (b *book) admit(t *target, tell bookkeeper) {
 	tell.asked(t)
 }
 
-// correct applies the start state of a later Request to a target that was not probed yet: up replaces down, as a Service uses the endpoint,
-// and both replace new.
+// correct applies the start state of a later Request to a target without a result: up replaces down, as a Service uses the endpoint, and
+// both replace new.
 func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper) {
 	known := func(s health.State) int { return slices.Index([]health.State{health.New, health.Down, health.Up}, s) }
 	before := t.machine.State()

@@ -129,7 +129,7 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// setHost sets the host for the next plans. It returns the Services that gain or lose claims to node ports by that.
+// setHost sets the host for the next plans. It returns the Services that may gain or lose a frontend or an endpoint by that.
 func (p *planner) setHost(host Host) (affected []string) {
 	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)

@@ -105,7 +105,8 @@ func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	}
 }
 
-// unsuspected picks an endpoint that was not tried, by the algorithm; suspected ones only if there is no other. The caller holds c.mu.
+// unsuspected picks by the algorithm an endpoint that was neither tried nor is suspected now; false if there is none. The caller holds
+// c.mu.
 func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	now := time.Now()
 	avoid := slices.Clone(tried)

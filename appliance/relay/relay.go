@@ -174,7 +174,8 @@ func (r *Relay) Drain(ctx context.Context) {
 }
 
 // drainLast stops accepting clients, and waits at most limits.lastDrain for connections to end: before a hand-over (leave) for those that
-// cannot be handed over, else for all. Clients that connect meanwhile wait in the open listeners for the next program.
+// cannot be handed over, else for all. Clients that connect meanwhile wait for the next program, in the listeners that this process or
+// systemd keeps open.
 func (r *Relay) drainLast(leave bool) {
 	end := (*tcpListener).close
 	if leave {

@@ -316,7 +316,7 @@ func (t *tcpPort) setNames(names map[string]*tcpPort) {
 	t.names = names
 }
 
-// retire marks the port as removed. Its connections are drained or stay open, as its settings ask.
+// retire marks the port and those of its server names as removed. Its connections are reset after its drain timeout, if it has one.
 func (t *tcpPort) retire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

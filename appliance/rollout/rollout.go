@@ -159,8 +159,8 @@ func percentOf(step string) (percent int, is bool) {
 	return percent, err == nil && percent > 0
 }
 
-// pick returns the boxes that have the changes after a step, sorted: those in have, and further ones that are present. everyone is set if
-// these are all boxes. The error names boxes of the step that are not present.
+// pick returns the boxes that have the changes after a step, sorted: those in have, and further ones that are present. everyone is set for
+// the step 100%. The error names boxes of the step that are not present.
 func pick(step string, have []string, boxes []Box) (picked []string, everyone bool, err error) {
 	picked = slices.Clone(have)
 	add := func(name string) {

@@ -87,7 +87,8 @@ func (kept *keptPair) load(secret string, data map[string][]byte) {
 	kept.newest = newest
 }
 
-// choose starts to use the newest certificate, unless the one in use is valid and the newest one is not. Its results are those of Pair.
+// choose starts to use the newest certificate, unless that is missing, or is not valid now while the one in use is. Its results are those
+// of Pair.
 func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
