@@ -186,8 +186,8 @@ func (f *Facts) markFirst(outward map[uint32]bool) {
 	}
 }
 
-// addPrimary adds the primary address of a family. route is the default route, if one was found. Without it, the first address of the first
-// interface that has one is primary.
+// addPrimary adds the primary address of a family: the preferred source of the default route, or else the first address of its interface.
+// found is false if there is no default route. Then the first address of the first interface that has one is primary.
 func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	if a, ok := netip.AddrFromSlice(route.Src); found && ok {
 		f.Primary = append(f.Primary, a.Unmap())

@@ -38,17 +38,14 @@ const (
 // Watchdog ends the process when the loop is stuck, with a dump of all goroutines. The rules stay in
 // the kernel, and the supervisor (systemd) starts the process again.
 //
-// The loop counts its turns, and its progress within a turn. At every tick the watchdog looks
-// whether the count has changed since the last one, and leaves a request that makes an idle
-// loop turn once. A request stays until the loop takes it, so it does not matter what the loop
-// does at the moment of a tick.
+// The loop counts its turns, and its progress within a turn. At every tick the watchdog checks whether the count has changed since
+// the last one, and leaves a request that makes an idle loop turn once. A request stays until the loop takes it, so it does not
+// matter what the loop does at the moment of a tick.
 //
-// Without progress, patience runs out; how much of it a tick takes depends on what the process
-// could have done meanwhile. A loop that is runnable, whether it computes or waits for a CPU, uses
-// up no more patience than the process gets CPU time, so a busy machine cannot make it
-// look stuck. One that waits for something that never comes uses up the time in which no thread
-// wanted a CPU. Ticks count, not the time between them: a process that was stopped (SIGSTOP, a
-// suspended machine) has missed ticks, and is not stuck.
+// The watchdog sums up the time without progress, and ends the process after patience. For each tick it adds only the time that the
+// process could use (cpuTimes.fair). For a loop that computes or waits for a CPU that is at most the CPU time of the process, so a
+// busy machine cannot make it look stuck. For a loop that waits for an event that never occurs it is the time in which no thread
+// waited for a CPU. Missed ticks do not count: a process that was stopped (SIGSTOP, a suspended machine) is not stuck.
 type Watchdog struct {
 	moves atomic.Uint64 // counted up by the loop with every turn and step
 	asks  chan struct{} // holds one request for a turn; the loop takes it when it has nothing else to do
@@ -293,18 +290,16 @@ type threadTime struct {
 	blocked bool          // it waits for a disk or a lock of the kernel (state D)
 }
 
-// fair returns the part of a tick that the process could use: the tick less the time that its
-// threads waited for a CPU, and at least the CPU time that they used. The progress of the loop is
-// measured against it:
+// fair returns the part of a tick that the process could use: the tick less the time for which its threads waited for a CPU, and at
+// least the CPU time that they used. The watchdog sums it up while the loop makes no progress:
 //
-//   - While the loop is runnable, a thread of ours runs or waits for a CPU all the time, so used and
-//     waited are a tick at least, and the rest is not more than used. Starved to a
-//     hundredth, it has a hundred times the patience. An endless loop uses it up.
-//   - While all wait for something else, a lock or a message that does not come, both are next to
-//     nothing, and it is the whole tick.
+//   - While the loop is runnable, one of our threads runs or waits for a CPU at any time. So used and waited together are at least a
+//     tick, and the result is at most used: with a hundredth of a CPU, the loop gets a hundred times as long. An endless loop
+//     still reaches the limit.
+//   - While all threads wait for something else, such as a lock or a message, used and waited are almost zero, and the result is the
+//     whole tick.
 //
-// The kernel adds a wait to waited only when it ends. While one is under way, in any other
-// thread than the caller's, nothing but used counts.
+// The kernel adds a wait to waited only when it ends. While another thread than the caller's waits for a CPU, the result is used.
 func (now cpuTimes) fair(before cpuTimes, tick time.Duration) time.Duration {
 	var used, waited time.Duration
 	wanting := false

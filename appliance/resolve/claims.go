@@ -310,7 +310,8 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	return ""
 }
 
-// balancerBefore returns another Service that had the address of an external IP as its load balancer IP before; "" if there is none.
+// balancerBefore returns another Service that had the address as its load balancer IP before this one asked for it as an external IP; "" if
+// there is none.
 func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant, asks bool) string {
 	list := c.balancers[fe.Addr]
 	if len(list) == 0 || fe.Kind != nft.ExternalIP {
