@@ -101,7 +101,7 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	return took
 }
 
-// calm resets the guard if a fight is over.
+// calm resets the guard when no other program has changed our tables for fightPeace.
 func (i *tamperGuard) calm(now time.Time) {
 	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
 		*i = tamperGuard{renewal: i.renewal}

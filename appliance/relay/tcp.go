@@ -233,7 +233,7 @@ type tcpPort struct {
 	names map[string]*tcpPort // by server name; nil: the port has none
 }
 
-// newTCPPort returns a port without server names.
+// newTCPPort returns a tcpPort for p, without ports of server names.
 func (s *shared) newTCPPort(p Port) *tcpPort {
 	return &tcpPort{
 		shared: s, log: s.logOf(p), port: p,

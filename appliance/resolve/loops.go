@@ -143,8 +143,8 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 	return false
 }
 
-// endpointOf returns a Service with an endpoint at an address that therefore is no frontend of any Service; "" if frontends may have the
-// address.
+// endpointOf returns a Service with an endpoint at an address, if no Service may have a frontend at the address for that reason; "" if
+// Services may.
 func (l *loops) endpointOf(addr netip.Addr) string {
 	if !l.hosts[addr.As16()] {
 		return ""

@@ -71,7 +71,7 @@ type pending struct {
 	over  bool
 }
 
-// isNext reports whether a step begins another packet.
+// isNext reports whether a step begins another packet than the pending one.
 func (p *pending) isNext(s *trace.Step) bool {
 	first := &p.steps[0]
 	return s.Header != nil && s.Table == first.Table && s.Chain == first.Chain && s.Family == first.Family
