@@ -411,8 +411,8 @@ func sameKinds(a, b []object.RouteGroupKind) bool {
 	return slices.EqualFunc(a, b, func(a, b object.RouteGroupKind) bool { return a.Kind == b.Kind })
 }
 
-// mergeConditions replaces or adds conditions by type, and reports whether that changes anything. The time of transition is now where the
-// status of a condition changes.
+// mergeConditions replaces or adds conditions by type, and reports whether that changes anything. A condition whose status changes gets the
+// time now.
 func mergeConditions(to *[]object.Condition, from []object.Condition, now time.Time) (changed bool) {
 	*to = slices.Clone(*to)
 	for _, c := range from {

@@ -284,8 +284,8 @@ func (c *balancer) inTurn(yield func(int) bool) {
 	}
 }
 
-// nextByWeight picks the endpoint with the largest credit. Each pick adds its weight to the credit of each endpoint, and subtracts the sum
-// of the weights from that of the picked one.
+// nextByWeight picks the endpoint with the largest credit. Each pick adds to the credit of each endpoint that endpoint's weight, and
+// subtracts the sum of the weights from the credit of the picked one.
 func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	best, sum := -1, int64(0)
 	for i, e := range c.endpoints {
