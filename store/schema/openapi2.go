@@ -26,31 +26,33 @@ func message(of string, numbers ...protowire.Number) field { return field{number
 
 // gnostic has the fields of the messages of OpenAPI v2 in protobuf, by their keys in JSON (github.com/google/gnostic-models,
 // openapiv2/OpenAPIv2.proto). Parameters have the key of their place; "*" is for keys of any name, which is in the message beside the value.
-var gnostic = map[string]map[string]field{
-	"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},
-	"info":        {"title": text(1), "version": text(2)},
-	"paths":       {"*": message("item", 2)},
-	"definitions": {"*": message("schema", 1)},
-	"item": {
-		"get": message("operation", 2), "put": message("operation", 3), "post": message("operation", 4), "delete": message("operation", 5),
-		"patch": message("operation", 8), "path": message("parameter in path", 9, 1, 2, 4),
-	},
-	"operation": {
-		"consumes": text(7), "body": message("body", 8, 1, 1), "query": message("parameter in query", 8, 1, 2, 3),
-		"responses": message("responses", 9), "*": message("any", 13),
-	},
-	"body":               {"name": text(2), "in": text(3), "required": text(4), "schema": message("schema", 5)},
-	"parameter in query": {"in": text(2), "description": text(3), "name": text(4), "type": text(6)},
-	"parameter in path":  {"required": text(1), "in": text(2), "name": text(4), "type": text(5)},
-	"responses":          {"*": message("response", 1, 1)},
-	"response":           {"description": text(1), "schema": message("schema", 2, 1)},
-	"schema": {
-		"$ref": text(1), "format": text(2), "description": text(4), "default": message("any", 5), "required": text(19),
-		"additionalProperties": message("schema", 21, 1), "type": text(22, 1), "items": message("schema", 23, 1),
-		"properties": message("properties", 25), "*": message("any", 31),
-	},
-	"properties": {"*": message("schema", 1)},
-}
+var gnostic = sync.OnceValue(func() map[string]map[string]field {
+	return map[string]map[string]field{
+		"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},
+		"info":        {"title": text(1), "version": text(2)},
+		"paths":       {"*": message("item", 2)},
+		"definitions": {"*": message("schema", 1)},
+		"item": {
+			"get": message("operation", 2), "put": message("operation", 3), "post": message("operation", 4), "delete": message("operation", 5),
+			"patch": message("operation", 8), "path": message("parameter in path", 9, 1, 2, 4),
+		},
+		"operation": {
+			"consumes": text(7), "body": message("body", 8, 1, 1), "query": message("parameter in query", 8, 1, 2, 3),
+			"responses": message("responses", 9), "*": message("any", 13),
+		},
+		"body":               {"name": text(2), "in": text(3), "required": text(4), "schema": message("schema", 5)},
+		"parameter in query": {"in": text(2), "description": text(3), "name": text(4), "type": text(6)},
+		"parameter in path":  {"required": text(1), "in": text(2), "name": text(4), "type": text(5)},
+		"responses":          {"*": message("response", 1, 1)},
+		"response":           {"description": text(1), "schema": message("schema", 2, 1)},
+		"schema": {
+			"$ref": text(1), "format": text(2), "description": text(4), "default": message("any", 5), "required": text(19),
+			"additionalProperties": message("schema", 21, 1), "type": text(22, 1), "items": message("schema", 23, 1),
+			"properties": message("properties", 25), "*": message("any", 31),
+		},
+		"properties": {"*": message("schema", 1)},
+	}
+})
 
 // title is the info.title of the OpenAPI documents.
 const title = "svcctl"
@@ -83,16 +85,16 @@ func document2() node {
 func encodeMessage(of string, n node) []byte {
 	var b []byte
 	for _, key := range slices.Sorted(maps.Keys(n)) {
-		f, isField := gnostic[of][key]
+		f, isField := gnostic()[of][key]
 		switch value := n[key]; {
 		case key == "parameters":
 			for _, p := range value.([]node) {
-				b = gnostic[of][p["in"].(string)].append(b, p)
+				b = gnostic()[of][p["in"].(string)].append(b, p)
 			}
 		case isField:
 			b = f.append(b, value)
 		default:
-			any, has := gnostic[of]["*"]
+			any, has := gnostic()[of]["*"]
 			if !has {
 				panic(fmt.Sprintf("schema: no field for %s of %s in OpenAPI v2", key, of))
 			}
