@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,7 +174,7 @@ func (c *Client) post(ctx context.Context, path string, v, answer any) error {
 	if err != nil {
 		return fmt.Errorf("encode the request of %s: %w", path, err)
 	}
-	return c.ask(ctx, request{method: http.MethodPost, path: path, form: "application/json", body: body, patience: callTimeout}, answer)
+	return c.ask(ctx, request{method: http.MethodPost, path: path, form: jsonType, body: body, patience: callTimeout}, answer)
 }
 
 // Stream makes a request of a route that answers by values, and calls f with each as it comes. It ends with the answer, when ctx
@@ -298,11 +299,7 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 		return nil, fmt.Errorf("ask for %s: %w", r.path, err)
 	}
 	req.Header.Set("User-Agent", agent)
-	accept := "application/json"
-	if r.accept != "" {
-		accept = r.accept
-	}
-	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept", cmp.Or(r.accept, jsonType))
 	if r.form != "" {
 		req.Header.Set("Content-Type", r.form)
 	}

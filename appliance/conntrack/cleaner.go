@@ -449,26 +449,35 @@ func newExpirySet() expirySet {
 // any reports whether any frontend has a time.
 func (t *expirySet) any() bool { return len(t.times) > 0 }
 
-// drop removes the frontends of a Service. For a change of several Services all are dropped before one is added, since a frontend may move
-// from one Service to another.
-func (t *expirySet) drop(service string) {
-	for _, fe := range t.services[service] {
-		delete(t.times, fe)
-		t.ranges.Drop(fe)
+// update replaces the frontends of Services by those of their TCP ports for which timeOf returns a time, and the addresses of node ports
+// if there is a Box. It reports whether the set was empty before or is now, but not both.
+func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, timeOf func(service string, p *nft.ServicePort) time.Duration) (turned bool) {
+	if box != nil {
+		t.nodePorts = addressSet(box.NodePortAddresses)
 	}
-	delete(t.services, service)
-}
-
-// add adds the frontends of a TCP port of a Service with their time; 0: none is added.
-func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration) {
-	if after == 0 || p.Protocol != nft.TCP {
-		return
+	before := t.any()
+	for service := range changes { // all of them first: a frontend may move from one Service to another
+		for _, fe := range t.services[service] {
+			delete(t.times, fe)
+			t.ranges.Drop(fe)
+		}
+		delete(t.services, service)
 	}
-	for _, fe := range FrontendsOf(p) {
-		t.times[fe] = after
-		t.ranges.Add(fe)
-		t.services[service] = append(t.services[service], fe)
+	for service, ports := range changes {
+		for i := range ports {
+			p := &ports[i]
+			after := timeOf(service, p)
+			if after == 0 || p.Protocol != nft.TCP {
+				continue
+			}
+			for _, fe := range FrontendsOf(p) {
+				t.times[fe] = after
+				t.ranges.Add(fe)
+				t.services[service] = append(t.services[service], fe)
+			}
+		}
 	}
+	return t.any() != before
 }
 
 // of returns the time that is set for the frontend of an entry; 0 if there is none.

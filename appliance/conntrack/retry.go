@@ -65,29 +65,12 @@ func newRetry(table table, log *slog.Logger) *Retry {
 	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
-// Retrying has the time to wait for an answer on the TCP ports of a Service before another endpoint is chosen; 0: never.
-type Retrying struct {
-	After time.Duration
-	Ports []nft.ServicePort
-}
-
-// Update records the box, unless it is nil, and the Services that changed.
-func (r *Retry) Update(box *nft.Box, changes map[string]Retrying) {
+// Update records the box, unless it is nil, the ports of the Services that changed, and the time after which each of these chooses another
+// endpoint for a client that has no answer; 0: never.
+func (r *Retry) Update(box *nft.Box, changes map[string][]nft.ServicePort, after map[string]time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if box != nil {
-		r.asked.nodePorts = addressSet(box.NodePortAddresses)
-	}
-	before := r.asked.any()
-	for name := range changes {
-		r.asked.drop(name)
-	}
-	for name, c := range changes {
-		for i := range c.Ports {
-			r.asked.add(name, &c.Ports[i], c.After)
-		}
-	}
-	if r.asked.any() != before {
+	if r.asked.update(box, changes, func(service string, _ *nft.ServicePort) time.Duration { return after[service] }) {
 		task.Wake(r.wake)
 	}
 }
@@ -426,19 +409,9 @@ func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
-		x.asked.nodePorts = addressSet(box.NodePortAddresses)
 		x.local, x.resetters = box.LocalAddresses, resettersOf(box.LocalAddresses)
 	}
-	before := x.asked.any()
-	for name := range changes {
-		x.asked.drop(name)
-	}
-	for name, ports := range changes {
-		for i := range ports {
-			x.asked.add(name, &ports[i], ports[i].Idle)
-		}
-	}
-	if x.asked.any() != before {
+	if x.asked.update(box, changes, func(_ string, p *nft.ServicePort) time.Duration { return p.Idle }) {
 		task.Wake(x.wake)
 	}
 }

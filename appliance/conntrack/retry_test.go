@@ -12,11 +12,25 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
+// retrying are the ports of a Service and the time after which its clients get another endpoint.
+type retrying struct {
+	after time.Duration
+	ports []nft.ServicePort
+}
+
+func updateRetry(r *Retry, box *nft.Box, changes map[string]retrying) {
+	ports, after := map[string][]nft.ServicePort{}, map[string]time.Duration{}
+	for service, c := range changes {
+		ports[service], after[service] = c.ports, c.after
+	}
+	r.Update(box, ports, after)
+}
+
 // retryAsked is a port of TCP on a cluster IP and a node port that asks for one second, and one
 // of UDP.
-func retryAsked() Retrying {
+func retryAsked() retrying {
 	frontends := []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}, {Port: 30080}}
-	return Retrying{After: time.Second, Ports: []nft.ServicePort{
+	return retrying{after: time.Second, ports: []nft.ServicePort{
 		{Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontends}, {Family: nft.IPv4, Protocol: nft.UDP, Frontends: frontends},
 	}}
 }
@@ -58,7 +72,7 @@ func TestRetryForgets(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &fakeTable{}
 				r := newRetry(table, slog.New(slog.DiscardHandler))
-				r.Update(&nft.Box{NodePortAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, map[string]Retrying{"default/web": retryAsked()})
+				updateRetry(r, &nft.Box{NodePortAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, map[string]retrying{"default/web": retryAsked()})
 				ctx, stop := context.WithCancel(t.Context())
 				go func() { _ = r.Run(ctx) }()
 				synctest.Wait()
@@ -97,9 +111,9 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 				t.Errorf("%d looks in %s, want %d to %d", n, d, least, most)
 			}
 		}
-		r.Update(&nft.Box{}, map[string]Retrying{"default/plain": {Ports: retryAsked().Ports}})
+		updateRetry(r, &nft.Box{}, map[string]retrying{"default/plain": {ports: retryAsked().ports}})
 		pass(time.Minute, 0, 0)
-		r.Update(nil, map[string]Retrying{"default/web": retryAsked()})
+		updateRetry(r, nil, map[string]retrying{"default/web": retryAsked()})
 		pass(10*time.Second, 40, 42)                                // two queries each
 		table.with(func() { table.takes = 100 * time.Millisecond }) // a large table: a twentieth of the time
 		pass(20*time.Second, 9, 11)
@@ -112,12 +126,12 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 		if r.Err() != nil {
 			t.Errorf("after a look that succeeded: %v", r.Err())
 		}
-		r.Update(nil, map[string]Retrying{"default/web": {Ports: retryAsked().Ports}})
+		updateRetry(r, nil, map[string]retrying{"default/web": {ports: retryAsked().ports}})
 		time.Sleep(10 * time.Second)
 		pass(time.Minute, 0, 0)
 		// The frontends go from one Service to another at once.
-		r.Update(nil, map[string]Retrying{"default/web": retryAsked()})
-		r.Update(nil, map[string]Retrying{"default/web": {}, "default/other": retryAsked()})
+		updateRetry(r, nil, map[string]retrying{"default/web": retryAsked()})
+		updateRetry(r, nil, map[string]retrying{"default/web": {}, "default/other": retryAsked()})
 		pass(10*time.Second, 38, 44)
 		stop()
 		synctest.Wait()
@@ -127,7 +141,7 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 // Many ports are asked for as a whole.
 func TestRetryQueries(t *testing.T) {
 	r := newRetry(&fakeTable{}, slog.New(slog.DiscardHandler))
-	r.Update(nil, map[string]Retrying{"default/web": retryAsked()})
+	updateRetry(r, nil, map[string]retrying{"default/web": retryAsked()})
 	queries, pause := r.queries()
 	slices.SortFunc(queries, func(a, b query) int { return int(a.port) - int(b.port) })
 	one := query{family: nft.IPv4, protocol: nft.TCP, port: 80, unanswered: true}
@@ -136,11 +150,11 @@ func TestRetryQueries(t *testing.T) {
 	if !slices.Equal(queries, []query{one, other}) || pause != 500*time.Millisecond {
 		t.Errorf("%+v, %s", queries, pause)
 	}
-	many := Retrying{After: 30 * time.Second, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP}}}
+	many := retrying{after: 30 * time.Second, ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP}}}
 	for port := range uint16(10) {
-		many.Ports[0].Frontends = append(many.Ports[0].Frontends, nft.Frontend{Port: 31000 + port})
+		many.ports[0].Frontends = append(many.ports[0].Frontends, nft.Frontend{Port: 31000 + port})
 	}
-	r.Update(nil, map[string]Retrying{"default/web": {}, "default/many": many})
+	updateRetry(r, nil, map[string]retrying{"default/web": {}, "default/many": many})
 	queries, pause = r.queries()
 	if !slices.Equal(queries, []query{{family: nft.IPv4, protocol: nft.TCP, unanswered: true}}) || pause != longestPause {
 		t.Errorf("%+v, %s", queries, pause)

@@ -25,7 +25,7 @@ func TestSampler(t *testing.T) {
 		"of a dead end":        {func(e *entry) { e.state, e.replyFrom = tcpEstablished, at("192.0.2.1:0") }, nil},
 	}
 	asked := retryAsked()
-	ports := []*nft.ServicePort{&asked.Ports[0], &asked.Ports[1]}
+	ports := []*nft.ServicePort{&asked.ports[0], &asked.ports[1]}
 	of := NewAsked(&nft.Box{NodePortAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, ports)
 	for name, tt := range tables {
 		table := &fakeTable{entries: []entry{unansweredEntry(tt.change)}}

@@ -91,19 +91,21 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	for i := range services {
 		changes[services[i].Key] = ports[i]
 	}
-	idle := make(map[string][]nft.ServicePort, len(services))
-	retrying := make(map[string]conntrack.Retrying, len(services))
+	served := make(map[string][]nft.ServicePort, len(services))
+	retry := map[string]time.Duration{}
 	for i := range services {
-		idle[services[i].Key] = services[i].Ports
-		retrying[services[i].Key] = conntrack.Retrying{After: services[i].RetryAfter, Ports: services[i].Ports}
+		served[services[i].Key] = services[i].Ports
+		if after := services[i].RetryAfter; after > 0 {
+			retry[services[i].Key] = after
+		}
 	}
 	var box *nft.Box
 	if host != nil {
 		box = &host.Box
 	}
 	c.tracker.Update(box, changes)
-	c.idle.Update(box, idle)
-	c.retry.Update(box, retrying)
+	c.idle.Update(box, served)
+	c.retry.Update(box, served, retry)
 }
 
 // ended returns the endpoints of a port that are down and whose connections are to be reset, sorted. It is nil unless the Service asks for

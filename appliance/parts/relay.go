@@ -398,9 +398,8 @@ func PortOf(id string) (namespace, name, port string) {
 func (r *Relay) Problems() []resolve.Problem {
 	list := r.names.problems()
 	for _, p := range r.relay.Problems() {
-		namespace, name, _ := PortOf(p.ID)
-		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
+		service, _ := nft.SplitID(p.ID)
+		list = append(list, resolve.Problem{Object: object.ServiceRef(service), Reason: p.Reason, Message: p.Message})
 	}
 	return append(list, overloadProblems(r.relay.Overloaded())...)
 }
@@ -421,12 +420,12 @@ func overloadProblems(all []relay.Overloaded) (list []resolve.Problem) {
 }
 
 func loopProblem(c relay.Overloaded) resolve.Problem {
-	namespace, name, port := PortOf(c.ID)
+	service, port := nft.SplitID(c.ID)
 	if port != "" {
 		port = "of port " + port + " "
 	}
 	return resolve.Problem{
-		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: resolve.ReasonRelayLoop,
+		Object: object.ServiceRef(service), Reason: resolve.ReasonRelayLoop,
 		Message: fmt.Sprintf("clients %sover %s are refused that come with a hop limit (TTL) of 1: an endpoint of this Service leads to another relay, perhaps on another box, whose endpoint leads back here; "+
 			"look where the endpoints lead (`svcctl get endpointslices -A`), or at clients that send with so low a hop limit", port, strings.ToUpper(c.Protocol)),
 	}
@@ -436,7 +435,7 @@ func loopProblem(c relay.Overloaded) resolve.Problem {
 const reasonRelayFull = "RelayFull"
 
 func overloadedProblem(c relay.Overloaded) resolve.Problem {
-	namespace, name, port := PortOf(c.ID)
+	service, port := nft.SplitID(c.ID)
 	if port != "" {
 		port = "to port " + port + " "
 	}
@@ -448,7 +447,7 @@ func overloadedProblem(c relay.Overloaded) resolve.Problem {
 		of = "node ports on loopback addresses"
 	}
 	return resolve.Problem{
-		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: reasonRelayFull, Warning: true,
+		Object: object.ServiceRef(service), Reason: reasonRelayFull, Warning: true,
 		Message: fmt.Sprintf("%s: all %s together have room for %d at once, and one port for as many as the others leave free: look for clients that leave connections open, or raise the limit of open files (LimitNOFILE)", what, of, c.Limit),
 	}
 }

@@ -48,7 +48,6 @@ var defaultLimits = limits{targets: 50_000, underWay: 4096, rate: 5000}
 // Prober probes Targets. Its methods may be called from any goroutine, before, during and after Run, and do not block.
 type Prober struct {
 	log   *slog.Logger
-	limit limits
 	epoch time.Time // times are counted from here
 	// open opens the asker, with the first probe.
 	open func(done func([]answer)) (asker, error)
@@ -84,7 +83,7 @@ func New(o Options) *Prober {
 
 func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, error)) *Prober {
 	return &Prober{
-		log: log, limit: l, epoch: time.Now(), open: open,
+		log: log, epoch: time.Now(), open: open,
 		kick: make(chan struct{}, 1),
 		book: book{
 			most: l.targets, checks: map[health.Check]*check{}, targets: map[key]*target{},
@@ -166,11 +165,9 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 		flipped()
 	}
 
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	var batch []probe
 	var over []uint64
-	for {
+	task.Repeat(ctx, p.kick, func() (next time.Time) {
 		p.mu.Lock()
 		over = p.schedule.expired(p.now(), over[:0])
 		batch = p.schedule.take(p.now(), batch[:0])
@@ -182,29 +179,19 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 		p.mu.Lock()
 		sleep, planned := p.schedule.plan(p.now())
 		p.mu.Unlock()
-		timer.Stop()
-		var due <-chan time.Time // never, when nothing is planned
-		if planned {
-			timer.Reset(sleep)
-			due = timer.C
-		} else {
+		if !planned {
 			asks.close() // no target is left
+			return next
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.kick:
-		case <-due:
-		}
-	}
+		return time.Now().Add(sleep)
+	})
 }
 
 // wake wakes the loop if early is set: a probe is due before its planned wake-up.
 func (p *Prober) wake(early bool) {
-	if !early {
-		return
+	if early {
+		task.Wake(p.kick)
 	}
-	task.Wake(p.kick)
 }
 
 // record applies the answers to probes to their targets, and calls the function flipped of Run if a state changed.
