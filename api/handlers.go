@@ -550,7 +550,7 @@ func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error)
 		fmt.Sprintf("the core box that this leaf has handed the change to did not answer (%v), and the change may have been made or not: look before you try again", err))
 }
 
-// withCertificate serves a request of a leaf, which shows its certificate. What has no end of its own ends with it.
+// withCertificate serves a request that is authenticated by the certificate of a leaf. Watches and streams end when it becomes invalid.
 func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	user, err := s.cfg.TLS.Leaves.Verify(r.TLS.PeerCertificates)
 	if err != nil {

@@ -132,7 +132,7 @@ type Server struct {
 	onUnix  budget
 }
 
-// New is a Server that has not opened its socket yet.
+// New returns a Server that has not opened its socket yet.
 func New(cfg Config, backend Backend, log *slog.Logger) *Server {
 	return &Server{cfg: cfg, backend: backend, log: log, limits: defaultLimits}
 }

@@ -394,7 +394,7 @@ func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
 }
 
-// ofBoth joins what clients inside and outside may have, by their pools.
+// ofBoth returns the union of the endpoints in the pool of internal clients and in that of external ones.
 func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
 	inside := endpoints(fe.Internal.Pool)
 	if fe.External.Pool == fe.Internal.Pool {

@@ -435,7 +435,7 @@ func (s *staging) elements(op AddElements) {
 	}
 }
 
-// then gives all batches, with another one behind them.
+// then returns all batches in their order, followed by last.
 func (s *staging) then(last Batch) []Batch {
 	if !s.now.Empty() {
 		s.full = append(s.full, s.now)

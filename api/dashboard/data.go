@@ -176,7 +176,7 @@ func (d *shownService) shape() string {
 	return b.String()
 }
 
-// headline is the state of a Service in a sentence.
+// headline returns the state of a Service in a sentence.
 func headline(svc *Service) (text, level string) {
 	name := svc.Namespace + "/" + svc.Name
 	switch svc.Row.State {

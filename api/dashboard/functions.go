@@ -62,7 +62,7 @@ var functions = template.FuncMap{
 // MostHolders bounds the values of a pool that are listed with their holders.
 const MostHolders = 500
 
-// rateText is a rate a second; "–" where none is known yet.
+// rateText formats a rate a second; "–" if it is not known yet.
 func rateText(r *float64) string {
 	if r == nil {
 		return "–"
@@ -70,7 +70,7 @@ func rateText(r *float64) string {
 	return wire.Rate(*r)
 }
 
-// total is a count that may not be made; "–" then.
+// total formats a count; "–" if it is not counted.
 func total(n *uint64) string {
 	if n == nil {
 		return "–"
@@ -81,7 +81,7 @@ func total(n *uint64) string {
 	return wire.Grouped(int(*n))
 }
 
-// span is a time for people, roughly, as the script of the pages writes it.
+// span formats a duration roughly for people, as the script of the pages writes it.
 func span(d time.Duration) string {
 	switch s := int(max(d, 0).Round(time.Second) / time.Second); {
 	case s < 90:
@@ -95,7 +95,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// clock is the time of day, with the date where that is another than today's.
+// clock returns the time of day, with the date where that is another than today's.
 func clock(now, at time.Time) string {
 	if now.Sub(at) < 12*time.Hour || now.UTC().YearDay() == at.UTC().YearDay() && now.Sub(at) < 24*time.Hour {
 		return at.UTC().Format("15:04")
@@ -106,7 +106,7 @@ func clock(now, at time.Time) string {
 // commands finds the command in a next step: what follows it explains it.
 var commands = regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
 
-// commandOf is the command to copy of a next step; "": there is none. words are those beside it.
+// commandOf returns the command to copy of a next step; "": there is none. words are those beside it.
 func commandOf(next string) (command, words string) {
 	found := commands.FindStringSubmatch(next)
 	if found == nil || strings.Contains(found[1], "…") {
@@ -118,7 +118,7 @@ func commandOf(next string) (command, words string) {
 	return command, next
 }
 
-// share is a part of a whole in percent.
+// share returns a part of a whole in percent.
 func share(part, whole uint64) string {
 	switch {
 	case whole == 0:
@@ -138,7 +138,7 @@ func dict(pairs ...any) map[string]any {
 	return m
 }
 
-// part is a rate in percent of the largest.
+// part returns a rate in percent of the largest.
 func part(rate, most *float64) string {
 	if rate == nil || most == nil || *most <= 0 {
 		return "0"
@@ -169,7 +169,7 @@ func dotsOf(up, all int) *dots {
 	return d
 }
 
-// mostHead bounds the head of a message, in characters.
+// mostHead bounds what headOf returns as the head of a message, in characters.
 const mostHead = 76
 
 // headOf divides a message at the last colon or semicolon that leaves a short head: the head is the fault, and more the details.

@@ -166,10 +166,10 @@ func sparkOf(g wire.TrafficGraph) *spark {
 	return &spark{line, area}
 }
 
-// short is a coordinate.
+// short formats a coordinate with one decimal at most.
 func short(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// roundUp is a number for the edge of a graph, a bit above a value: 1, 2, 3, 5, 8 or 10 times a power of ten.
+// roundUp returns a number for the edge of a graph, a bit above a value: 1, 2, 3, 5, 8 or 10 times a power of ten.
 func roundUp(v float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(max(v, 1))))
 	for _, n := range []float64{1, 2, 3, 5, 8, 10} {

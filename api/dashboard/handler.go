@@ -95,7 +95,7 @@ func guard(header http.Header, policy string) {
 // begun is the key of what the thread had used when a request began.
 type begun struct{}
 
-// used is the CPU time of this thread; 0 where that is not known.
+// used returns the CPU time of this thread; 0 where that is not known.
 func used() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &u); err != nil {
@@ -112,7 +112,7 @@ const (
 	everyShare = 200
 )
 
-// every is the time to the next version of a page that cost so much.
+// every returns the time to the next version of a page that cost so much.
 func every(cost time.Duration) time.Duration {
 	return min(everyMost, max(everyLeast, everyShare*cost))
 }
@@ -164,7 +164,7 @@ func (p *page) State() string {
 	return "good"
 }
 
-// Count is the number in the title of the window: of faults, or of Services that do not answer.
+// Count returns the number in the title of the window: of faults, or of Services that do not answer.
 func (p *page) Count() int {
 	n := 0
 	for i := range p.Status.Verdict.Groups {
@@ -187,7 +187,7 @@ func (p *page) Version() string {
 	return strconv.FormatUint(hash.Sum64(), 36)
 }
 
-// Every is the interval in milliseconds at which an open page asks for new values. The layout evaluates it last, when
+// Every returns the interval in milliseconds at which an open page asks for new values. The layout evaluates it last, when
 // the cost of the page is known.
 func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 

@@ -195,7 +195,7 @@ func (p *path) place() {
 	p.Tall = p.Knee + 30 + max(len(p.Endpoints), 1)*tallRow
 }
 
-// weightOf is the width of a line: new connections, or open ones where none are new.
+// weightOf returns the width of a line: new connections, or open ones where none are new.
 func weightOf(n *node) float64 {
 	if n.Rate != nil && *n.Rate > 0 {
 		return *n.Rate
@@ -203,7 +203,7 @@ func weightOf(n *node) float64 {
 	return float64(n.Open) / 1000
 }
 
-// Way is the line from a frontend in the wide picture, or to an endpoint.
+// Way returns the line from a frontend in the wide picture, or to an endpoint.
 func (p path) Way(n node, frontend bool) string {
 	if frontend {
 		return fmt.Sprintf("M362 %d C420 %d 410 %d 452 %d", n.Y, n.Y, p.Middle, p.Middle)
@@ -211,7 +211,7 @@ func (p path) Way(n node, frontend bool) string {
 	return fmt.Sprintf("M532 %d C610 %d 620 %d 700 %d", p.Middle, p.Middle, n.Y, n.Y)
 }
 
-// nodeOf is an endpoint. used is set when new connections go to it.
+// nodeOf returns an endpoint. used is set when new connections go to it.
 func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, used bool) node {
 	n := node{Text: at, Class: "up", Word: "Not checked", Open: e.Open, Unanswered: e.Unanswered, Rate: e.Rate, Failed: e.FailedRate, Total: totalText(&e.FlowTotals)}
 	for _, h := range checks {
@@ -240,7 +240,7 @@ func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, us
 	return n
 }
 
-// checkText is the finding of a check: "connection refused, 20 times", "OK in 3 ms".
+// checkText returns the finding of a check: "connection refused, 20 times", "OK in 3 ms".
 func checkText(h *wire.EndpointHealth) string {
 	if h.State == wire.HealthOut {
 		return "taken out by svcctl out"
@@ -257,7 +257,7 @@ func checkText(h *wire.EndpointHealth) string {
 	return text
 }
 
-// took is the duration of a check.
+// took returns the duration of a check.
 func took(d time.Duration) string {
 	if d < time.Millisecond {
 		return "under 1 ms"
@@ -277,7 +277,7 @@ func totalText(t *wire.FlowTotals) string {
 	return text
 }
 
-// bytesText is a number of bytes with a binary unit: "1.5 KiB".
+// bytesText returns a number of bytes with a binary unit: "1.5 KiB".
 func bytesText(n uint64) string {
 	number, prefix := wire.Binary(n)
 	if prefix == "" {

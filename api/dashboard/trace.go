@@ -75,7 +75,7 @@ func traceOf(form url.Values) *tracing {
 	return t
 }
 
-// values are the query of a trace. What packets go to is written as ADDRESS, ADDRESS:PORT or ADDRESS:PORT/PROTOCOL.
+// values returns the query of a trace. What packets go to is written as ADDRESS, ADDRESS:PORT or ADDRESS:PORT/PROTOCOL.
 func (t *tracing) values() url.Values {
 	to, protocol, _ := strings.Cut(t.To, "/")
 	if protocol == "" {
@@ -95,7 +95,7 @@ func (t *tracing) values() url.Values {
 	return values
 }
 
-// Packets are the stories, as they come.
+// Packets returns the stories, as they come.
 func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	return func(yield func(wire.TracedPacket) bool) {
 		t.out.pass() // so that the page shows that it waits

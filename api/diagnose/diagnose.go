@@ -71,7 +71,7 @@ type Facts struct {
 	NodelessLocal bool
 }
 
-// Worst is the highest level of findings.
+// Worst returns the highest level of findings.
 func Worst(findings []Finding) Level {
 	worst := Good
 	for _, f := range findings {
@@ -118,7 +118,7 @@ func (d *diagnosis) condition(name string) *object.Condition {
 	return &conditions[i]
 }
 
-// verdict is the finding on whether the Service answers; nil: the appliance does not judge it, or has another version
+// verdict returns the finding on whether the Service answers; nil: the appliance does not judge it, or has another version
 // than the one that is looked at.
 func (d *diagnosis) verdict() *Finding {
 	ready, programmed := d.condition(wire.ConditionReady), d.condition(wire.ConditionProgrammed)
@@ -222,7 +222,7 @@ func (d *diagnosis) details(lines ...string) {
 	last.Details = append(last.Details, lines...)
 }
 
-// ref is the Service as problems name it.
+// ref returns the Service as problems name it.
 func (d *diagnosis) ref() string {
 	return object.Ref{Kind: object.KindService, Namespace: d.Namespace, Name: d.Name}.String()
 }
@@ -464,7 +464,7 @@ func slashed(protocol string) string {
 	return "/" + protocol
 }
 
-// ports are the Service's ports that are asked for.
+// ports returns the Service's ports that are asked for.
 func (d *diagnosis) ports() []object.ServicePort {
 	q := d.Question
 	var ports []object.ServicePort

@@ -86,7 +86,7 @@ func (d *diagnosis) endpoints() {
 	}
 }
 
-// useOtherFamily is a way out for a port whose endpoints are all of the other family than its addresses; "" where no relay can serve it.
+// useOtherFamily returns a way out for a port whose endpoints are all of the other family than its addresses; "" where no relay can serve it.
 func useOtherFamily(port *object.ServicePort) string {
 	if port.Protocol == object.ProtocolSCTP {
 		return ""

@@ -136,7 +136,7 @@ func (d *diagnosis) listeners(f *GatewayFacts, owner object.Ref, specs []object.
 	}
 }
 
-// backendsOf are the backends of generated EndpointSlices with their parts of the connections; "": there are none.
+// backendsOf returns the backends of generated EndpointSlices with their parts of the connections; "": there are none.
 func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) bool) string {
 	endpoints, shares, sum := map[string]int{}, map[string]uint32{}, uint32(0)
 	for _, s := range list {
@@ -156,7 +156,7 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 	return strings.Join(backends, ", ")
 }
 
-// Paths are the listeners, routes and backends of generated EndpointSlices, a line for each Service port, listener and route: those of a Gateway, a
+// Paths returns the listeners, routes and backends of generated EndpointSlices, a line for each Service port, listener and route: those of a Gateway, a
 // ListenerSet, a route or a generated Service, as KIND/NAMESPACE/NAME, at a port of a name; "": at all.
 func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	at := map[string][]*object.EndpointSlice{}

@@ -23,7 +23,7 @@ func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
 	})
 }
 
-// inUse are the addresses of the endpoints that a port uses, of this box or of all.
+// inUse returns the addresses of the endpoints that a port uses, of this box or of all.
 func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	addrs := map[string]bool{}
 	for _, s := range d.states(port) {
@@ -40,7 +40,7 @@ func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	return addrs
 }
 
-// leftOut are the endpoints of some that a port does not use, and how many there are.
+// leftOut returns the endpoints of some that a port does not use, and how many there are.
 func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines []string, n int) {
 	used := d.inUse(port, false)
 	for _, text := range candidates {
@@ -85,7 +85,7 @@ func (d *diagnosis) hasTopology() bool {
 	})
 }
 
-// related are the problems about the Service and about what names its endpoints.
+// related returns the problems about the Service and about what names its endpoints.
 func (d *diagnosis) related() []wire.Problem {
 	about := map[string]bool{d.ref(): true}
 	about[object.Ref{Kind: object.KindEndpoints, Namespace: d.Namespace, Name: d.Name}.String()] = true
@@ -178,7 +178,7 @@ func (d *diagnosis) concerns(field string, port *object.ServicePort) bool {
 	return true
 }
 
-// frontends are the addresses and ports that the Service asks for, as far as the question
+// frontends returns the addresses and ports that the Service asks for, as far as the question
 // reaches.
 func (d *diagnosis) frontends() (list []string) {
 	q := d.Question
@@ -328,7 +328,7 @@ func AnswerAdvice(u wire.Unanswered, packaged wire.Packaged) string {
 // last commit to the kernel.
 func (d *diagnosis) isNewer() bool { return d.version() > d.Status.Revision.Programmed }
 
-// version is the newest revision of the Service and of what names its endpoints.
+// version returns the newest revision of the Service and of what names its endpoints.
 func (d *diagnosis) version() (newest uint64) {
 	metas := []string{d.Service.Metadata.ResourceVersion}
 	for _, s := range d.Slices {

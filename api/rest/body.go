@@ -74,7 +74,7 @@ func (o *options) decode(body []byte, mediaType string, r *request) (map[string]
 	return content, inNamespace(content, r)
 }
 
-// mediaTypeOf is the media type of a request's body, one of those that are accepted; the
+// mediaTypeOf returns the media type of a request's body, one of those that are accepted; the
 // first of them when the request does not say.
 func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
@@ -181,12 +181,12 @@ func checkKind(content map[string]any, k kind.Kind) error {
 	return nil
 }
 
-// cannotBe is the error of content that is no object of a kind.
+// cannotBe returns the error of content that is no object of a kind.
 func cannotBe(named, version string, k kind.Kind, why error) *statusError {
 	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why).at(k, "", why)
 }
 
-// unrecognized is the error of a body that is no object at all. It has the beginning of the body, in hexadecimal
+// unrecognized returns the error of a body that is no object at all. It has the beginning of the body, in hexadecimal
 // digits where it does not look like JSON.
 func unrecognized(body []byte, k kind.Kind, why error) *statusError {
 	const shown = 30
@@ -219,7 +219,7 @@ func inNamespace(content map[string]any, r *request) error {
 	return nil
 }
 
-// metadataIn are the metadata of an object; they are made where there are none.
+// metadataIn returns the metadata of an object; they are made where there are none.
 func metadataIn(content map[string]any) map[string]any {
 	metadata, ok := content["metadata"].(map[string]any)
 	if !ok {
@@ -229,14 +229,14 @@ func metadataIn(content map[string]any) map[string]any {
 	return metadata
 }
 
-// textIn is a text in the metadata of an object, "" when it is not there.
+// textIn returns a text in the metadata of an object, "" when it is not there.
 func textIn(content map[string]any, field string) string {
 	metadata, _ := content["metadata"].(map[string]any)
 	text, _ := metadata[field].(string)
 	return text
 }
 
-// typed is a pruned object as its Go type.
+// typed returns a pruned object as its Go type.
 func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 	o := k.New()
 	if err := schema.Of(k).ToObject(content, o); err != nil {
@@ -247,17 +247,17 @@ func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 	return o, nil
 }
 
-// untyped is an object as packages fields and patch take it.
+// untyped returns an object as packages fields and patch take it.
 func untyped(o object.Object, k kind.Kind) map[string]any { return schema.Of(k).FromObject(o) }
 
-// copied is a copy of an object whose metadata may be changed.
+// copied returns a copy of an object whose metadata may be changed.
 func copied(content map[string]any) map[string]any {
 	content = maps.Clone(content)
 	content["metadata"] = maps.Clone(metadataIn(content))
 	return content
 }
 
-// entriesOf are the managedFields of an object.
+// entriesOf returns the managedFields of an object.
 func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
 	list, _ := metadataIn(content)["managedFields"].([]any)
 	entries, err := schema.ToEntries(list)

@@ -100,7 +100,7 @@ func (c adapted) follow(namespace string, after uint64) (follower, error) {
 	return f, err
 }
 
-// collectionOf is the collection of a kind.
+// collectionOf returns the collection of a kind.
 func (s *Server) collectionOf(k kind.Kind) collection {
 	plain := stored{s.store, k.Name}
 	switch {
@@ -135,7 +135,7 @@ func adapt[T object.Object](plain stored, view func() func(T) object.Object) ada
 	}}
 }
 
-// eventView is an event as events.k8s.io shows it; nil stays nil.
+// eventView returns an event as events.k8s.io shows it; nil stays nil.
 func eventView(o object.Object) object.Object {
 	if e, ok := o.(*object.Event); ok {
 		return e.View()

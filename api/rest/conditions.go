@@ -201,7 +201,7 @@ func (e *statusError) retryAfter(seconds int) *statusError {
 	return e
 }
 
-// success is the answer to a removal.
+// success returns the answer to a removal.
 func success(k kind.Kind, name, uid string) *wire.Failure {
 	return &wire.Failure{Kind: "Status", APIVersion: "v1", Status: "Success", Details: &wire.FailureDetails{Name: name, Group: k.Group, Kind: k.Plural, UID: uid}}
 }
@@ -224,7 +224,7 @@ func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
 	return e
 }
 
-// noResource is the answer to a path where nothing is.
+// noResource returns the answer to a path where nothing is.
 func noResource() *statusError {
 	return refusal(wire.ReasonNotFound, &wire.FailureDetails{}, "the server could not find the requested resource")
 }

@@ -52,7 +52,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
 }
 
-// meta is the metadata of the list that the page is of.
+// meta returns the metadata of the list that the page is of.
 func (p page) meta(objects []object.Object, revision uint64, o *listOptions) table.ListMeta {
 	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if !p.more {
@@ -107,7 +107,7 @@ func (o *listOptions) expired(start viewKey) error {
 	return e
 }
 
-// behind are the objects of a list after the position of its token; err is why there is no list.
+// behind returns the objects of a list after the position of its token; err is why there is no list.
 func (o *listOptions) behind(objects []object.Object, start viewKey, err error) ([]object.Object, error) {
 	if errors.Is(err, store.ErrExpired) {
 		return nil, o.expired(start)
@@ -216,7 +216,7 @@ func listOptionsOf(r *request) (o listOptions, err error) {
 	return o, err
 }
 
-// intIn is a number in the query of a request; 0 when it is not there.
+// intIn returns a number in the query of a request; 0 when it is not there.
 func intIn(r *request, key string) (int64, error) {
 	text := r.query.Get(key)
 	if text == "" {
@@ -337,7 +337,7 @@ func readToken(text string) (continueToken, error) {
 	return token, nil
 }
 
-// position is the object after which to go on.
+// position returns the object after which to go on.
 func (t continueToken) position() viewKey {
 	namespace, name, _ := strings.Cut(t.Start, "/")
 	return viewKey{namespace, name}

@@ -61,7 +61,7 @@ func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	return by
 }
 
-// shown is a stored object as a client sees it at the path of a request.
+// shown returns a stored object as a client sees it at the path of a request.
 func shown(o object.Object, r *request) object.Object {
 	if r.kind.APIVersion() == object.APIVersionEvents {
 		return eventView(o)
@@ -287,7 +287,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	}}, nil
 }
 
-// serverFields are the top-level fields that a write of the object cannot change. Clients do not write the finalizers of a
+// serverFields returns the top-level fields that a write of the object cannot change. Clients do not write the finalizers of a
 // Namespace.
 func serverFields(k kind.Kind) []string {
 	switch {

@@ -55,7 +55,7 @@ func respondJSON(w http.ResponseWriter, r *http.Request, code int, pretty bool, 
 	return nil
 }
 
-// encode is a document in JSON, with a newline at its end.
+// encode returns a document in JSON, with a newline at its end.
 func encode(document any, pretty bool) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -93,14 +93,14 @@ func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	}
 }
 
-// tableOf is a Table without rows, in the version that was asked for.
+// tableOf returns a Table without rows, in the version that was asked for.
 func (s *Server) tableOf(r *request) *table.Table {
 	t := table.New(r.kind, table.ListMeta{})
 	t.APIVersion = r.form.metaAPIVersion()
 	return t
 }
 
-// row is the row of an object.
+// row returns the row of an object.
 func (s *Server) row(f form, o object.Object) table.Row {
 	row := table.RowOf(o, f.include, s.now())
 	if f.include == table.IncludeMetadata {
@@ -314,7 +314,7 @@ func (w warnings) send(to http.ResponseWriter) {
 	}
 }
 
-// quoted is a text as a header may hold it: on one line, in quotes.
+// quoted returns a text as a header may hold it: on one line, in quotes.
 func quoted(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -69,7 +69,7 @@ type Server struct {
 	bodies     bodies
 }
 
-// New is a Server.
+// New returns a Server.
 func New(cfg Config) *Server {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Now == nil {

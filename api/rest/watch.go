@@ -364,7 +364,7 @@ func (l *watchSession) sendInitial(o object.Object) error {
 	return l.stream.frame(added, text)
 }
 
-// encode is an object in the form of the watch, which is not a Table.
+// encode returns an object in the form of the watch, which is not a Table.
 func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	if l.request.form.shape == metadata {
 		return json.Marshal(metadataOf(l.request.form, o))

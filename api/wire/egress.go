@@ -28,7 +28,7 @@ type EgressTraffic struct {
 	By      string `json:"by,omitempty"`
 }
 
-// PortRatio is the share of the ports that are used where most are.
+// PortRatio returns the share of the ports that are used where most are.
 func (e *EgressTraffic) PortRatio() float64 { return float64(e.Ports) / EgressPorts }
 
 // EgressSource is a host that leaves with the address.
@@ -44,7 +44,7 @@ type EgressSource struct {
 
 func (s EgressSource) String() string { return s.Address }
 
-// Text is the Egress in one line: the address, its sources, the first few by name, its destinations, its connections and its use of ports.
+// Text returns the Egress in one line: the address, its sources, the first few by name, its destinations, its connections and its use of ports.
 func (e *EgressTraffic) Text() string {
 	text := e.Address + " for " + First(e.Sources, 5)
 	if e.To != "" {
@@ -63,7 +63,7 @@ func (e *EgressTraffic) Text() string {
 	return text
 }
 
-// Answering is the Endpoint of a connection, with a mark if it began it.
+// Answering returns the Endpoint of a connection, with a mark if it began it.
 func (c *Connection) Answering() string {
 	if c.Out {
 		return c.Endpoint + " (out)"

@@ -69,7 +69,7 @@ func (o *objects) forget(s storedSlice) {
 // seen is an event of the watch: the change of an object, or a full list.
 type seen struct {
 	path string
-	// all is set with a list: there are no others than objects.
+	// all is set for a list: objects are all that exist.
 	all     bool
 	objects []object.Object
 	deleted bool

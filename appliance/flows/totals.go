@@ -40,7 +40,7 @@ func (r *Record) raise(o Record) (missing Record) {
 	return missing
 }
 
-// RecordOf is the Record of one connection.
+// RecordOf returns the Record of one connection.
 func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
 
 // Ended describes a connection that ended, for the connection log.

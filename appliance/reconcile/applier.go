@@ -296,7 +296,7 @@ type quarantine struct {
 	retryAt time.Time
 }
 
-// granted records a new plan of a Service.
+// granted records the plan of a Service whose frontends were granted, and keeps the one that is applied.
 func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]

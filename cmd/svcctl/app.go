@@ -39,7 +39,7 @@ func run(ctx context.Context, env *cli.Env, args []string) int {
 	return cli.ExitCode(err)
 }
 
-// app is the command line of the verbs, with our own help and errors.
+// app returns the command line of the verbs, with our own help and errors.
 func app(env *cli.Env, root *cli.Verb) *urfave.App {
 	return &urfave.App{
 		Name:            cli.RootName,
@@ -89,7 +89,7 @@ func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	return v.Run(ctx, env, v, args)
 }
 
-// unknown is the error for a word that is no verb below v, or for none.
+// unknown returns the error for a word that is no verb below v, or for none.
 func unknown(v *cli.Verb, args []string) error {
 	var names []string
 	for _, sub := range v.Verbs {
@@ -171,7 +171,7 @@ func answers(section int) map[string]string {
 	return all
 }
 
-// flags are the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two
+// flags returns the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two
 // names it refuses the second one.
 func flags(v *cli.Verb) (all []urfave.Flag) {
 	for _, o := range v.Options {
@@ -245,7 +245,7 @@ func runComplete(ctx context.Context, env *cli.Env, _ *cli.Verb, words []string)
 	return nil
 }
 
-// completing is one completion.
+// completing is the state of completing one word of a command line.
 type completing struct {
 	env     *cli.Env
 	v       *cli.Verb
@@ -295,7 +295,7 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 	return nil, errNothing
 }
 
-// candidates are the verbs below v.
+// candidates returns the verbs below v.
 func candidates(v *cli.Verb) (all []string) {
 	for _, sub := range v.Verbs {
 		if sub.Group != "" {
@@ -305,7 +305,7 @@ func candidates(v *cli.Verb) (all []string) {
 	return all
 }
 
-// flagCandidates are the flags of the verb.
+// flagCandidates returns the flags of the verb.
 func flagCandidates(v *cli.Verb) []string {
 	all := []string{"--help\texplain the verb"}
 	for _, o := range v.Options {
@@ -314,7 +314,7 @@ func flagCandidates(v *cli.Verb) []string {
 	return all
 }
 
-// values are the values of an option.
+// values returns the values of an option.
 func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error) {
 	switch {
 	case len(o.Words) > 0:
@@ -331,7 +331,7 @@ func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error
 	return nil, errNothing
 }
 
-// addresses are those of Services, with their ports, or of endpoints.
+// addresses returns those of Services, with their ports, or of endpoints.
 func (c *completing) addresses(ctx context.Context, endpoints bool) ([]string, error) {
 	appliance, err := settings.Connect(c.env, c.v)
 	if err != nil {
@@ -399,7 +399,7 @@ func (c *completing) objects(ctx context.Context, args []string) ([]string, erro
 // errEnough ends a list.
 var errEnough = errors.New("enough")
 
-// names are the names of objects of a kind, with something before each, that begin with the current word.
+// names returns the names of objects of a kind, with something before each, that begin with the current word.
 func (c *completing) names(ctx context.Context, word, before string) ([]string, error) {
 	k, ok := resource.KindNamed(word)
 	if !ok {

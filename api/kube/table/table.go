@@ -231,7 +231,7 @@ func cells(o object.Object, now time.Time) []any {
 	return []any{name, age}
 }
 
-// conditionText is the status of a condition.
+// conditionText returns the status of a condition.
 func conditionText(conditions []object.Condition, kind string) string {
 	for _, c := range conditions {
 		if c.Type == kind {
@@ -241,7 +241,7 @@ func conditionText(conditions []object.Condition, kind string) string {
 	return ""
 }
 
-// numberText is a number that may be left out.
+// numberText returns a number that may be left out.
 func numberText(n *int32) string {
 	if n == nil {
 		return none
@@ -479,7 +479,7 @@ func parentText(parent *object.ParentReference) string {
 	return text + "/" + parent.Name
 }
 
-// allText is a list with commas, or <none>.
+// allText returns a list with commas, or <none>.
 func allText(list []string) string { return cmp.Or(strings.Join(list, ","), none) }
 
 const (

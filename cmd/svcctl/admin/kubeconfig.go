@@ -220,7 +220,7 @@ type credentialStatus struct {
 	ExpirationTimestamp time.Time `json:"expirationTimestamp"`
 }
 
-// execCredential is the token as a client wants it that asked with info.
+// execCredential returns the token as a client wants it that asked with info.
 func execCredential(info string, token wire.Token) (string, error) {
 	var asked credentialDocument
 	if err := json.Unmarshal([]byte(info), &asked); err != nil {

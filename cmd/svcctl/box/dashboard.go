@@ -89,10 +89,10 @@ func newDoor(address string, inside http.Handler, now func() time.Time) *door {
 	return &door{address: address, inside: inside, now: now, code: rand.Text(), until: now().Add(codeLife), session: rand.Text()}
 }
 
-// link is the address that opens the door.
+// link returns the address that opens the door.
 func (d *door) link() string { return "http://" + d.address + "/open?code=" + d.code }
 
-// cookie is the name of the session's cookie: browsers share cookies between the ports of a host.
+// cookie returns the name of the session's cookie: browsers share cookies between the ports of a host.
 func (d *door) cookie() string {
 	_, port, _ := net.SplitHostPort(d.address)
 	return "svcctl-" + port

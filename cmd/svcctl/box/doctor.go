@@ -235,7 +235,7 @@ func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
 	return findings
 }
 
-// doctorPage is the findings for people: what was found, and what to do below it.
+// doctorPage returns the findings for people: what was found, and what to do below it.
 func doctorPage(findings []appliance.Finding, color bool) string {
 	p := &output.Page{Color: color}
 	level, check := 0, 0 // the widths of the columns
@@ -254,7 +254,7 @@ func doctorPage(findings []appliance.Finding, color bool) string {
 	return p.String()
 }
 
-// boxNetworks are the networks that this box is attached to.
+// boxNetworks returns the networks that this box is attached to.
 func boxNetworks() (networks []netip.Prefix) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

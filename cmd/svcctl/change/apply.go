@@ -402,7 +402,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 	return nil
 }
 
-// leftOvers are the objects of a kind that are to go.
+// leftOvers returns the objects of a kind that are to go.
 func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
 	if of := setLabel + "=" + a.set; a.set != "" && labels != "" {
 		labels += "," + of

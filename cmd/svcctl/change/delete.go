@@ -98,7 +98,7 @@ func runDelete(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return errors.Join(d.missing...)
 }
 
-// victims are the objects that the command line means; the reader is that of -f.
+// victims returns the objects that the command line means; the reader is that of -f.
 func (d *deleting) victims(ctx context.Context, args []string) (victims []victim, files *resource.Reader, err error) {
 	v := d.v
 	if v.Option("filename").IsSet() {

@@ -102,7 +102,7 @@ func (d *differing) add(ctx context.Context, doc *resource.Document) error {
 // fileManager is the field manager of what the files of the appliance declare.
 const fileManager = "gitops"
 
-// watchedDirs are the directories that an appliance on this machine watches, without links.
+// watchedDirs returns the directories that an appliance on this machine watches, without links.
 func watchedDirs(ctx context.Context, c *client.Client) ([]string, error) {
 	if c.Remote() {
 		return nil, nil
@@ -192,7 +192,7 @@ func (d *differing) compare(ctx context.Context, doc *resource.Document, merged 
 	return d.env.Print(text)
 }
 
-// comparable is an object in YAML without what changes with every write.
+// comparable returns an object in YAML without what changes with every write.
 func comparable(o client.Object) (string, error) {
 	if o == nil {
 		return "", nil

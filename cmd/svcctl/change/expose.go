@@ -75,7 +75,7 @@ func runExpose(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return resource.RefusedError(files.Refused + a.refused)
 }
 
-// exposed is the virtual service of the flags. Errors are usageErrors.
+// exposed returns the virtual service of the flags. Errors are usageErrors.
 func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error) {
 	switch {
 	case len(args) == 0:

@@ -139,7 +139,7 @@ func lookUp(ctx context.Context, names []string) (map[string][]netip.Addr, error
 	return found, errors.Join(errs...)
 }
 
-// readSource is the content of a file, or of stdin for "-".
+// readSource returns the content of a file, or of stdin for "-".
 func readSource(env *cli.Env, name string) ([]byte, error) {
 	if name != "-" {
 		return appliance.ReadFile(name, maxSource)

@@ -230,7 +230,7 @@ func refusedInPlan(o *wire.PlannedObject, documents []*resource.Document) string
 	return o.Message
 }
 
-// planText is a plan in words, then in nft's terms.
+// planText returns a plan in words, then in nft's terms.
 func planText(plan *wire.KernelPlan) string {
 	var b strings.Builder
 	for i := range plan.Objects {

@@ -85,7 +85,7 @@ func (v *Verb) Describe(texts string) {
 	}
 }
 
-// Option is the option of that name, which the verb must have.
+// Option returns the option of that name, which the verb must have.
 func (v *Verb) Option(name string) *Option {
 	for _, o := range v.Options {
 		if o.Name == name {
@@ -120,7 +120,7 @@ func (v *Verb) Check() error {
 	return nil
 }
 
-// FlagNames are the long names of the verb's options.
+// FlagNames returns the long names of the verb's options.
 func (v *Verb) FlagNames() []string {
 	var names []string
 	for _, o := range v.Options {
@@ -129,7 +129,7 @@ func (v *Verb) FlagNames() []string {
 	return names
 }
 
-// Help is the verb's help text.
+// Help returns the verb's help text.
 func (v *Verb) Help() string {
 	var b strings.Builder
 	usage := v.Line()
@@ -215,7 +215,7 @@ func (v *Verb) helpOptions(b *strings.Builder) {
 	}
 }
 
-// List are the values of an option that may be given several times or with commas.
+// List returns the values of an option that may be given several times or with commas.
 func (v *Verb) List(name string) []string {
 	var all []string
 	for _, text := range v.Option(name).Texts {
@@ -317,7 +317,7 @@ const (
 // IsSet reports whether the flag was given.
 func (o *Option) IsSet() bool { return o.Texts != nil }
 
-// Text is the value given last, else the default.
+// Text returns the value given last, else the default.
 func (o *Option) Text() string {
 	if len(o.Texts) == 0 {
 		return o.Def
@@ -325,7 +325,7 @@ func (o *Option) Text() string {
 	return o.Texts[len(o.Texts)-1]
 }
 
-// Given is the value given last, without the default.
+// Given returns the value given last, without the default.
 func (o *Option) Given() string {
 	if !o.IsSet() {
 		return ""
@@ -475,7 +475,7 @@ func (v *Verb) flag(long, as string, rest []string) (flags, left []string) {
 	return []string{"--" + name + "=" + rest[0]}, rest[1:]
 }
 
-// lettered is the option with a letter, or nil.
+// lettered returns the option with a letter, or nil.
 func (v *Verb) lettered(letter string) *Option {
 	for _, o := range v.Options {
 		if o.Letter == letter {

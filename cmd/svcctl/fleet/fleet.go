@@ -216,7 +216,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 	return b.String()
 }
 
-// formatText is the format of a fleet, and how it gets a newer one.
+// formatText returns the format of a fleet, and how it gets a newer one.
 func formatText(o *fleet.Overview) string {
 	if o.Format < o.Newest {
 		return fmt.Sprintf("%d, and this version makes %d (svcctl fleet upgrade)", o.Format, o.Newest)
@@ -271,7 +271,7 @@ func sourceList(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	return env.Output(v, *list, func() string { return sourceTable(*list) })
 }
 
-// sourceTable is a line for each source.
+// sourceTable returns a line for each source.
 func sourceTable(list []wire.FleetSource) string {
 	if len(list) == 0 {
 		return "No box has read a directory of manifests yet: serve --manifests NAME=DIR does.\n"
@@ -383,7 +383,7 @@ func rolloutStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	}
 }
 
-// rolloutPage is a rollout for people.
+// rolloutPage returns a rollout for people.
 func rolloutPage(r *wire.Rollout) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)

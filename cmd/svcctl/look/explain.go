@@ -172,12 +172,12 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	return printFindings(env, "Gateway "+t.Namespace+"/"+t.Name, diagnose.Gateway(f))
 }
 
-// slicesOfGateways are the EndpointSlices that are generated of Gateways in a namespace.
+// slicesOfGateways returns the EndpointSlices that are generated of Gateways in a namespace.
 func slicesOfGateways(ctx context.Context, c *client.Client, namespace string) ([]*object.EndpointSlice, error) {
 	return resource.List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {object.LabelGateway}})
 }
 
-// questionText is the question as it is written.
+// questionText returns the question as it is written.
 func questionText(q diagnose.Question) string {
 	text := ""
 	switch {

@@ -161,7 +161,7 @@ func (g *getting) fleetDocument(ctx context.Context, what []resource.Target) err
 	return errors.Join(append([]error{err}, missing...)...)
 }
 
-// plainly is a value as its JSON has it.
+// plainly returns a value as its JSON has it.
 func plainly(v any) (client.Object, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -240,7 +240,7 @@ func (g *getting) each(ctx context.Context, t resource.Target, f func(resource.T
 	return err
 }
 
-// table is the Table of a target.
+// table returns the Table of a target.
 func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, error) {
 	if !isBoxes(t) {
 		return g.c.Table(ctx, t.Path(), g.tableQuery(t))
@@ -252,7 +252,7 @@ func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, 
 	return resource.BoxTable(boxes, g.fleet.Boxes), nil
 }
 
-// compare is the order of --sort-by: what has no value comes first.
+// compare compares two objects by the value that --sort-by names. Objects without one come first.
 func (g *getting) compare(a, b client.Object) int {
 	x, y := g.sortBy.Find(a), g.sortBy.Find(b)
 	if len(x) == 0 || len(y) == 0 {

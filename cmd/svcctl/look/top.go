@@ -122,7 +122,7 @@ func topJSON(ctx context.Context, env *cli.Env, t *top.Top, once bool) error {
 	}
 }
 
-// connectionOptions are the flags of top for connections.
+// connectionOptions returns the flags of top for connections.
 func connectionOptions() []*cli.Option {
 	const group = "Connections"
 	return []*cli.Option{

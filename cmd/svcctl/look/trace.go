@@ -86,7 +86,7 @@ func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.Tr
 	})
 }
 
-// traceQuery is the query of a command line.
+// traceQuery returns the query of a command line.
 func traceQuery(v *cli.Verb, args []string) (query wire.TraceQuery, err error) {
 	from, to := "", ""
 	switch {

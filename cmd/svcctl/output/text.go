@@ -40,10 +40,10 @@ func Pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-len(s)))
 }
 
-// Count is a number with its noun: "1 problem", "2 problems".
+// Count returns a number with its noun: "1 problem", "2 problems".
 func Count(n int, noun string) string { return counted(n, noun, "", "") }
 
-// counted is a count with what follows one of them, and several.
+// counted returns a count with what follows one of them, and several.
 func counted(n int, noun, one, several string) string {
 	if n == 1 {
 		return "1 " + noun + one
@@ -51,7 +51,7 @@ func counted(n int, noun, one, several string) string {
 	return fmt.Sprintf("%d %ss%s", n, noun, several)
 }
 
-// Indent is a text with every line that is not empty further in.
+// Indent returns a text with every line that is not empty further in.
 func Indent(text, indent string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -63,7 +63,7 @@ func Indent(text, indent string) string {
 	return b.String()
 }
 
-// JSON is a value in JSON, indented.
+// JSON returns a value in JSON, indented.
 func JSON(v any) (string, error) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -72,7 +72,7 @@ func JSON(v any) (string, error) {
 	return string(body) + "\n", nil
 }
 
-// Rate is a rate for people; "-" where none is known yet.
+// Rate returns a rate for people; "-" where none is known yet.
 func Rate(r *float64) string {
 	if r == nil {
 		return "-"
@@ -142,10 +142,10 @@ func OneLine(text string) string {
 	return Printable(strings.Join(strings.Fields(text), " "))
 }
 
-// Stamp is a time for people, to the second, in UTC.
+// Stamp returns a time for people, to the second, in UTC.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// Span is a duration for people: its two largest units.
+// Span returns a duration for people: its two largest units.
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	days, hours := int(d.Hours())/24, int(d.Hours())%24
@@ -161,7 +161,7 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
-// Shortest is a duration with three digits or so: 412µs, 1.25ms, 2.3s.
+// Shortest returns a duration with three digits or so: 412µs, 1.25ms, 2.3s.
 func Shortest(d time.Duration) string {
 	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
 		if d >= unit {
@@ -273,7 +273,7 @@ func (g *Grid) Text(rows ...[]string) string {
 	return b.String()
 }
 
-// CellText is a value in a cell: one line, and nothing that a terminal acts on.
+// CellText returns a value in a cell: one line, and nothing that a terminal acts on.
 func CellText(v any) string {
 	text, is := v.(string)
 	if !is {

@@ -233,7 +233,7 @@ func (p *File) Text() ([]byte, error) {
 	return text, nil
 }
 
-// edited is the text with its edits.
+// edited returns the text with its edits.
 func (p *File) edited() []byte {
 	slices.SortStableFunc(p.edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	var out bytes.Buffer
@@ -256,7 +256,7 @@ func (p *File) edited() []byte {
 	return out.Bytes()
 }
 
-// yamlField is the value of a field of a mapping; nil when there is none.
+// yamlField returns the value of a field of a mapping; nil when there is none.
 func yamlField(node *yaml.Node, name string) *yaml.Node {
 	if node == nil || node.Kind != yaml.MappingNode {
 		return nil

@@ -27,7 +27,7 @@ type customColumn struct {
 	path   *jsonpath.Template
 }
 
-// FormOption is the -o of verbs that print objects in some of the forms.
+// FormOption returns the -o of verbs that print objects in some of the forms.
 func FormOption(def string, forms ...string) *cli.Option {
 	var words []string
 	shown := make([]string, len(forms))
@@ -94,7 +94,7 @@ func (f *Form) parseColumns(text string) error {
 // IsTable reports whether the server renders the output, as a Table.
 func (f Form) IsTable() bool { return f.Name == cli.FormTable || f.Name == cli.FormWide }
 
-// Row is an object in the columns of the user.
+// Row returns an object in the columns of the user.
 func (f Form) Row(o any) []string {
 	var row []string
 	for _, c := range f.columns {
@@ -114,7 +114,7 @@ func (f Form) Row(o any) []string {
 	return row
 }
 
-// Template is the text of -o jsonpath for an object or a list.
+// Template returns the text of -o jsonpath for an object or a list.
 func (f Form) Template(o any) string { return f.template.Execute(o) }
 
 // Printer prints objects one after the other in a form that is not the server's table.
@@ -206,7 +206,7 @@ func (w *Printer) write(t Target, o client.Object) error {
 	return w.Env.Print(text)
 }
 
-// encoded is an object in JSON or YAML, indented where it is an item of a List.
+// encoded returns an object in JSON or YAML, indented where it is an item of a List.
 func (w *Printer) encoded(o client.Object) (string, error) {
 	if w.Form.Name == cli.FormJSON {
 		indent := ""

@@ -34,7 +34,7 @@ func Typed(ctx context.Context, c *client.Client, path string, o any) error {
 	return json.Unmarshal(body, o)
 }
 
-// List are the objects of a kind, by its plural, in a namespace, or in all, that a query finds.
+// List returns the objects of a kind, by its plural, in a namespace, or in all, that a query finds.
 func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
 	k, _ := KindNamed(plural)
 	var all []*T
@@ -65,7 +65,7 @@ func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f f
 	return err
 }
 
-// SlicesOf are the EndpointSlices of a Service.
+// SlicesOf returns the EndpointSlices of a Service.
 func SlicesOf(ctx context.Context, c *client.Client, namespace, name string) ([]*object.EndpointSlice, error) {
 	return List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {ServiceLabel + "=" + name}})
 }

@@ -145,7 +145,7 @@ func (l *live) draw(lines, columns int) []string {
 	return fit(slices.Concat(head, body, []string{l.bar(columns)}), lines, columns)
 }
 
-// why is the reason for which the selected Service does not answer, or not well.
+// why returns the reason for which the selected Service does not answer, or not well.
 func (l *live) why(columns int) string {
 	p := l.selected()
 	if p == nil || p.Why == "" {
@@ -166,7 +166,7 @@ func fit(text []string, lines, columns int) []string {
 	return text
 }
 
-// head is the state of the box and of its traffic: as many lines as they need.
+// head returns the state of the box and of its traffic: as many lines as they need.
 func (l *live) head(columns int) (text []string) {
 	s := l.seen
 	sign, code := "", ""
@@ -209,7 +209,7 @@ func (l *live) head(columns int) (text []string) {
 	return text
 }
 
-// rateWord is a rate with its unit, "" where it is unknown.
+// rateWord returns a rate with its unit, "" where it is unknown.
 func rateWord(r *float64, unit string) string {
 	if r == nil {
 		return ""
@@ -217,7 +217,7 @@ func rateWord(r *float64, unit string) string {
 	return wire.Rate(*r) + " " + unit
 }
 
-// signOf is the sign of a state of a Service, and its color.
+// signOf returns the sign of a state of a Service, and its color.
 func signOf(state string) (sign, color string) {
 	switch state {
 	case wire.ServiceFails:
@@ -370,7 +370,7 @@ func (l *live) service(room, columns int) []string {
 	return text[l.first:min(len(text), l.first+room)]
 }
 
-// portTitle is the line above the endpoints of a port.
+// portTitle returns the line above the endpoints of a port.
 func (l *live) portTitle(p *wire.PortTraffic) string {
 	words := []string{strings.TrimSpace(p.Port + " " + p.Protocol), strings.Join(p.Frontends, ", ")}
 	if p.Check != "" {
@@ -442,7 +442,7 @@ func (l *live) endpoints(p *wire.PortTraffic, columns int) (text []string) {
 	return text
 }
 
-// bar is the last line: the keys, and where the row is.
+// bar returns the last line: the keys, and where the row is.
 func (l *live) bar(columns int) string {
 	switch {
 	case l.typing:
@@ -486,7 +486,7 @@ const helpText = `svcctl top: traffic of Services, now
 status finds a problem, explain gives the reason, trace proves it.
 A key returns.`
 
-// rateCell is a rate in a table.
+// rateCell returns a rate in a table.
 func rateCell(r *float64) string {
 	if r == nil {
 		return "–"
@@ -494,7 +494,7 @@ func rateCell(r *float64) string {
 	return output.Rate(r)
 }
 
-// numberCell is a number that may be absent.
+// numberCell returns a number that may be absent.
 func numberCell(n *uint64) string { return cmp.Or(numberText(n), "–") }
 
 // bytesCells are kB/s of both directions, in, and out.
@@ -506,7 +506,7 @@ func bytesCells(c *wire.ConnectionCounts) []string {
 	return []string{output.Rate(new(in + out)), output.Rate(&in), output.Rate(&out)}
 }
 
-// addressCell is the first address of a port, and how many more there are.
+// addressCell returns the first address of a port, and how many more there are.
 func addressCell(p *wire.PortTraffic) string {
 	switch len(p.Frontends) {
 	case 0:

@@ -126,7 +126,7 @@ func (s *screen) keys() <-chan key {
 	return typed
 }
 
-// wrapped is a text in lines of at most so many columns, broken at blanks.
+// wrapped returns a text in lines of at most so many columns, broken at blanks.
 func wrapped(text string, columns int) (lines []string) {
 	n, blank := 0, 0
 	for i, r := range text {
@@ -155,7 +155,7 @@ func cut(text string, columns int) string {
 	return text
 }
 
-// width is the number of columns that a terminal needs for a text.
+// width returns the number of columns that a terminal needs for a text.
 func width(text string) (n int) {
 	for _, r := range text {
 		n += runeWidth(r)

@@ -31,7 +31,7 @@ func New(c *client.Client, of wire.ObjectQuery, o Options) *Top {
 	return &Top{c: c, color: o.Color, q: wire.TrafficQuery{Namespace: of.Namespace, Service: of.Name, Sort: o.By, Filter: o.Filter, Limit: o.Limit, Endpoints: o.Endpoints, Clients: o.Clients}}
 }
 
-// Seen is the last reading.
+// Seen returns the last reading.
 func (t *Top) Seen() *wire.Traffic { return t.seen }
 
 // Look asks for the newest reading.
