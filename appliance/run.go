@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
@@ -193,20 +193,30 @@ const (
 	// steadyRoom is the garbage in bytes between two collections after the start. A change makes less than 0.1 MiB of garbage, and a
 	// collection takes some 0.7 ms for each MiB in use.
 	steadyRoom = 32 << 20
+	// hugeRoom is the address space in bytes that a start may fill with huge pages, as at 10,000 files, and an eighth of the memory of
+	// the host at most.
+	hugeRoom = 256 << 20
 )
 
-// collectLater sets GOGC for the start of the program, again after each collection. It does nothing if the environment sets GOGC.
+// collectLater sets GOGC for the start of the program, again after each collection, and has the heap grow in huge pages where the kernel has
+// them: each takes one page fault instead of 512. It does nothing if the environment sets GOGC.
 func collectLater() {
 	collecting.Lock()
 	defer collecting.Unlock()
 	if starting = os.Getenv("GOGC") == ""; starting {
+		var host syscall.Sysinfo_t
+		_ = syscall.Sysinfo(&host)
+		room := make([]byte, min(hugeRoom, uint64(host.Totalram)*uint64(host.Unit)/8)) // nothing of it is touched
+		_ = syscall.Madvise(room, syscall.MADV_HUGEPAGE)
+		huge = [2]uintptr{uintptr(unsafe.Pointer(unsafe.SliceData(room))), uintptr(len(room))}
+		runtime.GC() // from now on it is where objects are allocated
 		atCollection()
-		if os.Getenv("GOMEMLIMIT") == "" {
-			debug.SetGCPercent(-1)
-			debug.SetMemoryLimit(startRoom)
-		}
+		debug.SetGCPercent(startRoom * 100 / (4 << 20)) // at 100 a heap grows to 4 MiB first
 	}
 }
+
+// huge are the address and the size in bytes of a part of the heap that may have huge pages.
+var huge [2]uintptr
 
 // joinWakeUps allows the kernel to fire timers of the process up to a millisecond late. Without it the monitor thread of the Go runtime,
 // which sleeps for 20 µs at a time while anything runs, takes a seventh of the CPU time of a change.
@@ -221,14 +231,6 @@ func joinWakeUps() {
 var starting bool
 var collecting sync.Mutex
 
-// setGC sets GOGC to a percentage, and removes the memory limit of the start.
-func setGC(percent uint64) {
-	debug.SetGCPercent(int(percent))
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(math.MaxInt64)
-	}
-}
-
 // atCollection schedules collectOften after the next collection.
 func atCollection() { runtime.AddCleanup(new([64]byte), func(set func()) { set() }, collectOften) }
 
@@ -238,7 +240,7 @@ func collectOften() {
 	defer collecting.Unlock()
 	if inUse := heapInUse(); starting {
 		// inUse>>21 is half of the MiB in use: 64 % at 128 MiB, 100 % from 200 MiB on.
-		setGC(min(max(startRoom*100/inUse, min(inUse>>21, 100), 50), 400))
+		debug.SetGCPercent(int(min(max(startRoom*100/inUse, min(inUse>>21, 100), 50), 400)))
 		atCollection()
 	}
 }
@@ -249,7 +251,7 @@ func collectSteadily() {
 	defer collecting.Unlock()
 	if starting {
 		starting = false
-		setGC(min(max(steadyRoom*100/heapInUse(), 25), 100))
+		debug.SetGCPercent(int(min(max(steadyRoom*100/heapInUse(), 25), 100)))
 	}
 }
 
@@ -260,8 +262,10 @@ func heapInUse() uint64 {
 	return max(inUse[0].Value.Uint64(), 1)
 }
 
-// freeMemory returns unused memory to the kernel, after work that needed much of it.
+// freeMemory returns unused memory to the kernel, after work that needed much of it. It ends the huge pages of the heap: the kernel would
+// fill up those that have unused parts.
 func freeMemory() {
+	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, huge[0], huge[1], syscall.MADV_NOHUGEPAGE)
 	runtime.GC() // sync.Pools are empty after the second collection, that of FreeOSMemory
 	debug.FreeOSMemory()
 	unmapFiles()
