@@ -241,7 +241,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		owner := s.table.get(ref).Owner
 		s.declared.noteOwner(ref, owner, owner)
 	}
-	dataplane := false
+	dataplane, ephemeral := false, false
 	for _, c := range changes {
 		if c.remove || c.record != nil && !c.same {
 			result.Changes++
@@ -249,7 +249,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
 		if c.revision != 0 && !c.same {
 			s.feed.log.addChange(c.revision, c.ref, c.old, c.record)
-			dataplane = dataplane || !isEphemeral(c.ref.Kind)
+			dataplane, ephemeral = dataplane || !isEphemeral(c.ref.Kind), ephemeral || isEphemeral(c.ref.Kind)
 		}
 		if c.revision != 0 || c.same {
 			s.table.set(c.ref, c.record)
@@ -258,7 +258,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	}
 	s.table.pack(keepWhole)
 	dataplane = s.publishPending(t) || dataplane
-	s.feed.advance(revision, update, dataplane)
+	s.feed.advance(revision, update, dataplane, ephemeral)
 	return result
 }
 

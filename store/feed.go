@@ -34,6 +34,7 @@ type feed struct {
 	log                 changeLog
 	journal             *journal.Journal
 	published           chan struct{} // closed by the next change, see Store.Published
+	ephemeral           chan struct{} // closed by the next change of a Lease or an Event
 	changed             chan struct{} // see Store.Changed
 }
 
@@ -45,13 +46,17 @@ func (f *feed) restart(revision uint64) {
 }
 
 // advance sets the current revision and wakes those that wait for a change. If dataplane is set, it wakes
-// the reader of Store.Changed, too.
-func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
+// the reader of Store.Changed, too; if ephemeral is set, the readers of Store.PublishedEphemeral.
+func (f *feed) advance(revision uint64, u journal.Update, dataplane, ephemeral bool) {
 	if revision != f.revision {
 		f.revision = revision
 		f.journal.Apply(u)
 		close(f.published)
 		f.published = make(chan struct{})
+		if ephemeral {
+			close(f.ephemeral)
+			f.ephemeral = make(chan struct{})
+		}
 	}
 	if dataplane {
 		f.dataplane = revision
@@ -259,6 +264,13 @@ func (s *Store) Published() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.published
+}
+
+// PublishedEphemeral returns a channel that is closed with the next change of a Lease or an Event. Call it before reading the store.
+func (s *Store) PublishedEphemeral() <-chan struct{} {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.feed.ephemeral
 }
 
 // Recent returns the revision to pass to Events for the newest changes: as many of them as given for

@@ -120,6 +120,24 @@ func TestPublished(t *testing.T) {
 	}
 }
 
+// Readers of Leases are not woken by other changes.
+func TestPublishedEphemeral(t *testing.T) {
+	b := newBox(t)
+	published := b.s.PublishedEphemeral()
+	b.must(write(configMap("a", "1")))
+	select {
+	case <-published:
+		t.Error("a ConfigMap wakes readers of Leases")
+	default:
+	}
+	b.must(write(made(t, object.KindLease, "default", "a")))
+	select {
+	case <-published:
+	default:
+		t.Error("a Lease does not wake them")
+	}
+}
+
 // The loop need not look when clients talk to each other.
 func TestChatterWakesNobody(t *testing.T) {
 	b := newBox(t)

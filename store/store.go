@@ -243,7 +243,7 @@ func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Recor
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
 		accepted: accepted{
-			table: newTable(), feed: feed{journal: journal.New(journal.DefaultBounds()), published: make(chan struct{}), changed: make(chan struct{}, 1)}, declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}},
+			table: newTable(), feed: feed{journal: journal.New(journal.DefaultBounds()), published: make(chan struct{}), ephemeral: make(chan struct{}), changed: make(chan struct{}, 1)}, declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}},
 			sources: newSources(), pending: newPendingSets(),
 		},
 	}

@@ -110,7 +110,7 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 // Run implements reconcile.Part.
 func (d *Discovered) Run(ctx context.Context) error {
 	for {
-		published := d.store.Published() // before the Leases are read
+		published := d.store.PublishedEphemeral() // before the Leases are read
 		var late <-chan time.Time
 		if due := d.look(time.Now()); !due.IsZero() {
 			late = time.After(time.Until(due))
@@ -154,7 +154,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 		d.outdated = true
 	}
 	if !d.outdated && (d.due.IsZero() || now.Before(d.due)) {
-		return d.due // most changes of the store are others
+		return d.due // most are of other Leases
 	}
 	d.leases, d.outdated, d.due = leases, false, time.Time{}
 	var known []string

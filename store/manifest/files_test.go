@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 )
@@ -95,7 +96,29 @@ func TestFilesUpdated(t *testing.T) {
 			shared++
 		}
 	}
-	if len(one.chunks) < 20 || shared < 5 {
+	if len(one.chunks) < 10 || shared < len(one.chunks)-2 {
 		t.Errorf("%d of %d chunks are shared", shared, len(one.chunks))
+	}
+}
+
+// A change of one file takes little memory, however many there are.
+func TestUpdatingOneFileIsCheap(t *testing.T) {
+	all := map[string]*File{}
+	for i := range 50_000 {
+		path := fmt.Sprintf("%05d", i)
+		all[path] = &File{Path: path}
+	}
+	files := FilesOf(all)
+	var before, after runtime.MemStats
+	const changes = 100
+	runtime.ReadMemStats(&before)
+	for range changes {
+		next := files.Updated(map[string]*File{"25000": {Path: "25000"}})
+		next.Changes(files, func(_, _ *File) {})
+		files = next
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / changes; each > 16<<10 {
+		t.Errorf("a change of one of 50,000 files takes %d bytes", each)
 	}
 }

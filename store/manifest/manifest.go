@@ -376,26 +376,25 @@ type Files struct{ chunks []chunk }
 // chunk is a part of the list, with 1 to chunkMost files.
 type chunk []*File
 
-const chunkMost = 128
+const chunkMost = 256
 
 // FilesOf returns the files of a map from paths, sorted.
 func FilesOf(files map[string]*File) Files { return Files{}.Updated(files) }
 
 // Updated returns the list with the files of a map replaced or added by path; a nil file is removed.
 func (f Files) Updated(with map[string]*File) (next Files) {
-	paths := slices.Sorted(maps.Keys(with))
-	chunks := f.chunks
-	if len(chunks) == 0 {
-		chunks = []chunk{nil}
-	}
-	for i, old := range chunks {
-		to := len(paths)
-		if i+1 < len(chunks) {
-			to, _ = slices.BinarySearch(paths, chunks[i+1][0].Path)
+	next.chunks = slices.Clone(f.chunks)
+	for paths := slices.Sorted(maps.Keys(with)); len(paths) > 0; {
+		if len(next.chunks) == 0 {
+			next.chunks = []chunk{nil}
 		}
-		if to == 0 && len(old) > 0 {
-			next.chunks = append(next.chunks, old)
-			continue
+		i, first := slices.BinarySearchFunc(next.chunks[1:], paths[0], func(c chunk, path string) int { return strings.Compare(c[0].Path, path) })
+		if first {
+			i++
+		}
+		old, to := next.chunks[i], len(paths)
+		if i+1 < len(next.chunks) {
+			to, _ = slices.BinarySearch(paths, next.chunks[i+1][0].Path)
 		}
 		merged := make(chunk, 0, len(old)+to)
 		for _, path := range paths[:to] {
@@ -409,9 +408,7 @@ func (f Files) Updated(with map[string]*File) (next Files) {
 		}
 		merged, paths = append(merged, old...), paths[to:]
 		pieces := len(merged)/chunkMost + 1
-		for piece := range slices.Chunk(merged, len(merged)/pieces+1) {
-			next.chunks = append(next.chunks, slices.Clip(piece))
-		}
+		next.chunks = slices.Replace(next.chunks, i, i+1, slices.Collect(slices.Chunk(merged, len(merged)/pieces+1))...)
 	}
 	return next
 }
@@ -456,24 +453,29 @@ func (f Files) Changes(before Files, each func(was, is *File)) {
 	for len(is) > 0 && len(was) > 0 && same(is[len(is)-1], was[len(was)-1]) {
 		is, was = is[:len(is)-1], was[:len(was)-1]
 	}
-	rest := slices.Concat(was...)
-	for _, file := range slices.Concat(is...) {
-		for len(rest) > 0 && rest[0].Path < file.Path {
-			each(rest[0], nil)
-			rest = rest[1:]
+	for before, now := (Files{was}).flat(), (Files{is}).flat(); len(before)+len(now) > 0; {
+		switch {
+		case len(now) == 0 || len(before) > 0 && before[0].Path < now[0].Path:
+			each(before[0], nil)
+			before = before[1:]
+		case len(before) == 0 || now[0].Path < before[0].Path:
+			each(nil, now[0])
+			now = now[1:]
+		default:
+			if before[0] != now[0] {
+				each(before[0], now[0])
+			}
+			before, now = before[1:], now[1:]
 		}
-		if len(rest) == 0 || rest[0].Path != file.Path {
-			each(nil, file)
-			continue
-		}
-		if rest[0] != file {
-			each(rest[0], file)
-		}
-		rest = rest[1:]
 	}
-	for _, file := range rest {
-		each(file, nil)
+}
+
+// flat returns the files in one chunk.
+func (f Files) flat() chunk {
+	if len(f.chunks) == 1 {
+		return f.chunks[0]
 	}
+	return slices.Concat(f.chunks...)
 }
 
 // Copies decodes the stored copies of files.

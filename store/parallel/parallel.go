@@ -14,6 +14,12 @@ const Share = 64
 // at a time; a second CPU is used only when n is larger than share. Calls for different indexes
 // may run at once.
 func Do(n, share int, do func(i int)) {
+	if n <= share {
+		for i := range n {
+			do(i)
+		}
+		return
+	}
 	var next atomic.Int64
 	work := func() {
 		for first := int(next.Add(int64(share))) - share; first < n; first = int(next.Add(int64(share))) - share {
