@@ -129,21 +129,10 @@ type Transition struct {
 // Empty reports whether nothing has to be done.
 func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
 
-func (t *tableState) begin(heard bool) {
+func (t *tableState) begin(heard, large bool) {
 	t.existed, t.wereFast = t.exists, t.flowtables
-	t.change = change{
-		discard: !heard,
-		fresh:   len(t.sets)+len(t.chains) == 0,
-		deleted: map[element]string{}, added: map[element]string{},
-		touched:   map[netip.Addr]addressUses{},
-		oldChains: map[string]*Chain{},
-		oldSets:   map[string]*Set{},
-		former:    former{oldCounters: t.counters, oldKinds: t.kinds()},
-
-		sourcesTouched: map[string]bool{},
-		oldTimeouts:    map[string]bool{},
-		oldAdopted:     map[string]string{},
-	}
+	t.discard, t.large, t.fresh, t.forget, t.caps = !heard, large, len(t.sets)+len(t.chains) == 0, nil, nil
+	t.former = former{oldCounters: t.counters, oldKinds: t.kinds()}
 }
 
 // put notes that an element comes. One that goes with the same data stays.

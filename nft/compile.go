@@ -16,7 +16,8 @@ type Compiler struct {
 	box      Box
 	services map[string][]*compiledPort
 	tables   map[Family]*tableState
-	adopted  Ruleset // where endpoints had their slots before the first Update
+	adopted  Ruleset  // where endpoints had their slots before the first Update
+	brings   fragment // for update
 }
 
 // NewCompiler starts with no Services on a box without addresses.
@@ -77,6 +78,9 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 	return tr
 }
 
+// manyServices is the number of Services from which a change does not use the memory of the one before.
+const manyServices = 64
+
 func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transition) {
 	names := slices.Sorted(maps.Keys(changes))
 	var touched []string
@@ -92,13 +96,13 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		touched = names
 	}
 	for _, t := range c.tables {
-		t.begin(tr != nil)
+		t.begin(tr != nil, len(touched) > manyServices)
 	}
-	var f fragment // used again and again
+	f := &c.brings
 	for _, name := range touched {
 		for _, p := range c.services[name] {
 			f.fill(p, &c.box)
-			c.tables[p.Family].remove(&f)
+			c.tables[p.Family].remove(f)
 		}
 	}
 	if box != nil {
@@ -110,7 +114,7 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		}
 		for _, p := range c.services[name] {
 			f.fill(p, &c.box)
-			c.tables[p.Family].add(&f, p.Family, &c.box)
+			c.tables[p.Family].add(f, p.Family, &c.box)
 		}
 	}
 	for _, f := range Families {
@@ -455,7 +459,7 @@ func (x Fork) Compiler() *Compiler {
 	c.box, c.services = x.box, maps.Clone(x.services)
 	for _, t := range c.tables {
 		t.listsDropped = true
-		t.begin(false)
+		t.begin(false, true)
 	}
 	var f fragment
 	for _, ports := range c.services {

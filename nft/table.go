@@ -146,7 +146,7 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	for _, n := range t.tallies {
 		n.all = nil
 	}
-	t.change = change{forget: t.forget, caps: t.caps} // the rest is large after a large one
+	t.change.clear()
 }
 
 // kinds are the kinds of Service ports that there are, as far as no set has elements for them.
@@ -277,25 +277,18 @@ type addressUses struct {
 func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
-	return &tableState{
-		sets:       map[string]Set{},
-		chains:     map[string]*Chain{},
-		tallies:    map[string]*tally{},
-		box:        map[string]Elements{},
-		sourceSets: map[string]*SourceSet{},
-		timeouts:   map[string]Timeout{},
+	t := &tableState{
+		sets: map[string]Set{}, chains: map[string]*Chain{}, tallies: map[string]*tally{}, box: map[string]Elements{},
+		sourceSets: map[string]*SourceSet{}, timeouts: map[string]Timeout{},
 		uses: uses{
-			endpoints:   map[[16]byte]int32{},
-			addresses:   map[netip.Addr]addressUses{},
-			hosted:      map[string]int{},
-			shared:      map[string]int{},
-			protocols:   map[Protocol]int{},
-			sourceUses:  map[string]map[*SourceSet]int{},
-			timeoutUses: map[string]int{},
-			adopters:    map[string]map[string]int{},
-			egress:      egressUses{map[string]map[string]bool{}, map[string]placed{}},
+			endpoints: map[[16]byte]int32{}, addresses: map[netip.Addr]addressUses{}, hosted: map[string]int{},
+			shared: map[string]int{}, protocols: map[Protocol]int{}, sourceUses: map[string]map[*SourceSet]int{},
+			timeoutUses: map[string]int{}, adopters: map[string]map[string]int{},
+			egress: egressUses{map[string]map[string]bool{}, map[string]placed{}},
 		},
 	}
+	t.change.clear()
+	return t
 }
 
 // companions are sets that rules name for the sake of another set's elements: they
@@ -335,7 +328,12 @@ func (t *tableState) dropChain(name string) {
 }
 
 // sortedKeys returns the keys of a map in order, so that output does not depend on the order of the map.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	if len(m) == 0 {
+		return nil // most of them are
+	}
+	return slices.Sorted(maps.Keys(m))
+}
 
 // former has the state before a change; concerned is set when the change is about Services of the family.
 type former struct {
@@ -347,6 +345,7 @@ type former struct {
 // change collects what one Update changes in a table. Removals come before additions.
 type change struct {
 	discard        bool               // the caller wants no Transition
+	large          bool               // its maps are not used again
 	fresh          bool               // nothing was there before, so nothing goes
 	deleted, added map[element]string // the data of elements
 	touched        map[netip.Addr]addressUses
@@ -363,6 +362,20 @@ type change struct {
 	// oldAdopted are the frontends that endpoints were adopted for, "" for none, by their keys.
 	oldAdopted map[string]string
 	keeper
+}
+
+// clear ends a change, but for what Adopt reads after it.
+func (c *change) clear() {
+	if c.large || c.deleted == nil {
+		c.deleted, c.added, c.touched = map[element]string{}, map[element]string{}, map[netip.Addr]addressUses{}
+	}
+	clear(c.deleted)
+	clear(c.added)
+	clear(c.touched)
+	*c = change{
+		forget: c.forget, caps: c.caps, deleted: c.deleted, added: c.added, touched: c.touched, oldChains: map[string]*Chain{}, oldSets: map[string]*Set{},
+		sourcesTouched: map[string]bool{}, oldTimeouts: map[string]bool{}, oldAdopted: map[string]string{},
+	}
 }
 
 func (t *tableState) tally(set string) *tally {

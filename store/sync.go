@@ -74,8 +74,7 @@ func (t *transaction) unstored() (paths []string) {
 			paths = append(paths, owner.File)
 		}
 	}
-	slices.Sort(paths)
-	return slices.Compact(paths)
+	return sortedOnce(paths)
 }
 
 // verbStatus is the journal's verb for a status that a controller writes to an object that it does not own.

@@ -251,7 +251,7 @@ type Notifier interface {
 const eventBuffer = 1024
 
 // inotify is the Notifier of the kernel.
-type inotify struct{ w *fsnotify.Watcher }
+type inotify struct{ *fsnotify.Watcher }
 
 func openInotify() (Notifier, error) {
 	w, err := fsnotify.NewBufferedWatcher(eventBuffer)
@@ -261,12 +261,8 @@ func openInotify() (Notifier, error) {
 	return inotify{w}, nil
 }
 
-func (n inotify) Events() <-chan fsnotify.Event { return n.w.Events }
-func (n inotify) Errors() <-chan error          { return n.w.Errors }
-func (n inotify) Add(dir string) error          { return n.w.Add(dir) }
-func (n inotify) Remove(dir string) error       { return n.w.Remove(dir) }
-func (n inotify) WatchList() []string           { return n.w.WatchList() }
-func (n inotify) Close() error                  { return n.w.Close() }
+func (n inotify) Events() <-chan fsnotify.Event { return n.Watcher.Events }
+func (n inotify) Errors() <-chan error          { return n.Watcher.Errors }
 
 // A tree has the sources, and the notifier of events in them.
 type tree struct {

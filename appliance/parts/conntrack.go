@@ -87,13 +87,9 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 			ports[i][j].Ended = ended(svc, &svc.Ports[j])
 		}
 	})
-	changes := make(map[string][]conntrack.Port, len(services))
+	changes, served, retry := make(map[string][]conntrack.Port, len(services)), make(map[string][]nft.ServicePort, len(services)), map[string]time.Duration{}
 	for i := range services {
 		changes[services[i].Key] = ports[i]
-	}
-	served := make(map[string][]nft.ServicePort, len(services))
-	retry := map[string]time.Duration{}
-	for i := range services {
 		served[services[i].Key] = services[i].Ports
 		if after := services[i].RetryAfter; after > 0 {
 			retry[services[i].Key] = after

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"hash/maphash"
 	"iter"
@@ -355,18 +356,11 @@ const maxDocumentBytes = 8 << 20
 func DefaultLimits() Limits { return Limits{}.orDefaults() }
 
 func (l Limits) orDefaults() Limits {
-	or := func(n *int, value int) {
-		if *n <= 0 {
-			*n = value
-		}
+	or := func(n, value int) int { return cmp.Or(max(n, 0), value) }
+	return Limits{
+		Bytes: or(l.Bytes, defaultBytes), Documents: or(l.Documents, defaultDocuments), Depth: or(l.Depth, defaultDepth),
+		Keys: or(l.Keys, defaultKeys), Nodes: or(l.Nodes, defaultNodes), Aliases: or(l.Aliases, defaultAliases),
 	}
-	or(&l.Bytes, defaultBytes)
-	or(&l.Documents, defaultDocuments)
-	or(&l.Depth, defaultDepth)
-	or(&l.Keys, defaultKeys)
-	or(&l.Nodes, defaultNodes)
-	or(&l.Aliases, defaultAliases)
-	return l
 }
 
 // Files is an immutable list of files sorted by path, each path once. Updated shares unchanged chunks with the list before,
