@@ -3,6 +3,7 @@ package nft_test
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
@@ -62,6 +63,25 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A change uses the memory of the one before, also when a large one was in between.
+func TestReplacingAnEndpointTakesLittleMemory(t *testing.T) {
+	c := NewCompiler()
+	s := manyServices(200)
+	c.Load(s)
+	c.Update(nil, s.Services)
+	versions := []map[string][]ServicePort{{"default/s7": {numbered(7, 1)}}, {"default/s7": {numbered(7, 2)}}}
+	var before, after runtime.MemStats
+	const changes = 100
+	runtime.ReadMemStats(&before)
+	for i := range changes {
+		c.Update(nil, versions[i%2])
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / changes; each > 8<<10 {
+		t.Errorf("a change of an endpoint takes %d bytes", each)
 	}
 }
 
