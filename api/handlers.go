@@ -123,10 +123,10 @@ func gitVersion(version string) string {
 	return fmt.Sprintf("v%s.%s.0+%s", kubernetesMajor, kubernetesMinor, strings.Trim("svcctl."+build, "."))
 }
 
-// comeAgain is the time, in seconds, after which a client asks again whether the box has what it waits for.
+// comeAgain is the Retry-After, in seconds, of a box that has no objects yet.
 const comeAgain = 1
 
-// refuse answers what a box without objects cannot.
+// refuse answers 503 to a request for objects on a box that has none yet, with the reason.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
 	spare(w, r)
 	st := s.backend.Status()
@@ -159,8 +159,7 @@ func (s *Server) wait(r *http.Request, q wire.WaitQuery) (none wire.Status, err 
 	return none, fmt.Errorf("not %s: %v", q.For, err)
 }
 
-// why returns the reason that the appliance is behind, for the end of a message; err is
-// what waiting ended with.
+// why returns the reason for which the appliance is not synced, as the end of a message; err is the error with which the wait ended.
 func (s *Server) why(err error) string {
 	switch st := s.backend.Status(); {
 	case !errors.Is(err, context.DeadlineExceeded):
@@ -311,7 +310,8 @@ type Endpoint struct {
 	handler func(*Server) http.Handler
 }
 
-// Answer returns the endpoint that serves a route by a function of its parameters. An error that is no *wire.Failure is answered 503.
+// Answer returns the endpoint that answers a route with the result of a function of its parameters. An error that is no *wire.Failure is
+// answered 503.
 func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, q Query) (A, error)) Endpoint {
 	return Handle(at.Operation, func(w http.ResponseWriter, r *http.Request) {
 		if q, ok := parameters(w, r, at); ok {
@@ -321,8 +321,9 @@ func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, 
 	})
 }
 
-// Stream returns the endpoint that serves a route by values, one a line. A watch or a trace sends each as it comes. An error
-// before the first value is answered as one of Answer; after it the answer is cut, so that a client does not take it for whole.
+// Stream returns the endpoint that answers a route with values, one a line. A watch or a trace sends each as it comes. An error before the
+// first value is answered as by Answer; after it the connection is closed in the middle of the answer, so that a client does not take it
+// for complete.
 func Stream[Query, Value any](at wire.Route[Query, Value], answer func(r *http.Request, q Query, each func(Value) error) error) Endpoint {
 	return Endpoint{at.Operation, func(s *Server) http.Handler {
 		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -390,7 +391,7 @@ func parameters[Query, A any](w http.ResponseWriter, r *http.Request, _ wire.Rou
 	return q, true
 }
 
-// register serves an endpoint for users of its role, by its method alone.
+// register adds an endpoint to the mux, for its method and for users of its role.
 func (s *Server) register(mux *http.ServeMux, e Endpoint) {
 	role := auth.Reader
 	if e.Admin {
@@ -469,7 +470,7 @@ const forwardedUser = "Svcctl-Forwarded-User"
 // maxForwardedUser bounds that name, in bytes.
 const maxForwardedUser = 256
 
-// awayRetry is the Retry-After, in seconds, of changes that no core box takes.
+// awayRetry is the Retry-After, in seconds, of a change that no core box could be asked to make.
 const awayRetry = 5
 
 // applyPath is the path of a batch of objects, which Config.Objects answers.
@@ -519,10 +520,10 @@ func (s *Server) forward(h http.Handler) http.Handler {
 	})
 }
 
-// slogless is for net/http's proxy: what it would log is answered.
+// slogless discards the log of net/http's proxy: ErrorHandler answers its errors.
 var slogless = log.New(io.Discard, "", 0)
 
-// patientBody is a body whose sender may take its time for the whole of it, but not for each piece.
+// patientBody is a request body with a time limit for each read, and none for the whole.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -534,7 +535,7 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// notForwarded answers a change that no core box has answered.
+// notForwarded answers a change that no core box has answered, by whether the change may have been made.
 func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) {
 		return // the client hung up
@@ -550,7 +551,8 @@ func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error)
 		fmt.Sprintf("the core box that this leaf has handed the change to did not answer (%v), and the change may have been made or not: look before you try again", err))
 }
 
-// withCertificate serves a request that is authenticated by the certificate of a leaf. Watches and streams end when it becomes invalid.
+// withCertificate serves a request of a leaf, identified by its client certificate. A request without end, as a watch, ends when the
+// certificate is revoked or expires.
 func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	user, err := s.cfg.TLS.Leaves.Verify(r.TLS.PeerCertificates)
 	if err != nil {
@@ -583,5 +585,5 @@ func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.
 	})
 }
 
-// certificateLook is the interval at which the certificate of a leaf is looked at again during a request without end.
+// certificateLook is the interval at which the certificate of a leaf is verified again during a request without end.
 const certificateLook = 3 * time.Second

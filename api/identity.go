@@ -64,11 +64,10 @@ func (s *Server) identify(h http.Handler) http.Handler {
 	})
 }
 
-// errTokenEnded is why a watch, or a wait, ends with the token that it was asked for with.
+// errTokenEnded is the cause with which a watch or a wait ends when its token becomes invalid.
 var errTokenEnded = errors.New("the token has expired")
 
-// withToken serves a request for the holder of a token. What has no end of its own ends with
-// the token.
+// withToken serves a request for the holder of a token. A request without end, as a watch, ends when the token becomes invalid.
 func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string, h http.Handler) {
 	revoked := s.cfg.TLS.Tokens.Revoked()
 	user, until, err := s.cfg.TLS.Tokens.Verify(token)
@@ -88,8 +87,8 @@ func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string,
 	})
 }
 
-// serveFor serves a request for a user. A request without end ends when valid returns, which it does with the reason when the
-// credentials are not valid any more.
+// serveFor serves a request for a user. valid blocks while the credentials are valid, and returns the reason when they are not any more,
+// which ends the request.
 func serveFor(user auth.User, w http.ResponseWriter, r *http.Request, h http.Handler, valid func(context.Context) error) {
 	ctx := auth.With(r.Context(), user)
 	if isEndless(r) {
@@ -180,7 +179,7 @@ func unauthorized(w http.ResponseWriter, r *http.Request, why string) {
 	fail(w, http.StatusUnauthorized, wire.ReasonUnauthorized, "Unauthorized: "+why)
 }
 
-// spare keeps net/http from waiting for the rest of an unread body.
+// spare bounds the time for which net/http reads the rest of an unread body, and closes the connection after it.
 func spare(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
@@ -201,7 +200,7 @@ func isOperator(r *http.Request) bool {
 // maxTokenRequest bounds the body of a TokenRequest, in bytes.
 const maxTokenRequest = 4 << 10
 
-// noTLS is the answer to requests that need a TLS listener when there is none.
+// noTLS answers a request that only a TLS listener can serve, on a box without one.
 const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
 
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for

@@ -59,8 +59,8 @@ const (
 	// maxFrame is the least frame size that HTTP/2 permits to ask for: each connection keeps room
 	// for one frame.
 	maxFrame = 16 << 10
-	// shutdownTimeout bounds the time for requests under way at the end. Under the 2 s in which the
-	// whole program has stopped.
+	// shutdownTimeout bounds the time for requests in progress when the server stops. It is less than the 2 s in which the program has to
+	// stop.
 	shutdownTimeout = 1500 * time.Millisecond
 )
 
@@ -113,8 +113,7 @@ func (l limits) serve(ctx context.Context, ln net.Listener, h http.Handler, log 
 	return nil
 }
 
-// survive turns a panic of h into an answer of 500, when none was begun, and a log
-// line with the stack.
+// survive recovers from a panic of h: it answers 500, unless an answer was begun, and logs the stack.
 func survive(h http.Handler, log *slog.Logger, panicked func()) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
@@ -199,10 +198,10 @@ type Call struct {
 	Endless bool
 }
 
-// Load counts requests and watches under way.
+// Load counts requests and watches in progress.
 type Load struct{ Requests, Watches int64 }
 
-// Load returns the requests and watches under way, over all listeners. Waits count as watches.
+// Load returns the requests and watches in progress, over all listeners. Waits count as watches.
 func (s *Server) Load() Load {
 	return Load{
 		Requests: s.onTLS.requests.Load() + s.onUnix.requests.Load(),
@@ -247,11 +246,10 @@ func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource strin
 	return "other", resource
 }
 
-// limitListener holds at most max connections. When one more arrives, it closes the connection that
-// has waited longest without a whole request; when all of them are in the middle of one, it answers
-// the new one 503 and closes it. So clients that only hold connections open shut no other client
-// out. One address of a network (see peerOf) may have at most share connections, so a client that
-// reads its answers slowly, but in time, cannot use all of them.
+// limitListener accepts at most max connections. When one more arrives, it closes the connection that has been idle, or without a whole
+// request, for longest; when all are in the middle of a request, it answers the new one 503 and closes it. So clients that only hold
+// connections open shut out no other client. One host of a network (see peerOf) may have at most share connections, so a client that reads
+// its answers slowly, but in time, cannot use all of them.
 type limitListener struct {
 	net.Listener
 	max, share int
@@ -289,7 +287,7 @@ const (
 	refuseTimeout = time.Second
 )
 
-// busy is the answer to a connection there is no room for.
+// busy is the response to a connection beyond the limit.
 const busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\n\r\n" +
 	`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many requests at once: try again later","reason":"ServiceUnavailable","code":503}` + "\n"
 
@@ -328,8 +326,8 @@ func cut(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// refuse answers a connection there is no room for. The request is read, or else
-// closing would reset the connection under the answer.
+// refuse answers a connection beyond the limit with busy. It reads the request first: closing with unread data would reset the connection
+// before the client has the answer.
 func refuse(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(refuseTimeout))
@@ -346,7 +344,7 @@ func refuse(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, maxHeaderBytes) // until the client hangs up
 }
 
-// admit counts conn in, and returns the connection to close for it, if any.
+// admit adds a connection, and returns the one to close in its place, if any.
 func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -367,7 +365,7 @@ func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	return evicted, true
 }
 
-// forget counts a connection out; elem is where it waits, if it does.
+// forget removes a connection; elem is its element in the list of idle ones, nil if it is not idle.
 func (l *limitListener) forget(conn net.Conn, elem *list.Element) {
 	if elem != nil {
 		l.waiting.Remove(elem)
@@ -379,8 +377,8 @@ func (l *limitListener) forget(conn net.Conn, elem *list.Element) {
 	}
 }
 
-// state is the http.Server's ConnState hook: it follows which connections wait for
-// a request. net/http calls a connection active once a request's headers are read.
+// state is the http.Server's ConnState hook. It keeps the list of connections without a request: net/http calls a connection active once
+// the headers of a request are read.
 func (l *limitListener) state(conn net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -403,12 +401,12 @@ func (l *limitListener) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// budget counts the requests and watches under way on one listener.
+// budget counts the requests and watches in progress on one listener.
 type budget struct {
 	requests, watches atomic.Int64
 }
 
-// tryAdd counts one more of at most max; false when there is no room.
+// tryAdd adds one to a counter unless it is max already; it reports whether it did.
 func tryAdd(count *atomic.Int64, max int) bool {
 	if count.Add(1) > int64(max) {
 		count.Add(-1)
@@ -420,8 +418,8 @@ func tryAdd(count *atomic.Int64, max int) bool {
 // retryAfter is the number of seconds after which a client may repeat a request for which there was no room.
 const retryAfter = 1
 
-// admit has separate budgets for requests without end and for others, so that neither can use up
-// the other's. Readers may use half of each budget, so that an admin always gets in.
+// admit limits requests without end and other requests separately, so that neither kind can use up the other's limit. Readers may use half
+// of each, so that an admin always gets in.
 func (s *Server) admit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		use, watches, requests := &s.onTLS, s.limits.watches, s.limits.requests
@@ -447,8 +445,7 @@ func (s *Server) admit(h http.Handler) http.Handler {
 	})
 }
 
-// isEndless reports whether a request is for an answer that may be long in coming, or never
-// ends.
+// isEndless reports whether the answer to a request may be long in coming, or never ends.
 func isEndless(r *http.Request) bool {
 	switch r.URL.Path {
 	case wire.Wait.Path, wire.Trace.Path, tracePage, commitsPath:
@@ -471,9 +468,8 @@ func isWatch(r *http.Request) bool {
 	return asked && values[0] != "0" && values[0] != "false"
 }
 
-// streaming gives requests for objects the time that they need: large ones may take longer
-// to come in, and an answer may be as long as it wants as long as the client takes each piece
-// of it in time.
+// streaming lifts the time limits of whole requests and answers for requests for objects, which may be large, and bounds each read and
+// write instead.
 func (s *Server) streaming(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -488,9 +484,8 @@ func (s *Server) streaming(h http.Handler) http.Handler {
 	})
 }
 
-// pieces is an answer in pieces, each of which a client must take in time. What comes
-// between them may take for ever: so the deadline is lifted after each, because over
-// HTTP/2 it ends the answer even when nothing is written.
+// pieces is a ResponseWriter that bounds each write. It lifts the deadline after each, as over HTTP/2 a deadline ends the answer even if
+// nothing is being written.
 type pieces struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -518,7 +513,7 @@ func (p *pieces) SetWriteDeadline(time.Time) error { return nil }
 // Unwrap lets http.ResponseController reach the connection.
 func (p *pieces) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// within calls write under a deadline.
+// within calls write with a deadline, and lifts the deadline after it.
 func (p *pieces) within(write func()) {
 	_ = p.control.SetWriteDeadline(time.Now().Add(p.each))
 	write()

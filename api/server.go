@@ -137,8 +137,8 @@ func New(cfg Config, backend Backend, log *slog.Logger) *Server {
 	return &Server{cfg: cfg, backend: backend, log: log, limits: defaultLimits}
 }
 
-// Listen takes the socket. It fails when another server answers on it, when it cannot be
-// made, or when there is no group of that name.
+// Listen opens the socket. It fails when another server answers on it, when it cannot be created, or when the configured group does not
+// exist.
 func (s *Server) Listen() (net.Listener, error) {
 	access := socketAccess{readers: s.cfg.Socket.Readers}
 	if s.cfg.Socket.Group != "" {
@@ -165,7 +165,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, ln, s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// ServeTLS is Serve for a TCP listener, whose clients speak TLS. Config.TLS must be there.
+// ServeTLS serves a TCP listener over TLS, as Serve does the socket. Config.TLS must be set.
 func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 	of := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -183,8 +183,8 @@ func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, tls.NewListener(ln, of), s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// Handler returns the whole API without a listener. The user of a request follows from the Peer in
-// its context, which Serve puts there, else from its token.
+// Handler returns the handler of the whole API, for any listener. The user of a request is the Peer in its context, which Serve sets, or
+// that of its token.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	health := HealthHandler(s.backend)
@@ -235,7 +235,7 @@ const (
 	closedUntilMode = 0o600 // of a socket that gets another group
 	// probeTimeout bounds the wait for another server to accept a connection.
 	probeTimeout = 2 * time.Second
-	// lockPatience bounds the wait for another that starts, which holds the lock for probeTimeout at most.
+	// lockPatience bounds the wait for the lock of another server that is starting; such a one holds it for probeTimeout at most.
 	lockPatience, lockRetry = 5 * time.Second, 20 * time.Millisecond
 )
 
@@ -378,7 +378,7 @@ func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	}
 }
 
-// isAt reports whether a file is still the one with the name: the process that had locked it before has removed it.
+// isAt reports whether the open file is still the one at path: a process that had it locked may have removed it.
 func isAt(f *os.File, name string) bool {
 	mine, err := f.Stat()
 	if err != nil {

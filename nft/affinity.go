@@ -39,7 +39,7 @@ func (p *compiledPort) clientMap(name string, pool Pool, life time.Duration) Set
 	}
 }
 
-// prefixText is the part of a map's name for the length of prefixes; "" for maps of addresses.
+// prefixText returns the part of a map's name for the prefix length of clients; "" for maps of whole addresses.
 func (p *compiledPort) prefixText() string {
 	if p.AffinityOptions.PrefixLen == 0 {
 		return ""
@@ -47,24 +47,24 @@ func (p *compiledPort) prefixText() string {
 	return "-" + strconv.Itoa(int(p.AffinityOptions.PrefixLen))
 }
 
-// client reads the part of a packet's client address that affinity remembers.
+// client returns the expression for the part of a packet's client address that affinity remembers.
 func (p *compiledPort) client(field Field) []Field {
 	field.Bits = p.AffinityOptions.PrefixLen
 	return []Field{field}
 }
 
-// members is the set of a pool's endpoints. One that has left may still answer connections that
-// were begun before, and no client must be remembered for it then.
+// members returns the name of the set with a pool's endpoints. An endpoint that was removed may still answer earlier connections, and no
+// client may be remembered for it then.
 func (p *compiledPort) members(pool Pool) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
 }
 
-// inBothPools is the set of the endpoints that serve both pools. Neither pool holds the
-// other: hints and fallbacks choose for each by itself.
+// inBothPools returns the name of the set with the endpoints in both pools. Neither pool contains the other: hints and fallbacks choose
+// each separately.
 func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
 
-// recall names the chain in which a frontend's clients are recalled. Node ports have one of their
-// own: new clients there pick from other maps.
+// recall returns the name of the chain that sends a frontend's remembered clients to their endpoints. Node ports have one of their own: new
+// clients there are sent to other maps.
 func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	name := "recall"
 	if !fe.Addr.IsValid() {
@@ -73,8 +73,8 @@ func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	return name + pools[pool].qualifier + "/" + p.ID
 }
 
-// newcomer names the chain in which a frontend's newcomers are noted: frontends differ in
-// the pools they use and in what comes after.
+// newcomer returns the name of the chain that notes a frontend's new clients. Frontends differ in the pools they use and in the chain that
+// follows.
 func (p *compiledPort) newcomer(fe *Frontend) string {
 	snat := [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT]
 	if t, idle := p.idle(); idle {
@@ -83,12 +83,12 @@ func (p *compiledPort) newcomer(fe *Frontend) string {
 	return prefixNewcomer + fe.poolsText() + snat + "/" + p.ID
 }
 
-// remember names the chain in which a frontend's clients are remembered.
+// remember returns the name of the chain that remembers a frontend's clients.
 func (p *compiledPort) remember(fe *Frontend) string {
 	return prefixRemember + fe.poolsText() + "/" + p.ID
 }
 
-// poolsText is the part of a chain's name for the pools that the frontend's clients get.
+// poolsText returns the part of a chain's name for the pools of a frontend's clients.
 func (fe *Frontend) poolsText() string {
 	switch {
 	case fe.Internal.Pool != fe.External.Pool:
@@ -207,7 +207,7 @@ func (p *compiledPort) newcomerChain(f *fragment, box *Box, fe *Frontend) Chain 
 	return Chain{Name: p.newcomer(fe), Rules: append(rules, Rule{end})}
 }
 
-// noting is by which packet a client and its endpoint are noted.
+// noting is the direction and kind of the packet by which a client and its endpoint are noted.
 type noting uint8
 
 const (
@@ -305,7 +305,7 @@ func (t *tableState) answerRules() []Rule {
 	return []Rule{{MatchAssured{}, established}, {MatchReply{}, GotoChain(chainAnswer)}}
 }
 
-// refreshes reports whether a Service port has each answer remember its client.
+// refreshes reports whether each answer of a Service port's endpoints renews the memory of its client.
 func (t *tableState) refreshes() bool { return t.count(setRefresh)+t.count(setNPRefresh) > 0 }
 
 // refreshChain has answers of established connections remember their clients.
@@ -357,7 +357,7 @@ func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
 // an address from a packet, and a number from the rule: so there is a set of addresses for each number that
 // endpoints of a port have, mostly one, and a rule.
 
-// remembersWith are the other ports for which the clients of this one are remembered.
+// remembersWith returns the other ports for which the clients of this port are remembered too.
 func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPort) {
 	if p.Affinity == 0 || !p.AffinityOptions.WholeService {
 		return nil
@@ -370,7 +370,7 @@ func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPor
 	return others
 }
 
-// number is the set of the addresses of a pool's endpoints that have a number.
+// number returns the name of the set with the addresses of a pool's endpoints at a port number.
 func (p *compiledPort) number(pool Pool, port uint16) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
 }
@@ -387,7 +387,7 @@ func (p *compiledPort) numbers(pool Pool) []uint16 {
 	return list
 }
 
-// addNumbers adds the sets that the other ports look into.
+// addNumbers adds the sets in which other ports look up this port's endpoints by number.
 func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
 	if len(p.others) == 0 {
 		return
@@ -419,7 +419,7 @@ func parsePrefix(set string) (bits uint8, id string, ok bool) {
 // and would start a new one, at any endpoint. So of TCP only a SYN gets to an endpoint, and the
 // client of a connection that is forgotten is answered by a reset.
 
-// parseTimeout reads a name back.
+// parseTimeout parses the timeout in the name of a timeout object.
 func parseTimeout(name string) (t Timeout, ok bool) {
 	text, ok := strings.CutPrefix(name, prefixIdle)
 	protocol, seconds, cut := strings.Cut(text, "-")
@@ -428,7 +428,7 @@ func parseTimeout(name string) (t Timeout, ok bool) {
 	return t, ok && cut && err == nil && t.Protocol != 0
 }
 
-// idle is the port's timeout; ok is false when it has none.
+// idle returns the port's idle timeout; ok is false if it has none.
 func (p *compiledPort) idle() (t Timeout, ok bool) {
 	return Timeout{p.Protocol, p.Idle}, p.Idle > 0 && p.Protocol != SCTP
 }
@@ -542,7 +542,7 @@ func (t *tableState) useTimeouts(f *fragment, by int) {
 	}
 }
 
-// emitTimeouts notes the timeouts that came and went.
+// emitTimeouts adds the timeout objects that came into use, or went out of it, to the change of the table.
 func (t *tableState) emitTimeouts(d *tableDiff) {
 	for _, name := range sortedKeys(t.oldTimeouts) {
 		timeout, is := t.timeouts[name]

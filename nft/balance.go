@@ -28,7 +28,7 @@ type table struct {
 	slots []uint16
 }
 
-// Weight is an endpoint's in a pool.
+// Weight is an endpoint of a pool with its weight.
 func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
 	if w, given := sp.Weights[pool][ap]; given {
 		return uint32(w)
@@ -62,7 +62,7 @@ func (sp *ServicePort) FitsTable(pool Pool) bool {
 	return uint64(n)*sum < MaxTableEndpoints*(sum-refused)
 }
 
-// refusedID is the identity of the refused share.
+// refusedID stands for the refused share among the identities of competitors.
 var refusedID = identity([]byte("refused"))
 
 // assign shares slots out by weight. Those of the refused share are holes. If there is one, so is the first slot, as it is looked
@@ -143,7 +143,7 @@ func (sp *ServicePort) divided(pool Pool) *table {
 	return sp.hashed(sp.places(pool, slots))
 }
 
-// drawn reports whether slots are drawn by chance.
+// drawn reports whether slots of a pool's table are drawn at random.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
 // TableSlots returns the number of slots that the endpoints have in the table of LeastConnection of a pool, 0 where it has
@@ -219,7 +219,7 @@ func (sp *ServicePort) RefusedShare(pool Pool) float64 {
 	return part
 }
 
-// places returns the endpoints of slots by their places in a pool.
+// places returns, for each slot, the index of its endpoint in a pool.
 func (sp *ServicePort) places(pool Pool, endpoints []netip.AddrPort) []uint16 {
 	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))
 	for i, ap := range sp.Pools[pool] {
@@ -235,7 +235,7 @@ func (sp *ServicePort) places(pool Pool, endpoints []netip.AddrPort) []uint16 {
 	return slots
 }
 
-// givenTable makes the table that the port names itself.
+// givenTable makes the table that the port specifies itself.
 func (sp *ServicePort) givenTable(pool Pool) *table {
 	slots := sp.places(pool, sp.Tables[pool])
 	for _, s := range tableSizes {
@@ -283,7 +283,7 @@ func (sp *ServicePort) weigh(pool Pool, weights []uint32, ids []uint64, size int
 	return append(slots, spread(ids, quotas(rests, ids, size), size)...)
 }
 
-// first is the endpoint with a quota that ranks highest at a place.
+// first returns the endpoint, among those with quota left, that ranks highest at a place.
 func first(ids []uint64, quotas []int, place uint64) (best uint16) {
 	best = hole
 	for i, id := range ids {
@@ -294,8 +294,7 @@ func first(ids []uint64, quotas []int, place uint64) (best uint16) {
 	return best
 }
 
-// preferred is the endpoint that ranks highest for a frontend's address, or the port of a
-// node port.
+// preferred returns the endpoint that ranks highest for a frontend's address, or for the port of a node port.
 func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	place := uint64(fe.Port)
 	if fe.Addr.IsValid() {
@@ -371,8 +370,7 @@ func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (ne
 	return nil
 }
 
-// sameTable reports whether a port has the table of another for a pool, so that it need
-// not be made.
+// sameTable reports whether two ports have the same table for a pool, so that the second one need not be computed.
 func sameTable(a, b *ServicePort, pool Pool) bool {
 	return a.Balance == b.Balance && maps.Equal(a.Weights[pool], b.Weights[pool]) && a.Refused[pool] == b.Refused[pool] &&
 		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool]) &&
@@ -394,7 +392,7 @@ func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
 }
 
-// ofBoth returns the union of the endpoints in the pool of internal clients and in that of external ones.
+// ofBoth joins the endpoints for inside and outside clients, by their pools.
 func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
 	inside := endpoints(fe.Internal.Pool)
 	if fe.External.Pool == fe.Internal.Pool {
@@ -403,7 +401,7 @@ func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPo
 	return union(inside, endpoints(fe.External.Pool))
 }
 
-// tableForms are the chains of all forms, without a pool's prefix.
+// tableForms has the names of chains that draw from tables, without a pool's prefix.
 var tableForms = func() (forms []string) {
 	for _, s := range tableSizes {
 		hash := strconv.Itoa(s.hash)
@@ -412,7 +410,7 @@ var tableForms = func() (forms []string) {
 	return forms
 }()
 
-// splitForm takes the name of a form apart.
+// splitForm parses the name of such a chain: its form, and the number of slots.
 func splitForm(form string) (kind string, size uint32) {
 	at := strings.IndexByte(form, '-') + 1
 	return form[:at], numgenOf(strings.TrimSuffix(form[at:], withHoles)).Mod
@@ -517,6 +515,5 @@ func (sp *ServicePort) turns(pool Pool) *table {
 	return &table{formTurns, order}
 }
 
-// formTurns is the form of a table of turns: one round, in which an endpoint comes as often
-// as its weight is.
+// formTurns is the form of a table for round robin: one round, in which each endpoint comes as often as its weight.
 const formTurns = "round-robin"

@@ -20,7 +20,7 @@ type Op interface{ op() Family }
 // Element is one element of a set; see Elements for the form of its bytes.
 type Element struct{ Key, Data string }
 
-// named is an operation on what has a name in the table of a family.
+// named is an operation on a named object in the table of a family.
 type named struct {
 	Family Family
 	Name   string
@@ -47,8 +47,7 @@ type (
 		Family  Family
 		Timeout Timeout
 	}
-	// DeleteTimeout deletes one that no rule names. Connections that have it get the times of
-	// the host from then on.
+	// DeleteTimeout deletes a timeout object that no rule refers to. Connections with it get the timeouts of the host.
 	DeleteTimeout named
 	// AddChain creates a chain without rules.
 	AddChain struct {
@@ -135,7 +134,7 @@ func (t *tableState) begin(heard, large bool) {
 	t.former = former{oldCounters: t.counters, oldKinds: t.kinds()}
 }
 
-// put notes that an element comes. One that goes with the same data stays.
+// put notes that an element is added. An element that was deleted with the same data is left in place.
 func (t *tableState) put(e placed) {
 	n := t.tally(e.set)
 	n.count++
@@ -154,7 +153,7 @@ func (t *tableState) put(e placed) {
 	t.added[id] = e.data
 }
 
-// delete notes that an element goes, which must be there.
+// delete notes that an existing element is deleted.
 func (t *tableState) delete(e placed) {
 	t.tally(e.set).count--
 	if t.discard {
@@ -163,8 +162,7 @@ func (t *tableState) delete(e placed) {
 	t.deleted[element{e.set, e.key}] = e.data
 }
 
-// touch records the uses of an address as they were before the change, and gives those of
-// now.
+// touch returns the uses of an address, to be changed. Its first call records them as they were before the change.
 func (t *tableState) touch(a netip.Addr) addressUses {
 	uses := t.addresses[a]
 	if _, ok := t.touched[a]; !ok && !t.fresh {
@@ -173,8 +171,7 @@ func (t *tableState) touch(a netip.Addr) addressUses {
 	return uses
 }
 
-// settleAddresses takes the elements of touched addresses away, or adds them, as they are
-// used now.
+// settleAddresses adds or deletes the elements of touched addresses, by their uses before and after the change.
 func (t *tableState) settleAddresses() {
 	among := t.touched
 	if t.fresh {
@@ -198,7 +195,7 @@ func (t *tableState) settleAddresses() {
 	}
 }
 
-// elements appends those that an address has because of its uses.
+// elements appends the elements that an address has because of its uses.
 func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 	key := AddrKey(a)
 	if u.frontends > 0 {
@@ -219,7 +216,7 @@ func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 	return list
 }
 
-// emit appends the difference between the table as it was and as it is.
+// emit appends the operations of the change to the batches of a transition.
 func (t *tableState) emit(f Family, tr *Transition) {
 	if !t.exists {
 		if t.existed {
@@ -424,7 +421,7 @@ func (s *staging) elements(op AddElements) {
 	}
 }
 
-// then returns all batches in their order, followed by last.
+// then returns the filled batches, followed by another one.
 func (s *staging) then(last Batch) []Batch {
 	if !s.now.Empty() {
 		s.full = append(s.full, s.now)

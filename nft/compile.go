@@ -160,8 +160,7 @@ func (p *compiledPort) hasEndpointAt(addrs map[netip.Addr]bool) bool {
 	return false
 }
 
-// setService places the endpoints of a Service's new ports and remembers which of
-// them are gone, for the affinity maps.
+// setService assigns slots to the endpoints of a Service's new ports, and records removed endpoints for the affinity maps.
 func (c *Compiler) setService(name string, ports []ServicePort) {
 	prev := c.services[name]
 	if len(ports) == 0 {
@@ -189,7 +188,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 	c.services[name] = now
 }
 
-// place gives the endpoints of a pool their slots. Those of a table have no history.
+// place assigns slots to the endpoints of a pool. In a pool with a table they do not depend on earlier ones.
 func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool Pool) {
 	if !p.Relay[pool].IsValid() { // else the relay picks
 		for _, old := range prev {
@@ -323,7 +322,7 @@ type compiledPort struct {
 	others []*compiledPort
 }
 
-// frontendMaps are the names of the maps that have elements of a frontend.
+// frontendMaps has the names of the maps with an element for a frontend; "" where it has none.
 type frontendMaps struct {
 	all, byClient, inside, outside, sourceNAT, answers, refresh, restricted, allowed string
 
@@ -384,7 +383,7 @@ type limitedMaps struct {
 	inside, outside limitedMap
 }
 
-// limitedMap is a map of verdicts, and the chain that leads there.
+// limitedMap is a map of verdicts for frontends with limits, and the chain that looks into it.
 type limitedMap struct{ set, chain string }
 
 // masquerade returns the chain that a class of frontends goes to in postrouting, "" for none.
@@ -400,8 +399,8 @@ func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	return ""
 }
 
-// pick goes to the chain that picks one of the pool's slots, or draws one of its table. That
-// one goes on to the chain for one slot, and that to the refusal.
+// pick returns the verdict that goes to the chain which picks one of the pool's slots, or draws from its table. That chain falls back to
+// the chain for one slot, and that to the refusal.
 func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 	maps := pools[pool].of(fe)
 	if t := p.tables[pool]; t != nil {
@@ -443,17 +442,17 @@ func (p *compiledPort) turnsMap(pool Pool) Set {
 	return Set{Name: formTurns + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: dataEndpoint}
 }
 
-// Fork is the state of a Compiler, for a second Compiler that continues from it.
+// Fork is a copy of a Compiler's state, from which a second Compiler can continue.
 type Fork struct {
 	box      Box
 	services map[string][]*compiledPort
 }
 
-// Fork returns what the Compiler stands at. It copies a reference for each Service.
+// Fork returns the state of the Compiler. It copies a reference for each Service.
 func (c *Compiler) Fork() Fork { return Fork{c.box, maps.Clone(c.services)} }
 
-// Compiler makes a Compiler that stands where the other one stood, with endpoints in the same slots. Its work is
-// that of all Services, without that of their elements.
+// Compiler returns a Compiler with the forked state, and endpoints in the same slots. The work is that of all Services, without that of
+// their elements.
 func (x Fork) Compiler() *Compiler {
 	c := NewCompiler()
 	c.box, c.services = x.box, maps.Clone(x.services)

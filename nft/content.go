@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Ruleset is the ruleset the compiler stands at, made from all that it compiles. The chains
-// are the compiler's: they must not be changed.
+// Ruleset returns the ruleset that the compiler has reached, built from all Services. Its chains are shared with the compiler and must not
+// be changed.
 func (c *Compiler) Ruleset() Ruleset {
 	rs := Ruleset{}
 	for _, f := range Families {
@@ -175,13 +175,13 @@ func IsCounted(set string) bool {
 	return false
 }
 
-// on is the definition of a set on a box.
+// on returns the definition of a set for a box: with counters if the box counts.
 func (s Set) on(box *Box) Set {
 	s.Counted = box.Counters && IsCounted(s.Name)
 	return s
 }
 
-// counted is a rule's last statements, with a counter before them if the box counts.
+// counted returns the last statements of a rule, after a counter if the box counts.
 func (b *Box) counted(reason string, then ...Statement) []Statement {
 	if !b.Counters {
 		return then
@@ -201,8 +201,8 @@ func (t *tableState) setCounters(box *Box) {
 	}
 }
 
-// fill makes f the elements that the port contributes. They are a pure function of the port, its
-// slots and the box, so that they can be computed again to be removed.
+// fill sets the elements that the port contributes to f. They are a pure function of the port, its slots and the box, so that they can be
+// computed again for removal.
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
 	f.answersHere, f.limits = 0, 0
@@ -352,7 +352,7 @@ func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 	}
 }
 
-// verdict returns the verdict by which the dispatch sends a frontend's clients on.
+// verdict returns the verdict with which the dispatch maps send on a frontend's clients.
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	switch n := len(p.slots[r.Pool]); {
 	case n == 0 && r.Fallback == Blackhole:

@@ -103,7 +103,7 @@ func (d *tableDiff) remake(have *Table, want *content) *Table {
 	return &rest
 }
 
-// counters adds those that are missing and deletes those that are not wanted.
+// counters adds missing counters and deletes unwanted ones.
 func (d *tableDiff) counters(have, want []string) {
 	for _, name := range want {
 		if !slices.Contains(have, name) {
@@ -235,7 +235,7 @@ func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int
 	}
 }
 
-// put sets the change of all elements of a set in one of the maps of a tableDiff.
+// put records the change of all elements of a set in a map of a tableDiff, by the set's name.
 func put(changes *map[string]*elementChange, all *elementChange) {
 	if *changes == nil {
 		*changes = map[string]*elementChange{}
@@ -313,7 +313,7 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	tr.Cleanup.Ops = append(tr.Cleanup.Ops, d.gone...)
 }
 
-// tellDropped appends the elements that go with their sets.
+// tellDropped appends the elements that are deleted with their sets.
 func (d *tableDiff) tellDropped(tr *Transition) {
 	for _, name := range sortedKeys(d.dropped) {
 		tr.Dropped = append(tr.Dropped, DeleteElements{d.family, d.dropped[name].set, d.dropped[name].inOrder()})

@@ -280,8 +280,8 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	t.setNodeAddresses(nodeAddrs)
 }
 
-// setInsideElements makes the elements of the sets of clients inside, which are there while
-// something asks for them. Settled addresses say whether something does.
+// setInsideElements makes the elements of the sets of inside clients, which exist while a Service refers to them. The uses of addresses
+// must be settled.
 func (t *tableState) setInsideElements(f Family, box *Box) {
 	sources, interfaces := Elements{}, Elements{}
 	if t.hasInsideOnly() {

@@ -78,11 +78,11 @@ var egressSets = []Set{
 	{Name: setEgressInside, Key: []Type{TypeAddr}, Interval: true},
 }
 
-// frontendSets has the sets of FrontendSets; whether segments are led back to a source is asked for with whether they are adopted.
+// frontendSets returns the sets of FrontendSets, with the set of segments led back to a source if they are adopted.
 var frontendSets = []string{setServices, setNodePorts, setPortRanges, setAdopted, setEgressBack}
 
-// egressUses are the sources of a table, by the address that they leave with, and the elements that addresses had before the
-// change under way (egressBack).
+// egressUses has the egress sources of a table by the address that they leave with, and the elements of addresses before the current change
+// (egressBack).
 type egressUses struct {
 	of  map[string]map[string]bool
 	old map[string]placed
@@ -109,7 +109,7 @@ func (p *compiledPort) addEgress(f *fragment) {
 	}
 }
 
-// useEgress records sources, or forgets them.
+// useEgress adds sources to egressUses, or removes them.
 func (t *tableState) useEgress(e *Egress, is bool) {
 	if len(e.Sources) == 0 {
 		return
@@ -130,7 +130,7 @@ func (t *tableState) useEgress(e *Egress, is bool) {
 	}
 }
 
-// egressBack returns the element for segments to an address that belong to no entry; the zero one: there is none.
+// egressBack returns the element for segments to an address that belong to no entry of conntrack; the zero Element if there is none.
 func (t *tableState) egressBack(addr string) placed {
 	for source := range t.egress.of[addr] {
 		if len(t.egress.of[addr]) > 1 {
@@ -209,7 +209,7 @@ func (t *tableState) egressChains(f Family, box *Box) []Chain {
 	return []Chain{c}
 }
 
-// egressSource makes the source of a connection the address that it leaves with.
+// egressSource returns the rule that translates the source of a connection to the address it leaves with.
 var egressSource Statement = SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}
 
 // egressTo returns the rules of sources that are limited to some destinations: packets to those of
@@ -239,8 +239,8 @@ func (t *tableState) egressReplies(box *Box) (rules []Rule) {
 	return rules
 }
 
-// egress reads the sources back. They become those of ports that have a frontend at their address, one for all with the same
-// destinations.
+// egress reads the egress sources back from a table. They are given to ports with a frontend at their address, one port for all with the
+// same destinations.
 func (r *recovery) egress() {
 	elements, to := r.table.elements(setEgress), r.table.elements(setEgressTo)
 	leaving := map[netip.Addr][]Egress{}

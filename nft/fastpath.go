@@ -29,17 +29,18 @@ const (
 	chainFastBoth = "fast-both"
 )
 
-// fastSets are the sets of frontends whose connections may be fast.
+// fastSets has the sets with the frontends whose connections may take the fast path.
 var fastSets = []Set{
 	{Name: setFast, Key: keyFrontend}, {Name: setNPFast, Key: keyNodePort}, {Name: setFastRanges, Key: keyFrontend, Interval: true},
 	fastOther,
 }
 
-// fastOther has the packets that add their connection. When it is full other connections become fast later.
+// fastOther is the set of recent packets: a connection is added when a packet of its other direction is in it. While it is full,
+// connections are added later.
 var fastOther = Set{Name: setFastOther, Key: []Type{TypeProto, TypeAddr, TypeService, TypeAddr, TypeService}, Timeout: fastOtherLife, Dynamic: true, Size: affinitySize}
 
-// fastOtherLife is the longest time between packets of both directions of which the second one adds their connection. It is
-// that of a flow without packets in the kernel.
+// fastOtherLife is the longest time between the packets of both directions that add a connection: that after which the kernel removes a
+// flow without packets.
 const fastOtherLife = 30 * time.Second
 
 // fastSample is the number of packets of which one asks to be added.
@@ -91,10 +92,10 @@ func (o DeleteFlowtable) op() Family { return o.Family }
 func (MatchFast) text() string       { return "ct status dnat ct status assured numgen random mod 16 0" }
 func (s FlowAdd) text() string       { return "flow add @" + s.Flowtable }
 
-// OneOf is the number of packets of which one matches.
+// OneOf returns N for a match of one packet in N.
 func (MatchFast) OneOf() uint32 { return fastSample }
 
-// addFast adds the element by which connections of a frontend may be fast.
+// addFast adds the element for a frontend whose connections may take the fast path.
 func (p *compiledPort) addFast(f *fragment, box *Box, fe *Frontend) {
 	if !p.Fast || box.Fast == nil || !p.serves(fe) {
 		return
@@ -104,7 +105,7 @@ func (p *compiledPort) addFast(f *fragment, box *Box, fe *Frontend) {
 	f.use(p.Protocol)
 }
 
-// fastKey is the set of a frontend's element, and its key.
+// fastKey returns the set and the key of a frontend's element.
 func (p *compiledPort) fastKey(fe *Frontend) (set, key string) {
 	switch {
 	case fe.IsRange():
@@ -202,7 +203,7 @@ func (d *tableDiff) flowtables(have, want map[string]Flowtable) {
 	}
 }
 
-// anyForeign reports whether a flowtable of a wanted name has to be made new, with its table.
+// anyForeign reports whether a flowtable of a wanted name has to be created again, with its table.
 func anyForeign(have, want map[string]Flowtable) bool {
 	for name := range want {
 		if have[name].Foreign {
@@ -212,7 +213,7 @@ func anyForeign(have, want map[string]Flowtable) bool {
 	return false
 }
 
-// definition is the lines between a flowtable's braces.
+// definition returns the lines between a flowtable's braces, in nft's syntax.
 func (w Flowtable) definition() []string {
 	lines := []string{"hook ingress priority filter"}
 	if len(w.Devices) > 0 {
@@ -228,7 +229,7 @@ func (w Flowtable) definition() []string {
 	return lines
 }
 
-// text is the operation as an nft command.
+// text returns the operation as an nft command.
 func (op SetFlowtable) text() string {
 	return "add flowtable " + op.Family.String() + " " + TableName + " " + op.Name + " { " + strings.Join(op.Flowtable.definition(), "; ") + "; }"
 }

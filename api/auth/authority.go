@@ -149,8 +149,8 @@ func (a *Authority) renewAuthority() error {
 // ends reports whether the CA is to be replaced.
 func (a *Authority) ends() bool { return !a.now().Add(renewBefore).Before(a.ca.NotAfter) }
 
-// Share has certificates signed by a CA that several boxes have, as Export and NewAuthorityKey return it; nil: by this
-// box's own again. Connections go on.
+// Share signs certificates with a CA that several boxes share, as Export and NewAuthorityKey encode it, or with this box's own CA again if
+// shared is nil. Open connections are kept.
 func (a *Authority) Share(shared []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +175,7 @@ func (a *Authority) Share(shared []byte) error {
 	return nil
 }
 
-// Export returns the CA with its key, in PEM, and whether it is at its end.
+// Export returns the CA with its key, in PEM, and whether the CA has to be replaced.
 func (a *Authority) Export() (key []byte, ends bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

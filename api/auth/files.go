@@ -125,8 +125,7 @@ type Validity struct {
 	Refused error
 }
 
-// Validity reads the files again, when that is due, and returns the validity of the certificate
-// in use.
+// Validity returns the validity of the certificate in use. It reads the files again first, if reloadInterval is over.
 func (f *Files) Validity() Validity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +133,7 @@ func (f *Files) Validity() Validity {
 	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
 }
 
-// reload takes the certificate in the files if it is another one.
+// reload puts the certificate in the files into use if it differs from the one in use.
 func (f *Files) reload() {
 	now := f.now()
 	if now.Sub(f.looked) < reloadInterval {
@@ -294,7 +293,7 @@ func OpenLeaves(path string, log *slog.Logger) (*Leaves, error) {
 	return l, nil
 }
 
-// load reads the file, if it has changed.
+// load reads the file if it has changed since the last load.
 func (l *Leaves) load() error {
 	text, err := readPEM(l.path)
 	if err != nil || l.pool != nil && bytes.Equal(text, l.text) {
@@ -354,8 +353,8 @@ func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 	return pool, revoked, nil
 }
 
-// reload reads the file again when that is due. What cannot be used leaves in use what was there before; a file that is
-// gone revokes all.
+// reload reads the file again if leavesInterval is over. A file with errors leaves the last good content in use; a file that was removed
+// revokes all certificates.
 func (l *Leaves) reload() {
 	now := l.now()
 	if now.Sub(l.looked) < leavesInterval {
@@ -372,7 +371,7 @@ func (l *Leaves) reload() {
 	l.refused = err
 }
 
-// CAs returns the certificates of the CA, by which clients choose theirs.
+// CAs returns the certificates of the CA, which a TLS server sends so that clients can choose a certificate.
 func (l *Leaves) CAs() *x509.CertPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -414,5 +413,5 @@ func (u User) BoxName() string {
 	return strings.TrimPrefix(u.Name, boxPrefix)
 }
 
-// Behind returns the admin, named so by a box that this one believes, that sent a change to that box.
+// Behind returns the user of a change that a trusted leaf forwards for one of its admins: "BOX:NAME", an admin.
 func Behind(box User, name string) User { return newUser(box.Name+":"+name, Admin) }

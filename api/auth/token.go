@@ -25,7 +25,7 @@ const (
 	tokenPrefix = "svcctl1."
 	// tokenKeyName is the file of the signing key in the key directory.
 	tokenKeyName = "token.key"
-	// endedName is the file with the ID of a shared key that ended here and is in force elsewhere yet.
+	// endedName is the file with the ID of a shared key whose tokens this box no longer accepts while other boxes still do.
 	endedName = "token.ended"
 	// tokenKeyBytes is the size of the key in bytes: that of the hash (RFC 2104, section
 	// 3).
@@ -47,7 +47,7 @@ const (
 // ErrToken means that a token is invalid, expired or revoked.
 var ErrToken = errors.New("the token is not valid")
 
-// ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key still accept them.
+// ErrEnded means that no token can be issued: all tokens of the shared key were revoked on this box, and other boxes still accept them.
 var ErrEnded = errors.New("all tokens were revoked on this box, and the other boxes do not have that yet: tokens are issued again when they do")
 
 // Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
@@ -89,7 +89,7 @@ func newTokens(dir string) *Tokens {
 	return &Tokens{path: filepath.Join(dir, tokenKeyName), endedPath: filepath.Join(dir, endedName), now: time.Now, revoked: make(chan struct{})}
 }
 
-// own has tokens signed by the key in the file, which is made when there is none.
+// own signs tokens with the key in the file, which it creates if there is none.
 func (t *Tokens) own() error {
 	key, err := readKeyFile(t.path)
 	switch {
@@ -105,7 +105,7 @@ func (t *Tokens) own() error {
 	return nil
 }
 
-// use replaces the key.
+// use replaces the signing key, which invalidates the tokens of the one before.
 func (t *Tokens) use(shared string, key []byte, ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,8 +125,8 @@ func NewTokenKey() []byte {
 	return key
 }
 
-// Share has tokens signed by a key that several boxes have, which the ID names. Tokens of this box's own key end for
-// good. With the ID "" it is the box's own again, a new one: Share does not bring a token back.
+// Share signs tokens with the key that the ID names and several boxes share. Tokens of this box's own key become invalid for good. With the
+// ID "" the box signs with a key of its own again, a new one, so that no earlier token becomes valid.
 func (t *Tokens) Share(id string, key []byte) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -159,7 +159,7 @@ func (t *Tokens) Share(id string, key []byte) error {
 	return nil
 }
 
-// shares reports whether tokens are signed by a shared key.
+// shares reports whether tokens are signed by the shared key with this ID and these bytes.
 func (t *Tokens) shares(id string, key []byte) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -351,7 +351,7 @@ const (
 // The names of the roles, as tokens and flags have them.
 var roleNames = [...]string{Nobody: "nobody", Box: "box", Reader: "reader", Endpoints: "endpoints", Admin: "admin"}
 
-// String returns "reader", "endpoints" or "admin", and "box" for a leaf, which no token is for.
+// String returns "reader", "endpoints" or "admin", or "box", the role of a leaf, for which no token is issued.
 func (r Role) String() string { return roleNames[r] }
 
 // ParseRole parses the name of a role that can be granted.

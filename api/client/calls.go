@@ -39,9 +39,8 @@ type ApplyOptions struct {
 	AsFile bool
 }
 
-// Apply applies objects, each in JSON, in one request, and calls f with what became of
-// each, in their order, as it is known. An object that is refused stops no other. Errors:
-// those of the whole request, and of f, which ends it; results before it stand.
+// Apply applies objects, each in JSON, in one request, and calls f with the result of each, in their order, as it arrives. A refused object
+// stops no other. Errors are those of the whole request, and those of f, which end it; results before it stand.
 func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMessage, f func(i int, r wire.Applied) error) error {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if o.DryRun {
@@ -141,7 +140,7 @@ func (c *Client) Export(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// tail hands bytes on to w, and keeps the last ones: more than the line with the checksum.
+// tail is an io.Writer that passes bytes on to w and keeps the last ones, which include the line with the checksum.
 type tail struct {
 	w      io.Writer
 	failed error // of w
@@ -207,12 +206,12 @@ func stream[Value any](ctx context.Context, c *Client, r request, f func(Value) 
 
 const tokenPath = "/svcctl/v1/token"
 
-// Token asks for a bearer token. It is given over the socket only.
+// Token asks for a bearer token, which the server issues to clients of its unix socket alone.
 func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (t wire.Token, err error) {
 	return t, c.post(ctx, tokenPath, ask, &t)
 }
 
-// RevokeTokens makes all tokens invalid that were given so far.
+// RevokeTokens invalidates all tokens that were issued before.
 func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 	return r, c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
 }
@@ -272,7 +271,7 @@ func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 	}
 }
 
-// once makes a request once.
+// once sends a request a single time, without retries.
 func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &answer{cancel: func() { cancel(nil) }, patience: r.patience}
@@ -328,7 +327,7 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	return nil, failure(resp.StatusCode, body)
 }
 
-// bodyOf is nil for no body: an empty one is a body too.
+// bodyOf returns a reader of a body; nil if the body is nil, since an empty body is one too.
 func bodyOf(b []byte) io.Reader {
 	if b == nil {
 		return nil

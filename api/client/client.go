@@ -27,7 +27,7 @@ const (
 	dialTimeout = 3 * time.Second
 	// callTimeout is for an answer that the server gives at once.
 	callTimeout = 10 * time.Second
-	// idleConnection is the time for which a connection is kept for the next call.
+	// idleConnection is the time for which an idle connection is kept open for the next call.
 	idleConnection = 30 * time.Second
 	// keptConnections bounds the idle connections that are kept, for callers with as many
 	// concurrent calls.
@@ -223,7 +223,7 @@ func (c *Client) decode(path string, body []byte, v any) error {
 	return nil
 }
 
-// strange returns the error of an answer that cannot be read.
+// strange returns the error of an answer that cannot be decoded.
 func (c *Client) strange(path string, err error) error {
 	return fmt.Errorf("read the answer for %s from %s: %w: is it an svcctl of the same version that serves there?", path, c.place, err)
 }
@@ -232,7 +232,7 @@ func (c *Client) unreachable(err error) error {
 	return &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 }
 
-// silent returns the error of a request that got no answer for so long.
+// silent returns the error of a request that got no answer within a time.
 func (c *Client) silent(err error, after time.Duration) error {
 	e := &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 	if errors.Is(err, context.DeadlineExceeded) && !c.Remote() {

@@ -18,7 +18,7 @@ import (
 type Object = map[string]any
 
 const (
-	// listPatience bounds the pauses of a list, and the time of a write.
+	// listPatience bounds the pauses between parts of a list, and the time until the answer to a write.
 	listPatience = time.Minute
 	jsonType     = "application/json"
 	// MergePatch is the media type of a JSON merge patch (RFC 7386).
@@ -80,7 +80,7 @@ func (c *Client) Delete(ctx context.Context, path string, query url.Values, uid 
 	return c.send(ctx, request{method: http.MethodDelete, path: path, query: query, form: jsonType, body: body})
 }
 
-// send makes a request that is answered with an object.
+// send makes a request and returns the object in the answer.
 func (c *Client) send(ctx context.Context, r request) (Object, error) {
 	r.patience = listPatience
 	var o Object
@@ -112,7 +112,7 @@ func (c *Client) stream(ctx context.Context, path string, query url.Values, acce
 	return nil
 }
 
-// itemError is an error of the caller's own function.
+// itemError wraps an error of the function that the caller gave for each item.
 type itemError struct{ error }
 
 // split reads an object and hands out the items of one field.

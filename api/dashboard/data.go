@@ -46,7 +46,8 @@ func (d *overview) shape() string {
 	return b.String()
 }
 
-// rowValues adds the numbers of Services in a list.
+// rowValues adds the numbers of each Service in a list to k, keyed by "NAMESPACE/NAME " and n (new connections a second), r (refused a
+// second) or o (open).
 func rowValues(k map[string]string, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
@@ -55,7 +56,7 @@ func rowValues(k map[string]string, rows []Row) {
 	}
 }
 
-// shapeOf writes the parts of rows whose change redraws the table.
+// shapeOf writes the columns of rows that are not among their values: the page is fetched again when one differs.
 func shapeOf(b *strings.Builder, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
@@ -85,7 +86,7 @@ func (d *listed) shape() string {
 	return b.String()
 }
 
-// listLinks are the ways from a page of the list to others.
+// listLinks has the links from a page of the list: to its orders and states, each by its name, and to the pages beside it.
 type listLinks struct {
 	Sort, State    map[string]string
 	Previous, Next string // "" where there is none
@@ -136,7 +137,7 @@ type shownService struct {
 	Day      bool
 }
 
-// step is a command with its use.
+// step is a command to run next, and its purpose.
 type step struct{ Command, Does string }
 
 func (d *shownService) values() map[string]string {
@@ -202,7 +203,7 @@ func headline(svc *Service) (text, level string) {
 	return fmt.Sprintf("%s answers, with %s of %s", name, wire.Grouped(svc.Up), wire.Count(svc.All, "endpoint")), level
 }
 
-// stepsOf are commands for a Service, as it is.
+// stepsOf returns the commands that the page of a Service proposes, by its state.
 func stepsOf(svc *Service, paths []path) (steps []step) {
 	of := "svc/" + svc.Name + " -n " + svc.Namespace
 	steps = append(steps, step{"svcctl explain " + of, "Why it answers, or does not."})

@@ -62,7 +62,7 @@ var functions = template.FuncMap{
 // MostHolders bounds the values of a pool that are listed with their holders.
 const MostHolders = 500
 
-// rateText formats a rate a second; "–" if it is not known yet.
+// rateText formats a rate a second; "–" if it is nil.
 func rateText(r *float64) string {
 	if r == nil {
 		return "–"
@@ -70,7 +70,7 @@ func rateText(r *float64) string {
 	return wire.Rate(*r)
 }
 
-// total formats a count; "–" if it is not counted.
+// total formats a count; "–" for nil.
 func total(n *uint64) string {
 	if n == nil {
 		return "–"
@@ -81,7 +81,7 @@ func total(n *uint64) string {
 	return wire.Grouped(int(*n))
 }
 
-// span formats a duration roughly for people, as the script of the pages writes it.
+// span formats a duration in one unit, rounded, as the script of the pages does.
 func span(d time.Duration) string {
 	switch s := int(max(d, 0).Round(time.Second) / time.Second); {
 	case s < 90:
@@ -95,7 +95,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// clock returns the time of day, with the date where that is another than today's.
+// clock formats a time as the time of day, or as a date if that is not today's.
 func clock(now, at time.Time) string {
 	if now.Sub(at) < 12*time.Hour || now.UTC().YearDay() == at.UTC().YearDay() && now.Sub(at) < 24*time.Hour {
 		return at.UTC().Format("15:04")
@@ -106,7 +106,7 @@ func clock(now, at time.Time) string {
 // commands finds the command in a next step: what follows it explains it.
 var commands = regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
 
-// commandOf returns the command to copy of a next step; "": there is none. words are those beside it.
+// commandOf returns the command in a next step, for the button that copies it ("": there is none), and the words to show beside the button.
 func commandOf(next string) (command, words string) {
 	found := commands.FindStringSubmatch(next)
 	if found == nil || strings.Contains(found[1], "…") {
@@ -118,7 +118,7 @@ func commandOf(next string) (command, words string) {
 	return command, next
 }
 
-// share returns a part of a whole in percent.
+// share formats a part of a whole in percent; "–" if the whole is 0.
 func share(part, whole uint64) string {
 	switch {
 	case whole == 0:
@@ -129,7 +129,7 @@ func share(part, whole uint64) string {
 	return strconv.FormatUint(part*100/whole, 10) + " %"
 }
 
-// dict has the values of a part of a page by name.
+// dict returns a map of pairs of a name and a value, the arguments of a template within another one.
 func dict(pairs ...any) map[string]any {
 	m := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -138,7 +138,7 @@ func dict(pairs ...any) map[string]any {
 	return m
 }
 
-// part returns a rate in percent of the largest.
+// part returns a rate in percent of the largest rate of a list, the length of a bar.
 func part(rate, most *float64) string {
 	if rate == nil || most == nil || *most <= 0 {
 		return "0"
@@ -146,7 +146,7 @@ func part(rate, most *float64) string {
 	return short(100 * *rate / *most)
 }
 
-// dots has a square for each endpoint of a few.
+// dots draws a square for each endpoint of a Service with at most mostDots.
 type dots struct {
 	Width int
 	Cells []beatCell
@@ -172,7 +172,7 @@ func dotsOf(up, all int) *dots {
 // mostHead bounds what headOf returns as the head of a message, in characters.
 const mostHead = 76
 
-// headOf divides a message at the last colon or semicolon that leaves a short head: the head is the fault, and more the details.
+// headOf divides a message at the last colon or semicolon that leaves at most mostHead characters: head has the fault, more the details.
 func headOf(text string) (head, more string) {
 	if utf8.RuneCountInString(text) <= mostHead {
 		return text, ""

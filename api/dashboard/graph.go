@@ -20,7 +20,7 @@ const (
 	mostMarks          = 6
 )
 
-// graph is traffic over time as a page has it.
+// graph has the paths and labels of the graph of traffic over time, for the template.
 type graph struct {
 	Area, Line, Refused, Failed, Open, Marks string // paths
 	NewMost, BadMost, OpenMost               string // what the upper edges are
@@ -166,10 +166,10 @@ func sparkOf(g wire.TrafficGraph) *spark {
 	return &spark{line, area}
 }
 
-// short formats a coordinate with one decimal at most.
+// short formats a coordinate with at most one decimal.
 func short(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// roundUp returns a number for the edge of a graph, a bit above a value: 1, 2, 3, 5, 8 or 10 times a power of ten.
+// roundUp returns the least number of 1, 2, 3, 5, 8 or 10 times a power of ten that is not below a value: the edge of a graph.
 func roundUp(v float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(max(v, 1))))
 	for _, n := range []float64{1, 2, 3, 5, 8, 10} {
@@ -182,13 +182,13 @@ func roundUp(v float64) float64 {
 
 func edge(v float64) string { return wire.Grouped(int(v)) }
 
-// beat is the health of an endpoint over 24 hours.
+// beat has the cells of the picture of an endpoint's health over 24 hours, and its text.
 type beat struct {
 	Cells []beatCell
 	Text  string
 }
 
-// beatCell is half an hour of it.
+// beatCell is half an hour of a beat.
 type beatCell struct {
 	X     int
 	Class string // up, dn or un

@@ -92,10 +92,10 @@ func guard(header http.Header, policy string) {
 	header.Set("Cache-Control", "no-store")
 }
 
-// begun is the key of what the thread had used when a request began.
+// begun is the context key of the CPU time that the thread had used when a request began.
 type begun struct{}
 
-// used returns the CPU time of this thread; 0 where that is not known.
+// used returns the CPU time of this thread; 0 if the kernel does not report it.
 func used() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &u); err != nil {
@@ -112,7 +112,7 @@ const (
 	everyShare = 200
 )
 
-// every returns the time to the next version of a page that cost so much.
+// every returns the time until the next fetch of a page that took this CPU time.
 func every(cost time.Duration) time.Duration {
 	return min(everyMost, max(everyLeast, everyShare*cost))
 }
@@ -123,7 +123,7 @@ type handler struct {
 	pages    map[string]*template.Template
 }
 
-// parse reads the pages, each with the layout around it.
+// parse parses the templates of the pages, each with the layout.
 func parse() map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
@@ -133,7 +133,7 @@ func parse() map[string]*template.Template {
 	return pages
 }
 
-// page has the values that every page is given.
+// page has the values that the layout of every page uses.
 type page struct {
 	Title  string
 	Here   string // the name of the page in the menu
@@ -153,7 +153,7 @@ type changing interface {
 	shape() string
 }
 
-// State is bad, warn or good: the color of the page.
+// State returns bad, warn or good, the color of the page.
 func (p *page) State() string {
 	switch worst := p.Status.Worst(); {
 	case worst == wire.SeverityError || p.Status.Verdict.Fails > 0:
@@ -164,7 +164,7 @@ func (p *page) State() string {
 	return "good"
 }
 
-// Count returns the number in the title of the window: of faults, or of Services that do not answer.
+// Count returns the number in the title of the window: that of faults, or of Services that do not answer.
 func (p *page) Count() int {
 	n := 0
 	for i := range p.Status.Verdict.Groups {
@@ -175,7 +175,7 @@ func (p *page) Count() int {
 	return max(n, p.Status.Verdict.Fails)
 }
 
-// Version is another text when the page has to be fetched.
+// Version returns a text that differs when the page has to be fetched again.
 func (p *page) Version() string {
 	hash := fnv.New64a()
 	c, _ := p.Data.(changing)
@@ -187,14 +187,15 @@ func (p *page) Version() string {
 	return strconv.FormatUint(hash.Sum64(), 36)
 }
 
-// Every returns the interval in milliseconds at which an open page asks for new values. The layout evaluates it last, when
-// the cost of the page is known.
+// Every returns the interval in milliseconds at which an open page asks for new values. The layout evaluates it last, when the cost of the
+// page is measured.
 func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
-// asked is the key of a request of live.json about a page.
+// asked is the context key of a request of live.json about a page.
 type asked struct{}
 
-// live answers an open page: how the box is, and its new values. Without a page it is cheap, and has no values.
+// live answers GET live.json of an open page with the state of the box and the new values of the page. Without a page in the query it is
+// cheap, and answers with the state alone.
 func (h *handler) live(mux *http.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		at, err := url.Parse(Path + r.FormValue("page"))
@@ -239,7 +240,7 @@ func (h *handler) answer(w http.ResponseWriter, p *page) {
 	_, _ = w.Write(text)
 }
 
-// show renders a page whole before anything of it is sent.
+// show renders a whole page before it sends any of it.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
 	p := h.page(r, name, title, data)
 	if r.Context().Value(asked{}) != nil {
@@ -251,7 +252,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, t
 	send(w, code, b.Bytes())
 }
 
-// send answers with a page that is whole.
+// send answers with a page that is rendered.
 func send(w http.ResponseWriter, code int, page []byte) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(page)))

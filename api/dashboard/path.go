@@ -12,7 +12,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// path is the way of packets through one port of a Service, in one family, as a picture has it.
+// path is the picture of the way of packets through one port of a Service in one family: frontends, the port, endpoints, and lines between
+// them.
 type path struct {
 	Port, Protocol, Family string
 	Frontends              []node
@@ -70,7 +71,7 @@ type node struct {
 	Beat               *beat
 }
 
-// Short is Check as the picture has room for it. Marks isolate its direction of writing.
+// Short returns Check, cut to the room in the picture, between marks that isolate its direction of writing (Unicode FSI and PDI).
 func (n node) Short() string {
 	const room = 44
 	text := []rune(n.Check)
@@ -80,7 +81,7 @@ func (n node) Short() string {
 	return "\u2068" + string(text) + "\u2069"
 }
 
-// IsLong reports whether the address needs small letters.
+// IsLong reports whether the address needs a smaller font.
 func (n node) IsLong() bool { return len(n.Text) > 34 }
 
 const (
@@ -170,7 +171,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// place gives everything its place, and lines their width.
+// place sets the coordinates of all nodes, and the widths of lines.
 func (p *path) place() {
 	p.Height = max(len(p.Endpoints)*wideRow, len(p.Frontends)*frontRow, 2*wideRow) + 4
 	p.Middle = p.Height / 2
@@ -195,7 +196,7 @@ func (p *path) place() {
 	p.Tall = p.Knee + 30 + max(len(p.Endpoints), 1)*tallRow
 }
 
-// weightOf returns the width of a line: new connections, or open ones where none are new.
+// weightOf returns the traffic that the width of a line stands for: new connections, or open ones if there are no new ones.
 func weightOf(n *node) float64 {
 	if n.Rate != nil && *n.Rate > 0 {
 		return *n.Rate
@@ -203,7 +204,7 @@ func weightOf(n *node) float64 {
 	return float64(n.Open) / 1000
 }
 
-// Way returns the line from a frontend in the wide picture, or to an endpoint.
+// Way returns the SVG path of the line from a frontend in the wide picture, or to an endpoint.
 func (p path) Way(n node, frontend bool) string {
 	if frontend {
 		return fmt.Sprintf("M362 %d C420 %d 410 %d 452 %d", n.Y, n.Y, p.Middle, p.Middle)
@@ -211,7 +212,7 @@ func (p path) Way(n node, frontend bool) string {
 	return fmt.Sprintf("M532 %d C610 %d 620 %d 700 %d", p.Middle, p.Middle, n.Y, n.Y)
 }
 
-// nodeOf returns an endpoint. used is set when new connections go to it.
+// nodeOf returns the node of an endpoint. used is set when new connections go to it.
 func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, used bool) node {
 	n := node{Text: at, Class: "up", Word: "Not checked", Open: e.Open, Unanswered: e.Unanswered, Rate: e.Rate, Failed: e.FailedRate, Total: totalText(&e.FlowTotals)}
 	for _, h := range checks {
@@ -240,7 +241,7 @@ func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, us
 	return n
 }
 
-// checkText returns the finding of a check: "connection refused, 20 times", "OK in 3 ms".
+// checkText returns the last result of a health check: "connection refused, 20 times", "OK in 3 ms".
 func checkText(h *wire.EndpointHealth) string {
 	if h.State == wire.HealthOut {
 		return "taken out by svcctl out"
@@ -257,7 +258,7 @@ func checkText(h *wire.EndpointHealth) string {
 	return text
 }
 
-// took returns the duration of a check.
+// took formats the duration of a health check.
 func took(d time.Duration) string {
 	if d < time.Millisecond {
 		return "under 1 ms"

@@ -68,7 +68,7 @@ const (
 
 var states = []string{"", stateBad, stateWarn, stateGood, stateUnchecked}
 
-// Services are a page of a list.
+// Services is one page of the list of Services, and the size of the list.
 type Services struct {
 	Rows       []Row
 	Total      int // that match
@@ -99,7 +99,7 @@ type Box struct {
 	Announced, Addresses int  // addresses that are announced, of those that are to be
 }
 
-// Event is what happened.
+// Event is an entry of the history: a change of state, with its time and text.
 type Event struct {
 	At    time.Time
 	Level string // good, warn, bad; "": a change of objects

@@ -48,7 +48,7 @@ func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	t.out.pass()
 }
 
-// tracing is a trace as its page has it. The page takes the packets as it is rendered.
+// tracing is the data of the page of a trace. The template reads packets from it while the page is rendered.
 type tracing struct {
 	From, To, Protocol, Count, Seconds string // as they were written
 	Established                        bool
@@ -75,7 +75,7 @@ func traceOf(form url.Values) *tracing {
 	return t
 }
 
-// values returns the query of a trace. What packets go to is written as ADDRESS, ADDRESS:PORT or ADDRESS:PORT/PROTOCOL.
+// values returns the query of a trace. The destination is written as ADDRESS, ADDRESS:PORT or ADDRESS:PORT/PROTOCOL.
 func (t *tracing) values() url.Values {
 	to, protocol, _ := strings.Cut(t.To, "/")
 	if protocol == "" {
@@ -95,7 +95,7 @@ func (t *tracing) values() url.Values {
 	return values
 }
 
-// Packets returns the stories, as they come.
+// Packets yields the story of each packet as it arrives.
 func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	return func(yield func(wire.TracedPacket) bool) {
 		t.out.pass() // so that the page shows that it waits
@@ -110,7 +110,7 @@ func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	}
 }
 
-// Predicted returns the prediction of such a packet, where none came and one can be predicted; nil else.
+// Predicted returns the prediction of a packet as the form describes it, if no packet came and the rules can be evaluated; nil otherwise.
 func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	q := t.Query
 	q.Predict = true
@@ -124,8 +124,8 @@ func (t *tracing) Predicted() (told *wire.TracedPacket) {
 // pieceSize is the size in which a page is passed on, in bytes.
 const pieceSize = 16 << 10
 
-// pieces passes a page on piece by piece. A browser that left, or does not take a piece in the time that the server gives it,
-// ends what makes the page.
+// pieces sends a page piece by piece. It calls gone, which ends the rendering, when the browser has left or does not read a piece within
+// the server's time limit.
 type pieces struct {
 	buffer  *bufio.Writer
 	control *http.ResponseController

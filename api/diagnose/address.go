@@ -116,7 +116,7 @@ type Backend struct {
 	Health []wire.EndpointHealth
 }
 
-// text returns the state of the endpoint in the Service, and how good that is.
+// text describes the state of the endpoint in the Service, and returns the level of that finding.
 func (b *Backend) text() (string, Level) {
 	if ready := b.Conditions.Ready; ready != nil && !*ready {
 		if terminating := b.Conditions.Terminating; terminating != nil && *terminating {
@@ -249,8 +249,7 @@ func (d *diagnosis) appliance() {
 	}
 }
 
-// going adds a finding about a Service that is being deleted and still serves because of its
-// finalizers.
+// going adds a finding about a Service that is being deleted and is still served because of its finalizers.
 func (d *diagnosis) going() {
 	meta := &d.Service.Metadata
 	if meta.DeletionTimestamp == nil {

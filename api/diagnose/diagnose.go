@@ -80,9 +80,9 @@ func Worst(findings []Finding) Level {
 	return worst
 }
 
-// Service goes from the object to the kernel. It ends where what follows has no meaning. The first finding is the verdict
-// of the appliance, in the conditions of the Service; those that follow are the reasons, and none of them is worse. Facts
-// from the Question and from Probed alone are not in those conditions, and are judged here.
+// Service returns the findings about a Service, from the object to the kernel. It ends at the first one after which the others have no
+// meaning. The first finding repeats the conditions of the Service; those that follow are the reasons, and none of them is worse. Facts of
+// the Question and of Probed are not in the conditions, and are judged here.
 func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	verdict := d.verdict()
@@ -118,8 +118,8 @@ func (d *diagnosis) condition(name string) *object.Condition {
 	return &conditions[i]
 }
 
-// verdict returns the finding on whether the Service answers; nil: the appliance does not judge it, or has another version
-// than the one that is looked at.
+// verdict returns the finding about whether the Service answers; nil if the appliance does not judge the Service, or judges another version
+// of it.
 func (d *diagnosis) verdict() *Finding {
 	ready, programmed := d.condition(wire.ConditionReady), d.condition(wire.ConditionProgrammed)
 	switch {
@@ -210,7 +210,7 @@ func (d *diagnosis) add(level Level, next, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Level: level, Text: fmt.Sprintf(format, args...), Next: next})
 }
 
-// own adds a finding about what the appliance has not judged.
+// own adds a finding about a fact that is not in the conditions of the Service.
 func (d *diagnosis) own(level Level, next, format string, args ...any) {
 	d.add(level, next, format, args...)
 	d.findings[len(d.findings)-1].own = true
@@ -222,7 +222,7 @@ func (d *diagnosis) details(lines ...string) {
 	last.Details = append(last.Details, lines...)
 }
 
-// ref returns the Service as problems name it.
+// ref returns the name of the Service as problems have it: "Service NAMESPACE/NAME".
 func (d *diagnosis) ref() string {
 	return object.Ref{Kind: object.KindService, Namespace: d.Namespace, Name: d.Name}.String()
 }
@@ -354,7 +354,7 @@ func (d *diagnosis) accepted() {
 	}
 }
 
-// reachable checks that it has addresses at all.
+// reachable checks that the Service has addresses of any kind.
 func (d *diagnosis) reachable() bool {
 	switch spec := &d.Service.Spec; {
 	case spec.Type == object.TypeExternalName:
@@ -369,7 +369,7 @@ func (d *diagnosis) reachable() bool {
 	return true
 }
 
-// allocated checks that it has got its addresses.
+// allocated checks that the Service has the addresses that it asks for.
 func (d *diagnosis) allocated() {
 	spec := &d.Service.Spec
 	if len(spec.ClusterIPs) == 0 {
@@ -464,7 +464,7 @@ func slashed(protocol string) string {
 	return "/" + protocol
 }
 
-// ports returns the Service's ports that are asked for.
+// ports returns the ports of the Service that the Question is about.
 func (d *diagnosis) ports() []object.ServicePort {
 	q := d.Question
 	var ports []object.ServicePort
@@ -509,10 +509,10 @@ func Addresses(svc *object.Service) []netip.Addr {
 	return addrs
 }
 
-// count is "1 problem" or "2 problems".
+// count formats a number with a noun: "1 problem", "2 problems".
 func count(n int, noun string) string { return number(n, noun, noun+"s") }
 
-// number is "1 endpoint does" or "2 endpoints do".
+// number formats a number with the words for one or for many: "1 endpoint does", "2 endpoints do".
 func number(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

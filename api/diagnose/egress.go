@@ -17,7 +17,8 @@ func (d *diagnosis) onlyLeave() bool {
 	})
 }
 
-// leaves adds what an endpoint leaves the box as, when it begins connections itself, and why with no address of its Services.
+// leaves adds findings about an endpoint's own connections: the source address with which they leave the box, and why that is no address of
+// its Services.
 func (d *diagnosis) leaves(source netip.Addr, backends []Backend) {
 	var mentioned []string
 	for i := range d.Traffic.Egress {

@@ -126,7 +126,7 @@ func (d *diagnosis) standsBy(address string) string {
 	return ""
 }
 
-// weights are the Service's own, by address.
+// weights maps addresses to the weights that the Service's annotation gives them.
 type weights map[string]uint16
 
 func (d *diagnosis) weights() weights {
@@ -138,7 +138,7 @@ func (d *diagnosis) weights() weights {
 	return of
 }
 
-// in returns the weight of an endpoint of a slice.
+// in returns the weight of an endpoint of a slice: by its address, else that of the slice.
 func (w weights) in(s *object.EndpointSlice, e *object.Endpoint) uint16 {
 	if len(e.Addresses) > 0 {
 		if own, given := w[e.Addresses[0]]; given {
@@ -187,7 +187,7 @@ func (d *diagnosis) relayed() {
 	}
 }
 
-// picked describes how a relayed port chooses an endpoint.
+// picked describes the algorithm by which a relayed port chooses an endpoint.
 func picked(states []wire.PortState) string {
 	i := slices.IndexFunc(states, func(s wire.PortState) bool { return s.Relay != "" })
 	if i < 0 || states[i].Balance == object.BalanceRoundRobin {

@@ -136,7 +136,7 @@ func (d *diagnosis) listeners(f *GatewayFacts, owner object.Ref, specs []object.
 	}
 }
 
-// backendsOf returns the backends of generated EndpointSlices with their parts of the connections; "": there are none.
+// backendsOf lists the backends of generated EndpointSlices with their shares of connections; "" if there are none.
 func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) bool) string {
 	endpoints, shares, sum := map[string]int{}, map[string]uint32{}, uint32(0)
 	for _, s := range list {
@@ -156,8 +156,8 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 	return strings.Join(backends, ", ")
 }
 
-// Paths returns the listeners, routes and backends of generated EndpointSlices, a line for each Service port, listener and route: those of a Gateway, a
-// ListenerSet, a route or a generated Service, as KIND/NAMESPACE/NAME, at a port of a name; "": at all.
+// Paths returns a line for each Service port, listener and route of generated EndpointSlices. of selects those of a Gateway, ListenerSet,
+// route or generated Service, KIND/NAMESPACE/NAME, and port those of a port name; "" selects all.
 func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	at := map[string][]*object.EndpointSlice{}
 	for _, s := range list {

@@ -149,7 +149,7 @@ func allDown(n int) string {
 	return fmt.Sprintf("all %d endpoints are down", n)
 }
 
-// of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of formats n of all endpoints with a verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	verb := "are"
 	if n == 1 {
@@ -172,7 +172,7 @@ func verdictText(e *wire.EndpointHealth) string {
 	return text + " (" + e.Check + ")"
 }
 
-// isOf reports whether an endpoint is one of a port, and of a family that is asked for.
+// isOf reports whether an endpoint is one of a port, and of a family that the Question is about.
 func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	at, err := netip.ParseAddrPort(e.Endpoint)
 	family := object.FamilyOf(at.Addr())
@@ -229,7 +229,7 @@ func (d *diagnosis) traffic() {
 	}
 }
 
-// pace returns a rate of packets since the look before, which may be minutes ago.
+// pace formats the rate of packets between the last two readings, which may be minutes apart.
 func (d *diagnosis) pace(rate float64) string {
 	if rate >= 0.05 {
 		return fmt.Sprintf("%.1f packets a second", rate)

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// states returns the states of a port, in the families that are asked for.
+// states returns the states of a port in the families that the Question is about.
 func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
 	if d.State == nil {
 		return nil
@@ -23,7 +23,7 @@ func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
 	})
 }
 
-// inUse returns the addresses of the endpoints that a port uses, of this box or of all.
+// inUse returns the addresses of the endpoints to which a port leads: those on this box, or all.
 func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	addrs := map[string]bool{}
 	for _, s := range d.states(port) {
@@ -40,7 +40,7 @@ func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	return addrs
 }
 
-// leftOut returns the endpoints of some that a port does not use, and how many there are.
+// leftOut returns the endpoints among given ones that a port does not lead to, and their number.
 func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines []string, n int) {
 	used := d.inUse(port, false)
 	for _, text := range candidates {
@@ -75,7 +75,7 @@ func (d *diagnosis) whyLeftOut(addr string) string {
 	return addr + " is not used: its address, or its port, cannot be load balanced"
 }
 
-// hasTopology reports whether something chooses among endpoints that are ready.
+// hasTopology reports whether traffic distribution, zones or hints choose among endpoints that are ready.
 func (d *diagnosis) hasTopology() bool {
 	prefersZone, _ := annotation.PrefersZone(d.Service)
 	return object.Deref(d.Service.Spec.TrafficDistribution) != "" || prefersZone || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
@@ -85,7 +85,7 @@ func (d *diagnosis) hasTopology() bool {
 	})
 }
 
-// related returns the problems about the Service and about what names its endpoints.
+// related returns the problems of the Service and of the objects that declare its endpoints.
 func (d *diagnosis) related() []wire.Problem {
 	about := map[string]bool{d.ref(): true}
 	about[object.Ref{Kind: object.KindEndpoints, Namespace: d.Namespace, Name: d.Name}.String()] = true
@@ -178,8 +178,7 @@ func (d *diagnosis) concerns(field string, port *object.ServicePort) bool {
 	return true
 }
 
-// frontends returns the addresses and ports that the Service asks for, as far as the question
-// reaches.
+// frontends returns the addresses and ports of the Service that the Question is about.
 func (d *diagnosis) frontends() (list []string) {
 	q := d.Question
 	nodePorts := d.Service.Spec.Type == object.TypeNodePort || d.Service.Spec.Type == object.TypeLoadBalancer
@@ -328,7 +327,7 @@ func AnswerAdvice(u wire.Unanswered, packaged wire.Packaged) string {
 // last commit to the kernel.
 func (d *diagnosis) isNewer() bool { return d.version() > d.Status.Revision.Programmed }
 
-// version returns the newest revision of the Service and of what names its endpoints.
+// version returns the newest revision of the Service and of the objects that declare its endpoints.
 func (d *diagnosis) version() (newest uint64) {
 	metas := []string{d.Service.Metadata.ResourceVersion}
 	for _, s := range d.Slices {

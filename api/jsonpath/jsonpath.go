@@ -29,7 +29,7 @@ type part struct {
 	body    []part
 }
 
-// path is the steps from a value to others.
+// path is a sequence of steps, each applied to the values that the one before it found.
 type path []step
 
 // step returns the values that one step leads to. root is the whole object.
@@ -214,7 +214,7 @@ func (p *parser) skip(text string) bool {
 	return is
 }
 
-// want skips a closing bracket, and the blanks before it.
+// want skips blanks and a closing bracket, which must follow.
 func (p *parser) want(bracket string) {
 	if p.blanks(); !p.skip(bracket) {
 		p.fail("a %s is missing", bracket)
@@ -227,7 +227,7 @@ func (p *parser) blanks() {
 	}
 }
 
-// until returns the text before the next of some characters, and skips it.
+// until returns the text before the next one of some characters, and skips both.
 func (p *parser) until(chars string) string {
 	text := p.rest()
 	if end := strings.IndexAny(text, chars); end >= 0 {
@@ -277,7 +277,7 @@ func (p *parser) word(word string) bool {
 	return is && (after == "" || strings.ContainsAny(after[:1], " \t\n}")) && p.skip(word)
 }
 
-// expressions parses strings and paths up to the closing brace.
+// expressions parses the strings and paths of an expression up to its closing brace.
 func (p *parser) expressions(depth int) (parts []part) {
 	for p.blanks(); !p.skip("}"); p.blanks() {
 		switch {
@@ -293,7 +293,7 @@ func (p *parser) expressions(depth int) (parts []part) {
 	return parts
 }
 
-// escapes turns the text of either form of quotes into that of a string of Go: kubectl escapes dots, too.
+// escapes rewrites a quoted text, in either form of quotes, as a string of Go: kubectl escapes dots, too.
 var escapes = strings.NewReplacer(`\\`, `\\`, `\"`, `\"`, `"`, `\"`, `\'`, `'`, `\.`, `.`)
 
 // quoted parses a quoted string with the escapes of Go and JSON.

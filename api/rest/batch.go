@@ -83,11 +83,10 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	return b.end(nil)
 }
 
-// patience bounds the time between two pieces of a batch.
+// patience bounds the time of each read of a batch.
 const patience = 30 * time.Second
 
-// patientReader reads a body whose sender may take its time for the whole of it, but not for
-// each piece.
+// patientReader reads a body with a time limit for each read, and none for the whole.
 type patientReader struct {
 	body    io.Reader
 	control *http.ResponseController
@@ -98,7 +97,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return p.body.Read(b)
 }
 
-// batch is the work on one batch: objects are collected until they are worth a commit.
+// batch collects objects until they make a commit of commitObjects or commitBytes.
 type batch struct {
 	server  *Server
 	request *request
@@ -119,7 +118,7 @@ type item struct {
 	err     error
 }
 
-// applied is wire.Applied with the object as it is.
+// applied is wire.Applied whose object is not encoded yet.
 type applied struct {
 	Result   string        `json:"result"`
 	Object   object.Object `json:"object,omitempty"`
@@ -127,7 +126,7 @@ type applied struct {
 	Warnings []string      `json:"warnings,omitempty"`
 }
 
-// add takes one document in. The error is that of the answer.
+// add adds one document to the batch, and commits the batch if it is full. The error is that of writing the answer.
 func (b *batch) add(d document) error {
 	it := &item{}
 	it.writing, it.err = b.writing(d)
@@ -391,7 +390,7 @@ func jsonDocuments(r *bufio.Reader, yield func(document) bool) error {
 	}
 }
 
-// jsonValue yields a value, or the items in it.
+// jsonValue yields a value, or the items of an array or List.
 func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err error) {
 	items, err := itemsOf(value)
 	if err != nil {
@@ -408,7 +407,8 @@ func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err
 	return true, nil
 }
 
-// jsonDocument returns one value of a stream. One that is too large or too deep stops no other.
+// jsonDocument returns one value of a stream as a document; a value that is too large or too deep has an error of its own, so the stream
+// goes on.
 func jsonDocument(text json.RawMessage) document {
 	content, fieldWarnings, err := schema.Parse(text)
 	if err != nil {

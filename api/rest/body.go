@@ -181,13 +181,13 @@ func checkKind(content map[string]any, k kind.Kind) error {
 	return nil
 }
 
-// cannotBe returns the error of content that is no object of a kind.
+// cannotBe returns the error for content that does not decode as an object of a kind.
 func cannotBe(named, version string, k kind.Kind, why error) *statusError {
 	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why).at(k, "", why)
 }
 
-// unrecognized returns the error of a body that is no object at all. It has the beginning of the body, in hexadecimal
-// digits where it does not look like JSON.
+// unrecognized returns the error for a body that is no object of any kind. It quotes the beginning of the body, in hexadecimal digits if
+// that does not look like JSON.
 func unrecognized(body []byte, k kind.Kind, why error) *statusError {
 	const shown = 30
 	summary, more := body, ""
@@ -219,7 +219,7 @@ func inNamespace(content map[string]any, r *request) error {
 	return nil
 }
 
-// metadataIn returns the metadata of an object; they are made where there are none.
+// metadataIn returns the metadata of an object, which it adds if there are none.
 func metadataIn(content map[string]any) map[string]any {
 	metadata, ok := content["metadata"].(map[string]any)
 	if !ok {
@@ -229,14 +229,14 @@ func metadataIn(content map[string]any) map[string]any {
 	return metadata
 }
 
-// textIn returns a text in the metadata of an object, "" when it is not there.
+// textIn returns a string field of an object's metadata, "" if there is none.
 func textIn(content map[string]any, field string) string {
 	metadata, _ := content["metadata"].(map[string]any)
 	text, _ := metadata[field].(string)
 	return text
 }
 
-// typed returns a pruned object as its Go type.
+// typed decodes a pruned object into its Go type.
 func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 	o := k.New()
 	if err := schema.Of(k).ToObject(content, o); err != nil {
@@ -247,17 +247,17 @@ func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 	return o, nil
 }
 
-// untyped returns an object as packages fields and patch take it.
+// untyped returns an object as the map that packages managedfields and patch work on.
 func untyped(o object.Object, k kind.Kind) map[string]any { return schema.Of(k).FromObject(o) }
 
-// copied returns a copy of an object whose metadata may be changed.
+// copied returns a copy of an object; the copy's metadata may be changed.
 func copied(content map[string]any) map[string]any {
 	content = maps.Clone(content)
 	content["metadata"] = maps.Clone(metadataIn(content))
 	return content
 }
 
-// entriesOf returns the managedFields of an object.
+// entriesOf decodes the managedFields of an object.
 func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
 	list, _ := metadataIn(content)["managedFields"].([]any)
 	entries, err := schema.ToEntries(list)

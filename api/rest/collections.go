@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A collection is the objects of one kind as the API shows them: as they are stored,
-// or computed from other ones. What it gives may not be changed.
+// A collection is the objects of one kind as the API shows them: as stored, or computed from others. Callers may not change the objects
+// that it returns.
 type collection interface {
 	// get is one object, nil when there is none.
 	get(namespace, name string) object.Object
@@ -64,7 +64,7 @@ func isIn(ref object.Ref, namespace string) bool {
 	return namespace == "" || ref.Namespace == namespace
 }
 
-// adapted is a collection of stored objects that are shown otherwise.
+// adapted is a collection of stored objects that view changes before they are shown, as by adding conditions.
 type adapted struct {
 	stored
 	// view returns the function that shows an object, made for each answer and each event; nil stays nil.
@@ -79,7 +79,7 @@ func (c adapted) get(namespace, name string) object.Object {
 	return c.view()(o)
 }
 
-// viewOf returns the function that shows what a collection lists: nothing else need be shown.
+// viewOf returns the function that converts an object from a collection's list to what the API shows.
 func viewOf(c collection) func(object.Object) object.Object {
 	if a, is := c.(adapted); is {
 		return a.view()
@@ -122,7 +122,7 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 	return plain
 }
 
-// adapt returns a collection that shows objects of type T by the functions that view returns.
+// adapt returns a collection that shows stored objects of type T through the functions that view returns.
 func adapt[T object.Object](plain stored, view func() func(T) object.Object) adapted {
 	return adapted{plain, func() func(object.Object) object.Object {
 		show := view()

@@ -55,7 +55,7 @@ type conditionNews struct {
 // recently is the age of a transition that the client of a new watch may not have seen in its list.
 const recently = time.Minute
 
-// newsOf returns the news for a watch; nil: it shows no conditions.
+// newsOf returns the news for a watch; nil if it shows no conditions of Services.
 func (l *watchSession) newsOf() *conditionNews {
 	by := l.server.conditions
 	if by == nil || l.request.kind.Name != object.KindService || l.request.form.shape != whole {
@@ -66,7 +66,7 @@ func (l *watchSession) newsOf() *conditionNews {
 	return n
 }
 
-// catchUp notes the Services that may be shown otherwise than the client has them from before the watch.
+// catchUp marks the Services whose conditions may have changed between the client's list and the watch, to be sent.
 func (n *conditionNews) catchUp(l *watchSession) {
 	if n == nil {
 		return
@@ -87,7 +87,7 @@ func (n *conditionNews) catchUp(l *watchSession) {
 	}
 }
 
-// seen notes a Service that was sent.
+// seen records that a Service was sent, and whether its conditions may still change for that version.
 func (n *conditionNews) seen(o object.Object) {
 	if svc, is := o.(*object.Service); n != nil && is {
 		key := viewKey{svc.Metadata.Namespace, svc.Metadata.Name}
@@ -99,7 +99,7 @@ func (n *conditionNews) seen(o object.Object) {
 	}
 }
 
-// changed is closed when there may be news; nil: never.
+// changed returns a channel that is closed when conditions have changed; nil, which blocks, without conditions.
 func (n *conditionNews) changed() <-chan struct{} {
 	if n == nil {
 		return nil
@@ -215,7 +215,7 @@ func badRequest(format string, args ...any) *statusError {
 	return refusal(wire.ReasonBadRequest, nil, format, args...)
 }
 
-// at adds the field that the answer is about, if its reason names one.
+// at adds the field of a type error to the answer's details.
 func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
 	if wrong, is := errors.AsType[*schema.TypeError](why); is {
 		e.Details = detailsOf(k, name)
@@ -224,7 +224,7 @@ func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
 	return e
 }
 
-// noResource returns the answer to a path where nothing is.
+// noResource returns the error for a path that the API does not serve.
 func noResource() *statusError {
 	return refusal(wire.ReasonNotFound, &wire.FailureDetails{}, "the server could not find the requested resource")
 }
@@ -280,8 +280,7 @@ func unsupportedMedia(types ...string) *statusError {
 
 func expired(message string) *statusError { return refusal(wire.ReasonExpired, nil, "%s", message) }
 
-// fromTheFuture refuses to read at a revision that is not there yet. client-go recognizes the
-// cause.
+// fromTheFuture returns the error for a read at a revision above the newest. client-go recognizes its cause.
 func fromTheFuture(asked, current uint64) *statusError {
 	details := &wire.FailureDetails{Causes: []wire.FailureCause{{Reason: "ResourceVersionTooLarge", Message: "Too large resource version"}}}
 	return refusal(wire.ReasonTimeout, details, "Timeout: Too large resource version: %d, current: %d", asked, current).retryAfter(1)
@@ -305,7 +304,7 @@ func unavailable(message string, retryAfter int) *statusError {
 	return refusal(wire.ReasonServiceUnavailable, nil, "%s", message).retryAfter(retryAfter)
 }
 
-// refused returns the answer to a request that no user may make.
+// refused returns the error for a request that is refused to every user.
 func refused(k kind.Kind, name, why string) *statusError {
 	return refusal(wire.ReasonForbidden, detailsOf(k, name), "%s %q is forbidden: %s", k.GroupResource(), name, why)
 }

@@ -167,14 +167,14 @@ func (s *Server) removeAll(r *request, d deletion, writes []store.Write) ([]obje
 	return removed, nil
 }
 
-// of returns the same request for one of the objects that it is about.
+// of returns a copy of the request that is about one object.
 func (r *request) of(ref object.Ref) *request {
 	one := *r
 	one.namespace, one.name = ref.Namespace, ref.Name
 	return &one
 }
 
-// preconditions refuses the removal of another object, or version of it, than was meant.
+// preconditions returns an error unless the object has the UID and resourceVersion that the request names.
 func preconditions(r *request, live object.Object, version, uid string) error {
 	meta := live.GetMeta()
 	if uid != "" && uid != meta.UID {
@@ -197,9 +197,8 @@ type deletion struct {
 	foreground bool
 }
 
-// deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
-// body. In the background and in the foreground are the same: what depends on an object goes
-// right after it, before the answer (removeDependents).
+// deletionOf reads the DeleteOptions in the body of a request, or in its query if it has no body. The propagation policies Background and
+// Foreground do the same: dependents are removed right after the object, before the answer (removeDependents).
 func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error) {
 	body, err := s.bodies.readSmall(w, r)
 	if err != nil {

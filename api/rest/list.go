@@ -52,7 +52,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
 }
 
-// meta returns the metadata of the list that the page is of.
+// meta returns the metadata of the list of which p is a page.
 func (p page) meta(objects []object.Object, revision uint64, o *listOptions) table.ListMeta {
 	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if !p.more {
@@ -93,8 +93,8 @@ func (s *Server) startOf(o *listOptions) (at uint64, start viewKey, err error) {
 	return at, start, nil
 }
 
-// expired returns the answer to a list at a revision that is not known any more: the rest of a
-// paged list can be had at another revision.
+// expired returns the error for a list at a revision that is no longer in the store. For a paged list it has a token for the rest at the
+// newest revision.
 func (o *listOptions) expired(start viewKey) error {
 	if o.continueToken == "" {
 		return expired("The resourceVersion for the provided list is too old.")
@@ -107,7 +107,8 @@ func (o *listOptions) expired(start viewKey) error {
 	return e
 }
 
-// behind returns the objects of a list after the position of its token; err is why there is no list.
+// behind returns the objects after the position of the continue token. err is the error of listing them, which is returned, or answered as
+// expired.
 func (o *listOptions) behind(objects []object.Object, start viewKey, err error) ([]object.Object, error) {
 	if errors.Is(err, store.ErrExpired) {
 		return nil, o.expired(start)
@@ -122,14 +123,14 @@ func (o *listOptions) behind(objects []object.Object, start viewKey, err error) 
 	return objects[first:], nil
 }
 
-// page is the part of a list that is answered.
+// page is the range of a list that one answer covers.
 type page struct {
 	length int // how many objects it looks at, selected or not
 	more   bool
 	last   object.Object // the last one it looks at
 }
 
-// pageOf is the page that a limit leaves of objects: as many as that are selected.
+// pageOf returns the page that starts with the first of objects and has as many selected ones as the limit.
 func pageOf(objects []object.Object, o *listOptions) page {
 	whole := page{length: len(objects)}
 	if o.limit <= 0 {
@@ -216,7 +217,7 @@ func listOptionsOf(r *request) (o listOptions, err error) {
 	return o, err
 }
 
-// intIn returns a number in the query of a request; 0 when it is not there.
+// intIn parses a number in the query of a request; 0 if it is missing.
 func intIn(r *request, key string) (int64, error) {
 	text := r.query.Get(key)
 	if text == "" {
@@ -297,7 +298,7 @@ func forbiddenOption(field, detail string) object.Error {
 	return object.Error{Type: object.FieldValueForbidden, Field: field, Detail: detail}
 }
 
-// latest in place of the revision of a continueToken goes on with what there is now.
+// latest, in place of the revision of a continueToken, continues a list with the newest objects.
 const latest = -1
 
 // continueToken is the position at which a list continues. Clients must not look into it, but
@@ -337,7 +338,7 @@ func readToken(text string) (continueToken, error) {
 	return token, nil
 }
 
-// position returns the object after which to go on.
+// position returns the key of the object after which the list continues.
 func (t continueToken) position() viewKey {
 	namespace, name, _ := strings.Cut(t.Start, "/")
 	return viewKey{namespace, name}
@@ -346,7 +347,7 @@ func (t continueToken) position() viewKey {
 // fieldName is the field that every object can be selected by.
 const fieldName = "metadata.name"
 
-// selection is which objects of a collection a request is about.
+// selection is the set of objects of a collection that a request selects, by labels, fields and name.
 type selection struct {
 	labels selector.Labels
 	fields selector.Fields
@@ -377,22 +378,20 @@ func selectionOf(r *request) (selection, error) {
 	return s, nil
 }
 
-// everything reports whether nothing is left out.
+// everything reports whether the selection leaves out no object of the collection.
 func (s selection) everything() bool { return s.labels.Empty() && s.fields.Empty() && s.name == "" }
 
-// selects reports whether an object is among them; nil is not.
+// selects reports whether an object is in the selection; nil is not.
 func (s selection) selects(o object.Object) bool {
 	return o != nil && (s.name == "" || s.name == o.GetMeta().Name) && s.labels.Matches(o.GetMeta().Labels) && s.fields.Matches(o)
 }
 
-// reachTimeout bounds the wait of a read for a revision that is not here yet: it may be another
-// box's.
+// reachTimeout bounds the wait of a read for a revision that another box has written and that has not arrived.
 const reachTimeout = 3 * time.Second
 
-// fresh makes a read see what any box has written before it, if other boxes write to the store. Without a
-// revision the newest one is asked for, and while that is not known, the read is answered from the local
-// objects with a warning: except for a Lease, by which clients elect a leader. A given revision is waited for,
-// reachTimeout at most; the caller answers when it has not come.
+// fresh makes a read include the earlier writes of all boxes that share the store. Without a revision it asks for the newest one; if nobody
+// answers, the read is answered from the local objects with a warning, and refused for a Lease, by which clients elect a leader. A given
+// revision is waited for, reachTimeout at most; the caller checks whether it has arrived.
 func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
 	if !s.store.IsShared() {
 		return nil
@@ -412,7 +411,7 @@ func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision
 	return nil
 }
 
-// reach waits until a revision is here, for a moment.
+// reach waits, for at most reachTimeout, until the store has a revision.
 func (s *Server) reach(ctx context.Context, revision uint64) {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
-// hasNamespace refuses to create an object in a namespace that is not there, or that goes. The Namespace of MetalLB's
-// objects follows the first one: a controller keeps those in which clients have some.
+// hasNamespace refuses to create an object in a namespace that does not exist or is being removed. The namespace of MetalLB's objects is
+// created with the first of them; a controller creates those of other objects of clients.
 func (s *Server) hasNamespace(r *request) error {
 	if !r.kind.Namespaced {
 		return nil
@@ -41,7 +41,7 @@ func (s *Server) hasNamespace(r *request) error {
 	return e
 }
 
-// immortal are the namespaces that are always there.
+// immortal has the namespaces that cannot be deleted.
 var immortal = []string{"default", "kube-system"}
 
 // contents returns the objects in a namespace, kind by kind.
@@ -204,7 +204,7 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 	return fileDeclaration{path, line, entries, stored}, err
 }
 
-// createdAt returns the creation time of an object, or otherwise if it has none.
+// createdAt returns the creation time of an object, or the given time if it has none.
 func createdAt(o object.Object, otherwise time.Time) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {
 		return *at
@@ -212,8 +212,7 @@ func createdAt(o object.Object, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// managed returns an object as clients see it: with the managedFields of the file, if only a file
-// has written it.
+// managed returns an object as clients see it: with managedFields made from the file, if a file alone has written it.
 func (s *Server) managed(r *request, o object.Object) object.Object {
 	_, owner := s.store.Get(r.ref())
 	if owner.File == "" || len(o.GetMeta().ManagedFields) > 0 {
@@ -228,8 +227,7 @@ func (s *Server) managed(r *request, o object.Object) object.Object {
 	return o
 }
 
-// addEntries adds the managedFields entries of the file to an object without them; it reports
-// whether it has.
+// addEntries adds the file's managedFields entries to an object that lacks them, and reports whether it did.
 func (f fileDeclaration) addEntries(content map[string]any) bool {
 	metadata := metadataIn(content)
 	entries, _ := metadata["managedFields"].([]any)
@@ -240,8 +238,7 @@ func (f fileDeclaration) addEntries(content map[string]any) bool {
 	return true
 }
 
-// keep restores the file's managedFields entry, which a client may not change: by it the object is
-// merged with the next version of the file.
+// keep restores the file's managedFields entry, which a client may not change: the next version of the file is merged by it.
 func (f fileDeclaration) keep(meta, before *object.ObjectMeta) {
 	i := slices.IndexFunc(before.ManagedFields, ofFile)
 	if len(f.entries) == 0 || i < 0 {
@@ -259,7 +256,7 @@ func isGitops(entry any) bool {
 	return e["manager"] == fields.FileManager && e["operation"] == "Apply"
 }
 
-// check refuses a new version of an object that differs in what the file declares.
+// check refuses a new version of an object that changes a field which the file declares.
 func (f fileDeclaration) check(r *request, live map[string]any, o object.Object, by fields.Writer) error {
 	if len(f.entries) == 0 {
 		return nil
@@ -282,7 +279,7 @@ func (f fileDeclaration) check(r *request, live map[string]any, o object.Object,
 	return e
 }
 
-// place returns a line of a file.
+// place formats a path and a line: "web.yaml:12".
 func place(path string, line int) string {
 	if line == 0 {
 		return path
@@ -290,7 +287,7 @@ func place(path string, line int) string {
 	return fmt.Sprintf("%s:%d", path, line)
 }
 
-// mayWrite refuses changes of what a controller makes.
+// mayWrite refuses changes of an object that a controller has created.
 func mayWrite(r *request, owner store.Owner, live object.Object) error {
 	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace ||
 		store.IsNodeController(owner.Controller) && r.kind.Name == object.KindNode {

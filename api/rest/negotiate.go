@@ -194,8 +194,7 @@ type encodingKey struct {
 // the same objects are about to send.
 const maxEncodings = 8 << 20
 
-// encodings are the changes of late, encoded: however many clients watch an object, each
-// of its versions is encoded once.
+// encodings caches recently changed objects as encoded: each version is encoded once for all clients that watch it.
 type encodings struct {
 	mu    sync.Mutex
 	texts map[encodingKey][]byte
@@ -205,8 +204,8 @@ type encodings struct {
 
 func newEncodings() *encodings { return &encodings{texts: map[encodingKey][]byte{}} }
 
-// of returns the encoded version that key names, made by encode unless it is there; two
-// concurrent calls may both make it. It may not be changed.
+// of returns the encoded version of a key, which encode makes if it is not cached; two concurrent calls may both make it. The result may
+// not be changed.
 func (e *encodings) of(key encodingKey, encode func() ([]byte, error)) ([]byte, error) {
 	e.mu.Lock()
 	text, ok := e.texts[key]
@@ -347,7 +346,7 @@ func (o *options) managerOf(userAgent string) string {
 	return b.String()
 }
 
-// caller returns the client of a write, as the journal keeps it.
+// caller returns the client of a write, for the journal.
 func (o *options) caller(r *request, verb string) store.Caller {
 	agent := strings.ToValidUTF8(r.http.UserAgent(), "?")
 	const longest = 256

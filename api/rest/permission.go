@@ -14,9 +14,9 @@ import (
 )
 
 var (
-	// reading are the verbs that change nothing.
+	// reading has the verbs that change nothing.
 	reading = []string{"get", "list", "watch"}
-	// changing are the further verbs that the role endpoints has for the kinds that it writes.
+	// changing has the verbs that the role endpoints has, in addition to reading, for the kinds that it may write.
 	changing = []string{"create", "update", "patch", "delete"}
 )
 
@@ -39,7 +39,7 @@ func writesSome(role auth.Role, k kind.Kind) bool {
 	return role == auth.Endpoints && slices.Contains([]string{object.KindEndpointSlice, object.KindEvent, object.KindLease}, k.Name)
 }
 
-// owns refuses the role endpoints an object that is not its own: before and after a write, each nil when there is none. Other roles
+// owns refuses to let the role endpoints write an object that it does not own, before or after the write (nil: there is none). Other roles
 // may write all objects of the kinds that they may write.
 func (s *Server) owns(r *request, before, after object.Object) error {
 	if r.user.Role != auth.Endpoints {
@@ -72,7 +72,7 @@ func (s *Server) owns(r *request, before, after object.Object) error {
 	return e
 }
 
-// forbidden returns the 403 for what the user may not do.
+// forbidden returns the error 403 for a request that the user's role does not permit.
 func forbidden(r *request) *statusError {
 	resource := r.kind.Plural
 	if r.subresource != "" {
@@ -94,7 +94,7 @@ func forbidden(r *request) *statusError {
 // authorizer in this place.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
-// review answers a SelfSubject review: the question, with the answer in its status.
+// review answers a SelfSubject review with its request and the answer in its status.
 func (s *Server) review(w http.ResponseWriter, r *request) error {
 	o, err := s.decodeReview(w, r)
 	if err != nil {

@@ -32,7 +32,7 @@ type writing struct {
 	replaces bool
 }
 
-// A plan is the write to the store that follows from a writing.
+// A plan is the write to the store for a writing.
 type plan struct {
 	write store.Write
 	// before is the live object as clients see it; nil when there is none. Unchanged is the
@@ -40,7 +40,7 @@ type plan struct {
 	before, unchanged object.Object
 }
 
-// by returns the Writer of a change to a live object, which is nil when there is none.
+// by returns the Writer for managedFields of a change to a live object (nil: the object is created).
 func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	k := w.request.kind
 	by := fields.Writer{
@@ -69,7 +69,7 @@ func shown(o object.Object, r *request) object.Object {
 	return o
 }
 
-// planUpdate plans the change of an object that is there.
+// planUpdate plans the change of an existing object.
 func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) (plan, error) {
 	r := wr.request
 	before, err := s.before(r, live, owner)
@@ -235,7 +235,7 @@ func (o *options) dedupOwners(meta *object.ObjectMeta) {
 	meta.OwnerReferences = left
 }
 
-// planCreation plans the creation of an object that is not there.
+// planCreation plans the creation of an object.
 func (s *Server) planCreation(wr *writing) (plan, error) {
 	r := wr.request
 	if err := mayCreate(r); err != nil {
@@ -299,7 +299,7 @@ func serverFields(k kind.Kind) []string {
 	return nil
 }
 
-// mayCreate refuses objects of kinds that are made elsewhere.
+// mayCreate refuses to create objects of kinds that the appliance creates itself.
 func mayCreate(r *request) error {
 	if r.kind.Name != object.KindServiceCIDR {
 		return nil
@@ -307,7 +307,7 @@ func mayCreate(r *request) error {
 	return refused(r.kind, r.name, "the ranges of cluster IPs are settings of the box: give --service-cluster-ip-range, or serviceClusterIPRange in /etc/svcctl/svcctl.yaml")
 }
 
-// toStored returns an object as it is stored.
+// toStored converts an object from the version of a request to the version that the store has.
 func toStored(o object.Object) object.Object {
 	if e, ok := o.(*object.EventView); ok {
 		return e.Event()

@@ -93,14 +93,14 @@ func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	}
 }
 
-// tableOf returns a Table without rows, in the version that was asked for.
+// tableOf returns a Table without rows, in the version that the client asked for.
 func (s *Server) tableOf(r *request) *table.Table {
 	t := table.New(r.kind, table.ListMeta{})
 	t.APIVersion = r.form.metaAPIVersion()
 	return t
 }
 
-// row returns the row of an object.
+// row returns an object as a row of a Table.
 func (s *Server) row(f form, o object.Object) table.Row {
 	row := table.RowOf(o, f.include, s.now())
 	if f.include == table.IncludeMetadata {
@@ -127,16 +127,15 @@ const (
 
 var (
 	buffers = sync.Pool{New: func() any { return new([gzipFrom]byte) }}
-	// zippers compress fast rather than well, as the answers go over a short way.
+	// zippers has gzip writers that favor speed over size: clients are near.
 	zippers = sync.Pool{New: func() any {
 		z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 		return z
 	}}
 )
 
-// answer is the body of an answer of any length, of which it holds a part in memory:
-// short ones are sent with their length, long ones in chunks, and compressed if the client
-// wants that. The server bounds each write: a client that is too slow is disconnected.
+// answer is the body of an answer of any length. It holds gzipFrom bytes at most: shorter answers are sent with their length, longer ones
+// in chunks, compressed if the client accepts that. The server bounds each write, which disconnects a client that is too slow.
 type answer struct {
 	w      http.ResponseWriter
 	code   int
@@ -148,8 +147,7 @@ type answer struct {
 	err    error
 }
 
-// newAnswer begins an answer, whose headers but those of its length are set already. It has
-// to be closed.
+// newAnswer begins an answer whose headers are set, except for those about its length. Its caller closes it.
 func newAnswer(w http.ResponseWriter, r *http.Request, code int) *answer {
 	return &answer{w: w, code: code, zip: asksFor(r.Header.Values("Accept-Encoding"), "gzip"), buffer: buffers.Get().(*[gzipFrom]byte)}
 }
@@ -220,8 +218,7 @@ func (a *answer) drop() {
 	a.buffer = nil
 }
 
-// busyRetry is after how many seconds a client may try again what failed for reasons
-// that pass by themselves.
+// busyRetry is the Retry-After, in seconds, of requests that fail for a reason that passes by itself.
 const busyRetry = 1
 
 // awayRetry is the Retry-After, in seconds, of requests that fail because other machines do not
@@ -314,7 +311,7 @@ func (w warnings) send(to http.ResponseWriter) {
 	}
 }
 
-// quoted returns a text as a header may hold it: on one line, in quotes.
+// quoted returns a text as a quoted string on one line, for a header.
 func quoted(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -138,8 +138,7 @@ func (s *Server) route(w http.ResponseWriter, r *request) error {
 	return s.objects(w, r, parts)
 }
 
-// partsOf takes a path apart at its slashes, a last one not counted. It has one part at
-// least.
+// partsOf splits a path at its slashes, without a trailing one. It returns at least one part.
 func partsOf(u *url.URL) ([]string, error) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/"), "/")
 	for i, part := range parts {
@@ -152,7 +151,7 @@ func partsOf(u *url.URL) ([]string, error) {
 	return parts, nil
 }
 
-// isDiscovery reports whether a path is that of a group version, or above.
+// isDiscovery reports whether a path is one of discovery: /api, /apis, a group or a group version.
 func isDiscovery(parts []string) bool {
 	return parts[0] == "api" && len(parts) <= 2 || parts[0] == "apis" && len(parts) <= 3
 }
@@ -176,7 +175,7 @@ func (s *Server) objects(w http.ResponseWriter, r *request, parts []string) erro
 	return s.verb(w, r)
 }
 
-// verb answers a request for objects by its verb.
+// verb answers a request for objects by the function for its verb.
 func (s *Server) verb(w http.ResponseWriter, r *request) error {
 	if !r.kind.Stored() {
 		return s.review(w, r)
@@ -330,7 +329,7 @@ type request struct {
 	held        int64 // bytes that count in Server.bodies until the answer is out
 }
 
-// ref names the object that is asked for.
+// ref returns the Ref of the object at the request's path.
 func (r *request) ref() object.Ref {
 	return object.Ref{Kind: r.kind.Name, Namespace: r.namespace, Name: r.name}
 }
@@ -349,7 +348,7 @@ func checkSegment(name string) error {
 // statusSubresource is the path below an object where its status is written.
 const statusSubresource = "status"
 
-// discover answers what there is: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.
+// discover answers the paths of discovery: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.
 func (s *Server) discover(w http.ResponseWriter, r *request, parts []string) error {
 	if err := readOnly(w, r); err != nil {
 		return err
@@ -371,7 +370,7 @@ func (s *Server) discover(w http.ResponseWriter, r *request, parts []string) err
 	return s.respondDocument(w, r, document)
 }
 
-// root answers /: which paths there are.
+// root answers / with the list of paths.
 func (s *Server) root(w http.ResponseWriter, r *request) error {
 	if err := readOnly(w, r); err != nil {
 		return err
@@ -452,8 +451,7 @@ func readOnly(w http.ResponseWriter, r *request) error {
 	return methodNotAllowed(r.http.Method)
 }
 
-// sendTagged answers with a text that changes with the program only, or that it is still
-// the one that the client has (RFC 9110, 13.1.2).
+// sendTagged answers with a text that changes only with the program, or with 304 if the client has it (RFC 9110, 13.1.2).
 func sendTagged(w http.ResponseWriter, r *http.Request, contentType string, text []byte) {
 	sum := sha256.Sum256(text)
 	tag := `"` + strings.ToUpper(hex.EncodeToString(sum[:])) + `"`
@@ -518,8 +516,7 @@ func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// A version is an object that is to be changed, as clients see it. Nothing of it may be
-// changed.
+// A version is a stored object as clients see it, before a change. It may not be modified.
 type version struct {
 	object  object.Object
 	content map[string]any
@@ -536,7 +533,7 @@ func (s *Server) before(r *request, live object.Object, owner store.Owner) (vers
 	return v, err
 }
 
-// storable refuses an object that could not be changed any more once it is stored.
+// storable refuses an object so large that a later request with it would be refused.
 func storable(o object.Object, k kind.Kind) error {
 	text, err := json.Marshal(o)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// viewKey names an object of a view: they are sorted by it.
+// viewKey is the namespace and name of a computed object; views are sorted by it.
 type viewKey struct{ namespace, name string }
 
 func compareKeys(a, b viewKey) int {
 	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
-// A derivation computes objects from stored ones. It holds what it has seen of these.
+// A derivation computes objects from stored ones, of which it keeps what it needs.
 type derivation interface {
 	// sources are the kinds of stored objects that it reads.
 	sources() []string
@@ -37,9 +37,8 @@ type derivation interface {
 	show(viewKey) object.Object
 }
 
-// view is a collection of computed objects. The resourceVersion of one is the revision at
-// which it was looked at: that of its last change is not known, and a version may never
-// go back.
+// view is a collection of computed objects. The resourceVersion of one is the revision at which it was read: the revision of its last
+// change is unknown, and a resourceVersion may not decrease.
 type view struct {
 	store  *store.Store
 	derive func() derivation
@@ -119,7 +118,7 @@ func (v view) follow(namespace string, after uint64) (follower, error) {
 	}}, nil
 }
 
-// affectedBy returns the computed objects that a change has to do with, each once.
+// affectedBy returns the keys of the computed objects that a change of a stored object may change, each once.
 func affectedBy(d derivation, e store.Event) []viewKey {
 	var keys []viewKey
 	for _, o := range []object.Object{e.Old, e.New} {
@@ -131,8 +130,7 @@ func affectedBy(d derivation, e store.Event) []viewKey {
 	return slices.Compact(keys)
 }
 
-// changesOf returns the change from one computed object to another, nil being none. Objects
-// with other uids are two that have come after each other.
+// changesOf returns the changes from one computed object to another (nil: none). Objects with different UIDs are a deletion and a creation.
 func changesOf(revision uint64, old, now object.Object) []change {
 	switch {
 	case old == nil && now == nil:
@@ -149,7 +147,7 @@ func changesOf(revision uint64, old, now object.Object) []change {
 	return []change{{revision, old, stamped(now, revision)}}
 }
 
-// stamped returns an object with a resourceVersion: its own if it has one.
+// stamped returns an object with the given resourceVersion unless it has one.
 func stamped(o object.Object, revision uint64) object.Object {
 	if o.GetMeta().ResourceVersion != "" {
 		return o
@@ -164,8 +162,8 @@ func withVersion(o object.Object, revision uint64) object.Object {
 	return c
 }
 
-// DerivedUID returns the uid of an object that is computed from another one: always the same for
-// the same (a UUID of version 8, RFC 9562 section 5.8).
+// DerivedUID returns the UID of an object that is computed from another one: a UUID of version 8 (RFC 9562 section 5.8) that is the same
+// for the same input.
 func DerivedUID(uid, what string) string {
 	sum := sha256.Sum256([]byte(uid + "/" + what))
 	id := sum[:16]
@@ -199,8 +197,7 @@ func addressesOf(s *store.Store) view {
 	}}
 }
 
-// holders are the Services that have an address. One load balancer IP may be shared: then
-// it counts as that of the oldest.
+// holders maps an address to the Services that have it. A load balancer IP that several Services share is shown as that of the oldest.
 type holders map[string][]*object.Service
 
 func (h holders) sources() []string { return []string{object.KindService} }
@@ -256,8 +253,7 @@ func (h holders) show(key viewKey) object.Object {
 	}
 }
 
-// addressesIn returns the addresses that a Service has been given, each once and in its
-// canonical form.
+// addressesIn returns the addresses that are allocated to a Service, each once and in its canonical form.
 func addressesIn(service *object.Service) []string {
 	var all []string
 	add := func(text string) {
@@ -284,8 +280,8 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// endpointsOf returns the view of Endpoints: those that are stored, and for Services that have
-// none what their EndpointSlices say. Clients of before 2022 look there.
+// endpointsOf returns the view of Endpoints: the stored ones, and for other Services those made from their EndpointSlices. Clients from
+// before 2022 read Endpoints.
 func endpointsOf(s *store.Store) view {
 	derive := func() derivation { return endpointsParts{} }
 	return view{store: s, derive: derive, one: func(namespace, name string) object.Object {
@@ -302,7 +298,7 @@ func endpointsOf(s *store.Store) view {
 	}}
 }
 
-// endpointsParts has the parts of Endpoints objects.
+// endpointsParts maps the key of an Endpoints object to the stored objects that it is derived from.
 type endpointsParts map[viewKey]*endpointsPart
 
 // endpointsPart has the stored objects that one Endpoints object is derived from.
@@ -344,7 +340,7 @@ func (e endpointsParts) apply(old, new object.Object) {
 	}
 }
 
-// endpointsKey names the Endpoints that an object is, or is a part of.
+// endpointsKey returns the key of the Endpoints object that a stored object contributes to; false for none.
 func endpointsKey(o object.Object) (viewKey, bool) {
 	meta := o.GetMeta()
 	slice, ok := o.(*object.EndpointSlice)
@@ -356,7 +352,7 @@ func endpointsKey(o object.Object) (viewKey, bool) {
 	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[object.LabelManagedBy] != slicesAreMirrors
 }
 
-// apply puts an object in its place, or takes it out of there.
+// apply adds a stored object to the part, or removes it.
 func (p *endpointsPart) apply(o object.Object, there bool) {
 	switch o := o.(type) {
 	case *object.Service:

@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// shortestWatch is the least time that a watch is served whose client does not say how
-	// long; each is served up to twice that, so that not all come back at the same time
-	// (--min-request-timeout of the API server of Kubernetes).
+	// shortestWatch is the least time of a watch whose client sets none. Each lasts a random time up to twice that, so that clients do not
+	// all return at once (--min-request-timeout of the API server of Kubernetes).
 	shortestWatch = 30 * time.Minute
 	// bookmarkEvery is the interval of bookmarks for quiet watches, so that clients can go on from
 	// a recent revision.
@@ -59,8 +58,7 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// enter counts a watch, or a request for a view, which hold much memory for long. leave counts it
-// out.
+// enter counts a watch, or a request for a view, among those that hold much memory for long; leave ends that.
 func (s *Server) enter(r *request) (leave func(), err error) {
 	var places []chan struct{}
 	if r.verb == "watch" {
@@ -243,8 +241,7 @@ const (
 	errored    = "ERROR"
 )
 
-// initialEventsEnd is the annotation of the bookmark behind what was there when a watch
-// began.
+// initialEventsEnd is the annotation of the bookmark that ends the initial events of a watch.
 const initialEventsEnd = "k8s.io/initial-events-end"
 
 const (
@@ -314,8 +311,8 @@ func (s *stream) flush() error {
 	return s.err
 }
 
-// send writes an event about the new version of an object, or about the old one, which then
-// has the revision of the change as its version.
+// send writes an event about the new version of an object, or, for a deletion, about the old one with the revision of the change as its
+// resourceVersion.
 func (l *watchSession) send(kind string, c change, old bool) error {
 	o := c.new
 	if old {
@@ -351,8 +348,8 @@ func (l *watchSession) send(kind string, c change, old bool) error {
 	return l.stream.frame(kind, text)
 }
 
-// sendInitial writes an event about an object that was there when the watch began. Such
-// ones are not kept encoded: they are many, and leave no room for those of now.
+// sendInitial writes an event about an object that existed when the watch began. Its encoding is not cached: initial objects are many, and
+// would evict recent changes.
 func (l *watchSession) sendInitial(o object.Object) error {
 	if l.request.form.shape == tabular {
 		return l.sendTable(added, o)
@@ -364,7 +361,7 @@ func (l *watchSession) sendInitial(o object.Object) error {
 	return l.stream.frame(added, text)
 }
 
-// encode returns an object in the form of the watch, which is not a Table.
+// encode returns an object in the form of the watch, unless that is a Table.
 func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	if l.request.form.shape == metadata {
 		return json.Marshal(metadataOf(l.request.form, o))
@@ -404,7 +401,7 @@ func (l *watchSession) bookmark(initial bool) error {
 	return l.stream.event(bookmarked, table.Metadata{TypeMeta: *o.GetTypeMeta(), Metadata: *meta})
 }
 
-// watchSession is one watch.
+// watchSession is the state of one watch.
 type watchSession struct {
 	server  *Server
 	request *request

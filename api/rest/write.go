@@ -32,8 +32,8 @@ func (s *Server) answer(w http.ResponseWriter, wr *writing) error {
 	return s.respond(w, wr.request, code, s.written(wr, o))
 }
 
-// written shows a Service with its conditions after a write: those that a GET shows now. A dry run shows those of
-// the stored object, if there is one.
+// written returns a Service with the conditions that a GET would show after the write. After a dry run it has those of the stored object,
+// if there is one.
 func (s *Server) written(wr *writing, o object.Object) object.Object {
 	svc, is := o.(*object.Service)
 	if !is || s.conditions == nil {
@@ -61,7 +61,7 @@ func (s *Server) write(wr *writing) (o object.Object, created bool, err error) {
 	}
 }
 
-// answerTo returns statusOf of an error, nil for nil.
+// answerTo returns the answer to an error, as statusOf; nil for nil.
 func answerTo(err error, r *request) error {
 	if err == nil {
 		return nil
@@ -69,7 +69,7 @@ func answerTo(err error, r *request) error {
 	return statusOf(err, r)
 }
 
-// try performs a write once.
+// try performs a write once, without retries after conflicts.
 func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	s.guards.namespaces.RLock()
 	defer s.guards.namespaces.RUnlock()
@@ -89,7 +89,7 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	return shown(last, wr.request), p.write.Create, results[0].Err
 }
 
-// plan plans a writing on the stored version, if its user may make it. Namespaces must not be removed meanwhile.
+// plan plans a writing on the stored version, if its user may make it. The caller holds guards.namespaces for reading.
 func (s *Server) plan(wr *writing) (plan, error) {
 	p, err := s.planned(wr)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Server) planned(wr *writing) (plan, error) {
 	return s.planUpdate(wr, shown(live, wr.request), owner)
 }
 
-// absent returns the answer when an object that is to be changed is not there.
+// absent returns the error for the change of an object that does not exist.
 func (s *Server) absent(r *request) error {
 	if r.kind.Name == object.KindEndpoints && s.collectionOf(r.kind).get(r.namespace, r.name) != nil {
 		return conflict(r.kind, r.name, "it shows the EndpointSlices of the Service: change those")
@@ -216,7 +216,7 @@ func generateName(prefix string) string {
 // commitObjects bounds the objects of one commit.
 const commitObjects = 1000
 
-// commit makes changes, with what goes with them. When the engine fails, nothing has changed.
+// commit commits writes, and the removals that follow from them. When the engine fails, nothing has changed.
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 	for i := range writes {
 		if svc, isService := writes[i].Object.(*object.Service); isService && !writes[i].Status {
@@ -356,7 +356,7 @@ func keepsKind(patched map[string]any, body []byte, k kind.Kind) error {
 	return nil
 }
 
-// badPatch refuses what a patch makes of an object.
+// badPatch returns the error for a patch whose result is not a valid object.
 func badPatch(body []byte, why error) *statusError {
 	const shown = 256
 	text := string(body)
@@ -422,7 +422,7 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, fieldW
 	return wr, nil
 }
 
-// checkApplied refuses what does not say which kind it is of.
+// checkApplied refuses an applied document without apiVersion or kind.
 func checkApplied(applied map[string]any, r *request) error {
 	version, _ := applied["apiVersion"].(string)
 	switch named, _ := applied["kind"].(string); {
@@ -438,7 +438,7 @@ func checkApplied(applied map[string]any, r *request) error {
 	return nil
 }
 
-// unmerged returns the answer to why an object could not be applied; nil stays nil.
+// unmerged returns the answer to an error of merging an applied document; nil for nil.
 func (s *Server) unmerged(err error, r *request) error {
 	var contested *fields.ConflictError
 	var invalid *fields.InvalidError
@@ -460,8 +460,8 @@ func (s *Server) unmerged(err error, r *request) error {
 	return err
 }
 
-// editFile returns the object that follows when the file that declares it has the applied document
-// instead. Without an object it returns that of a new file.
+// editFile returns the object that results if its file has the applied document instead of its present one; without an object, that of a
+// new file.
 func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
 	r := wr.request
 	document, err := typed(wr.applied, r.kind)

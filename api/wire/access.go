@@ -71,7 +71,7 @@ func (e *JournalEntry) Author() string {
 	return cmp.Or(e.User, e.File, "svcctl")
 }
 
-// History is what happened on this box: the answer to /svcctl/v1/history.
+// History has the transitions on this box: the answer to /svcctl/v1/history.
 type History struct {
 	At time.Time `json:"at"` // the clock of the box, in UTC
 	// From is the time from which on it is known.
@@ -79,8 +79,8 @@ type History struct {
 	Entries []HistoryEntry `json:"entries"` // the oldest first
 }
 
-// HistoryEntry is a change of a problem, of the health of an endpoint, of a Service, or of an announcement; several of one
-// cause within seconds are one entry. Changes of objects are in the journal.
+// HistoryEntry is a transition of a problem, of the health of an endpoint, of a Service, or of an announcement; transitions of one cause
+// within seconds are one entry. Changes of objects are in the journal.
 type HistoryEntry struct {
 	Time time.Time `json:"time"` // in UTC
 	Kind string    `json:"kind"` // problem, endpoint, condition (of Services) or announcement

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Announcement is an address that clients are to be led to this box for.
+// Announcement is an address for which neighbors or routers are to send packets to this box.
 type Announcement struct {
 	Address string `json:"address"`
 	// Services have it, each as "namespace/name".
@@ -80,7 +80,7 @@ type Advertisement struct {
 	Large       [][3]uint32 `json:"large,omitempty"`
 }
 
-// Place is the state of an address in one place where it can be announced.
+// Place is the state of an address on one interface or at one BGP peer where it can be announced.
 type Place struct {
 	// By is "l2 eth0", or "bgp tor-1".
 	By string `json:"by"`
@@ -199,8 +199,8 @@ type AnnouncerReport struct {
 	Group    *Group            `json:"group,omitempty"`
 }
 
-// AnnouncerCounters count questions of neighbors that were answered, announcements that were made,
-// and times that another host had an address.
+// AnnouncerCounters count ARP and NDP requests that were answered, announcements that were sent, and conflicts with another host that has
+// an address.
 type AnnouncerCounters struct {
 	Answers       uint64 `json:"answers"`
 	Announcements uint64 `json:"announcements"`

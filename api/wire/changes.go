@@ -26,7 +26,7 @@ type Trial struct {
 // Pending reports whether the trial waits to be confirmed.
 func (t *Trial) Pending() bool { return t != nil && t.WentBack == nil }
 
-// Revived reports the outcome for an object that was to be as it was.
+// Revived is the outcome of a rollback for one object.
 type Revived struct {
 	Object string `json:"object"` // "Service default/web"
 	// Did is created, changed, deleted, left (it belongs to a file) or conflict (another one has a value of it).
@@ -34,7 +34,7 @@ type Revived struct {
 	Why string `json:"why,omitempty"`
 }
 
-// RolledBack lists the effects of a rollback, done or only tried.
+// RolledBack has the outcomes of a rollback, or of a dry run of one.
 type RolledBack struct {
 	// Revision is the revision whose state the objects have now.
 	Revision uint64 `json:"revision"`
@@ -164,13 +164,13 @@ type KernelPlan struct {
 
 // The results of planned objects, in addition to Created, Configured and Refused.
 const (
-	// Removed: it goes. Of an object that is applied: it was being deleted, and the last finalizer is taken away.
+	// Removed: the object is removed. An applied object was being deleted, and the write removed its last finalizer.
 	Removed = "removed"
-	// Held: no file has a document for it any more, and it stays until `svcctl confirm --removals`.
+	// Held: no file declares the object any more, and it stays until `svcctl confirm --removals`.
 	Held = "held"
 )
 
-// PlanRemoval is an object that a plan is to be without.
+// PlanRemoval is an object that the plan removes.
 type PlanRemoval struct {
 	// Path is that of the object below the API, "/api/v1/namespaces/default/services/web".
 	Path string `json:"path"`
@@ -297,7 +297,7 @@ func (p *KernelPlan) Refused() (n int) {
 	return n
 }
 
-// PlanFile is a file that takes the place of one of a watched directory: a line of JSON of the body of
+// PlanFile is a file that the plan has in place of the one of that name in a watched directory: a line of JSON of the body of
 // /svcctl/v1/plan?directory=DIR.
 type PlanFile struct {
 	Path string `json:"path"` // below the directory

@@ -31,7 +31,7 @@ type EgressTraffic struct {
 // PortRatio returns the share of the ports that are used where most are.
 func (e *EgressTraffic) PortRatio() float64 { return float64(e.Ports) / EgressPorts }
 
-// EgressSource is a host that leaves with the address.
+// EgressSource is a host whose connections leave with the address.
 type EgressSource struct {
 	Address     string  `json:"address"`
 	Open        int     `json:"open"`
@@ -63,7 +63,7 @@ func (e *EgressTraffic) Text() string {
 	return text
 }
 
-// Answering returns the Endpoint of a connection, with a mark if it began it.
+// Answering formats the Endpoint of a connection, with a mark if the endpoint began it.
 func (c *Connection) Answering() string {
 	if c.Out {
 		return c.Endpoint + " (out)"

@@ -76,7 +76,7 @@ type FleetSource struct {
 	Since time.Time `json:"since"`
 }
 
-// ForgottenSource is a source as it was when it was forgotten.
+// ForgottenSource has a source that was removed from the fleet, in its last state.
 type ForgottenSource struct {
 	FleetSource
 	// Objects counts the objects that its files had declared, which are the API's now.

@@ -78,13 +78,13 @@ func Operations() []Operation { return slices.Clone(operations) }
 
 var operations []Operation
 
-// row adds an operation to the list.
+// row appends an operation to the list that Operations returns.
 func row(o Operation) Operation {
 	operations = append(operations, o)
 	return o
 }
 
-// own is the beginning of the paths of the appliance's own API.
+// own is the prefix of the paths of the appliance's own API.
 const own = "/svcctl/v1/"
 
 func read(path, does string) Operation {
@@ -114,7 +114,7 @@ type ObjectQuery struct {
 	Name      string `query:"name"`
 }
 
-// AllocationsQuery asks for all holders and differences, or for the ranges with the holder of one value alone.
+// AllocationsQuery selects all holders and differences, or the ranges with the holder of one value.
 type AllocationsQuery struct {
 	Value string `query:"value"` // as Holder has it; "": all
 }
@@ -134,7 +134,7 @@ type EnvironmentQuery struct {
 // namespacePattern is an RFC 1123 label, which namespaces are.
 var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Complete returns an error about a name that no namespace can have.
+// Complete returns an error if the namespace is not a valid name of one.
 func (q *EnvironmentQuery) Complete() error {
 	if !namespacePattern.MatchString(q.Namespace) {
 		return fmt.Errorf("namespace=%q: want lower case letters, digits and '-', at most 63", q.Namespace)

@@ -186,7 +186,7 @@ const (
 // connect to, and then the box too.
 const CheckOfFailures = "failed clients"
 
-// Probed is what a connection of the box to an endpoint came to.
+// Probed is the result of a connection of the box to an endpoint.
 type Probed struct {
 	Port     string   `json:"port,omitempty"`
 	Protocol string   `json:"protocol"`
@@ -230,7 +230,8 @@ type EndpointHealth struct {
 	Ejected bool `json:"ejected,omitempty"`
 }
 
-// Reasons returns the reason for which an endpoint is down, how often, or the time for which it has to answer.
+// Reasons formats the reason for which an endpoint is down, with the number of failures in a row and the time for which it has to pass its
+// check.
 func (e *EndpointHealth) Reasons() string {
 	var words []string
 	if e.Why != "" {

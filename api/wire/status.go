@@ -167,14 +167,14 @@ func printable(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// Kernel are the release and the features of the host's kernel.
+// Kernel has the release and the features of the host's kernel.
 type Kernel struct {
 	Release  string   `json:"release"`            // uname -r
 	Features []string `json:"features,omitempty"` // optional ones that are used, sorted
 	Missing  []string `json:"missing,omitempty"`  // optional ones it lacks, sorted
 }
 
-// Released is the answer to a release.
+// Released is the answer to `svcctl confirm --removals`: what was removed.
 type Released struct {
 	Services int `json:"services"` // how many were let go
 	// Files counts the files whose objects were released.
@@ -279,7 +279,7 @@ func Binary(n uint64) (number, prefix string) {
 	return strconv.FormatFloat(value, 'f', precision, 64), prefixes[unit : unit+1]
 }
 
-// Verdict is the answer to "do the Services answer their clients", which all of Status.Problems lead to.
+// Verdict has the numbers of Services by state, and the causes for which some do not answer their clients.
 type Verdict struct {
 	// Text is the answer in one line: "2 of 5 Services do not answer; 1 has a warning".
 	Text string `json:"text"`

@@ -66,7 +66,7 @@ type ConnectionCounts struct {
 	FailedRate *float64 `json:"failedRate,omitempty"`
 }
 
-// Judged is the state of a Service in one word, and why it does not answer, or not well.
+// Judged is the state of a Service in one word, and the reason for which it does not answer, or answers with a warning.
 type Judged struct {
 	State string `json:"state,omitempty"` // ServiceAnswers and others; absent of older versions
 	Why   string `json:"why,omitempty"`
@@ -150,7 +150,7 @@ type EndpointTraffic struct {
 	Relayed bool `json:"relayed,omitempty"`
 }
 
-// TrafficSample has the counts of an earlier look.
+// TrafficSample has the counts of an earlier reading.
 type TrafficSample struct {
 	At   time.Time `json:"at"`
 	Open int       `json:"open"`

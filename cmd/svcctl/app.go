@@ -39,7 +39,7 @@ func run(ctx context.Context, env *cli.Env, args []string) int {
 	return cli.ExitCode(err)
 }
 
-// app returns the command line of the verbs, with our own help and errors.
+// app returns the command line of the verbs, with help and errors of our own.
 func app(env *cli.Env, root *cli.Verb) *urfave.App {
 	return &urfave.App{
 		Name:            cli.RootName,
@@ -89,7 +89,7 @@ func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	return v.Run(ctx, env, v, args)
 }
 
-// unknown returns the error for a word that is no verb below v, or for none.
+// unknown returns the error for a word that is no verb below v, or for a missing word.
 func unknown(v *cli.Verb, args []string) error {
 	var names []string
 	for _, sub := range v.Verbs {
@@ -122,7 +122,7 @@ func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
 	}
 }
 
-// bare answers `svcctl` without a verb, or with one that does not exist.
+// bare handles `svcctl` without a verb, or with one that does not exist.
 func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	if root.Option("version").IsSet() {
 		return env.Print("svcctl " + env.Version + "\n")
@@ -150,15 +150,15 @@ func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	return cli.Usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }
 
-// words has the earlier spellings of verbs, and words of other tools, with their answers.
+// words has the sections of words.txt: earlier spellings of verbs, and words of other tools, each with its answer.
 //
 //go:embed words.txt
 var words string
 
-// moved has the earlier spellings of verbs, with those of now, and elsewhere the words of other tools.
+// moved maps earlier spellings of verbs to the present ones, and elsewhere maps words of other tools to answers.
 var moved, elsewhere = answers(1), answers(2)
 
-// answers reads a section of words.
+// answers parses a section of words.
 func answers(section int) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(strings.Split(words, "\n# ")[section]) {
@@ -171,8 +171,8 @@ func answers(section int) map[string]string {
 	return all
 }
 
-// flags returns the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two
-// names it refuses the second one.
+// flags returns the options of a verb as flags of urfave/cli. A one-letter name is a flag of its own: urfave/cli refuses a flag that is
+// given under both of two names.
 func flags(v *cli.Verb) (all []urfave.Flag) {
 	for _, o := range v.Options {
 		all = append(all, &urfave.GenericFlag{Name: o.Name, Value: o})
@@ -207,7 +207,7 @@ func completionVerb() *cli.Verb {
 }
 
 const (
-	// completeName is the verb that the scripts run.
+	// completeName is the name of the hidden verb that completion scripts run.
 	completeName = "__complete"
 	// completePatience bounds the wait of a completion.
 	completePatience = 2 * time.Second
@@ -252,7 +252,7 @@ type completing struct {
 	current string // the word that is to be completed, or the value of --flag=value
 }
 
-// candidates returns what the current word may become after those before it.
+// candidates returns the possible values of the current word, given the words before it.
 func (c *completing) candidates(ctx context.Context, before []string) ([]string, error) {
 	root := root()
 	root.Options = slices.Concat(root.Options, settings.ConnectOptions(), []*cli.Option{settings.NamespaceOption()})
@@ -295,7 +295,7 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 	return nil, errNothing
 }
 
-// candidates returns the verbs below v.
+// candidates returns the verbs below v, each with its summary.
 func candidates(v *cli.Verb) (all []string) {
 	for _, sub := range v.Verbs {
 		if sub.Group != "" {
@@ -305,7 +305,7 @@ func candidates(v *cli.Verb) (all []string) {
 	return all
 }
 
-// flagCandidates returns the flags of the verb.
+// flagCandidates returns the flags of the verb, each with its description.
 func flagCandidates(v *cli.Verb) []string {
 	all := []string{"--help\texplain the verb"}
 	for _, o := range v.Options {
@@ -314,7 +314,7 @@ func flagCandidates(v *cli.Verb) []string {
 	return all
 }
 
-// values returns the values of an option.
+// values returns the possible values of an option.
 func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error) {
 	switch {
 	case len(o.Words) > 0:
@@ -331,7 +331,7 @@ func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error
 	return nil, errNothing
 }
 
-// addresses returns those of Services, with their ports, or of endpoints.
+// addresses returns the addresses and ports of Services, or of endpoints.
 func (c *completing) addresses(ctx context.Context, endpoints bool) ([]string, error) {
 	appliance, err := settings.Connect(c.env, c.v)
 	if err != nil {
@@ -340,8 +340,7 @@ func (c *completing) addresses(ctx context.Context, endpoints bool) ([]string, e
 	return resource.Addresses(ctx, appliance, endpoints)
 }
 
-// read gives the options their values, and returns the other words, and the option of which the
-// next word is the value.
+// read sets the options from the words of a command line. It returns the other words, and the option whose value comes next (nil: none).
 func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 	for len(words) > 0 {
 		if !strings.HasPrefix(words[0], "-") || words[0] == "-" {
@@ -368,7 +367,7 @@ func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 	return args, awaits
 }
 
-// objects are kinds for the first word, then names; or KIND/NAME.
+// objects returns the kinds for the first word, names of that kind for the others, and names after KIND/.
 func (c *completing) objects(ctx context.Context, args []string) ([]string, error) {
 	if word, _, slash := strings.Cut(c.current, "/"); slash {
 		return c.names(ctx, word, word+"/")
@@ -396,10 +395,10 @@ func (c *completing) objects(ctx context.Context, args []string) ([]string, erro
 	return slices.Compact(words), nil
 }
 
-// errEnough ends a list.
+// errEnough ends the reading of a list after maxCandidates.
 var errEnough = errors.New("enough")
 
-// names returns the names of objects of a kind, with something before each, that begin with the current word.
+// names returns the names of objects of a kind, each with a prefix, that begin with the current word.
 func (c *completing) names(ctx context.Context, word, before string) ([]string, error) {
 	k, ok := resource.KindNamed(word)
 	if !ok {

@@ -22,7 +22,7 @@ const (
 	groupAdmin  = "Admin"
 )
 
-// texts has what help has of the verbs, and describes its form.
+// texts is the content of the file with the help of all verbs, which describes its own form.
 //
 //go:embed help.txt
 var texts string

@@ -36,7 +36,7 @@ type Conn struct {
 	without  map[string]bool // devices of flowtables that the kernel refused of the batch at hand
 }
 
-// errClosed is the error of all methods of a closed Conn.
+// errClosed is returned by all methods of a closed Conn.
 var errClosed = errors.New("nft/kernel: the connection is closed")
 
 // Open connects to nf_tables and probes the kernel's features. It fails with
@@ -66,7 +66,7 @@ func Open(options Options) (*Conn, error) {
 	return nil, openError(err)
 }
 
-// openAttempts bounds how often the kernel is asked that was interrupted, or had no room.
+// openAttempts bounds the attempts of a probe that was interrupted, or that the kernel had no memory for.
 const openAttempts = 5
 
 // openError adds the next step to an error of opening the socket.
@@ -129,8 +129,7 @@ func (c *Conn) closeSocket() {
 	}
 }
 
-// readGeneration gives the number of the ruleset, which every transaction counts up.
-// It is never 0.
+// readGeneration returns the generation of the ruleset, which every transaction increments. It is never 0.
 func readGeneration(s *socket) (generation uint32, err error) {
 	err = s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m message) {
 		generation = uint32(nfnetlink.Number(m.Attribute(unix.NFTA_GEN_ID)))
@@ -141,7 +140,7 @@ func readGeneration(s *socket) (generation uint32, err error) {
 	return generation, err
 }
 
-// nextGeneration is the number of the ruleset after one more transaction.
+// nextGeneration returns the generation after one more transaction.
 func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
 
 // Commit carries out a batch as one transaction and gives the generation behind it.
@@ -178,8 +177,7 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 // maxRebases bounds how often a transaction is tried again because others were faster.
 const maxRebases = 5
 
-// rebase returns the current generation, if other programs changed only their own tables
-// since the given one.
+// rebase returns the current generation, if since the given one other programs have changed only their own tables.
 func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
 		return 0, false
@@ -321,8 +319,7 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	}
 }
 
-// entryExpired reports whether a batch was refused because an entry of a dynamic map entryExpired
-// lookup its reading and its deletion.
+// entryExpired reports whether a batch was refused because an entry of a dynamic map expired between its reading and its deletion.
 func entryExpired(b *nft.Batch, err error) bool {
 	var refused *OpError
 	if !errors.As(err, &refused) || refused.Errno != unix.ENOENT {
@@ -341,7 +338,7 @@ type socket struct {
 	spare []byte // the buffer of the last transaction
 }
 
-// maxSpare is the size of the largest buffer that is kept for the next transaction.
+// maxSpare is the size in bytes of the largest buffer that is kept for the next transaction.
 const maxSpare = 1 << 20
 
 // dial opens a socket in the network namespace of the file descriptor (0: the current
@@ -363,8 +360,8 @@ func (s *socket) send(b []byte) error {
 	return err
 }
 
-// request sends one message that asks for something and hands every message of the
-// answer to each. A refusal is returned as a syscall.Errno.
+// request sends one message that asks for an answer, and calls each with every message of the answer. A refusal is returned as a
+// syscall.Errno.
 func (s *socket) request(kind, flags uint16, family uint8, attributes func(*writer), each func(message)) error {
 	var w writer
 	sequence := s.Sequence(1)
@@ -409,7 +406,7 @@ func (s *socket) request(kind, flags uint16, family uint8, attributes func(*writ
 	}
 }
 
-// endOf returns the error of a dump by its NLMSG_DONE message, nil if it is complete.
+// endOf returns the error in the NLMSG_DONE message of a dump, nil if the dump is complete.
 func endOf(m *message, interrupted bool) error {
 	if errno := m.Errno(); errno != 0 {
 		return errno
@@ -420,7 +417,7 @@ func endOf(m *message, interrupted bool) error {
 	return nil
 }
 
-// dump is request for a list. ErrChanging means that it may be incomplete.
+// dump sends a request for a list. ErrChanging means that the list may be incomplete.
 func (s *socket) dump(kind uint16, family uint8, attributes func(*writer), each func(message)) error {
 	return s.request(kind, unix.NLM_F_DUMP, family, attributes, each)
 }

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// counterName is the name of nf_tables' expression that counts.
+// counterName is the name of nf_tables' counter expression.
 const counterName = "counter"
 
 // maxEchoes bounds the deleted elements of one transaction whose last counts the kernel is asked for:
@@ -42,7 +42,7 @@ type counting struct {
 // before it.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
-// Tally has the totals.
+// Tally returns the object with the totals.
 func (c *Conn) Tally() *nft.Tally { return &c.counting.tally }
 
 // Refusals are the packets that were refused, by the name of the counter; see Counts. It reads
@@ -91,7 +91,7 @@ func (c *Conn) counts(read func(*socket) ([]nft.Count, error)) (nft.Totals, erro
 	return n.tally.Totals(), nil
 }
 
-// close gives the socket back.
+// close closes the socket for readings.
 func (n *counting) close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -159,12 +159,12 @@ func dumpCounters(s *socket, f nft.Family, each func(name string, packets uint64
 	return dumpObjects(s, f, unix.NFT_OBJECT_COUNTER, func(name string, data []byte) { each(name, packetsOf(data)) })
 }
 
-// packetsOf is the number of packets in the data of a counter.
+// packetsOf returns the number of packets in the attributes of a counter.
 func packetsOf(b []byte) uint64 {
 	return nfnetlink.Number(nfnetlink.Attribute(b, unix.NFTA_COUNTER_PACKETS))
 }
 
-// expressionName is the name of an expression.
+// expressionName returns the name of an expression.
 func expressionName(b []byte) string {
 	return nfnetlink.Text(nfnetlink.Attribute(b, unix.NFTA_EXPR_NAME))
 }
@@ -211,7 +211,7 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 	return echo, last, err
 }
 
-// echoed appends the counts that the kernel echoes for deleted elements.
+// echoed appends the counts of deleted elements that the kernel echoes.
 func echoed(m *message, counts []nft.Count) []nft.Count {
 	f := nft.IPv4
 	if m.Family() == protocols[nft.IPv6].family {
@@ -272,7 +272,7 @@ func readSlots(s *socket, f nft.Family, t *nft.Table, set *nft.SetContent, count
 	return !a.foreign && len(set.Elements) == count, nil
 }
 
-// asking asks for elements by their keys, many at a time.
+// asking collects keys and requests their elements in messages of up to keysOfMessage.
 type asking struct {
 	*socket
 	family  nft.Family
@@ -286,7 +286,7 @@ type asking struct {
 	runs []int // that the keys belong to
 }
 
-// want asks for one more key, of a run.
+// want adds a key to those to request.
 func (a *asking) want(key string, run int) error {
 	a.keys, a.runs = append(a.keys, key), append(a.runs, run)
 	if len(a.keys) < keysOfMessage {
@@ -295,8 +295,8 @@ func (a *asking) want(key string, run int) error {
 	return a.flush()
 }
 
-// flush asks for all that is waiting. The kernel answers in the order of the keys, and ends
-// at the first that it does not have: the rest is asked for again.
+// flush requests the collected keys. The kernel answers in their order, and ends at the first one without an element: the keys after it are
+// requested again.
 func (a *asking) flush() error {
 	for next := 0; next < len(a.keys); {
 		answered, err := a.ask(a.keys[next:])
@@ -318,7 +318,7 @@ func (a *asking) flush() error {
 	return nil
 }
 
-// ask sends one question. answered is how many of the keys are answered.
+// ask sends one request. answered is the number of keys with an answer.
 func (a *asking) ask(keys []string) (answered int, err error) {
 	err = a.request(unix.NFT_MSG_GETSETELEM, 0, protocols[a.family].family,
 		func(w *writer) {
@@ -369,7 +369,7 @@ func findIntervalSets(s *socket, ops []nft.Op) (map[setName]bool, error) {
 	return ranges, nil
 }
 
-// hostOrderSets names the sets that rules look a number of host byte order up in.
+// hostOrderSets returns the sets in which rules look up numbers in host byte order.
 func hostOrderSets(rules []nft.Rule) (names []string) {
 	for _, r := range rules {
 		for _, s := range r {

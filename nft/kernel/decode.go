@@ -12,8 +12,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// foreignHook is the Hook of a base chain that this product could not have made: of
-// another type, hook or policy.
+// foreignHook is the Hook of a base chain with a type, hook or policy that this product does not use.
 const foreignHook nft.Hook = 0xff
 
 // setDefinition is a set as the kernel lists it.
@@ -30,7 +29,7 @@ const (
 	attrSetCount       = 20 // NFTA_SET_COUNT, kernel 6.16
 )
 
-// foreignFlag is a flag that neither the kernel nor setFlags has.
+// foreignFlag marks a set with flags that this product does not use.
 const foreignFlag = 1 << 31
 
 // decodeSet reads the definition of a set. One that this product could not have made has
@@ -82,8 +81,7 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 	return setDefinition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
 }
 
-// decodeTypes takes a concatenation's code apart; nil when it is none of ours or does
-// not have the length that ours would have.
+// decodeTypes returns the fields of a concatenation's type code; nil if it is not one of ours, or the length differs.
 func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 	ours := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService, nft.TypeSlot, nft.TypeIface}
 	for ; code != 0; code >>= codeBits {
@@ -132,7 +130,7 @@ func decodeChain(m *message) (c listedChain) {
 	return c
 }
 
-// chain is the chain as one of our table.
+// chain converts the chain to one of our table.
 func (c *listedChain) chain() nft.Chain {
 	chain := nft.Chain{Name: c.name, Priority: c.priority}
 	if !c.base {
@@ -232,7 +230,7 @@ func dataValue(b []byte) string {
 	return string(nfnetlink.Attribute(b, unix.NFTA_DATA_VALUE))
 }
 
-// dataOf is a map element's data; "" for a verdict that we do not have.
+// dataOf returns the data of a map element; "" for a verdict that this product does not use.
 func (d *elementDecoder) dataOf(b []byte) string {
 	for kind, value := range nfnetlink.Attributes(b) {
 		switch kind {
@@ -269,8 +267,7 @@ func decodeVerdict(b []byte) string {
 	return ""
 }
 
-// intervals puts the elements of an interval set with a single field together: the
-// kernel lists where intervals start and, apart, where they have ended.
+// intervals joins the elements of an interval set with a single field: the kernel lists starts and ends of intervals as separate elements.
 type intervals struct {
 	set    *nft.Set
 	family nft.Family
@@ -298,7 +295,7 @@ func (v *intervals) join(into nft.Elements) {
 	}
 }
 
-// rank puts ends first.
+// rank orders ends before starts.
 func rank(e element) int {
 	if e.end {
 		return 0

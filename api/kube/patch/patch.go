@@ -387,8 +387,7 @@ func identity(item any, mergeKey string) any {
 	return id
 }
 
-// places returns the indexes of the items of a list by identity, the first one of
-// duplicates.
+// places maps the identities of the items of a list to their indexes, the first one of duplicates.
 func places(list []any, mergeKey string) map[any]int {
 	at := make(map[any]int, len(list))
 	for i, item := range list {

@@ -94,13 +94,13 @@ func (e Envelope) Object(t *schema.Type) (map[string]any, error) {
 	return o, nil
 }
 
-// A numbering are the names of the fields of a message, by their numbers.
+// A numbering maps the field numbers of a message to the names of its fields.
 type numbering map[protowire.Number]string
 
 //go:embed numbers.txt
 var numbersText string
 
-// numbers are the fields of the messages that are read.
+// numbers has the field numbers of each message that can be decoded, by the name of the message.
 var numbers = func() map[string]numbering {
 	all := map[string]numbering{}
 	for line := range strings.Lines(numbersText) {
@@ -121,8 +121,8 @@ var numbers = func() map[string]numbering {
 	return all
 }()
 
-// inline are the messages whose fields are those of the message around them in JSON, by that
-// message and their number in it.
+// inline has the embedded messages whose fields JSON has in the message around them: by the name of that message, and the number of the
+// field there.
 var inline = map[string]map[protowire.Number]string{
 	"core.v1.Probe": {1: "core.v1.ProbeHandler"},
 }
@@ -187,7 +187,7 @@ func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 	return nil
 }
 
-// part decodes the fields of a message of this name.
+// part decodes a message, or a message embedded in one, into o. name selects the field numbers, t the fields.
 func (d *decoder) part(b []byte, name string, t *schema.Type, o map[string]any) error {
 	return fields(b, func(n protowire.Number, v value) error {
 		if inner, is := inline[name][n]; is {
@@ -282,8 +282,7 @@ func (d *decoder) entry(v value, t *schema.Type, entries map[string]any) error {
 	return err
 }
 
-// value reads a value that is no list. before is what stood there already; nil comes out
-// for a time that is none.
+// value decodes a value that is no list. before is the value from an earlier part of the message; a zero time gives nil.
 func (d *decoder) value(v value, t *schema.Type, before any) (any, error) {
 	switch t.Form {
 	case schema.Integer:

@@ -44,7 +44,7 @@ func (l Labels) Matches(labels map[string]string) bool {
 	return !slices.ContainsFunc(l.requirements, func(r requirement) bool { return !r.matches(labels) })
 }
 
-// Text returns a text that the JSON of every selected object has, `"KEY":"VALUE"` or `"KEY":`, "" if none is known.
+// Text returns a substring of the JSON of every object that the selector can match, `"KEY":"VALUE"` or `"KEY":`; "" if there is none.
 func (l Labels) Text() string {
 	for _, r := range l.requirements {
 		switch key := `"` + r.key + `":`; r.operator {
@@ -278,8 +278,7 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Text returns a text that the JSON of every match has, as Labels.Text does, for a field that is an IPv4 address: those are written
-// in one way alone.
+// Text returns a substring of the JSON of every match, as Labels.Text does, for a field with an IPv4 address: those have one spelling.
 func (f Fields) Text() string {
 	if text, _ := f.Exact(FieldAddress); strings.Contains(text, ".") && !strings.Contains(text, ":") {
 		return `"` + text + `"`
@@ -408,7 +407,7 @@ var selectable = map[string][]string{
 	},
 }
 
-// known returns the field that a field label stands for.
+// known returns the field that a field label selects by, under the name of core/v1; an error if the kind cannot be selected by it.
 func known(k kind.Kind, label string) (string, error) {
 	switch own, has := selectable[k.APIVersion()+" "+k.Name]; {
 	case label == FieldAddress && k.Name == object.KindEndpointSlice:
@@ -428,7 +427,7 @@ func known(k kind.Kind, label string) (string, error) {
 	return label, nil
 }
 
-// valuesOf returns the values of a selectable field: those of our own have several.
+// valuesOf returns the values of a selectable field of an object; FieldAddress and FieldNodePort have several.
 func valuesOf(o object.Object, field string) (values []string) {
 	switch field {
 	case fieldName:

@@ -104,7 +104,7 @@ func MetadataOf(o object.Object) Metadata {
 	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: APIVersion}, Metadata: *o.GetMeta()}
 }
 
-// columns are those of a kind, each with the field that has its description; * is before those of wide output alone.
+// columns has the columns of each kind, each with the field whose description it has; a * before the name: in wide output alone.
 var columns = map[string]string{
 	object.KindService:            "Name | Type = ServiceSpec.type | Cluster-IP = ServiceSpec.clusterIP | External-IP = ServiceSpec.externalIPs | Port(s) = ServiceSpec.ports | Age | *Selector = ServiceSpec.selector",
 	object.KindEndpoints:          "Name | Endpoints = Endpoints.subsets | Age",
@@ -165,7 +165,7 @@ const (
 	unknown = "<unknown>"
 )
 
-// shown is the number of list items that a cell shows.
+// shown is the number of items of a list that a cell names.
 const shown = 3
 
 // cells returns the cells of an object's row in the order of Columns.

@@ -26,7 +26,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// AdminVerb has the verbs of the care for an appliance.
+// AdminVerb returns the verb admin, with the verbs for maintenance below it.
 func AdminVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:  "admin",
@@ -60,7 +60,8 @@ func allocCheckVerb() *cli.Verb {
 	}
 }
 
-// allocations asks for the ranges, the holders of their values, and the differences, which repair removes.
+// allocations asks the appliance for its ranges, the holders of their values, and the differences between holders and Services, which it
+// removes if repair is set.
 func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, repair bool) (*wire.Allocations, error) {
 	c := env.Client(v)
 	if repair {
@@ -69,7 +70,7 @@ func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, repair bool) (*
 	return client.Call(ctx, c, wire.GetAllocations, wire.AllocationsQuery{})
 }
 
-// runAllocCheck prints what does not agree, and fails when there is something.
+// runAllocCheck prints the differences between allocations and Services, and fails if there are any.
 func runAllocCheck(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	repair := v.Option("repair").On()
 	a, err := allocations(ctx, env, v, repair)
@@ -88,12 +89,12 @@ func runAllocCheck(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	return nil
 }
 
-// poolNames are the kinds of pools for people.
+// poolNames has the text for each kind of pool.
 var poolNames = map[string]string{
 	wire.PoolClusterIP: "cluster IPs", wire.PoolNodePort: "node ports", wire.PoolLoadBalancer: "load balancer IPs",
 }
 
-// poolName returns the kind of a pool for people.
+// poolName returns the text for the kind of a pool.
 func poolName(pool wire.Pool) string {
 	name := poolNames[pool.Kind]
 	if pool.Internal {
@@ -181,7 +182,7 @@ func envVerb() *cli.Verb {
 	}
 }
 
-// runEnv prints the variables, or becomes a command that has them.
+// runEnv prints the variables, or replaces the process by a command with them in its environment.
 func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) > 0 && v.Option("output").IsSet() {
 		return cli.Usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
@@ -196,7 +197,7 @@ func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	return printVariables(env, v.Option("output").Text(), environment.Variables)
 }
 
-// become replaces this process by a command. It only returns when it cannot.
+// become replaces this process by a command (execve). It returns only on failure.
 func become(p *cli.Env, args []string, variables []wire.Variable) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
@@ -338,7 +339,7 @@ func runRestore(_ context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return env.Print(fmt.Sprintf("%s restored in %s, revision %d.\n", output.Count(objects, "object"), cfg.DataDir, revision))
 }
 
-// isStored reports whether a data directory has a store. One that cannot be looked at counts as having one.
+// isStored reports whether a data directory has a store, or cannot be read.
 func isStored(dataDir string) bool {
 	_, err := os.Stat(filepath.Join(dataDir, "state.db"))
 	return !errors.Is(err, fs.ErrNotExist)
@@ -357,7 +358,7 @@ func pinVerb() *cli.Verb {
 	}
 }
 
-// pinFile is a file that is to be pinned.
+// pinFile is a manifest in which the addresses and ports of its Services are to be written (admin pin).
 type pinFile struct {
 	path string
 	text []byte

@@ -120,7 +120,7 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	return env.PrintYAML(k)
 }
 
-// tokenPlugin has kubectl run this program for its tokens, wherever it is started.
+// tokenPlugin returns the part of a kubeconfig that has kubectl run this program for a token, from any directory.
 func tokenPlugin(socket, role string) (*kubeExec, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -189,7 +189,7 @@ func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 	return env.Print(credential + "\n")
 }
 
-// roleOption is --role.
+// roleOption returns --role.
 func roleOption(group, usage string) *cli.Option {
 	return &cli.Option{Name: "role", Arg: "admin|endpoints|reader", Def: "your own", Words: []string{"admin", "endpoints", "reader"}, Strict: true, Group: group, Usage: usage}
 }
@@ -220,7 +220,7 @@ type credentialStatus struct {
 	ExpirationTimestamp time.Time `json:"expirationTimestamp"`
 }
 
-// execCredential returns the token as a client wants it that asked with info.
+// execCredential returns a token as an ExecCredential of the version that the client asked for in info.
 func execCredential(info string, token wire.Token) (string, error) {
 	var asked credentialDocument
 	if err := json.Unmarshal([]byte(info), &asked); err != nil {

@@ -37,7 +37,7 @@ func DashboardVerb() *cli.Verb {
 	}
 }
 
-// runDashboard serves the door until it is interrupted.
+// runDashboard serves the dashboard at a local address until a signal stops it.
 func runDashboard(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	c := env.Client(v)
 	if _, err := c.Status(ctx); err != nil {
@@ -74,7 +74,8 @@ func unanswered(w http.ResponseWriter, why error) {
 	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
 }
 
-// door lets one browser of this machine in, to pages that are read.
+// door is an HTTP server on loopback that gives one browser read access to the dashboard: the code in the link can be exchanged once for a
+// session cookie.
 type door struct {
 	address string // host:port
 	inside  http.Handler
@@ -89,10 +90,10 @@ func newDoor(address string, inside http.Handler, now func() time.Time) *door {
 	return &door{address: address, inside: inside, now: now, code: rand.Text(), until: now().Add(codeLife), session: rand.Text()}
 }
 
-// link returns the address that opens the door.
+// link returns the URL with the code, for the browser.
 func (d *door) link() string { return "http://" + d.address + "/open?code=" + d.code }
 
-// cookie returns the name of the session's cookie: browsers share cookies between the ports of a host.
+// cookie returns the name of the session cookie. It has the port, as browsers share cookies between the ports of a host.
 func (d *door) cookie() string {
 	_, port, _ := net.SplitHostPort(d.address)
 	return "svcctl-" + port
@@ -138,7 +139,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// open gives a session for the code.
+// open exchanges the code for the session cookie, once and until the code expires.
 func (d *door) open(w http.ResponseWriter, r *http.Request) {
 	if !same(r.URL.Query().Get("code"), d.code) || d.now().After(d.until) || d.used.Swap(true) {
 		dashboard.Refuse(w, http.StatusForbidden, "This address was good once, and for a minute: run svcctl dashboard again.", false)
@@ -150,7 +151,7 @@ func (d *door) open(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
 }
 
-// same compares secrets.
+// same compares secrets in constant time.
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 func DiscoverVerb() *cli.Verb {

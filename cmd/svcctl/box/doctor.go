@@ -32,7 +32,7 @@ func DoctorVerb() *cli.Verb {
 	}
 }
 
-// diagnosis is the document that doctor prints.
+// diagnosis is the output of doctor.
 type diagnosis struct {
 	Findings []appliance.Finding `json:"findings"`
 }
@@ -97,8 +97,8 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return nil
 }
 
-// twoLooks asks which Services refuse the most now. The base of the rates may be a look of long ago, made for another viewer:
-// then the next look is taken.
+// twoLooks returns the Services that refuse the most packets a second. If the appliance's last two readings are more than longest apart, it
+// asks again after the next one.
 func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	for {
 		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})
@@ -111,10 +111,10 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	}
 }
 
-// longest is the time whose rates are those of now. The looks that record the traffic are no further apart.
+// longest is the most time between two readings whose rates count as present ones. The appliance reads for its history at least as often.
 const longest = 2 * time.Minute
 
-// lookPause is more than looks of the appliance are apart at the least.
+// lookPause is longer than the least time between two readings of the appliance.
 const lookPause = 1100 * time.Millisecond
 
 // reasonAdvice has the next step for each reason of refused packets.
@@ -130,7 +130,7 @@ var reasonAdvice = map[string]string{
 	"stray":              "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
 }
 
-// refusalFindings are about clients that are refused now.
+// refusalFindings returns findings about clients that are being refused.
 func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 	const check = "refusals"
 	if !seen.Counted {
@@ -160,7 +160,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 	return findings
 }
 
-// silenceFindings is about endpoints that leave clients without an answer.
+// silenceFindings returns findings about endpoints that do not answer clients.
 func silenceFindings(seen *wire.Traffic) appliance.Finding {
 	f := appliance.Finding{Check: "endpoints", Level: "ok", Message: "no Service has more connections without an answer than with one"}
 	var silent []string
@@ -176,7 +176,7 @@ func silenceFindings(seen *wire.Traffic) appliance.Finding {
 	return f
 }
 
-// accountingFindings is about bytes that the kernel does not count.
+// accountingFindings returns a finding if the kernel does not count bytes.
 func accountingFindings(seen *wire.Traffic) []appliance.Finding {
 	if seen.NoBytes == "" {
 		return nil
@@ -184,8 +184,7 @@ func accountingFindings(seen *wire.Traffic) []appliance.Finding {
 	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of connections are not counted, because " + seen.NoBytes}}
 }
 
-// heldFindings are about what the appliance keeps in force although nothing declares it, or not
-// any more.
+// heldFindings returns findings about objects that stay in force although no file declares them any more.
 func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 	for _, p := range s.Problems {
 		switch p.Reason {
@@ -200,7 +199,7 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 	return findings
 }
 
-// fleetFindings are about a box that does not follow its fleet.
+// fleetFindings returns a finding about a box that does not follow its fleet.
 func fleetFindings(f *wire.Fleet) []appliance.Finding {
 	if f == nil || f.State == wire.FleetFollowing {
 		return nil
@@ -235,7 +234,7 @@ func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
 	return findings
 }
 
-// doctorPage returns the findings for people: what was found, and what to do below it.
+// doctorPage formats the findings as text: each with its next step below it.
 func doctorPage(findings []appliance.Finding, color bool) string {
 	p := &output.Page{Color: color}
 	level, check := 0, 0 // the widths of the columns
@@ -254,7 +253,7 @@ func doctorPage(findings []appliance.Finding, color bool) string {
 	return p.String()
 }
 
-// boxNetworks returns the networks that this box is attached to.
+// boxNetworks returns the networks of this box's interfaces.
 func boxNetworks() (networks []netip.Prefix) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -90,7 +90,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 	return env.Print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, output.Count(open, "connection")))
 }
 
-// askToDrain asks when a drain makes addresses unreachable, as far as this box can see.
+// askToDrain asks for consent if the drain makes addresses unreachable, as far as this box can tell.
 func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
@@ -131,10 +131,10 @@ func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	return alone, unknown
 }
 
-// few bounds the addresses that a text names.
+// few is the number of addresses that a message names.
 const few = 5
 
-// pronoun stands for addresses.
+// pronoun returns "it" or "them" for a list of addresses.
 func pronoun(addrs []string) string {
 	if len(addrs) == 1 {
 		return "it"
@@ -176,7 +176,8 @@ func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int
 	}
 }
 
-// stillAnnounced names an address that clients are led to this box for; "": none. It notes all addresses in vips.
+// stillAnnounced returns an address that this box still announces, as a reason to wait; "" for none. It adds all announced addresses to
+// vips.
 func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
 	if !all.Drained {
 		why = "serve has not learned of it yet"
@@ -194,7 +195,8 @@ func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why stri
 	return why
 }
 
-// stillActive returns why connections are not silent; "": they are. Unlisted connections are unknown.
+// stillActive returns the reason for which connections count as active; "" if they do not. Connections beyond the listed ones count as
+// active.
 func stillActive(active, unlisted int) string {
 	switch {
 	case active > 0:

@@ -48,10 +48,9 @@ func runServe(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 	return env.Serve(ctx, cfg, log)
 }
 
-// openLog puts a queue in front of stderr, so that nothing waits for the reader of the log, and
-// goes on without a log when the reader is gone: without SIGPIPE, writing to a closed pipe is an
-// error like any other. Libraries log the same way. If stderr is the journal of systemd, lines of
-// text become entries with fields.
+// openLog returns a log with a queue in front of stderr, so that nothing waits for the reader of the log. When the reader is gone, the
+// program continues without a log: SIGPIPE is ignored, so writing to a closed pipe is an error like any other. Libraries log the same way.
+// If stderr is the journal of systemd, lines of text become entries with fields.
 func openLog(env *cli.Env, cfg *config.Log) *slog.Logger {
 	signal.Ignore(syscall.SIGPIPE)
 	native := cfg.Format == config.LogText && env.Err == io.Writer(os.Stderr) && journald.IsStderr()
@@ -78,8 +77,8 @@ func openLog(env *cli.Env, cfg *config.Log) *slog.Logger {
 	return log
 }
 
-// libraryLog is the log of libraries that take no other. It drops what an endpoint sends besides its answers, which net/http
-// quotes (Transport, "Unsolicited response"): no endpoint writes into the log.
+// libraryLog is the log for libraries that log to package log. It drops what an endpoint sends in addition to its answers, which net/http
+// quotes (Transport, "Unsolicited response"), so that endpoints cannot write to the log.
 type libraryLog struct{ io.Writer }
 
 func (l libraryLog) Write(line []byte) (int, error) {
@@ -145,7 +144,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 	return ctx, func() { cancel(nil); close(done) }
 }
 
-// takesOver asks the program that is there now, which may be a new version, whether it takes over.
+// takesOver runs the installed program, which may be a new version, with a probe, and reports whether it takes connections over.
 func takesOver(ctx context.Context) error {
 	program, err := handover.Program()
 	if err != nil {

@@ -51,7 +51,7 @@ func setOptions() []*cli.Option {
 	}
 }
 
-// setLabel is the label with the name of the set that an object was applied with.
+// setLabel is the label with the name of the set (--set) that an object was applied with.
 const setLabel = "svcctl.io/applyset"
 
 // dryRunOption is --dry-run, which kubectl has with a value.
@@ -146,7 +146,7 @@ func (a *applying) run(ctx context.Context, v *cli.Verb, wait patience) error {
 	return refused
 }
 
-// newApplying judges the command line.
+// newApplying returns an applying for the command line, or an error about its flags.
 func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait patience, err error) {
 	switch {
 	case len(args) > 0:
@@ -192,7 +192,7 @@ func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait pa
 	return a, wait, err
 }
 
-// pruning reads which objects of the files are meant, and which others go.
+// pruning reads --selector, --set and --prune: the selection of objects of the files, and of others to remove.
 func (a *applying) pruning(v *cli.Verb) (err error) {
 	if a.labels, err = selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)
@@ -225,7 +225,7 @@ func (a *applying) add(ctx context.Context, d *resource.Document) error {
 	return nil
 }
 
-// take gives a document as it is applied; nil: it is not one that was asked for.
+// take returns a document as it is applied, with the label of its set; nil if the selection leaves it out.
 func (a *applying) take(d *resource.Document) (json.RawMessage, error) {
 	if !a.labels.Matches(d.Labels()) {
 		return nil, nil
@@ -322,7 +322,7 @@ func refusal(d *resource.Document, f *wire.Failure) string {
 	return fmt.Sprintf("%s: %s: %s", d.Where(place), d, message)
 }
 
-// progressEvery is after how many objects the progress is shown again.
+// progressEvery is the number of objects between two updates of the progress line.
 const progressEvery = 500
 
 // judge prints the problems of applied objects, and fails if there is an error among them.
@@ -402,7 +402,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 	return nil
 }
 
-// leftOvers returns the objects of a kind that are to go.
+// leftOvers returns the objects of a kind that prune removes.
 func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
 	if of := setLabel + "=" + a.set; a.set != "" && labels != "" {
 		labels += "," + of
@@ -421,7 +421,7 @@ func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (g
 	return gone, nil
 }
 
-// isLeftOver reports whether an object of the set is to go.
+// isLeftOver reports whether prune removes an object of the set.
 func (a *applying) isLeftOver(t resource.Target, o client.Object) bool {
 	if a.done[keyOf(t)] || !appliedBy(o, a.options.Manager) {
 		return false
@@ -430,8 +430,7 @@ func (a *applying) isLeftOver(t resource.Target, o client.Object) bool {
 	return a.set != "" || t.Namespace == "" || a.spaces[t.Namespace]
 }
 
-// appliedBy reports whether an object was brought by applies of a manager, and no file of
-// the appliance declares it.
+// appliedBy reports whether a manager has applied an object, and no file of the appliance declares it.
 func appliedBy(o client.Object, manager string) bool {
 	entries, _ := resource.Field(o, "metadata", "managedFields").([]any)
 	applied := false

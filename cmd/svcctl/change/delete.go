@@ -37,7 +37,7 @@ func DeleteVerb() *cli.Verb {
 	}
 }
 
-// deleting is one run of delete.
+// deleting has the settings of one run of delete, and the objects that it did not find.
 type deleting struct {
 	env     *cli.Env
 	c       *client.Client
@@ -48,7 +48,7 @@ type deleting struct {
 	missing []error
 }
 
-// victim is an object that is to go.
+// victim is an object to remove.
 type victim struct {
 	resource.Target
 	uid   string // "": whichever is there
@@ -98,7 +98,7 @@ func runDelete(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return errors.Join(d.missing...)
 }
 
-// victims returns the objects that the command line means; the reader is that of -f.
+// victims returns the objects that the command line selects, and the reader of the files of -f (nil without -f).
 func (d *deleting) victims(ctx context.Context, args []string) (victims []victim, files *resource.Reader, err error) {
 	v := d.v
 	if v.Option("filename").IsSet() {
@@ -162,8 +162,8 @@ func (v *victim) turn() int {
 
 func byTurn(a, b victim) int { return cmp.Compare(a.turn(), b.turn()) }
 
-// consequence returns what goes that the command line does not name: the choice of --all or of a selector, and the Services of
-// Namespaces; "": nothing.
+// consequence returns as a clause what the deletion removes beyond the named objects: the objects that --all or a selector selects, and the
+// Services of Namespaces; "" for nothing.
 func (d *deleting) consequence(ctx context.Context, victims []victim) (string, error) {
 	named, services, others := map[string]bool{}, map[string]bool{}, 0
 	for _, one := range victims {
@@ -209,7 +209,7 @@ func (d *deleting) consequence(ctx context.Context, victims []victim) (string, e
 	return "this removes " + strings.Join(parts, " and "), nil
 }
 
-// ask asks whether to go on.
+// ask lists the objects and asks whether to remove them (--interactive).
 func (d *deleting) ask(victims []victim) (bool, error) {
 	if !d.env.StdinTTY {
 		return false, cli.Usagef("--interactive asks, and stdin is no terminal: leave it out")
@@ -224,7 +224,7 @@ func (d *deleting) ask(victims []victim) (bool, error) {
 	return true, nil
 }
 
-// in returns " from NAMESPACE namespace", kubectl's wording.
+// in returns " from NAMESPACE namespace", as kubectl words it.
 func in(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -236,7 +236,7 @@ func in(namespace string) string {
 // together in one commit.
 const deletesAtOnce = 32
 
-// removeOnTrial is remove, with --confirm as part of a trial, and with --rollout as one.
+// removeOnTrial calls remove within a trial (--confirm) or a rollout (--rollout), if there is one.
 func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	rollout, err := newRolling(d.env, d.v, d.c)
 	if err != nil {
@@ -298,7 +298,7 @@ func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []
 	return removals
 }
 
-// answered handles the answer to a deletion. An error that concerns this object alone is noted.
+// answered prints the result of a deletion. An error that concerns this object alone is added to d.missing.
 func (d *deleting) answered(ctx context.Context, v victim, answer client.Object, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 || !d.v.Option("ignore-not-found").On() {

@@ -30,7 +30,7 @@ func DiffVerb() *cli.Verb {
 	}
 }
 
-// differing is one run of diff.
+// differing has the settings of one run of diff, and whether it has found a difference.
 type differing struct {
 	env     *cli.Env
 	c       *client.Client
@@ -99,10 +99,10 @@ func (d *differing) add(ctx context.Context, doc *resource.Document) error {
 	return nil
 }
 
-// fileManager is the field manager of what the files of the appliance declare.
+// fileManager is the field manager of fields that the appliance's files declare.
 const fileManager = "gitops"
 
-// watchedDirs returns the directories that an appliance on this machine watches, without links.
+// watchedDirs returns the directories that an appliance on this machine watches, with symbolic links resolved.
 func watchedDirs(ctx context.Context, c *client.Client) ([]string, error) {
 	if c.Remote() {
 		return nil, nil
@@ -159,7 +159,7 @@ func (d *differing) flush(ctx context.Context) error {
 	return err
 }
 
-// compare prints how an object differs from the one that is there.
+// compare prints the differences between an object and the stored one.
 func (d *differing) compare(ctx context.Context, doc *resource.Document, merged client.Object) error {
 	live, err := d.c.Get(ctx, doc.Path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
@@ -192,7 +192,7 @@ func (d *differing) compare(ctx context.Context, doc *resource.Document, merged 
 	return d.env.Print(text)
 }
 
-// comparable returns an object in YAML without what changes with every write.
+// comparable returns an object in YAML without the fields that change with every write.
 func comparable(o client.Object) (string, error) {
 	if o == nil {
 		return "", nil
@@ -206,7 +206,7 @@ func comparable(o client.Object) (string, error) {
 	return string(text), err
 }
 
-// maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.
+// maskValues replaces the values of two versions of a Secret by texts that differ where the values do.
 func maskValues(before, after client.Object) {
 	old, _ := before["data"].(map[string]any)
 	now, _ := after["data"].(map[string]any)

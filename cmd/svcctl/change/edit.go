@@ -59,7 +59,7 @@ func runEdit(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	return nil
 }
 
-// editing is the editing of one object.
+// editing has one object that is being edited: as it was read, and the file with its text.
 type editing struct {
 	env    *cli.Env
 	c      *client.Client
@@ -122,7 +122,7 @@ func (e *editing) run(ctx context.Context) error {
 	}
 }
 
-// cancel ends without a change.
+// cancel ends the edit without a change.
 func (e *editing) cancel(why string) error {
 	_ = os.Remove(e.file)
 	fmt.Fprintf(e.env.Err, "%s is left as it is: %s\n", e.target, why)
@@ -164,7 +164,7 @@ func withoutComments(text string) string {
 	return b.String()
 }
 
-// send sends the changed text. why is the reason for not accepting it, in words for its author.
+// send sends the changed text. why is the reason for which it was not accepted, for the comment at the top of the file.
 func (e *editing) send(ctx context.Context, content []byte) (why string, err error) {
 	after, why := e.read(content)
 	if why != "" {
@@ -196,7 +196,7 @@ func (e *editing) send(ctx context.Context, content []byte) (why string, err err
 // removedText is the outcome for an object under deletion when a write removed its last finalizer.
 const removedText = "removed: it was being deleted, and no finalizer keeps it any more"
 
-// gone reports whether the change has removed the object.
+// gone reports whether the change has removed the object, as by removing its last finalizer.
 func (e *editing) gone(ctx context.Context, changed client.Object) (bool, error) {
 	if resource.TextField(changed, "metadata", "deletionTimestamp") == "" {
 		return false, nil

@@ -75,7 +75,7 @@ func runExpose(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return resource.RefusedError(files.Refused + a.refused)
 }
 
-// exposed returns the virtual service of the flags. Errors are usageErrors.
+// exposed returns the virtual service that the flags describe. Errors are usageErrors.
 func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error) {
 	switch {
 	case len(args) == 0:
@@ -220,8 +220,8 @@ var (
 	judgedPools  = []string{"198.19.0.0/24", "2001:2:0:1::/120"}
 )
 
-// judgeManifests has the product judge manifests as an appliance would whose pool has the wanted
-// addresses. Each warning is a refusal: a flag that would have no effect is a mistake.
+// judgeManifests returns the problems that an appliance would report about manifests, if its pool had the wanted addresses. Warnings count
+// as errors: a flag without effect is a mistake.
 func judgeManifests(env *cli.Env, virtual *convert.Virtual, text string) error {
 	cfg := config.Default()
 	cfg.Addresses.ClusterIPRanges = judgedRanges

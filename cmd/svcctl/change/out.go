@@ -18,7 +18,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// OutCandidates returns the addresses that may be taken out of a Service, or with back return to it, but for those of given.
+// OutCandidates returns the endpoint addresses of a Service that may be taken out, or with back those that are taken out, without the given
+// ones.
 func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Target, given []string, back bool) (all []string, err error) {
 	var svc object.Service
 	if err := resource.Typed(ctx, appliance, t.Path(), &svc); err != nil {
@@ -46,7 +47,7 @@ func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Tar
 	return slices.DeleteFunc(slices.Compact(all), func(addr string) bool { return slices.Contains(given, addr) }), nil
 }
 
-// outAnnotation names the addresses of endpoints that are not used (health.AnnotationOut).
+// outAnnotation is the annotation with the addresses of endpoints that get no new connections (health.AnnotationOut).
 const outAnnotation = "svcctl.io/out"
 
 func OutVerb() *cli.Verb { return outVerb("out", true) }
@@ -63,7 +64,7 @@ func outVerb(name string, out bool) *cli.Verb {
 	}
 }
 
-// runOut takes addresses out of a Service, or lets them in again.
+// runOut adds addresses to the annotation of a Service, or removes them.
 func runOut(ctx context.Context, env *cli.Env, v *cli.Verb, args []string, out bool) error {
 	if len(args) == 0 || out && len(args) == 1 {
 		return cli.Usagef("%s which endpoints? Give a Service and addresses, as svc/web 10.1.2.11", v.Name)

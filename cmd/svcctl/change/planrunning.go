@@ -49,7 +49,7 @@ func runningOptions() []*cli.Option {
 	return o
 }
 
-// planAgainst returns the base of a plan, and refuses the flags that mean nothing for it.
+// planAgainst returns the value of --against, and refuses flags that have no effect with it.
 func planAgainst(v *cli.Verb) (running bool, err error) {
 	running = v.Option("against").Text() == againstRunning
 	var stray []string
@@ -230,7 +230,7 @@ func refusedInPlan(o *wire.PlannedObject, documents []*resource.Document) string
 	return o.Message
 }
 
-// planText returns a plan in words, then in nft's terms.
+// planText formats a plan: changes of objects and Services in words, then those of tables in nft's syntax.
 func planText(plan *wire.KernelPlan) string {
 	var b strings.Builder
 	for i := range plan.Objects {
@@ -269,7 +269,7 @@ func planText(plan *wire.KernelPlan) string {
 	return b.String()
 }
 
-// changeText is one change of a Service as a line.
+// changeText formats one change of a Service as a line.
 func changeText(c *wire.PlannedChange) string {
 	port := c.Protocol
 	if c.Port != "" {
@@ -293,7 +293,7 @@ func changeText(c *wire.PlannedChange) string {
 	return text
 }
 
-// tableText writes what changes in a table.
+// tableText formats the changes of a table in nft's syntax.
 func tableText(b *strings.Builder, t *wire.PlannedTable) {
 	whole := func(did string) string {
 		if did == "" {

@@ -33,7 +33,7 @@ func RollbackVerb() *cli.Verb {
 	}
 }
 
-// runRollback takes changes back.
+// runRollback restores the objects of an earlier revision, or the files of before a trial.
 func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) > 1 {
 		return cli.Usagef("rollback takes one revision")
@@ -111,7 +111,7 @@ func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	return nil
 }
 
-// lastFlag is --last with a revision; without one known, --yes.
+// lastFlag returns the flag that confirms a rollback: --last with the revision of the last change, or --yes if there is none.
 func lastFlag(last uint64) string {
 	if last == 0 {
 		return " --yes"
@@ -119,7 +119,7 @@ func lastFlag(last uint64) string {
 	return fmt.Sprintf(" --last %d", last)
 }
 
-// recent prints the latest changes.
+// recent prints the latest changes of objects.
 func recent(ctx context.Context, env *cli.Env, c *client.Client) error {
 	entries, err := c.Journal(ctx, wire.JournalQuery{Limit: 10})
 	if err != nil {
@@ -209,11 +209,11 @@ func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.C
 	return env.Print(text)
 }
 
-// pendingPatience bounds the wait until it is decided whether what vanishes is held.
+// pendingPatience bounds the wait for a decision about whether removals are held.
 const pendingPatience = 5 * time.Second
 
-// settledRemovals returns the status once no removal is undecided, at most pendingPatience later: what vanished a moment
-// ago may be held then.
+// settledRemovals returns the status once the appliance has decided about all removals, or after pendingPatience: it may hold a removal of
+// a moment ago.
 func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
 	defer cancel()
@@ -287,12 +287,12 @@ func showTrial(ctx context.Context, env *cli.Env, c *client.Client) error {
 	return env.Print(text)
 }
 
-// confirmOption is --confirm.
+// confirmOption returns --confirm.
 func confirmOption() *cli.Option {
 	return &cli.Option{Name: "confirm", Arg: "DURATION", Bounds: trialBounds, Group: cli.GroupHow, Usage: "undo the change after this time without `svcctl confirm`"}
 }
 
-// trying is the trial that a verb's changes belong to; nil: they stay.
+// trying is the trial that the changes of a verb belong to; nil without --confirm.
 type trying struct {
 	env   *cli.Env
 	c     *client.Client
@@ -300,7 +300,7 @@ type trying struct {
 	began *wire.Trial
 }
 
-// newTrying reads --confirm.
+// newTrying reads --confirm; it returns nil without it.
 func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) *trying {
 	if !v.Option("confirm").IsSet() {
 		return nil
@@ -308,7 +308,7 @@ func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) *trying {
 	return &trying{env: env, c: c, after: v.Option("confirm").Duration()}
 }
 
-// begin begins the trial before the first change.
+// begin begins the trial, before the first change; later calls do nothing.
 func (t *trying) begin(ctx context.Context) error {
 	if t == nil || t.began != nil {
 		return nil
@@ -388,7 +388,7 @@ func runConfirm(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	return env.Print(text + ".\n")
 }
 
-// perhapsDone adds to the error of a call that was sent and not answered that it may have taken effect.
+// perhapsDone adds to the error of a request that was sent, and got no answer, that it may have taken effect.
 func perhapsDone(err error, what string) error {
 	if unreached, is := errors.AsType[*client.UnreachableError](err); !is || !unreached.Sent() {
 		return err
@@ -396,7 +396,7 @@ func perhapsDone(err error, what string) error {
 	return fmt.Errorf("%w; the change may have been %s: see `svcctl status` when it runs again", err, what)
 }
 
-// revivedLines has a line for each object that is what it was.
+// revivedLines formats a line for each object of a rollback.
 func revivedLines(b *wire.RolledBack, suffix string) string {
 	text := ""
 	for _, r := range b.Objects {

@@ -23,7 +23,7 @@ const (
 	rolloutGiveUp = 5 * time.Second
 )
 
-// rolloutOptions are --rollout, its times, and what becomes of it.
+// rolloutOptions returns --rollout and the options that go with it.
 func rolloutOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "rollout", Arg: "STEPS", Group: cli.GroupHow, Usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
@@ -34,7 +34,7 @@ func rolloutOptions() []*cli.Option {
 	}
 }
 
-// rolling is the rollout that a verb's changes belong to; nil: they come to all boxes at once.
+// rolling is the rollout that the changes of a verb belong to; nil without --rollout.
 type rolling struct {
 	env          *cli.Env
 	c            *client.Client
@@ -44,7 +44,7 @@ type rolling struct {
 	began        *wire.Rollout
 }
 
-// newRolling reads --rollout.
+// newRolling reads --rollout and the options that go with it; it returns nil without it.
 func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err error) {
 	o := v.Option("rollout")
 	if !o.IsSet() {
@@ -63,14 +63,14 @@ func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err er
 	return r, nil
 }
 
-// untried is the note that a dry run does not include the rollout.
+// untried is the note that a dry run leaves out the rollout.
 func (r *rolling) untried() {
 	if r != nil {
 		fmt.Fprintf(r.env.Err, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)
 	}
 }
 
-// begin begins the rollout before the first change.
+// begin begins the rollout, before the first change; later calls do nothing.
 func (r *rolling) begin(ctx context.Context) error {
 	if r == nil || r.began != nil {
 		return nil
@@ -86,7 +86,7 @@ func (r *rolling) begin(ctx context.Context) error {
 	return nil
 }
 
-// end starts the rollout, or undoes it when something of it failed.
+// end starts the rollout of the changes, or undoes it if one of them failed.
 func (r *rolling) end(ctx context.Context, failed error) error {
 	if r == nil || r.began == nil {
 		return failed
@@ -125,7 +125,7 @@ const (
 // fleetPoll is the interval at which --wait asks for the revisions of the boxes.
 const fleetPoll = 300 * time.Millisecond
 
-// patience has the timeout of --wait, and the boxes that it waits for.
+// patience has the timeout of --wait, and which boxes of a fleet it waits for.
 type patience struct {
 	timeout time.Duration // 0: nothing
 	boxes   string        // "": of a fleet those that report
@@ -152,7 +152,7 @@ func patienceOf(v *cli.Verb) (w patience, err error) {
 	return w, err
 }
 
-// waitForKernels returns when a revision is in the kernels that are waited for.
+// waitForKernels returns when the kernels of the boxes in p have a revision.
 func waitForKernels(ctx context.Context, env *cli.Env, c *client.Client, revision uint64, w patience) error {
 	defer env.Waiting(func() string { return "waiting until it is in the kernel" }, w.timeout)()
 	if w.boxes == waitBox {

@@ -142,7 +142,7 @@ func (env *Env) Confirm(question string) bool {
 	return false
 }
 
-// Flatten takes errors.Join apart.
+// Flatten returns the errors that errors.Join has joined, at any depth.
 func Flatten(err error) []error {
 	if err == nil {
 		return nil
@@ -237,7 +237,7 @@ func (env *Env) Progress() *Progress {
 	return &Progress{w: env.Err}
 }
 
-// Say replaces the line.
+// Say replaces the text of the line.
 func (g *Progress) Say(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -247,7 +247,7 @@ func (g *Progress) Say(format string, args ...any) {
 	}
 }
 
-// End takes the line away.
+// End erases the line.
 func (g *Progress) End() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -295,7 +295,7 @@ func (env *Env) Waiting(what func() string, atMost time.Duration) (end func()) {
 	}
 }
 
-// moving shows how many bytes of something long are done.
+// moving is an io.Writer that shows how many bytes went through it.
 type moving struct {
 	*Progress
 	what  string
@@ -303,7 +303,7 @@ type moving struct {
 	shown int64
 }
 
-// movingEvery is after how many bytes the progress is shown again.
+// movingEvery is the number of bytes between two updates of the progress line.
 const movingEvery = 1 << 20
 
 func (env *Env) Moving(what string) *moving { return &moving{Progress: env.Progress(), what: what} }

@@ -40,7 +40,7 @@ func (v *Verb) Line() string {
 	return RootName + " " + v.Name
 }
 
-// Below returns the verb of a word directly below v; nil: there is none.
+// Below returns the verb with this word directly below v; nil if there is none.
 func (v *Verb) Below(word string) *Verb {
 	for _, sub := range v.Verbs {
 		if sub.Word() == word {
@@ -60,7 +60,7 @@ func (v *Verb) Find(words []string) (*Verb, []string) {
 	return v, words
 }
 
-// Example is a command line and what it is good for.
+// Example is a command line and its purpose.
 type Example [2]string // what it is good for, and the command line
 
 // Describe sets the texts of the verb and of those below it: each is under "## NAME: ARGS", with a summary, paragraphs, "Examples:" and
@@ -85,7 +85,7 @@ func (v *Verb) Describe(texts string) {
 	}
 }
 
-// Option returns the option of that name, which the verb must have.
+// Option returns the option with a name. It panics if the verb has none.
 func (v *Verb) Option(name string) *Option {
 	for _, o := range v.Options {
 		if o.Name == name {
@@ -230,7 +230,7 @@ func (v *Verb) List(name string) []string {
 
 const RootName = "svcctl"
 
-// groupWords is the heading of the words of a verb.
+// groupWords is the heading of the list of verbs below a verb.
 const groupWords = "Words"
 
 // Words lists verbs below another one.
@@ -317,7 +317,7 @@ const (
 // IsSet reports whether the flag was given.
 func (o *Option) IsSet() bool { return o.Texts != nil }
 
-// Text returns the value given last, else the default.
+// Text returns the value that was given last, else the default.
 func (o *Option) Text() string {
 	if len(o.Texts) == 0 {
 		return o.Def
@@ -325,7 +325,7 @@ func (o *Option) Text() string {
 	return o.Texts[len(o.Texts)-1]
 }
 
-// Given returns the value given last, without the default.
+// Given returns the value that was given last, "" if none was.
 func (o *Option) Given() string {
 	if !o.IsSet() {
 		return ""
@@ -354,7 +354,7 @@ const (
 	GroupOutput = "What to print"
 )
 
-// OutputOption is -o.
+// OutputOption returns -o with the given forms.
 func OutputOption(words ...string) *Option {
 	return &Option{Name: "output", Letter: "o", Arg: strings.Join(words, "|"), Def: words[0], Words: words, Strict: true, Group: GroupOutput, Usage: "form of the output"}
 }
@@ -365,7 +365,7 @@ type Bounds struct {
 	As                string
 }
 
-// Wait are the bounds of a wait: the appliance waits for an hour at most.
+// Wait has the bounds of a timeout: the appliance lets a request wait for an hour at most.
 var Wait = &Bounds{Least: 1, Most: time.Hour, As: "500ms, 30s or 2m, at most 1h"}
 
 // Read reads a duration, the value of an option. The error is a UsageError.
@@ -463,7 +463,7 @@ func (v *Verb) Flags(args []string) (flags, rest []string) {
 	return flags, rest
 }
 
-// flag reads a flag that has a long name; as is how it was written.
+// flag parses a flag with a long name; as is its spelling on the command line, for errors.
 func (v *Verb) flag(long, as string, rest []string) (flags, left []string) {
 	name, _, given := strings.Cut(long, "=")
 	if !v.Has(name) || given {

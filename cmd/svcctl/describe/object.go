@@ -47,7 +47,7 @@ func metaText(meta map[string]any, field string) string {
 	return text
 }
 
-// oneLiner returns the text of a value that has room in one line.
+// oneLiner returns the text of a value that fits in one line.
 func oneLiner(v any) (string, bool) {
 	switch v := v.(type) {
 	case map[string]any, []any:
@@ -58,7 +58,7 @@ func oneLiner(v any) (string, bool) {
 	return output.CellText(v), true
 }
 
-// secrets writes how long secret values are.
+// secrets writes the keys of a Secret with the lengths of their values.
 func (p *Page) secrets(data any) {
 	p.heading("Data")
 	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
@@ -143,7 +143,7 @@ func itemType(t *schema.Type) *schema.Type {
 	return t.Elem
 }
 
-// printableLines is printable for a text of several lines.
+// printableLines makes a text of several lines printable, line by line.
 func printableLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
@@ -170,7 +170,7 @@ func title(key string) string {
 	return output.Printable(b.String())
 }
 
-// textMap returns a mapping of texts, whatever it is.
+// textMap returns a mapping with its values as texts.
 func textMap(v any) map[string]string {
 	m, _ := v.(map[string]any)
 	texts := make(map[string]string, len(m))
@@ -180,7 +180,7 @@ func textMap(v any) map[string]string {
 	return texts
 }
 
-// Page is the text about an object.
+// Page is the description of an object as text: lines of names and values, under headings.
 type Page struct{ strings.Builder }
 
 // descriptionWidth is the column of values.
@@ -194,10 +194,10 @@ func (p *Page) line(name, format string, args ...any) {
 	p.WriteString(strings.TrimRight(output.Pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ") + "\n")
 }
 
-// heading begins a part that is indented.
+// heading writes a heading; the lines below it are indented.
 func (p *Page) heading(name string) { p.WriteString(name + ":\n") }
 
-// given writes a line, unless it has no text.
+// given writes a line, unless its value is empty.
 func (p *Page) given(name, text string) {
 	if text != "" {
 		p.line(name, "%s", text)
@@ -244,7 +244,7 @@ func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	}
 }
 
-// Events writes what happened to an object, from a Table of its Events.
+// Events writes the rows of a Table of an object's Events.
 func (p *Page) Events(table *client.Table) {
 	if len(table.Rows) == 0 {
 		p.line("Events", "<none>")

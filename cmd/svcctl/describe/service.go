@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts has everything that the description of a Service is made of.
+// Facts is the input of the description of a Service: the object, its slices, and what the appliance reports about them.
 type Facts struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
@@ -108,7 +108,7 @@ func fronts(p *Page, svc *object.Service, how annotation.Relay, state *wire.Serv
 	}
 }
 
-// serviceAddresses writes where a Service can be reached.
+// serviceAddresses writes the addresses and ports of a Service.
 func serviceAddresses(p *Page, svc *object.Service) {
 	spec := &svc.Spec
 	if spec.Type == object.TypeExternalName {
@@ -133,7 +133,7 @@ func serviceAddresses(p *Page, svc *object.Service) {
 	}
 }
 
-// servicePolicies writes how a Service treats its clients.
+// servicePolicies writes the policies, affinity and limits of a Service.
 func servicePolicies(p *Page, svc *object.Service) {
 	spec := &svc.Spec
 	affinity := spec.SessionAffinity
@@ -164,7 +164,7 @@ func servicePolicies(p *Page, svc *object.Service) {
 	}
 }
 
-// commas joins words, of which there may be none.
+// commas joins words with commas; "<none>" without any.
 func commas(words []string) string { return cmp.Or(strings.Join(words, ","), "<none>") }
 
 // shownEndpoints bounds the endpoints in the line of a port.
@@ -178,7 +178,7 @@ func unused(svc *object.Service, s *object.EndpointSlice) string {
 	return "not used: the Service has no " + s.AddressType + " address"
 }
 
-// usable returns the ready endpoints of a port, as text.
+// usable returns the addresses of the ready endpoints of a port, as text.
 func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.ServicePort) string {
 	var all []string
 	for _, s := range endpoints {
@@ -244,7 +244,7 @@ func describeSlices(p *Page, svc *object.Service, endpoints []*object.EndpointSl
 	}
 }
 
-// sliceShare returns the weight and priority of a slice, where they are not the usual ones.
+// sliceShare returns the weight and priority of a slice; "" for the defaults.
 func sliceShare(s *object.EndpointSlice) (text string) {
 	if w := s.Metadata.WeightOf(); w != 1 {
 		text += fmt.Sprintf(", weight %d", w)
@@ -290,8 +290,7 @@ func endpointPlace(e *object.Endpoint) string {
 	return output.Printable(strings.Join(all, ", "))
 }
 
-// Ready reports whether an endpoint takes new connections: that is so where nothing is said
-// (discovery/v1 EndpointConditions).
+// Ready reports whether an endpoint takes new connections. Conditions that are absent count as met (discovery/v1 EndpointConditions).
 func Ready(e *object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
 // inKernel reports whether the version of a Service is in the kernel.

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// Field returns what a kind, or the field of it at a path, means; recursive lists the names of all fields in it.
+// Field describes a kind, or its field at a path, as `kubectl explain` does; recursive lists the names of all fields below it.
 func Field(k kind.Kind, path []string, recursive bool) (string, error) {
 	t := schema.Of(k)
 	page := &output.Page{}
@@ -66,8 +66,7 @@ func noField(k kind.Kind, path []string, name string, inside *schema.Type) error
 	return fmt.Errorf("%s has no field %q: %s", where, name, output.DidYouMean("", name, names, "it has "+strings.Join(names, ", ")))
 }
 
-// structure returns the type whose fields can be named next: that of the items of a list; nil
-// for none.
+// structure returns the type whose fields a path can go on with: that of the items for a list; nil for a scalar.
 func structure(t *schema.Type) *schema.Type {
 	for t != nil && (t.Form == schema.List || t.Form == schema.Map) {
 		t = t.Elem
@@ -93,7 +92,7 @@ func required(f *schema.Field) string {
 	return ""
 }
 
-// fieldList writes the fields of a structure with their meaning.
+// fieldList writes the fields of a structure with their descriptions.
 func fieldList(page *output.Page, t *schema.Type) {
 	for i, f := range t.Fields {
 		if i > 0 {
@@ -149,7 +148,7 @@ func Annotations() string {
 	return new(output.Grid).Text(cells...) + "\n`svcctl explain annotations NAME` describes what one does here.\n"
 }
 
-// Annotation returns what an annotation does, or all of a name without a domain.
+// Annotation describes an annotation, or all annotations with a name if that has no domain.
 func Annotation(name string) (string, error) {
 	found := annotationsNamed(name)
 	if len(found) == 0 {

@@ -94,10 +94,10 @@ func FleetVerb() *cli.Verb {
 	}
 }
 
-// fleetFlags are --fleet and those of etcd and of the keys.
+// fleetFlags has the names of the flags of the fleet, of etcd and of the keys.
 var fleetFlags = []string{"fleet", "etcd", "etcd-cacert", "etcd-cert", "etcd-key", "fleet-key-file"}
 
-// dataKeyOption is --data-key-file, of the directory that a verb is given.
+// dataKeyOption returns --data-key-file, for the key of an encrypted data directory.
 func dataKeyOption() *cli.Option {
 	o := settings.Options("", "data-key-file")[0]
 	o.Usage = "key that the directory is encrypted by"
@@ -146,7 +146,7 @@ func fleetUpgrade(ctx context.Context, env *cli.Env, v *cli.Verb, cfg fleet.Conf
 	return env.Print(fmt.Sprintf("Fleet %s has format %d now; it had %d. A box with an older version follows nothing more.\n", cfg.Fleet, to, from))
 }
 
-// fleetLeave opens the Secrets in a directory. It needs nothing of the fleet but its keys.
+// fleetLeave decrypts the Secrets in a data directory, for a box that leaves its fleet. It needs the keys of the fleet, and no etcd.
 func fleetLeave(_ context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) != 1 {
 		return cli.Usagef("fleet leave takes one directory")
@@ -172,7 +172,7 @@ func fleetLeave(_ context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return env.Print(fmt.Sprintf("%s in %s opened.\n", output.Count(opened, "Secret"), dir))
 }
 
-// fleetStatus prints what etcd has.
+// fleetStatus prints the state of the fleet in etcd.
 func fleetStatus(ctx context.Context, env *cli.Env, _ *cli.Verb, cfg fleet.Config, _ string) error {
 	o, err := fleet.Look(ctx, cfg)
 	if o != nil {
@@ -216,7 +216,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 	return b.String()
 }
 
-// formatText returns the format of a fleet, and how it gets a newer one.
+// formatText returns the stored format of a fleet, with the command that upgrades it if there is a newer one.
 func formatText(o *fleet.Overview) string {
 	if o.Format < o.Newest {
 		return fmt.Sprintf("%d, and this version makes %d (svcctl fleet upgrade)", o.Format, o.Newest)
@@ -271,7 +271,7 @@ func sourceList(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	return env.Output(v, *list, func() string { return sourceTable(*list) })
 }
 
-// sourceTable returns a line for each source.
+// sourceTable formats the sources of a fleet, one a line.
 func sourceTable(list []wire.FleetSource) string {
 	if len(list) == 0 {
 		return "No box has read a directory of manifests yet: serve --manifests NAME=DIR does.\n"
@@ -383,7 +383,7 @@ func rolloutStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	}
 }
 
-// rolloutPage returns a rollout for people.
+// rolloutPage formats a rollout as text.
 func rolloutPage(r *wire.Rollout) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)

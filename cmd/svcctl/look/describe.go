@@ -30,7 +30,7 @@ func DescribeVerb() *cli.Verb {
 	}
 }
 
-// describing is one run of describe.
+// describing has the settings of one run of describe.
 type describing struct {
 	env    *cli.Env
 	c      *client.Client
@@ -134,7 +134,7 @@ func (d *describing) health(ctx context.Context, t resource.Target) ([][]string,
 	return rows, nil
 }
 
-// happened adds the Events about the object.
+// happened writes the Events of the object.
 func (d *describing) happened(ctx context.Context, page *describe.Page, t resource.Target, uid string) error {
 	k, _ := resource.KindNamed("events")
 	about := []string{"involvedObject.kind=" + t.Kind.Name, "involvedObject.name=" + t.Name}
@@ -151,7 +151,7 @@ func (d *describing) happened(ctx context.Context, page *describe.Page, t resour
 	return err
 }
 
-// since returns a time, and how long ago it was.
+// since formats a time with its age.
 func (d *describing) since(t *time.Time) string {
 	if t == nil {
 		return "<unknown>"

@@ -128,7 +128,7 @@ func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	return q, true, nil
 }
 
-// errNoAnswer means that a Service does not answer, which is printed already.
+// errNoAnswer is the error of explain for a Service that does not answer; the findings are printed already.
 var errNoAnswer = &cli.ExitError{Code: cli.ExitNo}
 
 // explainService explains a Service that is named.
@@ -172,12 +172,12 @@ func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	return printFindings(env, "Gateway "+t.Namespace+"/"+t.Name, diagnose.Gateway(f))
 }
 
-// slicesOfGateways returns the EndpointSlices that are generated of Gateways in a namespace.
+// slicesOfGateways returns the EndpointSlices that the appliance generates for Gateways in a namespace.
 func slicesOfGateways(ctx context.Context, c *client.Client, namespace string) ([]*object.EndpointSlice, error) {
 	return resource.List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {object.LabelGateway}})
 }
 
-// questionText returns the question as it is written.
+// questionText formats the question as on the command line.
 func questionText(q diagnose.Question) string {
 	text := ""
 	switch {
@@ -341,8 +341,8 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	return printFindings(env, questionText(q), diagnose.Nobody(f))
 }
 
-// answering is one of the Services with an address: that with the port if there is one. Without an address it is one of those with a
-// node port, on the protocol.
+// answering returns the Service, among those with an address, that has the port; else one with a range of ports around it, else any.
+// Without an address it returns the one with the node port and protocol, nil if there is none.
 func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	var has *object.Service
 	ranged := false // has answers by a range of ports: exact ports go first
@@ -365,8 +365,8 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	return has
 }
 
-// served returns which of the Services with an address and port the kernel serves there, first if none is, and those that
-// ask for both and are not served: of two Services with one address, the one that asked first has it.
+// served returns the Service that the kernel serves at an address and port, the first one if it serves none, and the other Services that
+// ask for both: of two, the one that asked first has the port.
 func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
 	var asking []*object.Service
 	for _, one := range all {

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// paths returns those of diagnose.Paths, of Gateways in a namespace; none without a name. A caller that may not list EndpointSlices gets none.
+// paths returns the diagnose.Paths of Gateways in a namespace; none without a name, or if the caller may not list EndpointSlices.
 func paths(ctx context.Context, c *client.Client, namespace, of, port string) string {
 	if strings.HasSuffix(of, "/") {
 		return ""

@@ -40,7 +40,7 @@ func GetVerb() *cli.Verb {
 	}
 }
 
-// getting is one run of get.
+// getting has the settings of one run of get, and the errors of objects that it did not find.
 type getting struct {
 	env    *cli.Env
 	c      *client.Client
@@ -161,7 +161,7 @@ func (g *getting) fleetDocument(ctx context.Context, what []resource.Target) err
 	return errors.Join(append([]error{err}, missing...)...)
 }
 
-// plainly returns a value as its JSON has it.
+// plainly returns a value as the maps, lists and scalars of its JSON.
 func plainly(v any) (client.Object, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -240,7 +240,7 @@ func (g *getting) each(ctx context.Context, t resource.Target, f func(resource.T
 	return err
 }
 
-// table returns the Table of a target.
+// table returns the objects of a target as a Table.
 func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, error) {
 	if !isBoxes(t) {
 		return g.c.Table(ctx, t.Path(), g.tableQuery(t))
@@ -252,7 +252,7 @@ func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, 
 	return resource.BoxTable(boxes, g.fleet.Boxes), nil
 }
 
-// compare compares two objects by the value that --sort-by names. Objects without one come first.
+// compare orders objects by --sort-by; those without a value come first.
 func (g *getting) compare(a, b client.Object) int {
 	x, y := g.sortBy.Find(a), g.sortBy.Find(b)
 	if len(x) == 0 || len(y) == 0 {
@@ -264,8 +264,7 @@ func (g *getting) compare(a, b client.Object) int {
 	return strings.Compare(jsonpath.Text(x[0]), jsonpath.Text(y[0]))
 }
 
-// sheet prints the Tables of one kind: which columns there are does not change while
-// rows come in.
+// sheet prints Tables of one kind under one header: the columns that it prints are chosen with the first.
 type sheet struct {
 	g       *getting
 	target  resource.Target
@@ -314,7 +313,7 @@ func (g *getting) tables(ctx context.Context, what []resource.Target) error {
 	return errors.Join(missing...)
 }
 
-// byKind puts the targets of each kind together.
+// byKind groups targets by kind.
 func byKind(what []resource.Target) [][]resource.Target {
 	var all [][]resource.Target
 	for _, t := range what {
@@ -330,7 +329,7 @@ func byKind(what []resource.Target) [][]resource.Target {
 	return all
 }
 
-// tableQuery asks for as much of the objects as will be needed.
+// tableQuery returns the query of a Table: with whole objects, metadata or nothing in its rows, as the options need.
 func (g *getting) tableQuery(t resource.Target) url.Values {
 	q := url.Values{}
 	if t.Name == "" {
@@ -345,7 +344,7 @@ func (g *getting) tableQuery(t resource.Target) url.Values {
 	return q
 }
 
-// print prints rows, and the line above before the first ones.
+// print prints rows, and before the first ones the line above the table.
 func (s *sheet) print(rows []client.Row) error {
 	var lines [][]string
 	if !s.begun && !s.g.v.Option("no-headers").On() {

@@ -58,7 +58,7 @@ func withoutAppliance(env *cli.Env) error {
 	}
 }
 
-// verdict is nil when all is well, else why not.
+// verdict returns nil if the appliance is ready and synced and has no problems that are errors, else the error with which the verb exits.
 func verdict(s *wire.Status) error {
 	switch {
 	case !s.Ready:
@@ -159,7 +159,7 @@ func (p *statusText) verdict(s *wire.Status, now time.Time) {
 	}
 }
 
-// trial writes what waits to be confirmed.
+// trial writes the trial that waits to be confirmed.
 func (p *statusText) trial(t *wire.Trial) {
 	switch {
 	case t == nil:
@@ -204,7 +204,7 @@ func (p *statusText) fleet(f *wire.Fleet) string {
 	return text
 }
 
-// behind returns why the state is not synced.
+// behind returns the reason for which the appliance is not synced.
 func behind(s *wire.Status) string {
 	if s.Ready && s.Reason != "" {
 		return s.Reason
@@ -212,7 +212,7 @@ func behind(s *wire.Status) string {
 	return fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
 }
 
-// answer returns yes, or no and why.
+// answer returns yes, or no with a reason.
 func (p *statusText) answer(yes bool, why string) string {
 	if yes {
 		return p.Paint(output.Green, "yes")
@@ -268,7 +268,7 @@ func (p *statusText) problems(s *wire.Status) {
 	}
 }
 
-// join returns words behind what introduces them; "" without words.
+// join returns a prefix followed by words; "" without words.
 func join(intro string, words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -288,7 +288,7 @@ func HealthVerb() *cli.Verb {
 	}
 }
 
-// healthLook is the interval of looks with -w.
+// healthLook is the interval at which `svcctl health -w` asks again.
 const healthLook = time.Second
 
 // runHealth prints the endpoints. It exits with 1 when one of them is down.

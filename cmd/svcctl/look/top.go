@@ -95,7 +95,7 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	return env.Print(t.Table(env.Now()))
 }
 
-// topJSON prints one document a look.
+// topJSON prints each reading as a JSON document.
 func topJSON(ctx context.Context, env *cli.Env, t *top.Top, once bool) error {
 	var last time.Time
 	for {
@@ -176,8 +176,8 @@ func runConnections(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return env.Print(connsTable(list, v.Option("output").Text() == cli.FormWide))
 }
 
-// connections returns the connections of a query, without those that are closing unless they are asked for, and how many of these
-// were left out. The limit counts those that are returned.
+// connections returns the connections of a query and, unless closing ones are asked for, the number of those left out as they are closing.
+// The limit counts those that are returned.
 func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery, closing bool) (list *wire.Connections, hidden int, err error) {
 	limit := q.Limit
 	for {

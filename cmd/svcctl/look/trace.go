@@ -74,7 +74,7 @@ func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return nil
 }
 
-// foretell prints what would have become of a packet where none came, if that can be predicted for one client.
+// foretell prints the predicted way of a packet when none came, if the query names one client.
 func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.TraceQuery) {
 	if query.From.IsValid() && !query.From.IsSingleIP() {
 		return
@@ -140,10 +140,10 @@ func unbracketed(text string) string {
 	return addr + rest
 }
 
-// signs has the signs of lines, as explain has them.
+// signs has the sign of each state of a line, those of explain.
 var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
 
-// tracedText returns the story of a packet.
+// tracedText formats the story of a packet.
 func tracedText(packet *wire.TracedPacket, steps bool) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, output.Printable(packet.What))
@@ -191,7 +191,7 @@ func JournalVerb() *cli.Verb {
 	}
 }
 
-// longest is the greatest age of a line that can be given.
+// longest bounds --since of the journal.
 const longest = 87_600 * time.Hour
 
 // runJournal prints the journal.

@@ -61,7 +61,7 @@ func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	return err
 }
 
-// awaited is the condition that wait waits for.
+// awaited is the parsed value of --for: a condition of an object, and its text.
 type awaited struct {
 	text   string
 	state  string // in words: "there", "gone"
@@ -106,7 +106,7 @@ func parseFor(text string) (awaited, error) {
 	return a, nil
 }
 
-// cutExpression parts {.a}=b behind the brace, and .a=b at the last =.
+// cutExpression splits {.a}=b after the brace, and .a=b at the last =.
 func cutExpression(text string) (path, want string, found bool) {
 	text = strings.Trim(text, "'")
 	if i := strings.LastIndex(text, "}"); i >= 0 {
@@ -130,8 +130,8 @@ func hasCondition(name, status string) resource.Condition {
 	}
 }
 
-// finds returns a Condition that an object meets if the expression has a result in it that is not
-// empty, and, if wanted is set, is want.
+// finds returns a Condition that an object meets if the expression has a result in it that is not empty, or, if wanted is set, a result
+// equal to want.
 func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 	return func(o client.Object) bool {
 		return o != nil && slices.ContainsFunc(e.Find(o), func(value any) bool {
@@ -219,10 +219,10 @@ func listed(ctx context.Context, c *client.Client, what []resource.Target, query
 	return all, nil
 }
 
-// acceptedPatience bounds the wait for what was accepted before an object is judged.
+// acceptedPatience bounds the wait for accepted changes to be in the kernel, before conditions of objects are judged.
 const acceptedPatience = 5 * time.Second
 
-// notReady returns why an object does not have the condition that is waited for, as a clause; "": not known.
+// notReady returns the reason for which an object does not have the awaited condition, as a clause; "" if it is unknown.
 func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
 	if a.text != string(client.Ready) {
 		return ""

@@ -43,7 +43,7 @@ func Pad(s string, width int) string {
 // Count returns a number with its noun: "1 problem", "2 problems".
 func Count(n int, noun string) string { return counted(n, noun, "", "") }
 
-// counted returns a count with what follows one of them, and several.
+// counted returns a number followed by the text for one or that for several.
 func counted(n int, noun, one, several string) string {
 	if n == 1 {
 		return "1 " + noun + one
@@ -51,7 +51,7 @@ func counted(n int, noun, one, several string) string {
 	return fmt.Sprintf("%d %ss%s", n, noun, several)
 }
 
-// Indent returns a text with every line that is not empty further in.
+// Indent returns a text with an indent before every line that is not empty.
 func Indent(text, indent string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -72,7 +72,7 @@ func JSON(v any) (string, error) {
 	return string(body) + "\n", nil
 }
 
-// Rate returns a rate for people; "-" where none is known yet.
+// Rate formats a rate a second; "-" for nil.
 func Rate(r *float64) string {
 	if r == nil {
 		return "-"
@@ -91,7 +91,7 @@ func ServicePort(namespace, service, port string) string {
 	return namespace + "/" + service
 }
 
-// TrimLines takes blanks off the ends of lines.
+// TrimLines removes blanks at the ends of lines.
 func TrimLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -100,8 +100,7 @@ func TrimLines(text string) string {
 	return b.String()
 }
 
-// DidYouMean returns the end of a sentence about a word that is not one of words:
-// otherwise, when none of them is near.
+// DidYouMean returns "did you mean WORD?" for a word that resembles one of words; otherwise the text given for that.
 func DidYouMean(prefix, word string, words []string, otherwise string) string {
 	if near := Nearest(word, words); near != "" {
 		return fmt.Sprintf("did you mean %s%s?", prefix, near)
@@ -122,19 +121,19 @@ func Nearest(word string, words []string) string {
 	return best
 }
 
-// IsSlip reports whether a word is another one but for one letter.
+// IsSlip reports whether two words differ by one inserted, missing, wrong or exchanged letter at most.
 func IsSlip(word, of string) bool { return len(of) > 2 && manifest.EditDistance(word, of, 1) <= 1 }
 
-// fold takes away what people mix up: case, dashes, and the s of a plural.
+// fold removes case, dashes and the s of a plural, which users mix up.
 func fold(word string) string {
 	word = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(word))
 	return strings.TrimSuffix(word, "s")
 }
 
-// IsOrAre is "1 connection is" or "2 connections are".
+// IsOrAre returns a count with the verb: "1 connection is", "2 connections are".
 func IsOrAre(n int, noun string) string { return counted(n, noun, " is", " are") }
 
-// Was is "1 object was" or "2 objects were".
+// Was returns a count with the verb: "1 object was", "2 objects were".
 func Was(n int, noun string) string { return counted(n, noun, " was", " were") }
 
 // OneLine joins the lines of a message.
@@ -142,10 +141,10 @@ func OneLine(text string) string {
 	return Printable(strings.Join(strings.Fields(text), " "))
 }
 
-// Stamp returns a time for people, to the second, in UTC.
+// Stamp formats a time in UTC, to the second.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// Span returns a duration for people: its two largest units.
+// Span formats a duration by its two largest units.
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	days, hours := int(d.Hours())/24, int(d.Hours())%24
@@ -161,7 +160,7 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
-// Shortest returns a duration with three digits or so: 412µs, 1.25ms, 2.3s.
+// Shortest formats a duration with about three digits: 412µs, 1.25ms, 2.3s.
 func Shortest(d time.Duration) string {
 	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
 		if d >= unit {
@@ -171,7 +170,7 @@ func Shortest(d time.Duration) string {
 	return d.String()
 }
 
-// Roughly rounds a time to three digits.
+// Roughly rounds a duration to three digits.
 func Roughly(d time.Duration) time.Duration {
 	unit := time.Nanosecond
 	for d/unit >= 1000 {
@@ -241,8 +240,7 @@ func PaintDiff(text string) string {
 	return b.String()
 }
 
-// Grid writes rows in columns. A column stays as wide as it ever was, so that rows which
-// come later, in a watch, stand below the ones before.
+// Grid formats rows in columns. A column never becomes narrower, so that rows which a watch adds later line up with earlier ones.
 type Grid struct{ widths []int }
 
 const (
@@ -273,7 +271,7 @@ func (g *Grid) Text(rows ...[]string) string {
 	return b.String()
 }
 
-// CellText returns a value in a cell: one line, and nothing that a terminal acts on.
+// CellText formats a value as a cell: one line without control characters.
 func CellText(v any) string {
 	text, is := v.(string)
 	if !is {
@@ -288,7 +286,7 @@ func CellText(v any) string {
 	return Printable(text)
 }
 
-// Printable takes out what a terminal would act on.
+// Printable removes control characters, which a terminal would obey.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

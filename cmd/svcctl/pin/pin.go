@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// File is the text of one file with the values that are written into it.
+// File is the text of a manifest, and the edits that write allocated values into it.
 type File struct {
 	// Services have the values that were written, in the order of the text.
 	Services []Service
@@ -105,7 +105,7 @@ func (p *File) object(node *yaml.Node, of func(key string) *object.Service) {
 	}
 }
 
-// service writes what the document of a Service does not say.
+// service adds the values that the document of a Service lacks: addresses and node ports.
 func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []string, err error) {
 	spec := yamlField(node, "spec")
 	if spec == nil {
@@ -166,8 +166,7 @@ func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yam
 	}
 }
 
-// set writes a field of a mapping in front of its first one, in the style that the mapping has; or in the place of
-// one that is empty.
+// set inserts a field before the first one of a mapping, in the mapping's style, or replaces an empty field of that name.
 func (p *File) set(at *yaml.Node, name, value string) error {
 	switch {
 	case at == nil || at.Kind != yaml.MappingNode:
@@ -214,7 +213,7 @@ func (p *File) offset(line, column int) int {
 	return at
 }
 
-// Text returns the text with the values. The error is set if it would decode to other objects.
+// Text returns the text with the edits. It is an error if that decodes to other objects than the values account for.
 func (p *File) Text() ([]byte, error) {
 	text := p.edited()
 	before := manifest.Decode(p.path, p.text, manifest.DefaultLimits())
@@ -233,7 +232,7 @@ func (p *File) Text() ([]byte, error) {
 	return text, nil
 }
 
-// edited returns the text with its edits.
+// edited applies the edits to the text.
 func (p *File) edited() []byte {
 	slices.SortStableFunc(p.edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	var out bytes.Buffer
@@ -256,7 +255,7 @@ func (p *File) edited() []byte {
 	return out.Bytes()
 }
 
-// yamlField returns the value of a field of a mapping; nil when there is none.
+// yamlField returns the value of a field of a mapping; nil if there is none.
 func yamlField(node *yaml.Node, name string) *yaml.Node {
 	if node == nil || node.Kind != yaml.MappingNode {
 		return nil

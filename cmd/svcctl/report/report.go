@@ -61,7 +61,7 @@ func Of(files []string, problems []manifest.Problem) *Report {
 	return r
 }
 
-// Lines returns the report for people and editors: one line a problem.
+// Lines formats the report with a line for each problem, in the form that editors parse.
 func (r *Report) Lines() string {
 	var b strings.Builder
 	for _, f := range r.Problems {
@@ -70,7 +70,7 @@ func (r *Report) Lines() string {
 	return b.String()
 }
 
-// Verdict returns the error of a report that is not clean.
+// Verdict returns an error if the report has errors, or warnings with strict; nil otherwise.
 func (r *Report) Verdict(strict bool) error {
 	if r.Errors > 0 || strict && r.Warnings > 0 {
 		return fmt.Errorf("%s and %s in %s", output.Count(r.Errors, "error"), output.Count(r.Warnings, "warning"), output.Count(len(r.Files), "file"))
@@ -102,7 +102,7 @@ type (
 	}
 )
 
-// JUnit returns the report with a test case for each file, which fails when the file has an error.
+// JUnit returns the report as JUnit XML, with a test case for each file, which fails when the file has an error.
 func (r *Report) JUnit() (string, error) {
 	suite := junitSuite{Name: "svcctl validate"}
 	problems := r.Problems // by file, as the names are
@@ -134,7 +134,7 @@ func (r *Report) JUnit() (string, error) {
 	return xml.Header + string(body) + "\n", nil
 }
 
-// places returns the files that were read, and what else has a problem, as --source-set, sorted.
+// places returns the files of the report and other places with problems, as --source-set, sorted.
 func (r *Report) places() []string {
 	names := slices.Clone(r.Files)
 	for _, f := range r.Problems {
@@ -144,7 +144,7 @@ func (r *Report) places() []string {
 	return slices.Compact(names)
 }
 
-// node is a structure of SARIF 2.1.0 (OASIS).
+// node is a JSON object of SARIF 2.1.0 (OASIS).
 type node map[string]any
 
 // SARIF returns the report for code hosting sites, with a rule for each reason. A problem of a setting has no
@@ -175,7 +175,7 @@ func (r *Report) SARIF(version string) (string, error) {
 		"runs": []node{{"tool": node{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}}})
 }
 
-// said returns the line without its place: "Service shop/web: spec.ports[0].port: ...".
+// said returns the text of a problem without its place: "Service shop/web: spec.ports[0].port: ...".
 func (f *Finding) said() string {
 	text := strings.TrimPrefix(f.text, f.File)
 	if i := strings.Index(text, ": "); i >= 0 {
@@ -184,7 +184,7 @@ func (f *Finding) said() string {
 	return strings.TrimPrefix(text, levelWarning+": ")
 }
 
-// fileURI returns a path as a URI, relative when the path is.
+// fileURI returns a path as a URI, relative if the path is.
 func fileURI(path string) string {
 	u := url.URL{Path: filepath.ToSlash(filepath.Clean(path))}
 	if filepath.IsAbs(path) {

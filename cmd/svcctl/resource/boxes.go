@@ -34,7 +34,7 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxTable has a row for each box. A column that no box of the fleet has a value for is left out.
+// BoxTable returns a Table with a row for each box. A column without a value in any row is left out.
 func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	t := &client.Table{}
 	for _, name := range []string{"Name", "Zone", "Version", "State", "Revision", "Problems", "Since"} {
@@ -83,7 +83,7 @@ func BoxText(boxes []wire.FleetBox) string {
 	return new(output.Grid).Text(rows...)
 }
 
-// OfFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.
+// OfFleet returns the error that the box is in no fleet in place of the API's refusal for that reason, and other errors as they are.
 func OfFleet(err error) error {
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return errors.New("this box belongs to no fleet: it was started without --fleet")
@@ -118,7 +118,7 @@ func Journal(changes []wire.JournalEntry, history []wire.HistoryEntry, limit int
 	return lines[max(0, len(lines)-limit):]
 }
 
-// JournalTable returns the journal for people.
+// JournalTable formats the journal as a table.
 func JournalTable(lines []JournalLine) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)

@@ -21,13 +21,13 @@ type Form struct {
 	columns  []customColumn     // of custom-columns
 }
 
-// customColumn is a column of the user's own.
+// customColumn is a column of -o custom-columns.
 type customColumn struct {
 	header string
 	path   *jsonpath.Template
 }
 
-// FormOption returns the -o of verbs that print objects in some of the forms.
+// FormOption returns -o with the forms that a verb prints objects in.
 func FormOption(def string, forms ...string) *cli.Option {
 	var words []string
 	shown := make([]string, len(forms))
@@ -94,7 +94,7 @@ func (f *Form) parseColumns(text string) error {
 // IsTable reports whether the server renders the output, as a Table.
 func (f Form) IsTable() bool { return f.Name == cli.FormTable || f.Name == cli.FormWide }
 
-// Row returns an object in the columns of the user.
+// Row returns an object's cells for -o custom-columns.
 func (f Form) Row(o any) []string {
 	var row []string
 	for _, c := range f.columns {
@@ -117,8 +117,7 @@ func (f Form) Row(o any) []string {
 // Template returns the text of -o jsonpath for an object or a list.
 func (f Form) Template(o any) string { return f.template.Execute(o) }
 
-// Printer prints objects one after the other in a form that is not the server's table.
-// Of a list only jsonpath needs all at once.
+// Printer prints objects one after the other, in any form but the server's Table. For a list, jsonpath alone needs all objects at once.
 type Printer struct {
 	Env     *cli.Env
 	Form    Form
@@ -138,7 +137,7 @@ type Printer struct {
 	grid  output.Grid
 }
 
-// Object prints an object. It may change it.
+// Object prints an object, which it may modify.
 func (w *Printer) Object(t Target, o client.Object) error {
 	if o["kind"] == nil && t.Kind.Stored() && t.Kind.Version != "" { // items of lists do not have it
 		o["kind"], o["apiVersion"] = t.Kind.Name, t.Kind.APIVersion()
@@ -161,7 +160,7 @@ func (w *Printer) Object(t Target, o client.Object) error {
 	return w.write(t, o)
 }
 
-// listTexts are around and between the items of a List.
+// listTexts has the text before, between and after the items of a List.
 var listTexts = map[string]struct{ begin, between, end, empty string }{
 	cli.FormJSON: {"{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n", ",\n", "\n    ],\n" + listEndJSON, "{\n    \"apiVersion\": \"v1\",\n    \"items\": [],\n" + listEndJSON},
 	cli.FormYAML: {"apiVersion: v1\nitems:\n", "", listEndYAML, "apiVersion: v1\nitems: []\n" + listEndYAML},
@@ -206,7 +205,7 @@ func (w *Printer) write(t Target, o client.Object) error {
 	return w.Env.Print(text)
 }
 
-// encoded returns an object in JSON or YAML, indented where it is an item of a List.
+// encoded returns an object in JSON or YAML, indented if it is an item of a List.
 func (w *Printer) encoded(o client.Object) (string, error) {
 	if w.Form.Name == cli.FormJSON {
 		indent := ""
@@ -232,7 +231,7 @@ func (w *Printer) encoded(o client.Object) (string, error) {
 	return string(text), err
 }
 
-// columns prints the rows in the columns of the user that are not printed yet.
+// columns prints the rows of -o custom-columns that were collected since the last call.
 func (w *Printer) columns() error {
 	rows := w.rows
 	if w.Headers {
@@ -246,7 +245,7 @@ func (w *Printer) columns() error {
 	return w.Env.Print(w.grid.Text(rows...))
 }
 
-// End finishes what was begun.
+// End prints the end of a List, or the rows that are left.
 func (w *Printer) End() error {
 	switch texts := listTexts[w.Form.Name]; {
 	case w.Single && w.held != nil:

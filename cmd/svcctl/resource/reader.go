@@ -40,8 +40,7 @@ func (d *Document) Where(field string) string {
 // isNamespace reports whether the object is a Namespace, which others need to be there.
 func (t Target) isNamespace() bool { return t.Kind.Name == object.KindNamespace }
 
-// placeIn returns the index of a document in a batch: Namespaces come before the objects in them,
-// in whichever file they are, and everything else at the end.
+// placeIn returns the index at which a document goes into a batch: Namespaces before everything else, as other objects need them.
 func (d *Document) placeIn(batch []*Document) int {
 	if d.isNamespace() {
 		if i := slices.IndexFunc(batch, func(other *Document) bool { return !other.isNamespace() }); i >= 0 {
@@ -80,7 +79,7 @@ func (d *Document) Labels() map[string]string {
 	return labels
 }
 
-// FilesOptions returns -f and what belongs to it.
+// FilesOptions returns -f and the options that go with it.
 func FilesOptions(what string) []*cli.Option {
 	return []*cli.Option{
 		{Name: "filename", Letter: "f", Arg: "FILE|DIR", Group: cli.GroupWhich, Repeats: true,
@@ -144,7 +143,7 @@ func (r *Reader) file(name string, data []byte, f func(*Document) error) error {
 	return err
 }
 
-// Unreadable adds the next step to an error of reading what -f names.
+// Unreadable adds the next step to an error of reading a file of -f.
 func Unreadable(err error) error {
 	where, is := errors.AsType[*fs.PathError](err)
 	if !is {
@@ -160,7 +159,7 @@ func Unreadable(err error) error {
 	return fmt.Errorf("read %s: %w%s", where.Path, where.Err, next)
 }
 
-// document reads one document; it is nil when that is not possible, which is printed.
+// document decodes one document. It returns nil, and prints the problem, if the document has an error.
 func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	o, problems := t.Object(Booleans())
 	for _, problem := range problems {
@@ -207,7 +206,8 @@ func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	return d
 }
 
-// Booleans returns the fields that are a bool in some kind, with the names from the top: "spec.publishNotReadyAddresses".
+// Booleans returns the paths of fields that are a bool in any kind, as "spec.publishNotReadyAddresses": YAML 1.1 has other words for their
+// values.
 var Booleans = sync.OnceValue(func() map[string]bool {
 	fields := map[string]bool{}
 	var add func(t *schema.Type, path string)
@@ -237,11 +237,11 @@ func RefusedError(n int) error {
 	return fmt.Errorf("%s refused: see above", output.Was(n, "object"))
 }
 
-// Assigned are the fields of metadata that the appliance assigns. They are in what `get`
-// prints, and in documents they mean nothing, as in those of the watched directories.
+// Assigned has the fields of metadata that the appliance assigns. `svcctl get` prints them; in documents they are ignored, as in watched
+// directories.
 var Assigned = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 
-// Raw returns the object in JSON as it is applied.
+// Raw returns the object in JSON without the Assigned fields.
 func (d *Document) Raw() (json.RawMessage, error) {
 	if meta, is := d.Object["metadata"].(map[string]any); is {
 		for _, name := range Assigned {
@@ -287,7 +287,7 @@ func fillPath(path, namespace, name string) string {
 	return strings.NewReplacer("{namespace}", url.PathEscape(namespace), "{name}", url.PathEscape(name)).Replace(path)
 }
 
-// String returns its name in messages: service/web, endpointslice.discovery.k8s.io/web-1.
+// String returns the name for messages: service/web, endpointslice.discovery.k8s.io/web-1.
 func (t Target) String() string { return FullName(t.Kind, t.Name) }
 
 // named returns the target as the command line of a verb names it: service/web -n default.
@@ -306,11 +306,10 @@ func FullName(k kind.Kind, name string) string {
 	return word + "/" + name
 }
 
-// KindNamed returns the kind that a word means: its plural, its singular, a short name, each
-// also with its group after a dot.
+// KindNamed returns the kind for a word: its plural, its singular or a short name, each also with its group after a dot.
 func KindNamed(word string) (kind.Kind, bool) { return named(word, nil) }
 
-// named is KindNamed with further kinds.
+// named returns the kind for a word, as KindNamed, among the API's kinds and more.
 func named(word string, more []kind.Kind) (kind.Kind, bool) {
 	word = strings.ToLower(word)
 	for _, k := range append(kind.All(), more...) {
@@ -326,7 +325,7 @@ func named(word string, more []kind.Kind) (kind.Kind, bool) {
 	return kind.Kind{}, false
 }
 
-// everyKind is the word for the kinds that matter most to users.
+// everyKind is the word for Services and the kinds around them, as in `svcctl get all`.
 const everyKind = "all"
 
 // kindsNamed returns the kinds of words with commas between them.
@@ -362,7 +361,7 @@ func UnknownKind(word string) error {
 	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
 }
 
-// serviceNamed returns the hint for a word that is no kind: most often it names a Service.
+// serviceNamed returns the hint for a word that is no kind: svc/WORD, as most such words name a Service.
 func serviceNamed(word string) string {
 	return "write a Service as svc/" + word + "; `svcctl get --help` lists the kinds"
 }
@@ -433,8 +432,8 @@ func Targets(args []string, namespace string, more ...kind.Kind) ([]Target, erro
 	return all, nil
 }
 
-// KindOfPath takes the kind off a path such as endpointslices.discovery.k8s.io.ports or
-// svc.spec: the longest beginning that is one.
+// KindOfPath splits a path such as endpointslices.discovery.k8s.io.ports or svc.spec into a kind, the longest prefix that names one, and
+// the rest.
 func KindOfPath(text string) (k kind.Kind, path []string, err error) {
 	parts := strings.Split(text, ".")
 	for n := len(parts); n > 0; n-- {
@@ -449,7 +448,7 @@ func KindOfPath(text string) (k kind.Kind, path []string, err error) {
 	return k, nil, cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
 }
 
-// WhichOptions say which objects of a kind a verb is about.
+// WhichOptions returns the options that select objects of a kind: --all-namespaces, selectors and others.
 func WhichOptions() []*cli.Option {
 	return []*cli.Option{
 		settings.NamespaceOption(),
@@ -484,8 +483,8 @@ func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Ta
 	return what, nil
 }
 
-// inFiles returns the objects that the files of a verb name. A file that cannot be read, or a
-// document of it, is an error: the answer would be about something else.
+// inFiles returns the objects that the files of a verb name. A file or document that cannot be read is an error, since the answer would
+// leave it out.
 func inFiles(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	if len(args) > 0 || len(Selectors(v)) > 0 || v.Option("all-namespaces").On() {
 		return nil, cli.Usagef("give either files with -f, or kinds and names, not both")
@@ -507,7 +506,7 @@ func inFiles(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	return what, nil
 }
 
-// checkSelectors judges the selectors of a verb.
+// checkSelectors returns an error about the selectors of a verb, nil if they are valid.
 func checkSelectors(v *cli.Verb, what []Target) error {
 	if _, err := selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)
@@ -531,7 +530,7 @@ func Selectors(v *cli.Verb) url.Values {
 	return q
 }
 
-// NothingFound returns the text for an empty list, as kubectl has it.
+// NothingFound returns the text for an empty list, in kubectl's words.
 func NothingFound(namespace string) string {
 	if namespace == "" {
 		return "No resources found"

@@ -21,7 +21,7 @@ import (
 // ServiceLabel names the Service that an EndpointSlice belongs to.
 const ServiceLabel = "kubernetes.io/service-name"
 
-// Typed reads the object at a path into o.
+// Typed decodes the object at a path into o.
 func Typed(ctx context.Context, c *client.Client, path string, o any) error {
 	raw, err := c.Get(ctx, path, nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func Typed(ctx context.Context, c *client.Client, path string, o any) error {
 	return json.Unmarshal(body, o)
 }
 
-// List returns the objects of a kind, by its plural, in a namespace, or in all, that a query finds.
+// List returns the objects of a kind, given by its plural, that a query selects in a namespace ("": in all).
 func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
 	k, _ := KindNamed(plural)
 	var all []*T
@@ -46,7 +46,7 @@ func List[T any](ctx context.Context, c *client.Client, plural, namespace string
 	return all, err
 }
 
-// Each calls f for the object of a target, or for each of those that a query finds.
+// Each calls f for the object of a target, or for each of its objects that a query selects.
 func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f func(Target, client.Object) error) error {
 	if t.Name != "" {
 		o, err := c.Get(ctx, t.Path(), nil)
@@ -82,7 +82,7 @@ func finalizersOf(o client.Object) []string {
 	return names
 }
 
-// Field follows names into an object; nil when there is nothing.
+// Field returns the value at a path of names in an object; nil if there is none.
 func Field(o any, names ...string) any {
 	for _, name := range names {
 		m, is := o.(map[string]any)
@@ -94,7 +94,7 @@ func Field(o any, names ...string) any {
 	return o
 }
 
-// TextField is field for texts and numbers; "" when there is none.
+// TextField returns the text or number at a path of names in an object, as text; "" if there is none.
 func TextField(o any, names ...string) string {
 	switch v := Field(o, names...).(type) {
 	case nil, map[string]any, []any:
@@ -112,7 +112,7 @@ func NamespaceOf(o client.Object) string { return TextField(o, "metadata", "name
 
 func VersionOf(o client.Object) string { return TextField(o, "metadata", "resourceVersion") }
 
-// DecodeObject reads an object, numbers as they are written.
+// DecodeObject decodes an object. Numbers keep their spelling (json.Number).
 func DecodeObject(raw []byte) (client.Object, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -185,10 +185,10 @@ var ErrNotInTime = errors.New("not in time")
 // errMet ends a watch whose condition is met.
 var errMet = errors.New("met")
 
-// Condition judges an object, which is nil when it is not there.
+// Condition reports whether an object, nil if it does not exist, meets what a wait is for.
 type Condition func(o client.Object) bool
 
-// Gone is met by an object that is not there, or is another one than that with the uid.
+// Gone returns a Condition that is met once the object does not exist, or has another UID.
 func Gone(uid string) Condition {
 	return func(o client.Object) bool { return o == nil || uid != "" && TextField(o, "metadata", "uid") != uid }
 }
@@ -264,7 +264,7 @@ func Kept(ctx context.Context, c *client.Client, t Target) string {
 	return Keepers(t, o)
 }
 
-// Keepers names the finalizers of an object that is to go, and what removes them.
+// Keepers describes the finalizers that keep an object under deletion, and what removes them.
 func Keepers(t Target, o client.Object) string {
 	names := finalizersOf(o)
 	if TextField(o, "metadata", "deletionTimestamp") == "" {
@@ -283,8 +283,8 @@ func Keepers(t Target, o client.Object) string {
 // settleEvery is the interval at which Services that are not decided yet are looked at.
 const settleEvery = 300 * time.Millisecond
 
-// Settle waits until Services, each as "namespace/name", are judged: those that came a moment ago have their endpoints
-// or a problem, and health checks have their first results. At the end of the time it gives the status as it is.
+// Settle waits until Services, each "namespace/name", are judged: they have endpoints or a problem, and their health checks have first
+// results. After the timeout it returns the status of that moment.
 func Settle(ctx context.Context, c *client.Client, services []string, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -330,7 +330,7 @@ func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services
 	return false, nil
 }
 
-// checking reports whether a port has no endpoint that passed its check yet, and one whose check is not decided.
+// checking reports whether a port has no endpoint that has passed its check, and one with a check that has no result yet.
 func checking(endpoints []wire.EndpointHealth) bool {
 	passed, open := map[string]bool{}, map[string]bool{}
 	for i := range endpoints {

@@ -44,12 +44,12 @@ type Setting struct {
 // GroupPlaces is the heading of directories and files in help.
 const GroupPlaces = "Where things are"
 
-// rows has the table, and describes its form.
+// rows is the content of settings.txt, the table of settings; its head describes the columns.
 //
 //go:embed settings.txt
 var rows string
 
-// wordsOf has the accepted words of settings whose VALUE in settings.txt does not list them.
+// wordsOf has the accepted words of settings that settings.txt does not list them for, as other packages have them.
 var wordsOf = map[string][]string{"balance": object.BalanceNames(), "log-level": {"debug", "info", "warn", "error"}}
 
 // Settings returns all settings, in the order of help. The caller must not change them.
@@ -83,7 +83,7 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 	return all
 })
 
-// Named returns the settings of some flags, in their order.
+// Named returns the settings with the given flag names, in their order.
 func Named(names ...string) (some []Setting) {
 	for _, name := range names {
 		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Name == name })
@@ -132,7 +132,7 @@ func (s *Setting) Option() *cli.Option {
 	return o
 }
 
-// Split parts the values of a list setting at commas.
+// Split splits the values of a list setting at commas.
 func (s *Setting) Split(text string) []string {
 	if !s.List {
 		return []string{text}
@@ -204,7 +204,7 @@ func (s *Setting) Set(c *config.Config, texts []string) error {
 	return nil
 }
 
-// parseLogLevel reads a level; slog's own forms, as INFO+2, are not among them.
+// parseLogLevel parses a level by name. The form INFO+2 of slog is refused.
 func parseLogLevel(text string) (slog.Level, error) {
 	var level slog.Level
 	if words := wordsOf["log-level"]; !slices.Contains(words, text) {
@@ -252,8 +252,7 @@ func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	return cfg, nil
 }
 
-// Lookup finds what a setting was given. An environment variable that is empty
-// counts as not set.
+// Lookup returns the texts that were given for a setting and their source. An environment variable that is empty counts as not set.
 func Lookup(env *cli.Env, o *cli.Option, s Setting, file map[string]given) (given, bool) {
 	if o.IsSet() {
 		g := given{source: "--" + s.Name}
@@ -308,8 +307,7 @@ const ConfigEnv = "SVCCTL_CONFIG"
 // MaxConfigFile bounds the configuration file, in bytes.
 const MaxConfigFile = 1 << 20
 
-// configFile reads the file that --config names: what it gives, by key, and
-// everything that is wrong with it.
+// configFile reads the file of --config: the values by key, and all errors in it.
 func configFile(env *cli.Env, v *cli.Verb) (map[string]given, []error) {
 	path := v.Option("config").Text()
 	if path == "" {

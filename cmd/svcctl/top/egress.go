@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// egressTable lists what endpoints began themselves, by the address that it left with; "": nothing may.
+// egressTable lists the connections that endpoints began, by the address with which they leave; "" if no Service has such an address.
 func egressTable(rows []wire.EgressTraffic) string {
 	if len(rows) == 0 {
 		return ""

@@ -39,7 +39,7 @@ type sample struct {
 	rate float64
 }
 
-// answer is a reading that was requested.
+// answer is the result of a request for a reading: a document, or an error.
 type answer struct {
 	q      wire.TrafficQuery
 	seen   *wire.Traffic
@@ -68,7 +68,7 @@ func (l *live) ask(ctx context.Context, q wire.TrafficQuery) (a answer) {
 	return a
 }
 
-// take takes a reading. That of an earlier query is drawn until there is one of the query of now.
+// take stores a reading. One of an earlier query is drawn until one of the present query has come.
 func (l *live) take(a answer) {
 	if l.failure = a.err; a.err != nil || a.q.Service != l.q.Service || a.q.Namespace != l.q.Namespace {
 		return
@@ -197,7 +197,7 @@ func (l *live) key(k key) (quit bool) {
 	return false
 }
 
-// orders are the keys that sort.
+// orders maps keys to the columns that they sort by.
 var orders = map[key]string{'s': "state", 'o': "open", 'r': "rate", 'u': "unanswered", 'f': "refused", 'b': "bytes", 'n': "name"}
 
 // open opens the page of the selected Service.
@@ -260,7 +260,7 @@ func (l *live) selected() *wire.PortTraffic {
 	return nil
 }
 
-// typed acts on a key while the filter is typed: the table follows.
+// typed handles a key while the filter is being typed, and filters the table.
 func (l *live) typed(k key) {
 	switch {
 	case k == keyEnter || k == '\n' || k == keyEnd:

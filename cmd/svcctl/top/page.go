@@ -13,17 +13,19 @@ import (
 )
 
 const (
-	// nameLeast and nameGood are the characters of a name that numbers leave, and that further columns leave.
+	// nameLeast and nameGood are widths of the column of names, in characters: the least one, and that below which columns of a higher rank
+	// are left out.
 	nameLeast, nameGood = 12, 24
 	gap                 = 2
-	// sparkTime is the time of a sparkline, of sparkMarks characters.
+	// sparkTime is the time that a sparkline of sparkMarks characters covers.
 	sparkTime  = 2 * time.Minute
 	sparkMarks = 12
 	// patience is the wait for an answer after which its absence is shown.
 	patience = 9 * time.Second
 )
 
-// column is one of a table. Text is cut, numbers never are; those with left are at the left, too.
+// column is a column of a table. Its texts are cut to its width, its numbers never are. Texts are aligned left, numbers right unless left
+// is set.
 type column struct {
 	head string
 	text bool
@@ -101,7 +103,7 @@ const (
 	sumHead   = "kB/s"
 )
 
-// line is row i of columns; -1: their heads.
+// line formats row i of columns; -1: their headings.
 func line(columns []column, i int) string {
 	var b strings.Builder
 	for n := range columns {
@@ -145,7 +147,7 @@ func (l *live) draw(lines, columns int) []string {
 	return fit(slices.Concat(head, body, []string{l.bar(columns)}), lines, columns)
 }
 
-// why returns the reason for which the selected Service does not answer, or not well.
+// why returns the reason for which the selected Service does not answer, or answers with a warning.
 func (l *live) why(columns int) string {
 	p := l.selected()
 	if p == nil || p.Why == "" {
@@ -155,7 +157,7 @@ func (l *live) why(columns int) string {
 	return l.paint(code, cut(strings.TrimSpace(sign+" "+p.Namespace+"/"+p.Service+": "+output.Printable(p.Why)), columns))
 }
 
-// fit cuts lines to a screen. Those with colors are made for it.
+// fit cuts lines to the size of the screen. Lines with colors have that size already.
 func fit(text []string, lines, columns int) []string {
 	text = text[:min(len(text), lines)]
 	for i := range text {
@@ -166,7 +168,7 @@ func fit(text []string, lines, columns int) []string {
 	return text
 }
 
-// head returns the state of the box and of its traffic: as many lines as they need.
+// head returns lines with the state of the box and its traffic.
 func (l *live) head(columns int) (text []string) {
 	s := l.seen
 	sign, code := "", ""
@@ -209,7 +211,7 @@ func (l *live) head(columns int) (text []string) {
 	return text
 }
 
-// rateWord returns a rate with its unit, "" where it is unknown.
+// rateWord formats a rate with its unit; "" if it is unknown.
 func rateWord(r *float64, unit string) string {
 	if r == nil {
 		return ""
@@ -217,7 +219,7 @@ func rateWord(r *float64, unit string) string {
 	return wire.Rate(*r) + " " + unit
 }
 
-// signOf returns the sign of a state of a Service, and its color.
+// signOf returns the sign and the color for the state of a Service.
 func signOf(state string) (sign, color string) {
 	switch state {
 	case wire.ServiceFails:
@@ -240,7 +242,7 @@ func (l *live) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// keyOf names the row of a port.
+// keyOf returns the identity of a port's row over several readings.
 func keyOf(p *wire.PortTraffic) string {
 	return output.ServicePort(p.Namespace, p.Service, p.Port) + " " + p.Protocol
 }
@@ -442,7 +444,7 @@ func (l *live) endpoints(p *wire.PortTraffic, columns int) (text []string) {
 	return text
 }
 
-// bar returns the last line: the keys, and where the row is.
+// bar returns the last line of the screen: the keys, and the position of the selected row.
 func (l *live) bar(columns int) string {
 	switch {
 	case l.typing:
@@ -486,7 +488,7 @@ const helpText = `svcctl top: traffic of Services, now
 status finds a problem, explain gives the reason, trace proves it.
 A key returns.`
 
-// rateCell returns a rate in a table.
+// rateCell formats a rate as a cell.
 func rateCell(r *float64) string {
 	if r == nil {
 		return "–"
@@ -494,10 +496,10 @@ func rateCell(r *float64) string {
 	return output.Rate(r)
 }
 
-// numberCell returns a number that may be absent.
+// numberCell formats a number as a cell; empty for nil.
 func numberCell(n *uint64) string { return cmp.Or(numberText(n), "–") }
 
-// bytesCells are kB/s of both directions, in, and out.
+// bytesCells returns cells with kB/s: the sum of both directions, in, and out.
 func bytesCells(c *wire.ConnectionCounts) []string {
 	if c.InRate == nil || c.OutRate == nil {
 		return []string{"–", "–", "–"}
@@ -506,7 +508,7 @@ func bytesCells(c *wire.ConnectionCounts) []string {
 	return []string{output.Rate(new(in + out)), output.Rate(&in), output.Rate(&out)}
 }
 
-// addressCell returns the first address of a port, and how many more there are.
+// addressCell returns the first address of a port, and the number of the others.
 func addressCell(p *wire.PortTraffic) string {
 	switch len(p.Frontends) {
 	case 0:

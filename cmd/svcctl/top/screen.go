@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is a terminal of which a verb takes the whole, and gives it back as it was.
+// screen is the whole terminal, in raw mode on the alternate screen, and its former state.
 type screen struct {
 	out    *os.File
 	in     *os.File
 	before *unix.Termios
 }
 
-// openScreen takes the terminal: no echo, keys at once, and a screen beside the one with what was
-// printed before.
+// openScreen puts the terminal into raw mode, without echo, and switches to the alternate screen.
 func openScreen(in, out *os.File) (*screen, error) {
 	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
 	if err != nil {
@@ -35,7 +34,7 @@ func openScreen(in, out *os.File) (*screen, error) {
 	return s, err
 }
 
-// Close gives the terminal back.
+// Close restores the terminal.
 func (s *screen) Close() {
 	_, _ = s.out.WriteString("\x1b[?25h\x1b[?1049l")
 	_ = unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, s.before)
@@ -56,7 +55,7 @@ func (s *screen) draw(lines []string) error {
 	return err
 }
 
-// A key is what was typed: a character, or one of the others.
+// A key is a typed character, or one of the keys below.
 type key rune
 
 // Keys that are no characters of text.
@@ -126,7 +125,7 @@ func (s *screen) keys() <-chan key {
 	return typed
 }
 
-// wrapped returns a text in lines of at most so many columns, broken at blanks.
+// wrapped breaks a text at blanks into lines of at most a number of columns.
 func wrapped(text string, columns int) (lines []string) {
 	n, blank := 0, 0
 	for i, r := range text {
@@ -141,7 +140,7 @@ func wrapped(text string, columns int) (lines []string) {
 	return []string{text}
 }
 
-// cut shortens a text to a number of columns, and marks that.
+// cut shortens a text to a number of columns; a shortened one ends in "…".
 func cut(text string, columns int) string {
 	if width(text) <= columns {
 		return text
@@ -155,7 +154,7 @@ func cut(text string, columns int) string {
 	return text
 }
 
-// width returns the number of columns that a terminal needs for a text.
+// width returns the number of terminal columns of a text.
 func width(text string) (n int) {
 	for _, r := range text {
 		n += runeWidth(r)

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Table returns the last reading, as it is printed without a screen.
+// Table formats the last reading, for output that is no screen.
 func (t *Top) Table(now time.Time) string {
 	s := t.seen
 	head := fmt.Sprintf("%s, %d open, %d unanswered, %s new/s; %s tracked in all",

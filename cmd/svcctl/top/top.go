@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Every is the interval of readings: those of the server are at least a second apart.
+// Every is the interval of readings. The appliance takes at most one a second.
 const Every = 2 * time.Second
 
 // Top is the table of `svcctl top`.
@@ -34,14 +34,14 @@ func New(c *client.Client, of wire.ObjectQuery, o Options) *Top {
 // Seen returns the last reading.
 func (t *Top) Seen() *wire.Traffic { return t.seen }
 
-// Look asks for the newest reading.
+// Look requests a reading.
 func (t *Top) Look(ctx context.Context) (err error) {
 	t.seen, err = client.Call(ctx, t.c, wire.GetTraffic, t.q)
 	return err
 }
 
-// Second looks until there are rates, which need two readings, and clients, which are counted from the reading after the first
-// request on.
+// Second requests readings until they have rates, which need two, and clients, which are counted from the reading after the first request
+// on.
 func (t *Top) Second(ctx context.Context) error {
 	for {
 		if err := t.Look(ctx); err != nil {
