@@ -41,7 +41,7 @@ func (k Key) Slot(n uint32) Key { return binary.NativeEndian.AppendUint32(k, n) 
 // Iface adds the index of a network interface.
 func (k Key) Iface(index uint32) Key { return binary.NativeEndian.AppendUint32(k, index) }
 
-// keeper makes strings of keys and data that are to stay, many in one piece of memory.
+// keeper copies keys and data into strings that share large allocations, for elements that stay in memory.
 type keeper struct{ room strings.Builder }
 
 func (p *keeper) keep(k Key) string {
@@ -61,7 +61,7 @@ func AddrKey(a netip.Addr) string {
 	return string(Key(room[:0]).Addr(a))
 }
 
-// pairKey returns the key of a set of pairs of addresses, for an address with itself.
+// pairKey returns the key that pairs an address with itself, for hairpin connections.
 func (p *keeper) pairKey(a netip.Addr) string {
 	var room [32]byte
 	return p.keep(Key(room[:0]).Addr(a).Addr(a))
@@ -107,9 +107,8 @@ func JoinKey(values ...Value) string {
 	return string(k)
 }
 
-// SplitKey takes a key (or data) of the given types apart; of an interval set's key
-// it gives the first values, then the last ones. It is nil when the length of the key
-// is not that of the types.
+// SplitKey splits a key, or data, into values of the given types; the key of an interval set gives those of the first key, then those of
+// the last. It is nil if the length does not fit the types.
 func SplitKey(types []Type, f Family, key string) []Value {
 	n := keyLen(types, f)
 	if n == 0 || len(key) != n && len(key) != 2*n {

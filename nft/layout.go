@@ -29,11 +29,10 @@ var (
 	dataEndpoint = []Type{TypeAddr, TypeService}
 	dataVerdict  = []Type{TypeVerdict}
 
-	// frontend reads the frontend a packet is sent to, nodePort its node port.
+	// frontend has the fields that identify the frontend of a packet, nodePort those for a node port.
 	frontend = []Field{Daddr, L4Proto, Dport}
 	nodePort = []Field{L4Proto, Dport}
-	// originalFrontend and originalNodePort read what the client had sent to,
-	// behind MatchProto.
+	// originalFrontend and originalNodePort have the fields of the original destination of a connection; they follow MatchProto.
 	originalFrontend = []Field{OriginalDaddr, L4Proto, OriginalDport}
 	originalNodePort = []Field{L4Proto, OriginalDport}
 )
@@ -104,7 +103,7 @@ type slotMaps struct {
 	key              []Field
 }
 
-// poolNames are the maps and chains of a pool.
+// poolNames has the names of the maps and chains of a pool.
 type poolNames struct {
 	vip, nodePort slotMaps
 	qualifier     string
@@ -166,7 +165,7 @@ func outsideClients(f Family, box *Box) Rule {
 	return outside(mergedPrefixes(box.InternalSources, f), Saddr, setInternalSources)
 }
 
-// outside matches addresses that are in none of the prefixes, of which a set has the ranges where they are too many for a rule.
+// outside returns a match of addresses in none of the prefixes; if they are too many for a rule, it looks into the set with their ranges.
 func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 	if len(prefixes) > fewInternalSources {
 		return Rule{MatchSet{Key: []Field{address}, Set: set, Negate: true}}
@@ -183,16 +182,14 @@ func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 // endpoint more should find the chain for it. While the map is empty that costs nothing.
 const preparedPicks = 8
 
-// pick names the chain that picks one of n slots. firstPick names pick-1, which takes the first
-// slot.
+// pick returns the name of the chain that picks one of n slots; firstPick that of pick-1, for the first slot.
 func (m *slotMaps) pick(n int) string { return m.prefix + chainPick + strconv.Itoa(n) }
 func (m *slotMaps) firstPick() string { return m.pick(1) }
 
-// pickRules choose a slot and go to its endpoint. A packet looks its frontend up in one
-// map and its slot in another, and a change may come between the two: the slot may be
-// gone then, while the first one is there as long as the frontend has any. And if it has
-// none any more, the client is refused. firstPickRules asks the tables as well, where there
-// are any, because a frontend may have changed between the two.
+// pickRules returns the rules that choose a slot and translate to its endpoint. A packet looks up its frontend in one map and its slot in
+// another, and a change may fall between the two: then the slot may be gone, while the first slot exists as long as the frontend has any.
+// If it has none any more, the client is refused. firstPickRules looks into the tables as well, if there are any: the frontend may have
+// changed its kind in between.
 //
 //	chain pick-5 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends

@@ -24,7 +24,7 @@ func (p *compiledPort) rangeKey(fe *Frontend) string {
 	return string(p.key(fe)) + string(last)
 }
 
-// rangeMap has the endpoints of a pool: slot : address. The port stays.
+// rangeMap returns the map of slots to the addresses of a pool's endpoints. The port of a packet is kept.
 func (p *compiledPort) rangeMap(pool Pool) Set {
 	return Set{Name: chainRange + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: []Type{TypeAddr}}
 }
@@ -233,8 +233,8 @@ func (fe *Frontend) asksClient() bool {
 	return fe.External != fe.Internal || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
 }
 
-// rangeGroup numbers the frontends of a port by what they ask of clients, in the order of their
-// addresses.
+// rangeGroup returns the number of a frontend's group: the frontends of a port with the same restrictions of clients, numbered in the order
+// of their addresses.
 func (p *compiledPort) rangeGroup(fe *Frontend) int {
 	var asking []*Frontend
 	for i := range p.Frontends {
@@ -252,7 +252,7 @@ func (p *compiledPort) rangeGroup(fe *Frontend) int {
 	return slices.IndexFunc(groups, func(o *Frontend) bool { return asksTheSame(o, fe) })
 }
 
-// rangeRoutes send the clients that may connect to their pools.
+// rangeRoutes returns the rules that send permitted clients to their pools.
 func (p *compiledPort) rangeRoutes(f *fragment, box *Box, fe *Frontend) []Rule {
 	inside := p.rangeVerdict(f, fe.Internal)
 	if fe.External == fe.Internal {
@@ -422,7 +422,7 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 	return false
 }
 
-// renumbered returns a rule of the first chain about clients as it is in the chain of another number.
+// renumbered returns a rule of the first chain of clients, with names for the chain of another number.
 func renumbered(r Rule, number, id string) Rule {
 	r = slices.Clone(r)
 	for i, s := range r {

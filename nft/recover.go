@@ -68,7 +68,7 @@ func (r *recovery) frontends(set string) {
 	}
 }
 
-// add adds one frontend.
+// add adds the frontend of one element.
 func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, proto Protocol) {
 	inside, outside := verdict, verdict
 	admitted, bySets := parseAdmission(strings.TrimPrefix(verdict, "goto "))
@@ -126,7 +126,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	r.ports = append(r.ports, *p.ServicePort)
 }
 
-// join makes a frontend one of a port that is known.
+// join adds a frontend to a port that was recovered already.
 func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Frontends = append(to.Frontends, fe)
 	for pool := range NumPools {
@@ -142,7 +142,7 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
 
-// beyondLimits gives the verdict behind the limits of a frontend, and what these are.
+// beyondLimits returns the verdict that follows the limits of a frontend, and the limits.
 func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	for _, to := range []limitedMap{maps.inside, maps.outside} {
@@ -205,7 +205,7 @@ func (r *recovery) askedForByMore() {
 	}
 }
 
-// recovery is the reading of one table.
+// recovery is the state of recovering the Service ports of one table.
 type recovery struct {
 	family   Family
 	table    *Table
@@ -302,7 +302,7 @@ func (r *recovery) leadsTo(verdict, chain string) bool {
 	return slices.Contains(r.marks(c), goes)
 }
 
-// marks returns the marks of a chain's rules.
+// marks has the marks of a chain's rules.
 func (r *recovery) marks(c *Chain) []uint64 {
 	if c.Marks != nil {
 		return c.Marks
@@ -324,7 +324,7 @@ func (r *recovery) standbys(p *compiledPort) {
 	}
 }
 
-// sources are the prefixes that may connect to a frontend.
+// sources returns the prefixes of clients that may connect to a frontend.
 func (r *recovery) sources(set, frontend string) []netip.Prefix {
 	prefixes := []netip.Prefix{}
 	n := r.family.AddrLen()
@@ -340,7 +340,7 @@ func (r *recovery) sources(set, frontend string) []netip.Prefix {
 	return prefixes
 }
 
-// prefixesOf are the fewest prefixes that make up a range of addresses.
+// prefixesOf returns the fewest prefixes that cover exactly a range of addresses.
 func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 	for first.IsValid() && first.Compare(last) <= 0 {
 		bits := first.BitLen()
@@ -390,8 +390,8 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 	return id, remember
 }
 
-// timeout finds how long clients are remembered. The kernel gives no rule back, only its
-// mark: so it is the one whose rule has a mark that is there.
+// timeout returns how long clients are remembered. The kernel does not return rules, only their marks: it tries timeouts until the rule's
+// mark is one of the chain's.
 func (r *recovery) timeout(chain, id string, pool Pool, sticky AffinityOptions) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {
@@ -416,7 +416,7 @@ func (r *recovery) timeout(chain, id string, pool Pool, sticky AffinityOptions) 
 	return defaultAffinity
 }
 
-// staticSet finds the definition of a set that is not a Service port's own.
+// staticSet returns the definition of a set that exists once in a table, not for a Service port.
 func staticSet(name string) Set {
 	return staticSets[slices.IndexFunc(staticSets, func(s Set) bool { return s.Name == name })]
 }
@@ -465,7 +465,7 @@ func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []neti
 	return slots
 }
 
-// adopters are the frontends that endpoints of a table are adopted for.
+// adopters returns the frontends that the endpoints of a table are adopted for.
 func (t *Table) adopters() map[string]bool {
 	frontends := map[string]bool{}
 	for _, frontend := range t.elements(setAdopted) {
@@ -486,7 +486,7 @@ func (t *Table) adopters() map[string]bool {
 // conntrack state. With affinity it also finds first answers: there the first question is
 // whether the connection is assured, which is all that is asked of established ones.
 
-// strayChains are the chains about strays; none while there are neither Services nor addresses for them.
+// strayChains returns the chains for segments without a connection; none while there are neither Services nor owned addresses.
 func (t *tableState) strayChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	drop := func(of ...Statement) {

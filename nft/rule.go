@@ -302,7 +302,7 @@ func (p Protocol) String() string {
 	panic("nft: protocol that no service has")
 }
 
-// Rate is so many new connections each second, or minute.
+// Rate is a number of new connections a second, or a minute.
 type Rate struct {
 	Count uint32
 	Per   time.Duration // time.Second or time.Minute
@@ -339,7 +339,7 @@ func (t Timeout) Name() string {
 	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
 }
 
-// definition returns the lines between the object's braces.
+// definition returns the lines between the object's braces, in nft's syntax.
 func (t Timeout) definition(f Family) []string {
 	seconds := int64(t.Idle / time.Second)
 	policy := fmt.Sprintf("established : %d", seconds)
@@ -370,7 +370,7 @@ func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 	}
 }
 
-// useAdopted counts the adopters of the endpoints of a fragment: once more, or once less.
+// useAdopted adds by (1 or -1) to the number of frontends that a fragment's endpoints are adopted for.
 func (t *tableState) useAdopted(f *fragment, by int) {
 	for _, e := range f.adopted {
 		if _, kept := t.oldAdopted[e.key]; !kept {
@@ -402,7 +402,7 @@ func (t *tableState) adopter(endpoint string) string {
 	return ""
 }
 
-// settleAdopted changes the elements of endpoints whose adopter is another one.
+// settleAdopted changes the elements of endpoints whose adopter has changed.
 func (t *tableState) settleAdopted() {
 	for _, endpoint := range sortedKeys(t.oldAdopted) {
 		if before := t.oldAdopted[endpoint]; before != "" {

@@ -64,7 +64,7 @@ func distinct(slots []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
-// endpoint reads a slot.
+// endpoint returns the endpoint in a slot of a table.
 func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
 	data, is := e[string(key)]
 	n := f.AddrLen()
@@ -188,7 +188,7 @@ func (p *compiledPort) addTurns(f *fragment) {
 	}
 }
 
-// idOf returns the ID of the port that a verdict goes to a chain of, "" if none does.
+// idOf returns the ID of the port whose chain, with one of the prefixes, a verdict goes to; "" for none.
 func idOf(verdicts ...string) string {
 	for _, v := range verdicts {
 		if _, id, own := strings.Cut(strings.TrimPrefix(v, "goto "), "/"); own {
@@ -198,7 +198,7 @@ func idOf(verdicts ...string) string {
 	return ""
 }
 
-// turns reads the turns of a port back.
+// turns reads the round of a port's turns back from a table.
 func (r *recovery) turns(p *compiledPort) {
 	for pool := range NumPools {
 		if slots := r.table.turns(p, pool); slots != nil {
@@ -283,7 +283,7 @@ func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 	return slots
 }
 
-// ranking is the rank that an endpoint gives a place; the highest of all is served first.
+// ranking is the rank of an endpoint for a place; pairs are served from the highest rank down.
 type ranking struct {
 	rank            uint64
 	endpoint, place uint16
@@ -312,8 +312,8 @@ func byRank(pairs []ranking, ids []uint64) []ranking {
 	return sorted
 }
 
-// quotas shares total things out by weight, by the method of largest remainders. Each positive
-// weight gets at least one, as long as there are some, unless it has some already. ids decide between equal remainders.
+// quotas divides a total by weight, by the method of largest remainders. Each positive weight gets at least one, while there are any left,
+// unless it has some already. ids decide between equal remainders.
 func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)
@@ -386,8 +386,7 @@ func rank(id, place uint64) uint64 {
 	return mix(id ^ mix((place+1)*golden))
 }
 
-// mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom
-// Number Generators, 2014).
+// mix returns the finalizer of SplitMix64 for a number (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -401,7 +400,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// smooth orders as many turns as the shares sum up to.
+// smooth returns the order of a round of turns, as many as the sum of the shares.
 func smooth(shares []int) (order []uint16) {
 	total := 0
 	for _, n := range shares {

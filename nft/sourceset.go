@@ -61,8 +61,8 @@ func (t *tableState) useSourceSets(f *fragment, by int) {
 	}
 }
 
-// settleSourceSets makes the sets that frontends look into, and their elements, those of now.
-// The work is that of reading the sets of which the content changed.
+// settleSourceSets brings the sets of source sets and their elements up to date with their uses and contents. The work is that of reading
+// the sets whose content has changed.
 func (t *tableState) settleSourceSets(f Family) {
 	for name := range t.sourcesTouched {
 		var now *SourceSet
@@ -99,7 +99,7 @@ func (t *tableState) settleSourceSets(f Family) {
 	}
 }
 
-// emitSourceSets appends what settleSourceSets found.
+// emitSourceSets appends the operations for the changes of settleSourceSets.
 func (t *tableState) emitSourceSets(d *tableDiff) {
 	for _, c := range t.setChanges {
 		if t.set(c.set.Name) == nil {
@@ -150,7 +150,7 @@ func (s *SourceSets) names() setNames {
 	return setNames{names(s.Allow), names(s.Deny)}
 }
 
-// chain returns how they stand in the name of a chain: "office/vpn//scanners", "//scanners".
+// chain returns the part of a chain's name for the sets: "office/vpn//scanners", "//scanners".
 func (n setNames) chain() string {
 	text := strings.Join(n.allow, "/")
 	if len(n.deny) > 0 {
@@ -159,7 +159,7 @@ func (n setNames) chain() string {
 	return text
 }
 
-// parseSetNames reads them back.
+// parseSetNames parses that part of a chain's name.
 func parseSetNames(chain string) setNames {
 	allow, deny, _ := strings.Cut(chain, "//")
 	split := func(s string) []string {
@@ -174,7 +174,7 @@ func admissionOf(fe *Frontend, ranges bool) admission {
 	return admission{!fe.Addr.IsValid(), ranges, fe.Sets.names()}
 }
 
-// chain names it: "admit/office", "nodeport-admit-ranges/office/vpn//scanners", "admit///scanners".
+// chain returns the name of the chain of an admission: "admit/office", "nodeport-admit-ranges/office/vpn//scanners", "admit///scanners".
 func (a admission) chain() string {
 	name := prefixAdmit
 	if a.ranges {
@@ -186,7 +186,7 @@ func (a admission) chain() string {
 	return name + a.setNames.chain()
 }
 
-// parseAdmission reads the name of a chain back.
+// parseAdmission parses the name of such a chain.
 func parseAdmission(chain string) (a admission, is bool) {
 	chain, a.nodePort = strings.CutPrefix(chain, qualifierNodePort)
 	names, is := strings.CutPrefix(chain, prefixAdmit)
@@ -229,7 +229,7 @@ func (a admission) rules(box *Box) (rules []Rule) {
 	return append(rules, Rule{on})
 }
 
-// sourceSets reads a source set of each name back, once.
+// sourceSets recovers the source sets with the given names, each once.
 func (r *recovery) sourceSets(names []string) (sets []*SourceSet) {
 	for _, name := range names {
 		if r.sets[name] == nil {
@@ -279,7 +279,7 @@ const limitedSize = 65535
 // than the slowest rate, one a minute, takes to be full again.
 const clientRateLife = 2 * time.Minute
 
-// word returns the rate in a name, "100s".
+// word returns a rate as in the name of a chain: "100s" for 100 a second.
 func (r Rate) word() string {
 	return strconv.FormatUint(uint64(r.Count), 10) + r.String()[strings.IndexByte(r.String(), '/')+1:][:1]
 }
@@ -293,7 +293,7 @@ func parseRateWord(word string) (r Rate, ok bool) {
 	return Rate{uint32(n), per}, err == nil && n > 0 && per != 0
 }
 
-// chain names the chain of a port's limits: "limits-r100s-c10s-n20/default/web".
+// chain returns the name of the chain of a port's limits: "limits-r100s-c10s-n20/default/web".
 func (l Limits) chain(id string) string {
 	name := prefixLimits
 	if l.Rate.Count > 0 {
@@ -316,7 +316,7 @@ func prefixWord(bits uint8) string {
 	return "-p" + strconv.Itoa(int(bits))
 }
 
-// parseLimits reads the name of a chain back.
+// parseLimits parses the name of such a chain.
 func parseLimits(chain string) (l Limits, id string, ok bool) {
 	name, id, _ := strings.Cut(chain, "/")
 	words, ok := strings.CutPrefix(name, prefixLimits+"-")
@@ -395,7 +395,7 @@ func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict str
 	return GotoChain(to.chain).String(), true
 }
 
-// jumpToLimits has clients pass the limits of the port.
+// jumpToLimits returns the rule by which clients pass the limits of the port.
 func (p *compiledPort) jumpToLimits() Verdict {
 	return Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}
 }

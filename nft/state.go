@@ -293,7 +293,7 @@ func (l Limits) Any() bool { return l != Limits{} }
 // is not empty, only clients in one of its sets or in Frontend.Sources may.
 type SourceSets struct{ Allow, Deny []*SourceSet }
 
-// Balance is the algorithm by which the endpoint of a new connection is chosen.
+// Balance is the algorithm that chooses the endpoint of a new connection.
 type Balance uint8
 
 const (

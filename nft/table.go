@@ -68,8 +68,7 @@ func (t *tableState) remove(f *fragment) {
 	}
 }
 
-// use counts what a fragment uses of the addresses, ports and protocols: once more, or once
-// less.
+// use adds by (1 or -1) to the uses of the addresses, ports and protocols of a fragment.
 func (t *tableState) use(f *fragment, by int32) {
 	t.concerned = true
 	for _, v := range f.vips {
@@ -149,15 +148,15 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	t.change.clear()
 }
 
-// kinds are the kinds of Service ports that there are, as far as no set has elements for them.
+// kinds has the kinds of Service ports in use that no set's elements show.
 type kinds struct{ tcp, udp, sctp, answersHere, limits bool }
 
 func (u *uses) kinds() kinds {
 	return kinds{u.protocols[TCP] > 0, u.protocols[UDP] > 0, u.protocols[SCTP] > 0, u.answersHere > 0, u.limits > 0}
 }
 
-// setStaticChains makes the chains that exist once. They are few and cheap to
-// build, so all are built and compared. Chains of elements keep theirs.
+// setStaticChains updates the chains that exist once in a table. They are few and cheap, so all are built and compared. Those of dispatch
+// maps' elements keep their content.
 func (t *tableState) setStaticChains(f Family, box *Box) {
 	t.exists = len(t.sets) > 0
 	want := map[string]Chain{}
@@ -301,7 +300,7 @@ var companions = map[string]string{
 	setNPAllowed:   setNPRestricted,
 }
 
-// has reports whether a set is to be there: it has elements, or its companion has.
+// has reports whether a set has to exist: it has elements, or its companion has.
 func (t *tableState) has(set string) bool {
 	switch set {
 	case setNewcomers:
@@ -335,7 +334,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// former has the state before a change; concerned is set when the change is about Services of the family.
+// former is a value before a change; concerned is set if the change is about Services of the family.
 type former struct {
 	oldCounters []string
 	oldKinds    kinds
@@ -427,7 +426,7 @@ type forgotten struct {
 	endpoints []netip.AddrPort
 }
 
-// tally counts the elements of a set.
+// tally counts the elements of a set, and records those that come and go in a change.
 type tally struct {
 	count int
 	all   []Element // in a fresh table: they themselves, in their order

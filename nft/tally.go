@@ -69,8 +69,7 @@ const (
 	numKinds
 )
 
-// kind reports what an element of a verdict counts; false where another element counts the same
-// packet.
+// kind returns what an element counts, by its verdict: connections or refused packets; false if another element counts the same packet.
 func (c *Count) kind() (countKind, bool) {
 	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
 	case c.Set == setEgress: // which has addresses in place of verdicts
@@ -83,15 +82,14 @@ func (c *Count) kind() (countKind, bool) {
 	return countsConnections, true
 }
 
-// Start takes what the kernel has counted already; totals are counted from there. Only the first call does
-// anything. Without one the first reading starts.
+// Start sets the counts from which totals are counted: those of the first reading, if it is not called. Later calls do nothing.
 func (t *Tally) Start(counts []Count) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.start(counts)
 }
 
-// A Tallied is what a Tally has of one element, for the next process.
+// A Tallied is the saved state of a Tally for one element, which the next process continues.
 type Tallied struct {
 	Family      Family
 	Set         string
@@ -115,7 +113,7 @@ func (t *Tally) Save() []Tallied {
 	return list
 }
 
-// Restore has totals go on with those that were saved, nil if there are none. It is called before anything else.
+// Restore sets totals that Save has returned (nil: none). It is called before any other method.
 func (t *Tally) Restore(list []Tallied) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +153,7 @@ func (t *Tally) start(counts []Count) {
 	}
 }
 
-// see takes one count and returns its entry, nil if there is nothing to remember.
+// see adds one count and returns its entry, nil for a count that is 0.
 func (t *Tally) see(c *Count) *tallied {
 	kind, counts := c.kind()
 	if !counts {
@@ -196,8 +194,8 @@ func (e *tallied) total(kind countKind) uint64 {
 	return n
 }
 
-// Takes reports whether a batch takes counts away or begins new ones: it is to be passed to Committing
-// and Committed.
+// Takes reports whether a batch deletes elements or counters with counts, or adds ones that begin at 0: then it is passed to Committing and
+// Committed.
 func (b *Batch) Takes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool {
 		switch op := op.(type) {
@@ -296,12 +294,12 @@ func (id countID) frontend() countID {
 	return id
 }
 
-// beside returns the maps of verdicts that a frontend may stand in, besides the one that has all.
+// beside returns the maps of verdicts in which a frontend may have an element, besides the map with all frontends.
 func (m *frontendMaps) beside() [4]string {
 	return [...]string{m.inside, m.outside, m.limits.inside.set, m.limits.outside.set}
 }
 
-// forget drops what frontends that are gone have counted.
+// forget removes the counts of frontends that ended.
 func (t *Tally) forget(ended map[countID]bool) {
 	for id, is := range ended {
 		if !is {
@@ -319,15 +317,15 @@ func (t *Tally) forget(ended map[countID]bool) {
 	}
 }
 
-// Before is to be called before counts are read, for Read.
+// Before returns the number to pass to Read; it is called before counts are read.
 func (t *Tally) Before() (reading uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changes
 }
 
-// Read takes counts that were read after a call of Before, which gave reading. It reports whether they
-// were used: not if a transaction fell into it. A missing one keeps its last count.
+// Read adds counts that were read after the call of Before that returned reading. It reports whether they were used: not if a transaction
+// fell into the reading. An element without a count keeps its last one.
 func (t *Tally) Read(counts []Count, reading uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -240,7 +240,7 @@ func (t *ruleText) field(field Field) {
 	}
 }
 
-// mask writes which part of an address is read.
+// mask formats the mask of a field that reads a part of an address.
 func (t *ruleText) mask(field Field) {
 	if field.Bits == 0 {
 		return
@@ -249,7 +249,7 @@ func (t *ruleText) mask(field Field) {
 	t.buf = field.Mask(t.Family).AppendTo(t.buf)
 }
 
-// prefix writes an address alone where the prefix holds just that one.
+// prefix formats a prefix; one of a single address as the address.
 func (t *ruleText) prefix(m MatchPrefix) {
 	if m.Prefix.IsSingleIP() {
 		t.buf = m.Prefix.Addr().AppendTo(t.buf)
@@ -431,7 +431,7 @@ func number(s string) string {
 // are those of w.
 func (b Batch) WriteText(w io.Writer) error { return Printer{}.Batch(w, b) }
 
-// Batch is Batch.WriteText with the Printer's names of interfaces.
+// Batch writes a batch as Batch.WriteText does, with the Printer's names of interfaces.
 func (p Printer) Batch(w io.Writer, b Batch) error {
 	out := bufio.NewWriter(w)
 	for _, op := range b.Ops {

@@ -29,7 +29,7 @@ type Printer struct {
 	Interfaces map[uint32]string
 }
 
-// Ruleset is WriteText with the Printer's names of interfaces.
+// Ruleset writes a ruleset as Ruleset.WriteText does, with the Printer's names of interfaces.
 func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
 	out := bufio.NewWriter(w)
 	for _, f := range Families {
@@ -40,7 +40,7 @@ func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
 	return out.Flush()
 }
 
-// table ignores write errors: a bufio.Writer keeps the first one for Flush.
+// table writes a table. Errors are left to the Flush of the bufio.Writer, which keeps the first one.
 func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
 	out.WriteString("table " + f.String() + " " + TableName + " {\n")
 	gap := ""
@@ -96,7 +96,7 @@ func (s *Set) keyword() string {
 	return "set"
 }
 
-// definition is the lines between a set's braces, without its elements.
+// definition writes the lines between a set's braces, without its elements.
 func (s *Set) definition(f Family) []string {
 	lines := []string{s.types(f)}
 	if s.Size > 0 {
@@ -163,7 +163,7 @@ func (t Type) name(f Family) string {
 	panic("nft: type without a name")
 }
 
-// expression is something that yields values of the type; which does not matter.
+// expression returns an expression with values of the type, for typeof; any such one will do.
 func (t Type) expression(f Family) string {
 	switch t {
 	case TypeAddr:
@@ -200,8 +200,7 @@ func sortedElements(s *SetContent, f Family) []Element {
 	return elements
 }
 
-// place is a string that sorts as the key's values do. Only values in host byte order
-// have to be reversed for that.
+// place returns a string that sorts as the values of a key do. Values in host byte order are reversed for that.
 func (s *Set) place(f Family, key string) string {
 	if !slices.Contains(s.Key, TypeSlot) && !slices.Contains(s.Key, TypeIface) {
 		return key
@@ -224,7 +223,7 @@ func (p Printer) Element(s Set, f Family, e Element) string {
 	return string(p.appendElement(nil, &s, f, e))
 }
 
-// Data is the data of an element of a map as nft writes it.
+// Data formats the data of an element of a map as nft does.
 func (p Printer) Data(s Set, f Family, data string) string {
 	return string(p.appendValues(nil, SplitKey(s.Data, f, data), data))
 }
@@ -291,7 +290,7 @@ func (p Printer) appendValue(b []byte, v Value) []byte {
 	return strconv.AppendUint(b, uint64(v.Num), 10)
 }
 
-// prefixBits is the length of the prefix that spans exactly first to last, or -1.
+// prefixBits returns the length of the prefix with exactly the addresses from first to last, or -1.
 func prefixBits(first, last Value) int {
 	if first.Type != TypeAddr {
 		return -1

@@ -295,7 +295,7 @@ func gitDirectory(dir string) string {
 	return named
 }
 
-// heldByGit reports whether changes of a source wait for git, or for quiet after it.
+// heldByGit reports whether changes of a source wait for git to release its lock, or for a time without changes after that.
 func (w *Watcher) heldByGit(s *source, now time.Time) bool {
 	held := false
 	for i := range s.git.locks {
@@ -310,7 +310,7 @@ func (w *Watcher) heldByGit(s *source, now time.Time) bool {
 	return held || now.Before(s.git.unlocked.Add(w.cfg.Settle))
 }
 
-// lookAtLock reports whether git is at work.
+// lookAtLock updates the state of a lock, and reports whether git holds it.
 func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	info, err := os.Lstat(l.path)
 	if err != nil {
@@ -341,7 +341,7 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	return false
 }
 
-// gitSources returns the sources of which nothing is taken now.
+// gitSources returns the sources whose changes wait for git.
 func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	held := map[*source]bool{}
 	for _, s := range w.tree.sources {

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// rescan reads all directories, whatever the events said.
+// rescan reads all directories, whether or not there were events.
 func (w *Watcher) rescan(now time.Time) {
 	before := w.tree.noEvents
 	w.tree.connect()
@@ -38,7 +38,7 @@ func (w *Watcher) rescan(now time.Time) {
 	}
 }
 
-// pollSources reads the directories that do not say themselves when to.
+// pollSources reads the directories that inotify does not watch.
 func (w *Watcher) pollSources(now time.Time) {
 	w.schedule.poll = now.Add(poll)
 	for _, s := range w.tree.sources {
@@ -48,7 +48,7 @@ func (w *Watcher) pollSources(now time.Time) {
 	}
 }
 
-// scan reads a directory and observes what it has.
+// scan reads a directory and observes its files.
 func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	w.counts.scans.Add(1)
 	if w.looks.current != nil {
@@ -90,7 +90,7 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	w.compare(s, wk, hints, now)
 }
 
-// compare observes what a walk found, and what it did not find any more.
+// compare observes the files that a walk has found, and those that are gone since the last.
 func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now time.Time) {
 	for path, seen := range wk.found {
 		h := hints[path]
@@ -117,7 +117,7 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now t
 	}
 }
 
-// lose notes that a directory cannot be read. Its files stay as they are.
+// lose records that a directory cannot be read. Its files stay in force.
 func (w *Watcher) lose(s *source, err error, now time.Time) {
 	if s.lost.IsZero() {
 		s.lost = now
@@ -138,8 +138,7 @@ func (w *Watcher) lose(s *source, err error, now time.Time) {
 	w.dropLost(now)
 }
 
-// dropLost calls directories unavailable that did not come back for a while: one that is
-// replaced is away for a moment.
+// dropLost marks directories as unavailable that have been missing for a while: one that is being replaced is missing for a moment only.
 func (w *Watcher) dropLost(now time.Time) {
 	for _, s := range w.tree.sources {
 		if s.lost.IsZero() || s.state == StateUnavailable || s.state != "" && now.Before(s.lost.Add(w.cfg.Settle)) {
@@ -150,7 +149,7 @@ func (w *Watcher) dropLost(now time.Time) {
 	}
 }
 
-// maxWalks bounds how often a directory is read again because directories in it are.
+// maxWalks bounds how often a directory is read again because directories in it changed meanwhile.
 const maxWalks = 3
 
 // A walk is one reading of a directory.
@@ -173,7 +172,7 @@ type walk struct {
 	begin func(path string, id identity)
 }
 
-// unread is a directory that could not be read: nothing is known of its files.
+// unread is a directory that could not be read; the state of its files is unknown.
 type unread struct {
 	path, why string
 	missed    bool // it is known to be one, or files of it are in force
@@ -202,7 +201,7 @@ func (s *source) newWalk(flat bool) *walk {
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 }
 
-// run reads it all.
+// run reads the directory, and those below it.
 func (wk *walk) run() (*walk, error) {
 	if err := wk.directory(".", wk.byLink); err != nil {
 		return nil, err
@@ -218,8 +217,8 @@ func (wk *walk) run() (*walk, error) {
 	return wk, nil
 }
 
-// linkParent is the directory with the link that dir is, or "" if it is none: turning
-// the link sends no events to where it led.
+// linkParent returns the directory with the symbolic link that dir is, "" if it is none: a change of the link sends no event to its former
+// target.
 func linkParent(dir string) string {
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return ""
@@ -269,7 +268,7 @@ func (wk *walk) directory(rel string, linked bool) error {
 	return nil
 }
 
-// entry looks at an entry of a directory, whose relative and whole paths are given.
+// entry reads the state of an entry of a directory, given by its relative and its whole path.
 func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 	switch name := entry.Name(); {
 	case name == ".git":
@@ -313,7 +312,7 @@ func (wk *walk) below(rel string, linked bool) {
 	wk.unread = append(wk.unread, unread{wk.path(rel), reason(err), true})
 }
 
-// follow looks where a link leads.
+// follow reads the state of a symbolic link's target.
 func (wk *walk) follow(rel string) {
 	info, err := wk.root.Stat(rel)
 	switch manifestName := isManifest(filepath.Base(rel)); {
@@ -344,8 +343,8 @@ func linkReason(err error) string {
 	return "the link cannot be followed: " + reason(err)
 }
 
-// A look is a reading of all directories beside the loop, in case that events did not come: it
-// takes 5 µs for each file, in which changes would not be noticed.
+// A look is a reading of all directories in a goroutine beside the loop, in case events were lost: it takes 5 µs for each file, during
+// which the loop would handle no change.
 type look struct {
 	walks []*walk          // of the sources, in their order; nil: the directory could not be read
 	older map[*source]bool // those that were read since it began
@@ -359,7 +358,7 @@ type looks struct {
 	readDir func(*walk) (*walk, error)
 }
 
-// lookBeside begins a look, unless there is one, if nothing is known that needs more than that.
+// lookBeside starts a look, unless one is running or the state is such that a full scan is needed.
 func (w *Watcher) lookBeside(now time.Time) bool {
 	if w.schedule.lost || w.tree.notify == nil || w.tree.noEvents != nil {
 		return false
@@ -401,8 +400,8 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	return true
 }
 
-// takeLook compares what a look has found with the files that are in force. Files and directories may have changed since the
-// look: a difference is only a reason to look again.
+// takeLook compares the files that a look has found with those in force. Either may have changed since, so a difference only causes another
+// reading of that file.
 func (w *Watcher) takeLook(l *look, now time.Time) {
 	if w.looks.current != l {
 		return // all directories were read since
@@ -422,14 +421,13 @@ func (w *Watcher) takeLook(l *look, now time.Time) {
 	w.gitSources(now) // a lock that was left behind may have gone
 }
 
-// sameDirs reports whether a look at a source found the directories that are known, and could
-// read all of them.
+// sameDirs reports whether a look at a source found the known directories, all of them readable.
 func (w *Watcher) sameDirs(s *source, wk *walk) bool {
 	return len(wk.switched)+len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
 }
 
-// takeDifferences looks again at the files that are not as they were dealt with, unless there
-// are events that say the same. It is false when that takes more than a look at each.
+// takeDifferences reads the files again that differ from what was handled, unless events for them are pending. It returns false if a full
+// scan is needed.
 func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	again := func(path string) bool {
 		if _, told := w.events.hints[path]; told {
@@ -454,7 +452,7 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	return true
 }
 
-// latest gives the last sight of the file, settled or not.
+// latest returns the last observed state of the file, settled or not.
 func (f *file) latest() fileState {
 	if f.change != nil {
 		return f.change.seen

@@ -70,7 +70,7 @@ func (w *Watcher) publish(now time.Time) {
 	w.settling.shrink()
 }
 
-// readOnce reports whether every directory, and every file that was there, was read.
+// readOnce reports whether every directory, and every file found in the first reading, has been read.
 func (w *Watcher) readOnce() bool {
 	for _, s := range w.tree.sources {
 		if s.state == "" {
@@ -138,7 +138,7 @@ func remembered(files int) string {
 	return fmt.Sprintf("the last content of its %d files stays in force", files)
 }
 
-// identity is which file or directory a path leads to.
+// identity is the device and inode that a path leads to.
 type identity struct{ dev, ino uint64 }
 
 // version changes whenever a file is written to, replaced, or touched.
@@ -157,7 +157,7 @@ const (
 	unusable                  // something that cannot be read
 )
 
-// A fileState is the state of a path at a look.
+// A fileState is the state of a path when it was read last.
 type fileState struct {
 	kind    stateKind
 	version version // of a regular file
@@ -170,7 +170,7 @@ func (s fileState) same(other fileState) bool {
 	return s.kind == other.kind && s.version == other.version && s.why == other.why
 }
 
-// A file is a path that is, or was, in a directory.
+// A file is a path that is in a directory, or was.
 type file struct {
 	path   string
 	source *source
@@ -219,14 +219,14 @@ func (f *file) problem() *manifest.Problem {
 	return &p
 }
 
-// contents have the last good content of each file, and the files with a problem.
+// contents has the last good content of each file, and the files with a problem.
 type contents struct {
 	good    manifest.Files            // the last good content of each, as of the last snapshot
 	changed map[string]*manifest.File // since then, by path; nil: the file is gone
 	bad     map[string]*file          // those with a problem, by path
 }
 
-// note brings them up to date with a file.
+// note updates them for one file.
 func (c *contents) note(f *file) {
 	if f.good != nil {
 		c.changed[f.path] = f.good
@@ -240,7 +240,7 @@ func (c *contents) note(f *file) {
 	}
 }
 
-// forget drops a file that is gone.
+// forget removes a file that is gone.
 func (c *contents) forget(f *file) {
 	delete(c.bad, f.path)
 	c.changed[f.path] = nil
@@ -250,8 +250,7 @@ func (c *contents) forget(f *file) {
 	}
 }
 
-// LastGood keeps the last good content of every file, so that a file that is broken when
-// the program starts has its content of before. Paths are absolute.
+// LastGood stores the last good content of every file, which is used when a file is broken at the next start. Paths are absolute.
 type LastGood interface {
 	// Load returns what was put: for files whose content is known already the file, sealed and with
 	// its Hash, instead of the content.
@@ -265,8 +264,7 @@ type LastGood interface {
 	Flush() error
 }
 
-// A saver sees to it that last good contents become durable, behind the loop's back: the
-// loop must not wait for a disk.
+// A saver stores last good contents in a goroutine of its own: the loop must not wait for a disk.
 type saver struct {
 	to      LastGood
 	wake    chan struct{}
@@ -282,7 +280,7 @@ func newSaver(to LastGood) *saver {
 	return &saver{to: to, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
-// put sets the copy to keep of a path; nil is none. The newest wins.
+// put sets the content to store for a path; nil removes it. The newest call wins.
 func (s *saver) put(path string, content []byte) {
 	s.to.Put(path, content)
 	if s.waiting.Add(int64(len(content))) > flushBytes {
@@ -291,14 +289,14 @@ func (s *saver) put(path string, content []byte) {
 	signal(s.wake)
 }
 
-// retry flushes once more what failed.
+// retry stores again what failed to be stored.
 func (s *saver) retry() {
 	if s.err() != nil {
 		signal(s.wake)
 	}
 }
 
-// err returns why something is not saved, or nil.
+// err returns the reason for which contents are not stored, or nil.
 func (s *saver) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,8 +352,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// settling are the files of all sources, and which of their changes have settled. It is pure: it is
-// given the state of paths, and the time.
+// settling has the files of all sources, and which of their changes have settled. It is pure: states of paths and the time are given to it.
 type settling struct {
 	settle, most time.Duration    // Config.Settle and SettleCap
 	files        map[string]*file // by path
@@ -369,8 +366,7 @@ func newSettling(settle, most time.Duration) settling {
 	return settling{settle: settle, most: most, files: map[string]*file{}, waiting: map[string]*file{}}
 }
 
-// observe compares the state of a path with the one that was handled. It gives the file when that
-// is gone, and was before.
+// observe compares the state of a path with the one that was handled. It returns the file if that is gone and existed before.
 func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
 	f := st.files[path]
 	if f == nil {
@@ -412,7 +408,7 @@ func (st *settling) done(f *file) {
 	delete(st.waiting, f.path)
 }
 
-// drop ends the waiting for changes of the files of a source.
+// drop discards the pending changes of the files of a source.
 func (st *settling) drop(s *source) {
 	for _, f := range st.waiting {
 		if f.source == s {
@@ -451,7 +447,7 @@ func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now
 	return ready
 }
 
-// next gives the moments at which something settles, to earlier.
+// next calls earlier with the times at which changes settle.
 func (st *settling) next(now time.Time, earlier func(time.Time)) {
 	for _, f := range st.waiting {
 		// Those that are ready already wait for others.
@@ -544,7 +540,7 @@ type publisher struct {
 	published atomic.Uint64
 }
 
-// change records that there is something for a snapshot, which began at a time.
+// change records the time of a change that the next snapshot has to contain.
 func (p *publisher) change(began time.Time) {
 	p.changed = true
 	if p.began.IsZero() || began.Before(p.began) {

@@ -21,7 +21,7 @@ import (
 // maxLevels bounds how deep directories are inside each other.
 const maxLevels = 32
 
-// A source is one of the watched directories.
+// A source is the state of one watched directory.
 type source struct {
 	dir string
 	// root is the directory that was opened last: every access goes through it, so that
@@ -46,7 +46,7 @@ type source struct {
 	problems []manifest.Problem  // of directories in it
 }
 
-// errEmpty is why an empty directory is not believed.
+// errEmpty is the error of a directory that became empty, which may be an unmounted one.
 var errEmpty = errors.New("it is empty and had files when it was last read, as if a volume were not mounted; if that is meant, put an empty file none.yaml into it")
 
 // open makes root the directory that dir leads to now.
@@ -78,8 +78,8 @@ func (s *source) moved() bool {
 	return err != nil || versionOf(info).identity != s.id
 }
 
-// isLocal reports whether the directories that were read are still there and among those that are watched, which are sorted, on one
-// filesystem that only this kernel changes.
+// isLocal reports whether all directories of the source are watched, still exist, and lie on one filesystem that only this kernel changes.
+// The watched ones are sorted.
 func (s *source) isLocal(watched []string) bool {
 	var of unix.Statfs_t
 	if err := unix.Statfs(s.dir, &of); err != nil || !slices.Contains(localFilesystems, of.Type) {
@@ -94,7 +94,7 @@ func (s *source) isLocal(watched []string) bool {
 	return true
 }
 
-// localFilesystems are their magic numbers.
+// localFilesystems has the magic numbers of filesystems that only this kernel changes (statfs(2)).
 var localFilesystems = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}
 
 func (s *source) close() {
@@ -112,8 +112,7 @@ func (s *source) rel(path string) string {
 	return rel
 }
 
-// look returns the state of a path. It is not ok when that is more than a matter of one
-// file, and the directory has to be read.
+// look returns the state of a path. ok is false if the change concerns more than one file, so that the directory has to be read.
 func (s *source) look(path string) (seen fileState, ok bool) {
 	_, known := s.dirs[filepath.Dir(path)]
 	_, isDir := s.dirs[path]
@@ -162,9 +161,8 @@ func typeName(mode fs.FileMode) string {
 	return "something else (" + mode.Type().String() + ")"
 }
 
-// read reads a file, and returns its state after the reading. It never blocks: what was
-// seen as no regular file is not opened, and what becomes one meanwhile is opened so that it
-// does not wait. The content may be in room.
+// read reads a file, and returns its state after the reading. It never blocks: a path that was no regular file is not opened, and one that
+// becomes something else meanwhile is opened without waiting. The content may be in room.
 func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	if root == nil {
 		return nil, fileState{}, fs.ErrNotExist
@@ -177,8 +175,8 @@ func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]b
 	return readOpen(f, seen, most, room)
 }
 
-// openFlags open a file that may have become something else since it was looked at: a FIFO
-// without a writer is not waited for, and a terminal does not become ours.
+// openFlags are the flags for a file that may have been replaced: opening a FIFO does not wait for a writer, and a terminal does not become
+// the controlling one.
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
 // readOpen reads an open file if it is the one that was seen, at most so many bytes of it; into room, if that is enough.
@@ -227,7 +225,7 @@ func tooLarge(size int64, most int) error {
 
 func (s fileState) identity() identity { return s.version.identity }
 
-// reason returns an error without the operation and the path.
+// reason returns the cause of an error of package os, without the operation and the path.
 func reason(err error) string {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err.Error()
@@ -306,7 +304,7 @@ func (t *tree) connect() {
 	t.notify = n
 }
 
-// disconnect drops the notifier.
+// disconnect closes the notifier.
 func (t *tree) disconnect() {
 	if t.notify != nil {
 		_ = t.notify.Close()
@@ -372,7 +370,7 @@ func (t *tree) begin(dir string, id identity) {
 	}
 }
 
-// close lets go of everything that is open.
+// close closes the notifier and all open directories.
 func (t *tree) close() {
 	t.disconnect()
 	for _, s := range t.sources {

@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// load takes the last good contents over from the run before.
+// load reads the last good contents that an earlier process has stored.
 func (w *Watcher) load() error {
 	contents, sealed, err := w.cfg.LastGood.Load()
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *Watcher) load() error {
 	return nil
 }
 
-// sealing is files that were sealed, and the callers that wait for a snapshot with them.
+// sealing has sealed files, and the callers that wait for a snapshot with them.
 type sealing struct {
 	files []*manifest.File
 	done  chan struct{}
@@ -135,14 +135,13 @@ func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, n
 	}
 }
 
-// forget drops a file that is gone.
+// forget removes a file that is gone.
 func (w *Watcher) forget(f *file) {
 	delete(w.settling.files, f.path)
 	w.contents.forget(f)
 }
 
-// take deals with a change that settled; what the file has now is its content, if it is
-// one.
+// take handles a change that settled: it parses the content, or records the problem.
 func (w *Watcher) take(f *file, now content, at time.Time) {
 	switch f.change.seen.kind {
 	case gone:
@@ -161,7 +160,7 @@ func (w *Watcher) take(f *file, now content, at time.Time) {
 	}
 }
 
-// done makes the change the state.
+// done records the state of a change as handled.
 func (w *Watcher) done(f *file) {
 	// The same content with another date is nothing new, unless it was out of reach.
 	if f.seen.kind == unusable || f.change.seen.kind == unusable {

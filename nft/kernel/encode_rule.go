@@ -280,7 +280,7 @@ func (e *encoder) loadKey(fields []nft.Field, set string) {
 	}
 }
 
-// registers returns the number of registers that hold that many bytes.
+// registers returns the number of 4-byte registers for a number of bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
 // field reads a field into registers from r on.
@@ -347,7 +347,7 @@ func payload(base expr.PayloadBase, offset, length uint32, r register) *expr.Pay
 	return &expr.Payload{OperationType: expr.PayloadLoad, Base: base, Offset: offset, Len: length, DestRegister: r}
 }
 
-// masked keeps the bits of a mask in registers from r on.
+// masked returns expressions that clear the bits outside of a mask in the registers from r on.
 func masked(r register, mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }

@@ -274,7 +274,7 @@ func (t *transaction) verdict(data string) error {
 	return nil
 }
 
-// successor returns the next key in the order of bytes; the last key has none.
+// successor returns the key that follows in byte order; false for the last key.
 func successor(key string) (string, bool) {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -502,7 +502,7 @@ func typeofTypes(f nft.Family, types []nft.Type) []byte {
 	return typeof(exprConcat, fields)
 }
 
-// fieldTypeof returns the expression that stands for a type.
+// fieldTypeof returns the typeof expression that stands for a type.
 func fieldTypeof(f nft.Family, t nft.Type) []byte {
 	switch t {
 	case nft.TypeAddr: // ip daddr

@@ -78,8 +78,8 @@ func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	}
 }
 
-// refusedDevices is the error of a transaction of which the kernel refuses nothing but devices: they are gone, or were
-// there already gone when they should be taken out.
+// refusedDevices is the error of a transaction in which the kernel refuses only devices: those to add do not exist, or those to remove are
+// gone already.
 type refusedDevices map[string]bool
 
 func (r refusedDevices) Error() string {
@@ -107,7 +107,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	return next, err
 }
 
-// withoutDevices repeats what fails because the kernel refuses devices of flowtables, without these.
+// withoutDevices calls a commit again without the devices of flowtables that the kernel has refused.
 func (c *Conn) withoutDevices(try func() error) error {
 	c.without = map[string]bool{}
 	for {
@@ -230,7 +230,7 @@ func (e *encoder) matchFast(s nft.MatchFast) {
 	e.add(&expr.Numgen{Register: firstRegister, Type: unix.NFT_NG_RANDOM, Modulus: s.OneOf()}, equals(hostOrder(0)))
 }
 
-// FastPath is the answer of a kernel to the question whether it has flowtables that svcctl may use.
+// FastPath is the result of a trial of flowtables: whether svcctl may use those of this kernel, and if not why.
 type FastPath struct {
 	// Lacks is the reason for which there is no fast path, with the next step; "": there is one.
 	Lacks string
@@ -238,7 +238,7 @@ type FastPath struct {
 	Doubt string
 }
 
-// FastPath tries whether the kernel has flowtables. Trying them loads their modules, so it is done for those that ask.
+// FastPath tries whether the kernel has usable flowtables. The trial loads their modules, so it is made only if the fast path is asked for.
 func (c *Conn) FastPath() FastPath {
 	release := c.features.Release
 	answer := kernelsWithFastPath(release)

@@ -63,7 +63,7 @@ func (c *Conn) Probe() Features { return c.features }
 // probeTable names the table of trial batches, which never commit.
 const probeTable = "svcctl-probe"
 
-// trial is something that the kernel may lack.
+// trial is an operation that tests for one feature of the kernel.
 type trial struct {
 	needs        string // the kernel option that gives it; "" when there is a way without it
 	found        *bool  // where the answer goes when there is a way without it

@@ -74,8 +74,8 @@ type reading struct {
 	counts []nft.Count // of elements and named counters that have counted something
 }
 
-// consistent reads everything between two readings of the generation. Unequal ones
-// mean that dumps may be short or repeat themselves, without an error.
+// consistent calls read between two readings of the generation. If these differ, dumps may be short or repeat elements without an error,
+// and it returns ErrChanging.
 func (r *reading) consistent() (nft.Ruleset, uint32, error) {
 	s := r.socket
 	before, err := readGeneration(s)
@@ -106,7 +106,7 @@ func (r *reading) consistent() (nft.Ruleset, uint32, error) {
 	return ruleset, after, nil
 }
 
-// table gives the table of one family, nil when there is none.
+// table reads the table of one family; nil if there is none.
 func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	s := r.socket
 	flags, exists, err := tableFlags(s, nft.TableName, f)
@@ -198,8 +198,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	return nil
 }
 
-// content reads the elements of a set that only transactions change; count is how
-// many there are.
+// content reads the elements of a set that only transactions change; count is their number, as the kernel reports it.
 func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	bounds := intervals{set: &set.Set, family: f}
 	foreign := false
@@ -227,7 +226,7 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	return err
 }
 
-// elementAttempts bounds how often a set is read that never seems complete.
+// elementAttempts bounds the readings of a set of which none is complete.
 const elementAttempts = 20
 
 // readAll reads a set until every element was seen; each reports whether one is new.

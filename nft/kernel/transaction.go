@@ -155,8 +155,8 @@ func (t *transaction) send() (outcome, error) {
 	}
 }
 
-// commit sends the transaction and makes one error of the kernel's answers. text
-// describes an element, or with -1 the whole operation, of a refused part.
+// commit sends the transaction and returns one error for all the kernel's answers. text formats the refused part for it: an element by its
+// index, or (-1) the whole operation.
 func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
 	return t.result(o, err, text)
@@ -272,8 +272,7 @@ var (
 	// ErrOutcomeUnknown means that the kernel's answer to a batch was lost: it was
 	// committed as a whole, or not at all. Read before the next Commit.
 	ErrOutcomeUnknown = errors.New("the kernel's answer was lost, so nf_tables must be read again")
-	// ErrPermission means that the process may not change nf_tables, or that another
-	// process addOwnPort the table.
+	// ErrPermission means that the process may not change nf_tables, or that another process owns the table.
 	ErrPermission = errors.New("no permission to change nf_tables: run as root or with CAP_NET_ADMIN")
 	// ErrTooBig means that the batch, or a single rule in it, is larger than a
 	// netlink message can be. Nothing was changed: commit it in parts.
@@ -305,10 +304,10 @@ func (e *OpError) Error() string {
 	return text
 }
 
-// Unwrap gives the kernel's error number.
+// Unwrap returns the kernel's error number.
 func (e *OpError) Unwrap() error { return e.Errno }
 
-// Is makes a refusal for lack of permission an ErrPermission.
+// Is reports that a refusal with EPERM is an ErrPermission.
 func (e *OpError) Is(target error) bool { return target == ErrPermission && e.Errno == unix.EPERM }
 
 // Timeout objects (linux/netfilter/nf_tables.h and nfnetlink_cttimeout.h), of which package unix
@@ -349,7 +348,7 @@ func idleStates(p nft.Protocol) []uint16 {
 	return []uint16{timeoutTCPEstablished}
 }
 
-// decodeTimeout reads an object. One with several times for what has one here is the zero one.
+// decodeTimeout decodes a timeout object. One with different timeouts for states that svcctl sets alike gives the zero Timeout.
 func decodeTimeout(b []byte) (t nft.Timeout) {
 	seconds := map[uint16]uint32{}
 	for attr, value := range nfnetlink.Attributes(b) {

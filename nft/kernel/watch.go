@@ -64,7 +64,7 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 // not concern our tables are dropped.
 const changeBacklog = 1024
 
-// watch is one Watch that is under way.
+// watch is the state of one call of Watch.
 type watch struct {
 	conn        *netlink.Conn
 	changes     chan Change
@@ -184,7 +184,7 @@ func (c *Conn) unwatch(w *watch) {
 	close(w.changes)
 }
 
-// merge takes one notification in; done means that it was the last one of a transaction.
+// merge adds one notification to the Change of its transaction; done means that it was the last one.
 func (c Change) merge(m message) (change Change, done bool) {
 	if m.Kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return c, false
@@ -224,8 +224,7 @@ type BaseChain struct {
 	Drops               bool // what no rule decides about is dropped
 }
 
-// String is the chain in nft syntax, as in "table ip nat, chain PREROUTING (nat hook
-// prerouting priority -100)".
+// String formats the chain in nft syntax: "table ip nat, chain PREROUTING (nat hook prerouting priority -100)".
 func (c BaseChain) String() string {
 	return fmt.Sprintf("table %s %s, chain %s (%s hook %s priority %d)", c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority)
 }
@@ -311,7 +310,7 @@ func (l *foreignTxLog) isOwnPort(port uint32) bool {
 	return l.own[port]
 }
 
-// record notes a foreign transaction.
+// record adds a foreign transaction to the log.
 func (l *foreignTxLog) record(c Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -64,7 +64,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Align returns the next place where an attribute or message may begin.
+// Align rounds a length up to the 4 bytes at which attributes and messages begin.
 func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
 // Attributes of a message, behind its nfgenmsg.
@@ -302,7 +302,7 @@ func (s *Stream) member(option int, group uint32) (err error) {
 	return errors.Join(outer, err)
 }
 
-// Wait returns when Receive has something to say, and os.ErrClosed when the Stream is closed.
+// Wait blocks until Receive would return a datagram or an error. It returns os.ErrClosed when the Stream is closed.
 func (s *Stream) Wait() error {
 	err := s.raw.Read(func(fd uintptr) bool {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -356,7 +356,7 @@ func (s *Stream) Drops() (drops uint32, err error) {
 	return info[meminfoDrops], errors.Join(outer, err)
 }
 
-// Close ends a Wait.
+// Close closes the Stream, and ends a Wait.
 func (s *Stream) Close() error {
 	s.closed.Store(true)
 	return s.file.Close()
@@ -423,7 +423,7 @@ func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	return fd, errors.Join(rawErr, err)
 }
 
-// Close gives the socket back. What it owns in the kernel goes with it.
+// Close closes the socket. Objects in the kernel that it owns are deleted with it.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
 // FD returns the file descriptor.

@@ -62,7 +62,7 @@ func (p Packet) String() string {
 	return what + " " + src + " -> " + dst + " " + from
 }
 
-// Kind is the fate of a packet.
+// Kind is the fate of a packet: delivered, refused, dropped and others.
 type Kind uint8
 
 const (

@@ -286,7 +286,7 @@ type setID struct {
 	name   string
 }
 
-// memory is an element that a packet added to a dynamic set.
+// memory is an element of a dynamic set that a packet added, with its expiry.
 type memory struct {
 	data    string
 	expires time.Time // zero: never
@@ -294,7 +294,7 @@ type memory struct {
 
 func (m memory) live(now time.Time) bool { return m.expires.IsZero() || now.Before(m.expires) }
 
-// A lesson is an element that the rules add to a set for a packet. It is added after the packet has passed.
+// A lesson is an element that a packet adds to a dynamic set once it has passed the rules.
 type lesson struct {
 	set setID
 	key string
@@ -342,7 +342,7 @@ func (f *flow) set(name string) *nft.SetContent {
 	return s
 }
 
-// found is an element that a lookup found, with its set; without one there is none.
+// found is the result of a lookup: an element with its set; the zero value for none.
 type found struct {
 	nft.Element
 	set *nft.SetContent
@@ -421,7 +421,7 @@ func (f *flow) learn(u nft.Update) bool {
 	return true
 }
 
-// unlearn forgets an element. It is false when there is none.
+// unlearn removes an element from a dynamic set, and reports whether there was one.
 func (f *flow) unlearn(d nft.Delete) bool {
 	key, id := f.key(d.Key), setID{f.family, d.Set}
 	_, ok := f.recall(id, key)
@@ -461,8 +461,8 @@ type limited struct {
 	name, key string
 }
 
-// bucket holds the time that new connections may still take, as the kernel's does (nft_limit.c): each
-// takes the period of the rate divided by its count.
+// bucket is the token bucket of a limit, in units of time as in the kernel (nft_limit.c): a new connection takes the period of the rate
+// divided by its count.
 type bucket struct {
 	left time.Duration
 	at   time.Time

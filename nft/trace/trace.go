@@ -28,7 +28,7 @@ const perSecond = 10
 // buffer is the size of the receive buffer in bytes: no less than Linux gives by default.
 const buffer = 256 << 10
 
-// Filter chooses packets. A zero field matches all.
+// Filter selects packets to trace. A zero field matches all.
 type Filter struct {
 	Family   nft.Family
 	From     netip.Prefix
@@ -170,7 +170,7 @@ func (f *Filter) expressions() (out []expr.Any) {
 	return out
 }
 
-// Kind is the kind of decision in a Step.
+// Kind is the kind of a Step: a rule, the return from a chain, or a policy.
 type Kind uint8
 
 // The kinds of steps (enum nft_trace_types).
@@ -289,7 +289,7 @@ func codeText(code int32) string {
 	return "unknown"
 }
 
-// headerOf reads the headers as far as they are there: the kernel gives the first bytes of each.
+// headerOf decodes the headers as far as the message has them: the kernel sends the first bytes of each.
 func headerOf(network, transport []byte) *Header {
 	var h Header
 	var from, to netip.Addr
