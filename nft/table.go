@@ -339,12 +339,12 @@ type former struct {
 	oldCounters []string
 	oldKinds    kinds
 	concerned   bool
+	large       bool // the maps of the change are not used again
 }
 
 // change collects what one Update changes in a table. Removals come before additions.
 type change struct {
 	discard        bool               // the caller wants no Transition
-	large          bool               // its maps are not used again
 	fresh          bool               // nothing was there before, so nothing goes
 	deleted, added map[element]string // the data of elements
 	touched        map[netip.Addr]addressUses

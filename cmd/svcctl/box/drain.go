@@ -90,7 +90,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 	return env.Print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, output.Count(open, "connection")))
 }
 
-// askToDrain asks for consent if the drain makes addresses unreachable, as far as this box can tell.
+// askToDrain asks for consent if the drain makes addresses unreachable, as far as this box can find out.
 func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
