@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -104,11 +105,13 @@ func clock(now, at time.Time) string {
 }
 
 // commands finds the command in a next step: what follows it explains it.
-var commands = regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
+var commands = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
+})
 
 // commandOf returns the command in a next step, for the button that copies it ("": there is none), and the words to show beside the button.
 func commandOf(next string) (command, words string) {
-	found := commands.FindStringSubmatch(next)
+	found := commands().FindStringSubmatch(next)
 	if found == nil || strings.Contains(found[1], "…") {
 		return "", next
 	}

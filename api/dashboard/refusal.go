@@ -8,33 +8,27 @@ import (
 	"html/template"
 	"net/http"
 	"strconv"
+	"sync"
 )
 
 // A refusal is a page that stands alone: it needs neither a Source nor another request, so clients without any right can see it.
-var (
-	refusalPage  = template.Must(template.ParseFS(files, "pages/refusal.html"))
-	refusalStyle = string(must(files.ReadFile("static/style.css")))
-	// refusalPolicy lets in nothing but the page's own style, which it names by its hash.
-	refusalPolicy = "default-src 'none'; style-src 'sha256-" + hashOf(refusalStyle) + "'; img-src data:; " +
-		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-
-func hashOf(style string) string {
-	sum := sha256.Sum256([]byte(style))
-	return base64.StdEncoding.EncodeToString(sum[:])
-}
+var refusalPage = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "pages/refusal.html")) })
 
 // Refuse answers with an error page. With inside it links to the overview.
 func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
+	style := must(files.ReadFile("static/style.css"))
 	var b bytes.Buffer
-	if err := refusalPage.Execute(&b, struct {
+	if err := refusalPage().Execute(&b, struct {
 		Title, Why string
 		Style      template.CSS
 		Inside     bool
-	}{titleOf(code), why, template.CSS(refusalStyle), inside}); err != nil {
+	}{titleOf(code), why, template.CSS(style), inside}); err != nil {
 		panic(fmt.Sprintf("dashboard: page of a refusal: %v", err)) // our own template: a bug
 	}
-	guard(w.Header(), refusalPolicy)
+	// Nothing is let in but the page's own style, by its hash.
+	sum := sha256.Sum256(style)
+	guard(w.Header(), "default-src 'none'; style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'; img-src data:; "+
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	send(w, code, b.Bytes())
 }
 

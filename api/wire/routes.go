@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -132,11 +133,11 @@ type EnvironmentQuery struct {
 }
 
 // namespacePattern is an RFC 1123 label, which namespaces are.
-var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
 // Complete returns an error if the namespace is not a valid name of one.
 func (q *EnvironmentQuery) Complete() error {
-	if !namespacePattern.MatchString(q.Namespace) {
+	if !namespacePattern().MatchString(q.Namespace) {
 		return fmt.Errorf("namespace=%q: want lower case letters, digits and '-', at most 63", q.Namespace)
 	}
 	return nil

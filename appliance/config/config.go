@@ -12,10 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/logqueue"
@@ -339,9 +337,6 @@ func Default() Config {
 	}
 }
 
-// fleetPattern matches a DNS label: the name of a fleet is a part of etcd's keys. It is compiled on first use.
-var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
-
 // validateFleet checks the settings that belong to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
@@ -356,7 +351,7 @@ func (c *Config) validateFleet(v *validation) {
 		})
 		return
 	}
-	if !fleetPattern().MatchString(c.Fleet.Name) {
+	if !labelPattern().MatchString(c.Fleet.Name) {
 		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
 	if c.Fleet.LeafWrites && c.Fleet.LeafCACert == "" {
@@ -385,7 +380,7 @@ func (c *Config) validateFleet(v *validation) {
 	named := map[string]bool{}
 	for i, source := range c.ManifestSources() {
 		switch {
-		case !fleetPattern().MatchString(source.Name):
+		case !labelPattern().MatchString(source.Name):
 			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
 		case strings.Contains(source.Dir, ",rollout="):
 			v.add("manifests", c.Manifests[i], "the files of a source come to all boxes at once: write NAME=DIR, and have a pipeline run `svcctl apply --rollout` for what is to come in steps")

@@ -266,8 +266,8 @@ func ParseTable(s string) (int, error) {
 // ClientNamespace maps a prefix of DNS clients to a namespace.
 type ClientNamespace = dns.ClientNamespace
 
-// namespacePattern matches a DNS label (RFC 1123), the syntax of Kubernetes' namespaces. It is compiled on first use.
-var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
+// labelPattern matches a DNS label (RFC 1123), the syntax of Kubernetes' namespaces and of names in etcd's keys. It is compiled on first use.
+var labelPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
 // validate adds the errors in the settings of the DNS server.
 func (d *DNS) validate(v *validation) {
@@ -290,7 +290,7 @@ func (d *DNS) validate(v *validation) {
 	seen := map[netip.Prefix]bool{}
 	for _, n := range d.ClientNamespaces {
 		text := n.Prefix.String() + "=" + n.Namespace
-		if !namespacePattern().MatchString(n.Namespace) {
+		if !labelPattern().MatchString(n.Namespace) {
 			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
 		}
 		if seen[n.Prefix] {

@@ -287,12 +287,12 @@ func (c *Config) validateModes(v *validation) {
 }
 
 // sourceSetPattern matches the names of source sets, which become parts of the names of nft chains and sets.
-var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+var sourceSetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`) })
 
 func (c *Config) validateSourceSets(v *validation) {
 	for i, s := range c.Services.SourceSets {
 		text := s.Name + "=" + s.File
-		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern.MatchString(s.Name) {
+		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern().MatchString(s.Name) {
 			v.add("source-set", text, "a name has up to %d letters and digits, and between them -, _ and .: give another one", nft.MaxSourceSetName)
 		}
 		if s.File == "" {

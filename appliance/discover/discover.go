@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -456,7 +457,7 @@ var kinds = map[string]func(provider.Config) (provider.Provider, error){
 }
 
 // providerName matches the valid names of providers, which become parts of the names of Leases.
-var providerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
+var providerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`) })
 
 // Open returns the provider for a text of the form [NAME=]KIND[+URL]. It makes no connection yet.
 func Open(text, node string, env map[string]string) (p Provider, err error) {
@@ -470,7 +471,7 @@ func Open(text, node string, env map[string]string) (p Provider, err error) {
 	switch {
 	case open == nil:
 		return p, fmt.Errorf("%q is no kind of provider: give one of %s, as consul or eu=consul+https://consul.eu:8501", kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
-	case !providerName.MatchString(p.Name):
+	case !providerName().MatchString(p.Name):
 		return p, fmt.Errorf("%q is no name for a provider: use lower case letters, digits and '-', at most 40", p.Name)
 	}
 	p.Provider, err = open(provider.Config{URL: url, Env: env, Node: node})

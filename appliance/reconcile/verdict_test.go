@@ -199,7 +199,7 @@ func Test817_doors_agree(t *testing.T) {
 	d := newDoors(t, program)
 	d.write("web.yaml", good)
 	d.settledStep()
-	for _, row := range verdict.Table {
+	for _, row := range verdict.Table() {
 		if made[row.Reason] == slices.Contains(reported, row.Reason) {
 			t.Errorf("%s: make it in this test, or list it among those that are made elsewhere", row.Reason)
 			continue
@@ -240,8 +240,8 @@ func (d *doors) agree(t *testing.T, reason, severity string) madeState {
 	t.Helper()
 	d.t = t
 	effect := verdict.Nothing
-	if i := slices.IndexFunc(verdict.Table, func(r verdict.Row) bool { return r.Reason == reason }); i >= 0 {
-		effect = verdict.Table[i].Effect
+	if i := slices.IndexFunc(verdict.Table(), func(r verdict.Row) bool { return r.Reason == reason }); i >= 0 {
+		effect = verdict.Table()[i].Effect
 	}
 	s := d.board.Status()
 	about := false // the Service; a file that cannot be read is about none

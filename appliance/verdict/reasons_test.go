@@ -103,12 +103,12 @@ func TestEachReasonHasARow(t *testing.T) {
 		t.Fatalf("only %d reasons found", len(found))
 	}
 	for reason, at := range found {
-		if rows[reason] == nil && !slices.Contains(notProblems, reason) {
+		if rows()[reason] == nil && !slices.Contains(notProblems, reason) {
 			t.Errorf("%s: the Reason %s has no row in appliance/verdict/table.txt", at, reason)
 		}
 	}
 	seen := map[string]bool{}
-	for _, r := range Table {
+	for _, r := range Table() {
 		if seen[r.Reason] {
 			t.Errorf("%s has two rows", r.Reason)
 		}
@@ -172,7 +172,7 @@ is asked, and not stored: each box of a fleet answers for itself.
 |---|---|---|---|---|
 `)
 	effects := map[Effect]string{Nothing: "", Fails: "an error: not Ready", FailsAlways: "not Ready", Stays: "an error: not Programmed"}
-	for _, r := range append(slices.Clone(Table), fleetRow) {
+	for _, r := range append(slices.Clone(Table()), fleetRow) {
 		severity := r.Severity
 		if severity == "" {
 			severity = "as reported"

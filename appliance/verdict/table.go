@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -57,8 +58,8 @@ const explainNext = "svcctl explain svc/NAME -n NS"
 //go:embed table.txt
 var tableText string
 
-// Table has a row for each Reason, from table.txt.
-var Table = parseTable(tableText)
+// Table returns a row for each Reason, from table.txt. The caller must not change it.
+var Table = sync.OnceValue(func() []Row { return parseTable(tableText) })
 
 func parseTable(text string) (all []Row) {
 	effects := map[string]Effect{"fails": Fails, "fails-always": FailsAlways, "stays": Stays}
@@ -96,13 +97,14 @@ func parseTable(text string) (all []Row) {
 	return all
 }
 
-var rows = func() map[string]*Row {
-	m := make(map[string]*Row, len(Table))
-	for i := range Table {
-		m[Table[i].Reason] = &Table[i]
+// rows has the rows by their Reasons.
+var rows = sync.OnceValue(func() map[string]*Row {
+	m := map[string]*Row{}
+	for i, row := range Table() {
+		m[row.Reason] = &Table()[i]
 	}
 	return m
-}()
+})
 
 // fleetRow is the row of all states of a member of a fleet, whose Reasons are "Fleet" followed by the state.
 var fleetRow = Row{Reason: "Fleet…", Text: "this box does not follow its fleet; what is in force stays", Next: "svcctl get boxes"}
@@ -112,7 +114,7 @@ var unknown = Row{Effect: Fails, Next: explainNext}
 
 // rowOf returns the row of a Reason.
 func rowOf(reason string) *Row {
-	if r := rows[reason]; r != nil {
+	if r := rows()[reason]; r != nil {
 		return r
 	}
 	if strings.HasPrefix(reason, "Fleet") {

@@ -16,8 +16,8 @@ func TestNextStepsAreCommands(t *testing.T) {
 	// The first word of a sentence that goes on behind the command.
 	ends := regexp.MustCompile(` (lists|takes|checks|confirms|and|enable|restart)\b.*`)
 	b, ran := newBench(), 0
-	for i := range conditions.Table {
-		r := &conditions.Table[i]
+	for i := range conditions.Table() {
+		r := &conditions.Table()[i]
 		for _, text := range []string{r.Next, r.Plain} {
 			text = regexp.MustCompile("[`:;,]").ReplaceAllString(strings.ReplaceAll(text, "/etc/svcctl/svcctl.yaml", "FILE"), "\n")
 			for _, match := range command.FindAllStringSubmatch(text, -1) {

@@ -142,8 +142,8 @@ func TestEveryFieldHasASetting(t *testing.T) {
 		if !strings.Contains(help, "\n  --"+s.Name) || s.Usage == "" {
 			t.Errorf("help does not tell --%s", s.Name)
 		}
-		if strings.ContainsAny(s.Key(), "-_") || s.Env() != strings.ToUpper(s.Env()) || !strings.HasPrefix(s.Env(), "SVCCTL_") {
-			t.Errorf("--%s: key %s, variable %s", s.Name, s.Key(), s.Env())
+		if strings.ContainsAny(s.Key, "-_") || s.Env != strings.ToUpper(s.Env) || !strings.HasPrefix(s.Env, "SVCCTL_") {
+			t.Errorf("--%s: key %s, variable %s", s.Name, s.Key, s.Env)
 		}
 	}
 	eachField(&config.Config{}, func(name string, _ reflect.Value) {
@@ -223,7 +223,7 @@ func TestPrecedence(t *testing.T) {
 	for _, s := range settings.Settings() {
 		values := samples[s.Name]
 		path := filepath.Join(t.TempDir(), "svcctl.yaml")
-		if err := os.WriteFile(path, []byte(s.Key()+": \""+values[0]+"\"\n"), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(s.Key+": \""+values[0]+"\"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for mask := range 8 {
@@ -235,7 +235,7 @@ func TestPrecedence(t *testing.T) {
 				want = set(t, s, values[0])
 			}
 			if mask&2 != 0 {
-				b.env[s.Env()] = values[1]
+				b.env[s.Env] = values[1]
 				want = set(t, s, values[1])
 			}
 			if mask&4 != 0 {
@@ -345,8 +345,8 @@ func TestExampleIsComplete(t *testing.T) {
 	}
 	everything := regexp.MustCompile(`(?m)^#([a-zA-Z]+:)`).ReplaceAll(text, []byte("$1"))
 	for _, s := range settings.Settings() {
-		if !bytes.Contains(everything, []byte("\n"+s.Key()+":")) {
-			t.Errorf("%s does not tell %s", path, s.Key())
+		if !bytes.Contains(everything, []byte("\n"+s.Key+":")) {
+			t.Errorf("%s does not tell %s", path, s.Key)
 		}
 	}
 	all := filepath.Join(t.TempDir(), "svcctl.yaml")

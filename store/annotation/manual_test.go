@@ -115,8 +115,8 @@ func manual() string {
 	var b strings.Builder
 	b.WriteString(introduction)
 	of := ""
-	for i := range table {
-		r := &table[i]
+	for i := range Table() {
+		r := &Table()[i]
 		if r.Of != of {
 			of = r.Of
 			fmt.Fprintf(&b, "\n### %s\n\n| annotation | effect | what it does here |\n|---|---|---|\n", of)

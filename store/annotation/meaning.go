@@ -49,7 +49,7 @@ func InternalOf(svc *object.Service) (i Internal) {
 	if svc.Spec.Type != object.TypeLoadBalancer || len(svc.Metadata.Annotations) == 0 {
 		return i
 	}
-	for _, r := range internals {
+	for _, r := range table().internals {
 		value := strings.TrimSpace(svc.Metadata.Annotations[r.Key])
 		yes, no := r.internalValues()
 		if value == "" || strings.EqualFold(value, no) {
@@ -159,11 +159,12 @@ func Sharing(annotations map[string]string) string {
 // UnreadableAccess returns the first annotation of a load balancer that refers to a list of clients in
 // a cloud, which is not available here; "" if there is none.
 func UnreadableAccess(svc *object.Service) string {
-	i := slices.IndexFunc(clientLists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
+	lists := table().clientLists
+	i := slices.IndexFunc(lists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
 	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {
 		return ""
 	}
-	return clientLists[i].Key
+	return lists[i].Key
 }
 
 // SourceRanges returns the client prefixes in an annotation of a cloud, or in
@@ -418,8 +419,8 @@ func aboutBalancers(key string) bool {
 
 // misspelled returns "; did you mean KEY?" with the key of the table that differs in upper and lower case only; "" if there is none.
 func misspelled(key string) string {
-	if i := slices.IndexFunc(table, func(r Row) bool { return !r.isPattern() && r.Key != key && strings.EqualFold(r.Key, key) }); i >= 0 {
-		return "; did you mean " + table[i].Key + "?"
+	if i := slices.IndexFunc(Table(), func(r Row) bool { return !r.isPattern() && r.Key != key && strings.EqualFold(r.Key, key) }); i >= 0 {
+		return "; did you mean " + Table()[i].Key + "?"
 	}
 	return ""
 }

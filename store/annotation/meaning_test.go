@@ -128,7 +128,7 @@ func TestTLSKey(t *testing.T) {
 		svc.Spec.Ports = ports
 		for i := range ports {
 			key, _ := TLSKey(svc, &ports[i])
-			if r := byKey[key]; key != "" && key != awsSSLPorts && (r == nil || r.Effect != Refused) {
+			if r := table().byKey[key]; key != "" && key != awsSSLPorts && (r == nil || r.Effect != Refused) {
 				t.Errorf("%v: asked for by %s, whose row is %+v", tt.values, key, r)
 			}
 			if key != "" {

@@ -4,6 +4,7 @@ import (
 	_ "embed" // rows.txt
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -115,20 +116,22 @@ func (r *Row) kinds() []string {
 //go:embed rows.txt
 var rows string
 
-var (
-	table       []Row               // in the order of the manual page
-	byKey       = map[string]*Row{} // of whole keys
-	patterns    []*Row              // the longer ones first
-	internals   []*Row              // those that ask for an internal load balancer
-	clientLists []*Row              // those that name a list of clients which is not available here
-)
+// tables holds the rows of rows.txt and their indexes.
+type tables struct {
+	rows        []Row           // in the order of the manual page
+	byKey       map[string]*Row // of whole keys
+	patterns    []*Row          // the longer ones first
+	internals   []*Row          // those that ask for an internal load balancer
+	clientLists []*Row          // those that name a list of clients which is not available here
+}
 
 // Table returns all rows, in the order of the manual page. The caller must not change it.
-func Table() []Row { return table }
+func Table() []Row { return table().rows }
 
-// init parses rows.txt into table and its indexes. The tests of this package (TestManual, TestRows) fail for a row with a missing cell, an
+// table parses rows.txt when it is first called. The tests of this package (TestManual, TestRows) fail for a row with a missing cell, an
 // unknown effect or an unknown shared text.
-func init() {
+var table = sync.OnceValue(func() *tables {
+	t := &tables{byKey: map[string]*Row{}}
 	shared, of := map[string]string{}, ""
 	for line := range strings.Lines(rows) {
 		line = strings.TrimSpace(line)
@@ -138,25 +141,26 @@ func init() {
 		} else if isText && strings.HasPrefix(name, "$") {
 			shared[name] = text
 		} else if cells := strings.Split(line, " |"); of != "" && line != "" {
-			table = append(table, parseRow(of, cells, shared))
+			t.rows = append(t.rows, parseRow(of, cells, shared))
 		}
 	}
-	for i := range table {
-		r := &table[i]
+	for i := range t.rows {
+		r := &t.rows[i]
 		if r.isPattern() {
-			patterns = append(patterns, r)
+			t.patterns = append(t.patterns, r)
 		} else {
-			byKey[r.Key] = r
+			t.byKey[r.Key] = r
 		}
 		if r.internal {
-			internals = append(internals, r)
+			t.internals = append(t.internals, r)
 		}
 		if r.Effect == Refused && r.balancer {
-			clientLists = append(clientLists, r)
+			t.clientLists = append(t.clientLists, r)
 		}
 	}
-	slices.SortStableFunc(patterns, func(a, b *Row) int { return len(b.Key) - len(a.Key) })
-}
+	slices.SortStableFunc(t.patterns, func(a, b *Row) int { return len(b.Key) - len(a.Key) })
+	return t
+})
 
 // parseRow reads the cells of a row: key, effect, values, page, values that ask for nothing, text.
 func parseRow(of string, cells []string, shared map[string]string) Row {
@@ -195,13 +199,13 @@ func parseRow(of string, cells []string, shared map[string]string) Row {
 
 // Find returns the row of a key, or else that of the longest prefix of it; nil if there is none.
 func Find(key string) *Row {
-	if r := byKey[key]; r != nil {
+	if r := table().byKey[key]; r != nil {
 		return r
 	}
 	if !strings.Contains(key, "/") { // all patterns have one
 		return nil
 	}
-	for _, r := range patterns {
+	for _, r := range table().patterns {
 		if strings.HasPrefix(key, r.Key[:len(r.Key)-1]) {
 			return r
 		}

@@ -126,12 +126,12 @@ func TestServiceWithAllAnnotations(t *testing.T) {
 
 // Each row says enough, in the words of its effect, and is found by its key.
 func TestRows(t *testing.T) {
-	for i := range table {
-		r := &table[i]
+	for i := range Table() {
+		r := &Table()[i]
 		if r.Of == "" || r.Text == "" || strings.HasSuffix(r.Text, ".") || strings.Contains(r.Text, "%s") {
 			t.Errorf("%s: of %q, text %q", r.Key, r.Of, r.Text)
 		}
-		if first := slices.IndexFunc(table, func(other Row) bool { return other.Key == r.Key }); first != i {
+		if first := slices.IndexFunc(Table(), func(other Row) bool { return other.Key == r.Key }); first != i {
 			t.Errorf("%s has two rows", r.Key)
 		}
 		if r.instead != "" && Find(r.instead).Effect != Acts {
@@ -150,13 +150,13 @@ func TestRows(t *testing.T) {
 	effect := func(want Effect, keys ...string) {
 		t.Helper()
 		for _, key := range keys {
-			if r := byKey[key]; r == nil || r.Effect != want {
+			if r := table().byKey[key]; r == nil || r.Effect != want {
 				t.Errorf("%s is read, and its row is %+v, want one that is %s", key, r, want)
 			}
 		}
 	}
-	if len(internals) < 18 || len(clientLists) < 11 {
-		t.Errorf("%d rows of internal load balancers, %d of lists of clients", len(internals), len(clientLists))
+	if len(table().internals) < 18 || len(table().clientLists) < 11 {
+		t.Errorf("%d rows of internal load balancers, %d of lists of clients", len(table().internals), len(table().clientLists))
 	}
 	effect(Acts, askedAddresses...)
 	effect(Acts, sharingKeys...)
@@ -185,8 +185,8 @@ func TestOwnRowsAreRead(t *testing.T) {
 	}
 	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool, EndpointsFrom, EndpointsFrom + ".*", EndpointsState, EndpointsReleased,
 		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", HTTPHosts, HTTPHosts + ".*", BackendCA, BackendName, ResponseTimeout})
-	for i := range table {
-		r := &table[i]
+	for i := range Table() {
+		r := &Table()[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")
 		if !r.isPattern() {
 			key += `"`
@@ -311,9 +311,9 @@ func TestNotes(t *testing.T) {
 // TestInertAnnotations has every row, alone and beside what `kubectl apply` writes: only those that are kept have no effect.
 func TestInertAnnotations(t *testing.T) {
 	applied := "kubectl.kubernetes.io/last-applied-configuration"
-	for i := range table {
-		key := strings.TrimSuffix(table[i].Key, "*")
-		if table[i].isPattern() {
+	for i := range Table() {
+		key := strings.TrimSuffix(Table()[i].Key, "*")
+		if Table()[i].isPattern() {
 			key += "some"
 		}
 		inert := Find(key).Effect == Kept

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -150,16 +151,16 @@ func (w *yamlWriter) scalar(n *node, before string) string {
 	return strings.Join(lines, "")
 }
 
-// plainText matches scalars that are text in every version of YAML, except the words of plainWords.
+// plainText and plainWords match scalars that are text in every version of YAML: the words are not.
 var (
-	plainText  = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
-	plainWords = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
+	plainText  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`) })
+	plainWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`) })
 )
 
 // text formats a string, quoted or as a literal block if needed. It quotes strings that only
 // YAML 1.1 reads as a bool or a number, too.
 func (w *yamlWriter) text(s string) string {
-	if plainText.MatchString(s) && !plainWords.MatchString(s) {
+	if plainText().MatchString(s) && !plainWords().MatchString(s) {
 		return s
 	}
 	// The library writes control characters, line separators and blocks that begin with white space so that some reader, itself

@@ -401,7 +401,7 @@ func unquote(raw []byte) string {
 	if len(raw) < 2 || raw[0] != '"' {
 		return ""
 	}
-	if s, ok := frequent[string(raw[1:len(raw)-1])]; ok {
+	if s, ok := frequent()[string(raw[1:len(raw)-1])]; ok {
 		return s
 	}
 	if bytes.IndexByte(raw, '\\') < 0 {

@@ -382,7 +382,7 @@ func TestUpdateKeepsObjects(t *testing.T) {
 
 // TestFreeMappings sees that paths put the keys of every map[string]string in brackets.
 func TestFreeMappings(t *testing.T) {
-	for structure := range plans {
+	for structure := range structures().plans {
 		for _, f := range reflect.VisibleFields(structure) {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			at := path{{key: name, isKey: true}}

@@ -297,12 +297,12 @@ type layout struct {
 	// packed has a place for each node, in the order of the text, each followed by those
 	// inside of it. A place is four numbers, as varints: lines below the one before, column,
 	// how many places it and those inside of it are, and what it is; a name that is not
-	// among fieldNames follows.
+	// among the names of structures follows.
 	packed unique.Handle[string]
 }
 
 // The values of the number in a layout that identifies a place: a list item, a field
-// whose name follows (as of a label), or from firstName on an index of fieldNames.
+// whose name follows (as of a label), or from firstName on an index of the names of structures.
 const (
 	itemPlace = iota
 	ownPlace
@@ -320,15 +320,6 @@ func (w *layoutWriter) of(root *node) layout {
 	return layout{unique.Make(string(w.packed))}
 }
 
-// fieldNumbers maps field names to their index in fieldNames.
-var fieldNumbers = func() map[string]int {
-	numbers := make(map[string]int, len(fieldNames))
-	for i, name := range fieldNames {
-		numbers[name] = i
-	}
-	return numbers
-}()
-
 type layoutWriter struct {
 	packed []byte
 	line   int // of the place before
@@ -342,7 +333,7 @@ func (w *layoutWriter) item(n *node) {
 
 func (w *layoutWriter) field(f *field) {
 	w.place(f.line, f.column, placesIn(f.value))
-	if i, ok := fieldNumbers[f.key]; ok {
+	if i, ok := structures().places[f.key]; ok {
 		w.packed = binary.AppendUvarint(w.packed, uint64(firstName+i))
 	} else {
 		w.packed = binary.AppendUvarint(w.packed, ownPlace)
@@ -407,7 +398,7 @@ func (l layout) find(field string) (line, column int) {
 			length := number()
 			name, packed = packed[:length], packed[length:]
 		case what != itemPlace:
-			name = fieldNames[what-firstName]
+			name = structures().names[what-firstName]
 		}
 		if skip > 0 {
 			skip--

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -393,9 +394,9 @@ func (r *yamlReader) emptyLines(indent *int, parent int) (n int) {
 func isDecimal(b byte) bool { return b >= '0' && b <= '9' }
 
 // frequent has field names and frequent values, which are interned.
-var frequent = func() map[string]string {
+var frequent = sync.OnceValue(func() map[string]string {
 	texts := map[string]string{}
-	for _, s := range fieldNames {
+	for _, s := range structures().names {
 		texts[s] = s
 	}
 	values := "v1 List default true false " + object.AnnotationLastApplied + " " + object.LabelServiceName + " " + object.LabelManagedBy + " " +
@@ -408,4 +409,4 @@ var frequent = func() map[string]string {
 		texts[s] = s
 	}
 	return texts
-}()
+})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/store/object"
@@ -116,7 +117,7 @@ func (d *decoding) structure(n *node, v reflect.Value) {
 		d.wrongType(n, "a mapping")
 		return
 	}
-	plan := plans[v.Type()]
+	plan := structures().plans[v.Type()]
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
 		if index, ok := plan.fields[f.key]; ok {
@@ -192,7 +193,7 @@ func placeOf(text string, places int) int {
 
 // shared returns a copy of a string, interned if it is frequent or was among the last ones decoded.
 func (d *decoding) shared(text string) string {
-	if s, ok := frequent[text]; ok || text == "" {
+	if s, ok := frequent()[text]; ok || text == "" {
 		return s
 	} else if len(text) > longestShared || d.secrets {
 		return strings.Clone(text)
@@ -342,19 +343,26 @@ type plan struct {
 	names  []string
 }
 
-// plans has the plan of every struct in the served kinds; fieldNames has all names in them, sorted.
-var plans, fieldNames = func() (map[reflect.Type]*plan, []string) {
-	plans := map[reflect.Type]*plan{}
+// structures returns the plan of every struct of the served kinds, and every name of a field in them, sorted, with its place in that order.
+var structures = sync.OnceValue(func() (all struct {
+	plans  map[reflect.Type]*plan
+	names  []string
+	places map[string]int
+}) {
+	all.plans, all.places = map[reflect.Type]*plan{}, map[string]int{}
 	for _, s := range servedKinds() {
-		planOf(reflect.TypeOf(s.New()), plans)
+		planOf(reflect.TypeOf(s.New()), all.plans)
 	}
-	var names []string
-	for _, p := range plans {
-		names = append(names, p.names...)
+	for _, p := range all.plans {
+		all.names = append(all.names, p.names...)
 	}
-	slices.Sort(names)
-	return plans, slices.Compact(names)
-}()
+	slices.Sort(all.names)
+	all.names = slices.Compact(all.names)
+	for i, name := range all.names {
+		all.places[name] = i
+	}
+	return all
+})
 
 func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	switch {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"gopkg.in/yaml.v3"
@@ -348,7 +349,7 @@ func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 }
 
 // yamlLine matches the line number in errors of the YAML library.
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
+var yamlLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^line (\d+): `) })
 
 // syntaxError converts an error of the YAML library to a problem with a useful position.
 // The library names the line where the construct began that it could not finish, or
@@ -359,7 +360,7 @@ func syntaxError(text []byte, err error) *refusal {
 	}
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	line, column := 0, 0
-	if m := yamlLine.FindStringSubmatch(message); m != nil {
+	if m := yamlLine().FindStringSubmatch(message); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		message = message[len(m[0]):]
 	}

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"time"
 )
@@ -455,7 +454,7 @@ const (
 		"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '" + dataKey + "')"
 )
 
-var dataKeyRE = regexp.MustCompile("^" + dataKey + "$")
+var dataKeyRE = &pattern{text: "^" + dataKey + "$"}
 
 func (o *ConfigMap) GetMeta() *ObjectMeta { return &o.Metadata }
 func (o *Secret) GetMeta() *ObjectMeta    { return &o.Metadata }

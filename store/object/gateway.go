@@ -3,7 +3,6 @@ package object
 import (
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -411,10 +410,10 @@ func addressRules(at path, kind string, value *string, hostname string) Errors {
 		return violated(err != nil, at, at.String()+" in body must be of type ipv4 or ipv6")
 	}
 	return violated(kind == AddressHostname && !hostnameRE.MatchString(*value), at,
-		hostname+" valid characters (matching "+hostnameRE.String()+")")
+		hostname+" valid characters (matching "+hostnameRE.text+")")
 }
 
-var infrastructureKeyRE = regexp.MustCompile("^(" + dns1123Subdomain + "/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$")
+var infrastructureKeyRE = &pattern{text: "^(" + dns1123Subdomain + "/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$"}
 
 func (i *GatewayInfrastructure) rules(at path) Errors {
 	var errs Errors

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"iter"
 	"net/netip"
-	"regexp"
 	"slices"
 )
 
@@ -367,7 +366,7 @@ func defaultProbe(p *Probe) {
 }
 
 // headerNameRE is httpHeaderNameFmt of apimachinery pkg/util/validation.
-var headerNameRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
+var headerNameRE = &pattern{text: `^[-A-Za-z0-9]+$`}
 
 const headerNameText = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')"
 

@@ -2,7 +2,6 @@ package object
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -409,7 +408,7 @@ func (m *HTTPPathModifier) rules(at path) Errors {
 	return errs
 }
 
-var pathRE = regexp.MustCompile("^(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|[%][0-9a-fA-F]{2})+$")
+var pathRE = &pattern{text: "^(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|[%][0-9a-fA-F]{2})+$"}
 
 func (m *HTTPPathMatch) rules(at path) Errors {
 	kind, value := Deref(m.Type), Deref(m.Value)
@@ -425,7 +424,7 @@ func (m *HTTPPathMatch) rules(at path) Errors {
 		errs = append(errs, violated(strings.HasSuffix(value, end), at, "must not end with '"+end+"'"+when)...)
 	}
 	return append(errs, violated(!pathRE.MatchString(value), at,
-		"must only contain valid characters (matching "+pathRE.String()+") for types ['Exact', 'PathPrefix']")...)
+		"must only contain valid characters (matching "+pathRE.text+") for types ['Exact', 'PathPrefix']")...)
 }
 
 func (t *HTTPRouteTimeouts) rules(at path) Errors {

@@ -3,7 +3,6 @@ package object
 import (
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,27 +22,27 @@ import (
 
 // forms maps the names of formats in tags to the form of a string.
 var forms = map[string]form{
-	"group":       {0, 253, regexp.MustCompile("^$|^" + dns1123Subdomain + "$")},
-	"kind":        {1, 63, regexp.MustCompile("^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")},
+	"group":       {0, 253, &pattern{text: "^$|^" + dns1123Subdomain + "$"}},
+	"kind":        {1, 63, &pattern{text: "^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$"}},
 	"name":        {1, 253, nil},
 	"namespace":   {1, 63, dns1123LabelRE},
 	"section":     {1, 253, dns1123SubdomainRE},
 	"hostname":    {1, 253, hostnameRE},
-	"label":       {0, 63, regexp.MustCompile("^(" + labelKeyName + ")?$")},
-	"controller":  {1, 253, regexp.MustCompile("^" + dns1123Subdomain + `\/` + pathCharacters + "+$")},
-	"addressType": {1, 253, regexp.MustCompile("^Hostname|IPAddress|NamedAddress|" + dns1123Subdomain + `\/` + pathCharacters + "+$")},
-	"protocol":    {1, 255, regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$|" + dns1123Subdomain + `\/[A-Za-z0-9]+$`)},
-	"duration":    {0, unbounded, regexp.MustCompile("^([0-9]{1,5}(h|m|s|ms)){1,4}$")},
-	"header":      {1, 256, regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+\-.^_\x60|~]+$`)},
-	"origin":      {1, 253, regexp.MustCompile(`(^\*$)|(^(http(s)?):\/\/(((\*\.)?([a-zA-Z0-9\-]+\.)*[a-zA-Z0-9-]+|\*)(:([0-9]{1,5}))?)$)`)},
-	"reason":      {1, 1024, regexp.MustCompile("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")},
-	"condition":   {0, 316, regexp.MustCompile("^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$")},
+	"label":       {0, 63, &pattern{text: "^(" + labelKeyName + ")?$"}},
+	"controller":  {1, 253, &pattern{text: "^" + dns1123Subdomain + `\/` + pathCharacters + "+$"}},
+	"addressType": {1, 253, &pattern{text: "^Hostname|IPAddress|NamedAddress|" + dns1123Subdomain + `\/` + pathCharacters + "+$"}},
+	"protocol":    {1, 255, &pattern{text: "^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$|" + dns1123Subdomain + `\/[A-Za-z0-9]+$`}},
+	"duration":    {0, unbounded, &pattern{text: "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}},
+	"header":      {1, 256, &pattern{text: `^[A-Za-z0-9!#$%&'*+\-.^_\x60|~]+$`}},
+	"origin":      {1, 253, &pattern{text: `(^\*$)|(^(http(s)?):\/\/(((\*\.)?([a-zA-Z0-9\-]+\.)*[a-zA-Z0-9-]+|\*)(:([0-9]{1,5}))?)$)`}},
+	"reason":      {1, 1024, &pattern{text: "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"}},
+	"condition":   {0, 316, &pattern{text: "^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$"}},
 }
 
 // A form is the maximum length of a string and its pattern.
 type form struct {
 	least, most int
-	pattern     *regexp.Regexp
+	pattern     *pattern
 }
 
 const (
@@ -51,7 +50,7 @@ const (
 	pathCharacters = `[A-Za-z0-9\/\-._~%!$&'()*+,;=:]`
 )
 
-var hostnameRE = regexp.MustCompile(`^(\*\.)?` + dns1123Subdomain + "$")
+var hostnameRE = &pattern{text: `^(\*\.)?` + dns1123Subdomain + "$"}
 
 // Tags has the properties from a field's tag that appear in the OpenAPI schema.
 type Tags struct {
@@ -311,7 +310,7 @@ func (r *valueRule) check(at path, v reflect.Value) Errors {
 			errs = append(errs, body("be at least %d chars long", r.least)...)
 		}
 		if r.pattern != nil && !r.pattern.MatchString(text) {
-			errs = append(errs, body("match '%s'", r.pattern)...)
+			errs = append(errs, body("match '%s'", r.pattern.text)...)
 		}
 		if r.enum != nil && !slices.Contains(r.enum, text) {
 			errs = append(errs, notSupported(at, text, r.enum)...)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // Options turn single validation rules on or off. The zero value is the default.
@@ -96,13 +97,27 @@ const (
 )
 
 var (
-	dns1123LabelRE     = regexp.MustCompile("^" + dns1123Label + "$")
-	dns1123SubdomainRE = regexp.MustCompile("^" + dns1123Subdomain + "$")
-	dns1035LabelRE     = regexp.MustCompile("^" + dns1035Label + "$")
-	labelKeyNameRE     = regexp.MustCompile("^" + labelKeyName + "$")
-	labelValueRE       = regexp.MustCompile("^" + labelValue + "$")
-	portNameRE         = regexp.MustCompile("^[-a-z0-9]+$")
+	dns1123LabelRE     = &pattern{text: "^" + dns1123Label + "$"}
+	dns1123SubdomainRE = &pattern{text: "^" + dns1123Subdomain + "$"}
+	dns1035LabelRE     = &pattern{text: "^" + dns1035Label + "$"}
+	labelKeyNameRE     = &pattern{text: "^" + labelKeyName + "$"}
+	labelValueRE       = &pattern{text: "^" + labelValue + "$"}
+	portNameRE         = &pattern{text: "^[-a-z0-9]+$"}
 )
+
+// A pattern is a regular expression. It is compiled when it is first used: a start needs few of them, and verbs of the command line none.
+type pattern struct {
+	text     string
+	compiled atomic.Pointer[regexp.Regexp]
+}
+
+// MatchString reports whether a text matches.
+func (p *pattern) MatchString(text string) bool {
+	if p.compiled.Load() == nil {
+		p.compiled.Store(regexp.MustCompile(p.text))
+	}
+	return p.compiled.Load().MatchString(text)
+}
 
 // The functions below return the problems of a value; none when it is valid.
 
@@ -110,7 +125,7 @@ var (
 func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }
 
 // matchProblems checks the length of a text, then its pattern.
-func matchProblems(value string, longest int, re *regexp.Regexp, text string) []string {
+func matchProblems(value string, longest int, re *pattern, text string) []string {
 	var problems []string
 	if len(value) > longest {
 		problems = append(problems, fmt.Sprintf("must be no more than %d bytes", longest))

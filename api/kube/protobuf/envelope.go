@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -101,7 +102,7 @@ type numbering map[protowire.Number]string
 var numbersText string
 
 // numbers has the field numbers of each message that can be decoded, by the name of the message.
-var numbers = func() map[string]numbering {
+var numbers = sync.OnceValue(func() map[string]numbering {
 	all := map[string]numbering{}
 	for line := range strings.Lines(numbersText) {
 		message, list, is := strings.Cut(line, ": ")
@@ -119,7 +120,7 @@ var numbers = func() map[string]numbering {
 		}
 	}
 	return all
-}()
+})
 
 // inline has the embedded messages whose fields JSON has in the message around them: by the name of that message, and the number of the
 // field there.
@@ -196,7 +197,7 @@ func (d *decoder) part(b []byte, name string, t *schema.Type, o map[string]any) 
 			}
 			return d.part(v.bytes, inner, t, o)
 		}
-		f, known := t.Field(numbers[name][n])
+		f, known := t.Field(numbers()[name][n])
 		if !known {
 			return nil
 		}

@@ -81,7 +81,10 @@ func (v *Verb) Describe(texts string) {
 			purpose, line, _ := strings.Cut(one, "\n")
 			of.Examples = append(of.Examples, Example{purpose, strings.TrimSpace(line)})
 		}
-		of.About, of.Exits = text+"\n"+of.About, strings.TrimRight(of.Exits, "\n")
+		if of.Exits = strings.TrimRight(of.Exits, "\n"); of.About != "" {
+			text += "\n" + of.About
+		}
+		of.About = text
 	}
 }
 

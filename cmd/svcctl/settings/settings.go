@@ -28,6 +28,8 @@ import (
 // key of the configuration file.
 type Setting struct {
 	Name  string // of the flag
+	Env   string // of the environment variable: SVCCTL_NODE_NAME
+	Key   string // in the configuration file: nodeName
 	Arg   string // what stands for the value in help; "" for a switch
 	Usage string
 	Def   string // the default, equal to config.Default's
@@ -68,7 +70,8 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 			cells[i] = strings.TrimSpace(cells[i])
 		}
 		s := Setting{Name: cells[0], field: cells[1], Arg: cells[2], Def: cells[4], Usage: cells[5], Group: group,
-			List: strings.Contains(cells[3], "list"), ServeOnly: strings.Contains(cells[3], "serve")}
+			List: strings.Contains(cells[3], "list"), ServeOnly: strings.Contains(cells[3], "serve"),
+			Env: "SVCCTL_" + strings.ToUpper(strings.ReplaceAll(cells[0], "-", "_")), Key: keyOf(cells[0])}
 		if strings.Contains(cells[3], "words") {
 			s.Words = strings.Split(s.Arg, "|")
 			if others := wordsOf[s.Name]; others != nil {
@@ -84,10 +87,10 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 })
 
 // Named returns the settings with the given flag names, in their order.
-func Named(names ...string) (some []Setting) {
-	for _, name := range names {
-		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Name == name })
-		some = append(some, Settings()[i])
+func Named(names ...string) []Setting {
+	some := make([]Setting, len(names))
+	for at, name := range names {
+		some[at] = Settings()[slices.IndexFunc(Settings(), func(s Setting) bool { return s.Name == name })]
 	}
 	return some
 }
@@ -101,16 +104,11 @@ func Options(group string, names ...string) (options []*cli.Option) {
 	return options
 }
 
-// Env returns the environment variable of a setting: SVCCTL_NODE_NAME.
-func (s *Setting) Env() string {
-	return "SVCCTL_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
-}
-
-// Key returns the key of a setting in the configuration file: nodeName. Abbreviations
+// keyOf returns the key of a setting in the configuration file. Abbreviations
 // that are not the first word keep their capitals, as in Kubernetes: clusterCIDR.
-func (s *Setting) Key() string {
+func keyOf(name string) string {
 	var b strings.Builder
-	for i, part := range strings.Split(s.Name, "-") {
+	for i, part := range strings.Split(name, "-") {
 		switch {
 		case i == 0:
 			b.WriteString(part)
@@ -125,7 +123,7 @@ func (s *Setting) Key() string {
 
 // Option returns the flag of a setting.
 func (s *Setting) Option() *cli.Option {
-	o := &cli.Option{Name: s.Name, Arg: s.Arg, Usage: s.Usage, Def: s.Def, Env: s.Env(), Key: s.Key(), Group: s.Group, Words: s.Words, Repeats: s.List}
+	o := &cli.Option{Name: s.Name, Arg: s.Arg, Usage: s.Usage, Def: s.Def, Env: s.Env, Key: s.Key, Group: s.Group, Words: s.Words, Repeats: s.List}
 	if s.Shown != "" {
 		o.Def = s.Shown
 	}
@@ -347,8 +345,8 @@ func parseConfig(path string, data []byte) (map[string]given, []error) {
 	known := map[string]Setting{}
 	var keys []string
 	for _, s := range Settings() {
-		known[s.Key()] = s
-		keys = append(keys, s.Key())
+		known[s.Key] = s
+		keys = append(keys, s.Key)
 	}
 	out := map[string]given{}
 	var problems []error
