@@ -323,11 +323,16 @@ func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services
 		if len(services) > mostAsked {
 			h.Endpoints = slices.DeleteFunc(h.Endpoints, func(e wire.EndpointHealth) bool { return !of(e.Service) })
 		}
-		if checking(h.Endpoints) {
-			return true, nil
+		if checking(h.Endpoints) || slices.ContainsFunc(h.Endpoints, func(e wire.EndpointHealth) bool { return e.State == wire.HealthDown && !hasProblem(s, e.Service) }) {
+			return true, nil // the status is of before the check's result
 		}
 	}
 	return false, nil
+}
+
+// hasProblem reports whether the status has a problem of a Service, "namespace/name".
+func hasProblem(s *wire.Status, service string) bool {
+	return slices.ContainsFunc(s.Problems, func(p wire.Problem) bool { return p.Object == object.KindService+" "+service })
 }
 
 // checking reports whether a port has no endpoint that has passed its check, and one with a check that has no result yet.
