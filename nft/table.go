@@ -277,13 +277,22 @@ func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
 	t := &tableState{
-		sets: map[string]Set{}, chains: map[string]*Chain{}, tallies: map[string]*tally{}, box: map[string]Elements{},
-		sourceSets: map[string]*SourceSet{}, timeouts: map[string]Timeout{},
+		sets:       map[string]Set{},
+		chains:     map[string]*Chain{},
+		tallies:    map[string]*tally{},
+		box:        map[string]Elements{},
+		sourceSets: map[string]*SourceSet{},
+		timeouts:   map[string]Timeout{},
 		uses: uses{
-			endpoints: map[[16]byte]int32{}, addresses: map[netip.Addr]addressUses{}, hosted: map[string]int{},
-			shared: map[string]int{}, protocols: map[Protocol]int{}, sourceUses: map[string]map[*SourceSet]int{},
-			timeoutUses: map[string]int{}, adopters: map[string]map[string]int{},
-			egress: egressUses{map[string]map[string]bool{}, map[string]placed{}},
+			endpoints:   map[[16]byte]int32{},
+			addresses:   map[netip.Addr]addressUses{},
+			hosted:      map[string]int{},
+			shared:      map[string]int{},
+			protocols:   map[Protocol]int{},
+			sourceUses:  map[string]map[*SourceSet]int{},
+			timeoutUses: map[string]int{},
+			adopters:    map[string]map[string]int{},
+			egress:      egressUses{map[string]map[string]bool{}, map[string]placed{}},
 		},
 	}
 	t.change.clear()

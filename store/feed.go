@@ -189,7 +189,10 @@ type ChangeSet struct {
 	Others []object.Ref
 }
 
-func sortedOnce(keys []string) []string { slices.Sort(keys); return slices.Compact(keys) }
+func sortedOnce(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
 
 // ErrExpired means that the history does not have the revision, which is too old or in the
 // future. A client has to read everything again (HTTP 410).

@@ -130,11 +130,17 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.Notifier = openInotify
 	}
 	w := &Watcher{
-		cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()), requests: make(chan chan struct{}), sealings: make(chan sealing),
-		tree:   tree{open: cfg.Notifier, watching: map[string]identity{}},
-		events: events{gather: gather, settle: cfg.Settle}, settling: newSettling(cfg.Settle, cfg.SettleCap),
-		contents: contents{changed: map[string]*manifest.File{}, bad: map[string]*file{}}, looks: looks{done: make(chan *look, 1), readDir: (*walk).run},
-		background: background{large: asideBytes, done: make(chan struct{}, 1)}, out: publisher{snapshots: make(chan *Snapshot, 1)},
+		cfg:        cfg,
+		log:        cmp.Or(cfg.Log, slog.Default()),
+		requests:   make(chan chan struct{}),
+		sealings:   make(chan sealing),
+		tree:       tree{open: cfg.Notifier, watching: map[string]identity{}},
+		events:     events{gather: gather, settle: cfg.Settle},
+		settling:   newSettling(cfg.Settle, cfg.SettleCap),
+		contents:   contents{changed: map[string]*manifest.File{}, bad: map[string]*file{}},
+		looks:      looks{done: make(chan *look, 1), readDir: (*walk).run},
+		background: background{large: asideBytes, done: make(chan struct{}, 1)},
+		out:        publisher{snapshots: make(chan *Snapshot, 1)},
 	}
 	for _, dir := range dirs {
 		w.tree.sources = append(w.tree.sources, &source{dir: dir})

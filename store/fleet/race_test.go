@@ -164,7 +164,9 @@ func Test471_addresses_that_a_box_has_not_heard_of_yet(t *testing.T) {
 	e, s = open(b.cfg)
 	defer e.Close()
 	before := s.Revision()
-	e.CatchUp(t.Context())
+	for tries := 0; tries < 30 && s.Revision() == before; tries++ { // on a busy machine it may not be done within its time
+		e.CatchUp(t.Context())
+	}
 	s.TakeOver()
 	if svc, _, _ := s.Service("default/later"); svc == nil {
 		t.Error("the box has not caught up")
