@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -302,8 +301,12 @@ func Test083_affinity_survives_restart(t *testing.T) {
 	for i, f := range families {
 		chosen[i] = b.choose(t, f, "tcp", f.at(f.vip(41), 80))
 	}
-	remaining := func(f family) map[string]int {
-		left := map[string]int{}
+	type reading struct {
+		left         map[string]int
+		began, ended time.Time
+	}
+	remaining := func(f family) reading {
+		began, left := time.Now(), map[string]int{}
 		for name, elements := range b.table(t, f) {
 			for _, e := range elements {
 				if e.Expires > 0 {
@@ -314,9 +317,9 @@ func Test083_affinity_survives_restart(t *testing.T) {
 		if len(left) < clients {
 			t.Fatalf("%s: %d clients are remembered, want at least %d", f, len(left), clients)
 		}
-		return left
+		return reading{left, began, time.Now()}
 	}
-	before, started := [2]map[string]int{remaining(ipv4), remaining(ipv6)}, time.Now()
+	before := [2]reading{remaining(ipv4), remaining(ipv6)}
 	time.Sleep(3 * time.Second) // real time: it is enough to tell an entry that was made anew
 	b.svcctl.Kill()
 	b.svcctl.Start()
@@ -326,11 +329,11 @@ func Test083_affinity_survives_restart(t *testing.T) {
 		return []string{f.service("other", "ports: [{name: p80, port: 80}]"), f.slice("other", "p80: 80", b.R2)}
 	})
 	for i, f := range families {
-		passed := time.Since(started).Seconds()
 		after := remaining(f)
-		for entry, left := range before[i] {
-			if want := float64(left) - passed; math.Abs(float64(after[entry])-want) > 2 {
-				t.Errorf("%s %s: %d s were left before, %d s are left after %.0f s", f, entry, left, after[entry], passed)
+		least, most := after.began.Sub(before[i].ended).Seconds()-1, after.ended.Sub(before[i].began).Seconds()+1 // times are in whole seconds
+		for entry, left := range before[i].left {
+			if passed := float64(left - after.left[entry]); passed < least || passed > most {
+				t.Errorf("%s %s: %d s were left before, %d s are left after %.0f to %.0f s", f, entry, left, after.left[entry], least+1, most-1)
 			}
 		}
 		b.same(t, f.String()+" after restarts", chosen[i], b.choose(t, f, "tcp", f.at(f.vip(41), 80)))
