@@ -14,7 +14,7 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	netlab.Parallel(12) // most of the time they wait: for timers of the kernel, of programs and of the product
+	netlab.Parallel(10) // most of the time they wait: for timers of the kernel, of programs and of the product
 	if os.Geteuid() != 0 || testing.Short() {
 		return m.Run() // every test skips, or fails when it must not
 	}

@@ -29,7 +29,7 @@ import (
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
-	netlab.Parallel(6) // they wait for leases and elections
+	netlab.Parallel(4) // they wait for leases and elections
 	os.Exit(m.Run())
 }
 
