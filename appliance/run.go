@@ -219,16 +219,11 @@ func collectLater() {
 var huge [2]uintptr
 
 // joinWakeUps allows the kernel to fire timers of the process up to a millisecond late. Without it the monitor thread of the Go runtime,
-// which sleeps for 20 µs at a time while anything runs, takes a seventh of the CPU time of a change. That thread, the second one of a
-// process, may be late by 4 ms: it preempts goroutines after 10 ms and takes work from threads in long system calls.
+// which sleeps for 20 µs at a time while anything runs, takes a seventh of the CPU time of a change.
 func joinWakeUps() {
 	threads, _ := os.ReadDir("/proc/self/task")
-	for i, t := range threads { // threads that are made later get it from those
-		slack := "1000000"
-		if i == 1 {
-			slack = "4000000"
-		}
-		_ = os.WriteFile("/proc/"+t.Name()+"/timerslack_ns", []byte(slack), 0) // of other threads it takes CAP_SYS_NICE; the unit sets it too
+	for _, t := range threads { // threads that are made later get it from those
+		_ = os.WriteFile("/proc/"+t.Name()+"/timerslack_ns", []byte("1000000"), 0) // of other threads it takes CAP_SYS_NICE; the unit sets it too
 	}
 }
 

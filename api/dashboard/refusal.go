@@ -14,21 +14,26 @@ import (
 // A refusal is a page that stands alone: it needs neither a Source nor another request, so clients without any right can see it.
 var refusalPage = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "pages/refusal.html")) })
 
+var refusalStyle = sync.OnceValue(func() string { return string(must(files.ReadFile("static/style.css"))) })
+
+// refusalPolicy returns the Content-Security-Policy of a refusal, which admits nothing but the page's own style, by its hash.
+var refusalPolicy = sync.OnceValue(func() string {
+	sum := sha256.Sum256([]byte(refusalStyle()))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src data:; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+})
+
 // Refuse answers with an error page. With inside it links to the overview.
 func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
-	style := must(files.ReadFile("static/style.css"))
 	var b bytes.Buffer
 	if err := refusalPage().Execute(&b, struct {
 		Title, Why string
 		Style      template.CSS
 		Inside     bool
-	}{titleOf(code), why, template.CSS(style), inside}); err != nil {
+	}{titleOf(code), why, template.CSS(refusalStyle()), inside}); err != nil {
 		panic(fmt.Sprintf("dashboard: page of a refusal: %v", err)) // our own template: a bug
 	}
-	// Nothing is let in but the page's own style, by its hash.
-	sum := sha256.Sum256(style)
-	guard(w.Header(), "default-src 'none'; style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'; img-src data:; "+
-		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	guard(w.Header(), refusalPolicy())
 	send(w, code, b.Bytes())
 }
 

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -82,19 +83,22 @@ func document2() node {
 }
 
 // encodeMessage encodes a part of a document as a message of gnostic.
-func encodeMessage(of string, n node) []byte {
-	var b []byte
-	for _, key := range slices.Sorted(maps.Keys(n)) {
-		f, isField := gnostic()[of][key]
+func encodeMessage(of string, n node) (b []byte) {
+	fields := gnostic()[of]
+	byNumber := func(a, b string) int {
+		return cmp.Or(slices.Compare(fields[a].numbers, fields[b].numbers), strings.Compare(a, b))
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(n), byNumber) {
+		f, isField := fields[key]
 		switch value := n[key]; {
 		case key == "parameters":
 			for _, p := range value.([]node) {
-				b = gnostic()[of][p["in"].(string)].append(b, p)
+				b = fields[p["in"].(string)].append(b, p)
 			}
 		case isField:
 			b = f.append(b, value)
 		default:
-			any, has := gnostic()[of]["*"]
+			any, has := fields["*"]
 			if !has {
 				panic(fmt.Sprintf("schema: no field for %s of %s in OpenAPI v2", key, of))
 			}

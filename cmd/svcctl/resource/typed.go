@@ -332,7 +332,7 @@ func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services
 
 // hasProblem reports whether the status has a problem of a Service, "namespace/name".
 func hasProblem(s *wire.Status, service string) bool {
-	return slices.ContainsFunc(s.Problems, func(p wire.Problem) bool { return p.Object == object.KindService+" "+service })
+	return slices.ContainsFunc(s.Problems, func(p wire.Problem) bool { return p.Object == object.ServiceRef(service).String() })
 }
 
 // checking reports whether a port has no endpoint that has passed its check, and one with a check that has no result yet.

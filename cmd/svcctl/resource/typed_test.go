@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +20,11 @@ func TestSettleWaitsForTheProblemOfACheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
+	var asked atomic.Int32
 	mux := http.NewServeMux()
 	mux.HandleFunc("/svcctl/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		var s wire.Status
-		if asked++; asked > 2 {
+		if asked.Add(1) > 2 {
 			s.Problems = []wire.Problem{{Object: "Service default/down", Reason: "FailingOpen", Severity: wire.SeverityError}}
 		}
 		_ = json.NewEncoder(w).Encode(s)
@@ -40,7 +41,7 @@ func TestSettleWaitsForTheProblemOfACheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked != 3 || s.Errors() != 1 {
-		t.Errorf("the status was asked for %d times, and has %d errors", asked, s.Errors())
+	if asked.Load() != 3 || s.Errors() != 1 {
+		t.Errorf("the status was asked for %d times, and has %d errors", asked.Load(), s.Errors())
 	}
 }
