@@ -3,6 +3,7 @@ package browser
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -345,11 +347,20 @@ func (b *browser) loaded() {
 	})
 }
 
-// value is that of an expression.
+// value evaluates an expression that reads the page, again if the browser left the page meanwhile: a click that submits a form
+// returns before its answer replaces the page.
 func value[T any](b *browser, expression string) (v T) {
 	b.t.Helper()
-	b.do(chromedp.Evaluate(expression, &v))
-	return v
+	deadline := time.Now().Add(patience)
+	for {
+		err := b.try(chromedp.Evaluate(expression, &v))
+		if err == nil {
+			return v
+		}
+		if left := new(cdproto.Error); !errors.As(err, &left) || left.Message != "Inspected target navigated or closed" || time.Now().After(deadline) {
+			b.t.Fatal(err)
+		}
+	}
 }
 
 // texts are those of the elements of a selector, with dom methods alone: it works where scripts of the page do not.
