@@ -131,7 +131,7 @@ func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() 
 func (t *tableState) begin(heard, large bool) {
 	t.existed, t.wereFast = t.exists, t.flowtables
 	t.discard, t.fresh, t.forget, t.caps = !heard, len(t.sets)+len(t.chains) == 0, nil, nil
-	t.former = former{oldCounters: t.counters, oldKinds: t.kinds(), large: large}
+	t.former = former{oldCounters: t.counters, oldKinds: t.kinds(), large: large, unsettles: !large && t.set(setUnsettled) != nil}
 }
 
 // put notes that an element is added. An element that was deleted with the same data is left in place.

@@ -18,11 +18,14 @@ type Compiler struct {
 	tables   map[Family]*tableState
 	adopted  Ruleset  // where endpoints had their slots before the first Update
 	brings   fragment // for update
+
+	unsettled map[string]bool // Services with a port that is not settled
+	settle    bool            // in the next Update
 }
 
 // NewCompiler starts with no Services on a box without addresses.
 func NewCompiler() *Compiler {
-	c := &Compiler{services: map[string][]*compiledPort{}, tables: map[Family]*tableState{}}
+	c := &Compiler{services: map[string][]*compiledPort{}, tables: map[Family]*tableState{}, unsettled: map[string]bool{}}
 	for _, f := range Families {
 		c.tables[f] = newTableState()
 	}
@@ -95,6 +98,9 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	} else {
 		touched = names
 	}
+	if c.settle {
+		touched = slices.Compact(slices.Sorted(slices.Values(slices.Concat(touched, sortedKeys(c.unsettled)))))
+	}
 	for _, t := range c.tables {
 		t.begin(tr != nil, len(touched) > manyServices)
 	}
@@ -112,11 +118,15 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		if ports, ok := changes[name]; ok {
 			c.setService(name, ports)
 		}
+		if c.settle && c.unsettled[name] {
+			c.advance(name)
+		}
 		for _, p := range c.services[name] {
 			f.fill(p, &c.box)
 			c.tables[p.Family].add(f, p.Family, &c.box)
 		}
 	}
+	c.settle = false
 	for _, f := range Families {
 		c.tables[f].finish(f, &c.box, box != nil, tr)
 	}
@@ -165,6 +175,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 	prev := c.services[name]
 	if len(ports) == 0 {
 		delete(c.services, name)
+		delete(c.unsettled, name)
 		return
 	}
 	now := make([]*compiledPort, len(ports))
@@ -180,12 +191,13 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left}, forgotten{p.unansweredMap(pool), left})
 			}
 		}
+		p.stage = c.stageAfter(prev, p)
 		now[i] = p
 	}
 	for _, p := range now {
 		p.others = p.remembersWith(now)
 	}
-	c.services[name] = now
+	c.replace(name, now)
 }
 
 // place assigns slots to the endpoints of a pool. In a pool with a table they do not depend on earlier ones.
@@ -320,6 +332,7 @@ type compiledPort struct {
 	tables [NumPools]*table // nil: an endpoint is picked from the slots, each as likely
 	// others are the ports of the Service for which a client is remembered together with this one.
 	others []*compiledPort
+	stage  stage
 }
 
 // frontendMaps has the names of the maps with an element for a frontend; "" where it has none.
@@ -444,18 +457,19 @@ func (p *compiledPort) turnsMap(pool Pool) Set {
 
 // Fork is a copy of a Compiler's state, from which a second Compiler can continue.
 type Fork struct {
-	box      Box
-	services map[string][]*compiledPort
+	box       Box
+	services  map[string][]*compiledPort
+	unsettled map[string]bool
 }
 
 // Fork returns the state of the Compiler. It copies a reference for each Service.
-func (c *Compiler) Fork() Fork { return Fork{c.box, maps.Clone(c.services)} }
+func (c *Compiler) Fork() Fork { return Fork{c.box, maps.Clone(c.services), maps.Clone(c.unsettled)} }
 
 // Compiler returns a Compiler with the forked state, and endpoints in the same slots. The work is that of all Services, without that of
 // their elements.
 func (x Fork) Compiler() *Compiler {
 	c := NewCompiler()
-	c.box, c.services = x.box, maps.Clone(x.services)
+	c.box, c.services, c.unsettled = x.box, maps.Clone(x.services), maps.Clone(x.unsettled)
 	for _, t := range c.tables {
 		t.listsDropped = true
 		t.begin(false, true)

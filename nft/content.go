@@ -251,7 +251,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	key := p.key(fe)
 	frontend := f.keep(key)
 	inside, limited := p.limited(f, maps.limits.inside, frontend, p.verdict(f, fe, fe.Internal))
-	if !fe.asksClient() {
+	if inside = p.addUnsettled(f, fe, key, inside); !fe.asksClient() {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,

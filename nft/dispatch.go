@@ -103,6 +103,10 @@ func insideChain(box *Box) Chain {
 // an echo request, all else is refused.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
+	var chains []Chain
+	if t.has(setUnsettled) {
+		rules, chains = append(rules, unsettledRule(0, setUnsettled)), append(chains, unsettledChain())
+	}
 	if t.has(setPortRanges) {
 		rules = append(rules, rangeRule())
 	}
@@ -117,7 +121,7 @@ func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	if box.Ping == PingNever {
 		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
 	}
-	chains := []Chain{sharedChain(chainRefuse, f, box)}
+	chains = append(chains, sharedChain(chainRefuse, f, box))
 	refuse := chainRefuse
 	if box.Counters {
 		refuse = chainRefusePort

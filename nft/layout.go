@@ -61,6 +61,7 @@ var staticSets = append(slices.Concat(egressSets, fastSets), []Set{
 	{Name: setIdleVIPs, Key: []Type{TypeAddr}},
 	{Name: setNPAddresses, Key: []Type{TypeAddr}},
 	{Name: setVIPs, Key: []Type{TypeAddr}},
+	{Name: setUnsettled, Key: with(keyFrontend, TypeSlot)},
 	{Name: setOpenNodePorts, Key: keyNodePort},
 	{Name: setOpenPorts, Key: keyFrontend},
 	{Name: setLimitedBy, Key: keyFrontend, Data: dataVerdict},

@@ -64,7 +64,7 @@ func (r *recovery) frontends(set string) {
 			fe.HostOwned = !isVIP
 		}
 		fe.Port = uint16(values[len(values)-1].Num)
-		r.add(key, elements[key], maps, fe, Protocol(proto.Num))
+		r.add(key, gotoOf(elements[key]), maps, fe, Protocol(proto.Num))
 	}
 }
 

@@ -113,7 +113,7 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 		found := map[string]SlotRun{}
 		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside, dispatch.limits.inside.set, dispatch.limits.outside.set} {
 			for key, verdict := range t.elements(name) {
-				if run, is := r.slotRun(verdict, maps, pool, set); is {
+				if run, is := r.slotRun(gotoOf(verdict), maps, pool, set); is {
 					run.Frontend = key
 					found[key] = run
 				}

@@ -49,6 +49,8 @@ type Box struct {
 	// Counters has the kernel count connections and refusals. It is the same for as long as a
 	// Compiler lives.
 	Counters bool
+	// SettleFrom is the number of frontends from which changed ones settle later, see unsettled.go; 0: 4096.
+	SettleFrom int
 }
 
 // hasInternalSources reports whether any client counts as inside in a family. If none does,

@@ -115,6 +115,7 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	if !moved && !t.concerned {
 		return
 	}
+	t.settleFrom = cmp.Or(box.SettleFrom, settleFrom)
 	t.setBoxElements(f, box)
 	t.settleAddresses()
 	t.settleAdopted()
@@ -219,7 +220,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
-	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastBoth, chainFastPath,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastBoth, chainFastPath, setUnsettled,
 }
 
 // tableState is the table of one family: the chains and sets that there are, how often shared
@@ -305,6 +306,7 @@ func newTableState() *tableState {
 var companions = map[string]string{
 	setIdleVIPs:    setVIPs,
 	setNPAddresses: setNodePorts,
+	setBackends:    setUnsettled, // whose chain goes on to the chains with a lookup there
 	setAllowed:     setRestricted,
 	setNPAllowed:   setNPRestricted,
 }
@@ -314,6 +316,8 @@ func (t *tableState) has(set string) bool {
 	switch set {
 	case setNewcomers:
 		return t.hasAffinity()
+	case setUnsettled:
+		return t.count(setUnsettled) > 0 || t.count(setBackends) > 0 && t.count(setServices) >= t.settleFrom
 	case setFastOther:
 		return t.hasFast()
 	case setInsideSources, setInsideInterfaces:
@@ -343,12 +347,15 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// former is a value before a change; concerned is set if the change is about Services of the family.
+// former is a value before a change; concerned is set if the change is about Services of the family, unsettles if it may make frontends
+// wait. settleFrom is that of the box.
 type former struct {
 	oldCounters []string
 	oldKinds    kinds
 	concerned   bool
 	large       bool // the maps of the change are not used again
+	unsettles   bool
+	settleFrom  int
 }
 
 // change collects what one Update changes in a table. Removals come before additions.

@@ -31,8 +31,9 @@ const maxAttempts = 5
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
-	generation uint32 // of the ruleset that our last reading or commit left; 0: not known
-	early      Early  // nil: it was taken
+	generation uint32    // of the ruleset that our last reading or commit left; 0: not known
+	early      Early     // nil: it was taken
+	settle     time.Time // when frontends settle (nft.Compiler.Settle); zero: none waits
 }
 
 // committed has the statistics of the transactions of a change.

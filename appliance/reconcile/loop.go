@@ -28,6 +28,10 @@ const (
 	retryLast  = 30 * time.Second
 )
 
+// settleAfter is the time from the first change of a frontend in a large table to the transaction that settles it, with all that changed
+// meanwhile, and from that to the next one. A packet is never so long between two lookups.
+const settleAfter = 10 * time.Second
+
 // observed holds the newest value of each input of the loop.
 type observed struct {
 	snapshot *watch.Snapshot
@@ -234,6 +238,12 @@ func (l *Loop) step() {
 	if err != nil {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
+	latest := l.opts.Clock().Add(settleAfter)
+	if waits := l.planner.compiler.Unsettled(); !waits {
+		l.applier.settle = time.Time{}
+	} else if l.applier.settle.IsZero() || l.applier.settle.After(latest) { // after it when the clock was set back
+		l.applier.settle = latest
+	}
 	err = l.noteUnstored(err)
 	for _, p := range l.opts.Parts {
 		p.Stepped(Step{Facts: l.observed.facts, Applied: done.applied})
@@ -410,6 +420,9 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 	}
 	if !l.settles.IsZero() {
 		at(l.settles.Sub(now))
+	}
+	if !l.applier.settle.IsZero() && l.wait == 0 {
+		at(l.applier.settle.Sub(now))
 	}
 	if left, pending := l.untilTrialEnds(); pending {
 		at(left)

@@ -49,6 +49,7 @@ func TestOraclePackets(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		first := oracle.Generate(r)
 		first.Egress(r)
+		l.settleFrom = int(seed % 2)
 		for _, world := range []*oracle.World{first, first.Next(r), oracle.Generate(r)} {
 			if seed%4 > 0 && world != first {
 				world.Egress(r)
@@ -102,6 +103,8 @@ type oracleLab struct {
 	applier *applier
 	loaded  *oracle.World
 	loads   int
+	// settleFrom is that of the box.
+	settleFrom int
 	// contents counts the contents of source sets.
 	contents int
 	bound    []netip.Prefix
@@ -160,6 +163,10 @@ func (l *oracleLab) load(world *oracle.World) error {
 	}
 	cfg, objs := judge.Config(&world.Box), (*worldObjects)(world)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
+	host.Box.SettleFrom = l.settleFrom
+	if l.loads%2 == 1 {
+		l.planner.compiler.Settle()
+	}
 	before := l.loaded
 	l.loaded = world
 	l.contents++

@@ -51,7 +51,7 @@ func TestOracle(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		first := oracle.Generate(r)
 		history := []*oracle.World{first, first.Next(r), oracle.Generate(r)}
-		p := newPlanner()
+		p := settlingPlanner()
 		for i, world := range history {
 			planStep(p, history[:i+1])
 			ruleset := p.compiler.Ruleset()
@@ -88,12 +88,22 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
+// settlingPlanner makes a planner by which all frontends that change in the second step wait, and settle in the third.
+func settlingPlanner() *planner {
+	p := newPlanner()
+	p.host.Box.SettleFrom = 1
+	return p
+}
+
 // planStep brings a planner from the worlds before to the last one, by the way that the
 // appliance takes for such a change.
 func planStep(p *planner, history []*oracle.World) nft.Transition {
 	world := history[len(history)-1]
 	cfg, facts := judge.Config(&world.Box), judge.Facts(&world.Box)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
+	if host.Box.SettleFrom = p.host.Box.SettleFrom; host.Box.SettleFrom > 0 && len(history) > 2 {
+		p.compiler.Settle()
+	}
 	objs := (*worldObjects)(world)
 	setWorld(p, world, uint64(len(history)))
 	if len(history) == 1 {
@@ -118,7 +128,7 @@ func changedServices(before, after *oracle.World) []string {
 
 // planWorlds plans a history from its beginning.
 func planWorlds(history ...*oracle.World) nft.Ruleset {
-	p := newPlanner()
+	p := settlingPlanner()
 	for i := range history {
 		planStep(p, history[:i+1])
 	}

@@ -396,6 +396,10 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	changes, others := l.opts.Store.Changes(l.planned), l.selectView()
 	objs := l.objects()
 	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(objs, changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()), slices.Collect(maps.Keys(objs.slices)))
+	if !l.applier.settle.IsZero() && !l.opts.Clock().Before(l.applier.settle) && l.applier.certain() {
+		l.planner.compiler.Settle()
+		l.applier.settle = time.Time{}
+	}
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)

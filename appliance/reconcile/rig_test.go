@@ -35,9 +35,11 @@ type rig struct {
 	shared   bool // from the next start on, the store is one that other machines write to
 	files    map[string]*manifest.File
 	ready    int
-	held     int // how often the sentinel was held
-	clock    time.Time
-	logged   strings.Builder
+	// settleFrom is that of the box.
+	settleFrom int
+	held       int // how often the sentinel was held
+	clock      time.Time
+	logged     strings.Builder
 	// configure, unless nil, changes the configuration before each start.
 	configure func(*config.Config)
 	fault     func(engine.Transaction) engine.Fault // of the disk, from the next start on
@@ -85,7 +87,9 @@ func (r *rig) start() {
 		Target: Target{
 			Kernel: r.kernel, Orphans: orphans, Addresses: r.hosts,
 			Host: func(facts *node.Facts) Host {
-				return Host{Facts: facts, Box: r.cfg.Box(facts), Resolve: r.cfg.ResolveFacts(facts, r.hosts.IsVIP), Loopback: r.cfg.LoopbackAddresses(facts)}
+				box := r.cfg.Box(facts)
+				box.SettleFrom = r.settleFrom
+				return Host{Facts: facts, Box: box, Resolve: r.cfg.ResolveFacts(facts, r.hosts.IsVIP), Loopback: r.cfg.LoopbackAddresses(facts)}
 			},
 			HostProblems: func(facts *node.Facts) []manifest.Problem { return r.cfg.OverlapProblems(facts, r.hosts.IsVIP) },
 			HoldSentinel: func() error { r.held++; return nil },

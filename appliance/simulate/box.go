@@ -110,7 +110,9 @@ func (b *box) start() error {
 		Target: reconcile.Target{
 			Kernel: kernel, Orphans: orphans, Addresses: hosts,
 			Host: func(facts *node.Facts) reconcile.Host {
-				return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
+				box := cfg.Box(facts)
+				box.SettleFrom = b.settleFrom
+				return reconcile.Host{Facts: facts, Box: box, Resolve: cfg.ResolveFacts(facts, hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
 			},
 			HostProblems: func(facts *node.Facts) []manifest.Problem { return cfg.OverlapProblems(facts, hosts.IsVIP) },
 			Listening: func(*sockets.Ports) (all []sockets.Socket, err error) {

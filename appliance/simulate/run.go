@@ -42,10 +42,12 @@ type box struct {
 
 	written
 	follower follower
-	guarded  bool // removals of many objects at once are held until they are released
-	before   judged
-	packets  *rand.Rand
-	stats    Stats
+	// settleFrom is nft.Box.SettleFrom: in half of the runs every changed frontend settles later.
+	settleFrom int
+	guarded    bool // removals of many objects at once are held until they are released
+	before     judged
+	packets    *rand.Rand
+	stats      Stats
 }
 
 // written has what was written from outside, and what was answered.
@@ -131,7 +133,7 @@ func newBox(s Script, dir string, log io.Writer) (*box, error) {
 			b.world.SourceSets = oracle.SourceSets[0]
 		}
 	}
-	b.stats.Kinds, b.guarded = map[string]int{}, s.Seed%2 == 1
+	b.stats.Kinds, b.guarded, b.settleFrom = map[string]int{}, s.Seed%2 == 1, int(s.Seed/2%2)
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
 	if newerOf(s.Seed).fast {

@@ -25,7 +25,7 @@ func setsOf(f nft.Family) *nft.SourceSets {
 // state asks for everything that the compiler knows, in both families.
 func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 	s := nft.State{
-		Box:      nft.Box{MasqueradeOnLink: true, Ping: nft.PingWhenReady, Counters: affinity == 0},
+		Box:      nft.Box{MasqueradeOnLink: true, Ping: nft.PingWhenReady, Counters: affinity == 0, SettleFrom: 1},
 		Services: map[string][]nft.ServicePort{},
 	}
 	iface := nft.Interface{Index: 1, Name: "lo"}

@@ -250,11 +250,12 @@ func (t *transaction) value(kind uint16, bytes string) {
 // verdictCodes are the kernel's numbers of verdicts (enum nft_verdicts, NF_ACCEPT and
 // NF_DROP), by the first word of their text.
 var verdictCodes = map[string]int32{
-	"accept": nfAccept,
-	"drop":   nfDrop,
-	"return": unix.NFT_RETURN,
-	"goto":   unix.NFT_GOTO,
-	"jump":   unix.NFT_JUMP,
+	"accept":   nfAccept,
+	"drop":     nfDrop,
+	"continue": unix.NFT_CONTINUE,
+	"return":   unix.NFT_RETURN,
+	"goto":     unix.NFT_GOTO,
+	"jump":     unix.NFT_JUMP,
 }
 
 func (t *transaction) verdict(data string) error {

@@ -192,6 +192,8 @@ func parseVerdict(text string) verdict {
 		return verdict{kind: accepted}
 	case "drop":
 		return verdict{kind: dropped}
+	case "continue":
+		return verdict{kind: goesOn}
 	case "return":
 		return verdict{kind: returned}
 	case "goto":
