@@ -130,6 +130,68 @@ func (x *box) changesInTurn(b *testing.B, style styles.Style, files int) (took [
 	return took, cpu
 }
 
+// BenchmarkAddition compares the CPU time, with that of the kernel for the process, of new Services and of new endpoints between two programs
+// in turns. Both include what is left to do after the last of them.
+func BenchmarkAddition(b *testing.B) {
+	const apart = 50 * time.Millisecond
+	programs := []string{*program}
+	if *against != "" {
+		programs = append(programs, *against)
+	}
+	for _, services := range populations {
+		boxes := make([]*box, len(programs))
+		for i, p := range programs {
+			*program = p
+			boxes[i] = newBoxOf(b, netlab.New(b), func(d netlab.Dir) { writeServices(d, services) })
+			boxes[i].Start()
+		}
+		*program = programs[0]
+		for _, x := range boxes {
+			x.rest(b)
+		}
+		for _, change := range []struct {
+			name  string
+			write func(d netlab.Dir, n int)
+		}{
+			{"add a Service", func(d netlab.Dir, n int) { d.Write(fmt.Sprintf("added%03d.yaml", n), added(n, 2)) }},
+			{"add an endpoint", func(d netlab.Dir, n int) { d.Write(fmt.Sprintf("added%03d.yaml", n), added(n, 3)) }},
+		} {
+			took := make([]time.Duration, len(programs))
+			for i, x := range boxes {
+				took[i] = -x.cpu(b)
+			}
+			for n := range *rounds {
+				for _, x := range boxes {
+					change.write(x.Manifests, n)
+					time.Sleep(apart / time.Duration(len(boxes)))
+				}
+			}
+			time.Sleep(25 * time.Second) // until all have settled
+			for i, x := range boxes {
+				took[i] += x.cpu(b)
+				name, compared := "", ""
+				if i > 0 {
+					name, compared = ", the other program", fmt.Sprintf("%.2fx of it", took[0].Seconds()/took[i].Seconds())
+				}
+				results.add("An addition: CPU of the process", fmt.Sprintf("%s, %s Services%s", change.name, number(services), name), ms(took[i]/time.Duration(*rounds)), compared)
+			}
+		}
+		for _, x := range boxes {
+			x.Stop()
+		}
+	}
+}
+
+// added is a file of one more Service.
+func added(n, endpoints int) string {
+	name := fmt.Sprintf("added%03d", n)
+	all := make([]netip.Addr, endpoints)
+	for i := range all {
+		all[i] = endpointAddr(61_000+n, i)
+	}
+	return service(name, "clusterIP: "+netip.AddrFrom4([4]byte{10, 96, 220 + byte(n>>8), byte(n)}).String(), "UDP") + slice(name, "UDP", all)
+}
+
 // BenchmarkLoneChange compares the CPU time of changes that are alone, 50 ms apart, between two programs in turns: with a file for
 // each Service, and with a hundred Services in a file.
 func BenchmarkLoneChange(b *testing.B) {

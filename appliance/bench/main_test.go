@@ -17,14 +17,14 @@ var (
 	program = flag.String("program", "", "measure the `FILE` instead of a svcctl that is built for it")
 	// rounds is how often each thing is measured, in turns with what it is compared with.
 	rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")
-	// against is another one, for BenchmarkLoneChange.
+	// against is another one, for BenchmarkLoneChange and BenchmarkAddition.
 	against = flag.String("against", "", "compare a lone change with that of the program in `FILE`")
-	// populations are the numbers of Services of BenchmarkVerbs, BenchmarkExports and BenchmarkLoneChange.
+	// populations are the numbers of Services of BenchmarkVerbs, BenchmarkExports, BenchmarkLoneChange and BenchmarkAddition.
 	populations = []int{1_000, 10_000, 50_000}
 )
 
 func init() {
-	flag.Func("services", "measure boxes with `N[,N]` Services: -bench 'Verbs|Exports|LoneChange'", func(text string) error {
+	flag.Func("services", "measure boxes with `N[,N]` Services: -bench 'Verbs|Exports|LoneChange|Addition'", func(text string) error {
 		populations = nil
 		for _, one := range strings.Split(text, ",") {
 			n, err := strconv.Atoi(one)
