@@ -131,9 +131,9 @@ func (x *box) changesInTurn(b *testing.B, style styles.Style, files int) (took [
 }
 
 // BenchmarkAddition compares the CPU time, with that of the kernel for the process, of new Services and of new endpoints between two programs
-// in turns. Both include what is left to do after the last of them.
+// in turns, with what is left to do after the last of them and without what they take when nothing changes.
 func BenchmarkAddition(b *testing.B) {
-	const apart = 50 * time.Millisecond
+	const apart, pause = 50 * time.Millisecond, 25 * time.Second // the latter is until all have settled
 	programs := []string{*program}
 	if *against != "" {
 		programs = append(programs, *against)
@@ -157,18 +157,25 @@ func BenchmarkAddition(b *testing.B) {
 			{"add an endpoint", func(d netlab.Dir, n int) { d.Write(fmt.Sprintf("added%03d.yaml", n), added(n, 3)) }},
 		} {
 			took := make([]time.Duration, len(programs))
+			idle := make([]time.Duration, len(programs))
+			for i, x := range boxes {
+				idle[i] = -x.cpu(b)
+			}
+			time.Sleep(pause)
 			for i, x := range boxes {
 				took[i] = -x.cpu(b)
+				idle[i] -= took[i]
 			}
+			began := time.Now()
 			for n := range *rounds {
 				for _, x := range boxes {
 					change.write(x.Manifests, n)
 					time.Sleep(apart / time.Duration(len(boxes)))
 				}
 			}
-			time.Sleep(25 * time.Second) // until all have settled
+			time.Sleep(pause)
 			for i, x := range boxes {
-				took[i] += x.cpu(b)
+				took[i] += x.cpu(b) - time.Duration(idle[i].Seconds()/pause.Seconds()*float64(time.Since(began)))
 				name, compared := "", ""
 				if i > 0 {
 					name, compared = ", the other program", fmt.Sprintf("%.2fx of it", took[0].Seconds()/took[i].Seconds())
