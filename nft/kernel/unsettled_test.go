@@ -67,5 +67,16 @@ func TestPacketsToUnsettledFrontends(t *testing.T) {
 				t.Errorf("%s: port 82 of %v answers", name, vip)
 			}
 		}
+		listing := p.box.Nft("list", "ruleset")
+		p.box.Nft("flush", "ruleset")
+		p.box.LoadNft(listing)
+		have, generation = read(t, p.kernel)
+		tr = c.From(have)
+		for _, op := range tr.Apply.Ops { // rules that were loaded have no marks, and that is all
+			if _, is := op.(nft.SetRules); !is {
+				t.Errorf("%s: after its listing was loaded the ruleset lacks %+v", name, op)
+			}
+		}
+		generation = commit(t, p.kernel, generation, tr.Apply.Ops...)
 	}
 }
