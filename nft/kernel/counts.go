@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -141,8 +142,8 @@ func appendCount(counts []nft.Count, f nft.Family, set *nft.Set, e element) []nf
 // readCounters reads the named counters.
 func readCounters(s *socket) (counts []nft.Count, changing error) {
 	for _, f := range nft.Families {
-		err := dumpCounters(s, f, func(name string, packets uint64) {
-			counts = append(counts, nft.Count{Family: f, Key: name, Packets: packets})
+		err := dumpObjects(s, f, unix.NFT_OBJECT_COUNTER, func(name string, data []byte) {
+			counts = append(counts, nft.Count{Family: f, Key: name, Packets: packetsOf(data)})
 		})
 		switch {
 		case errors.Is(err, ErrChanging):
@@ -154,24 +155,19 @@ func readCounters(s *socket) (counts []nft.Count, changing error) {
 	return counts, changing
 }
 
-// dumpCounters hands every named counter of our table to each.
-func dumpCounters(s *socket, f nft.Family, each func(name string, packets uint64)) error {
-	return dumpObjects(s, f, unix.NFT_OBJECT_COUNTER, func(name string, data []byte) { each(name, packetsOf(data)) })
-}
-
 // packetsOf returns the number of packets in the attributes of a counter.
 func packetsOf(b []byte) uint64 {
 	return nfnetlink.Number(nfnetlink.Attribute(b, unix.NFTA_COUNTER_PACKETS))
 }
 
-// expressionName returns the name of an expression.
-func expressionName(b []byte) string {
-	return nfnetlink.Text(nfnetlink.Attribute(b, unix.NFTA_EXPR_NAME))
+// isCounter reports whether an expression is a counter. It allocates nothing: a dump has one for each element.
+func isCounter(b []byte) bool {
+	return string(bytes.TrimRight(nfnetlink.Attribute(b, unix.NFTA_EXPR_NAME), "\x00")) == counterName
 }
 
 // expressionPackets returns the packets of a counter expression.
 func expressionPackets(b []byte) uint64 {
-	if expressionName(b) != counterName {
+	if !isCounter(b) {
 		return 0
 	}
 	return packetsOf(nfnetlink.Attribute(b, unix.NFTA_EXPR_DATA))

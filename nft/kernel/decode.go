@@ -54,7 +54,7 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 		case unix.NFTA_SET_TIMEOUT:
 			set.Timeout = time.Duration(nfnetlink.Number(value)) * time.Millisecond
 		case attrSetExpr:
-			if set.Counted = expressionName(value) == counterName; !set.Counted {
+			if set.Counted = isCounter(value); !set.Counted {
 				flags |= foreignFlag
 			}
 		case attrSetExpressions:

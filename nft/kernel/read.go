@@ -126,9 +126,9 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	if err := readChains(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("chains of table %s: %w", f, err)
 	}
-	err = dumpCounters(s, f, func(name string, packets uint64) {
+	err = dumpObjects(s, f, unix.NFT_OBJECT_COUNTER, func(name string, data []byte) {
 		t.Counters = append(t.Counters, name)
-		if r.count && packets > 0 {
+		if packets := packetsOf(data); r.count && packets > 0 {
 			r.counts = append(r.counts, nft.Count{Family: f, Key: name, Packets: packets})
 		}
 	})
