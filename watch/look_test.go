@@ -140,11 +140,15 @@ func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
 	}
 	f := w.settling.files[filepath.Join(dir, "a.yaml")]
 	read := f.seen
-	f.seen = fileState{kind: unusable, version: read.version} // as when there are no file descriptors left
+	handled := func(state fileState) {
+		f.seen = state
+		w.contents.note(f)
+	}
+	handled(fileState{kind: unusable, version: read.version}) // as when there are no file descriptors left
 	if !looked(defaultRescan) {
 		t.Error("no look while a file cannot be read")
 	}
-	if f.seen = read; looked(defaultRescan) {
+	if handled(read); looked(defaultRescan) {
 		t.Error("a look when it can be read")
 	}
 	must(t, os.Link(filepath.Join(dir, "a.yaml"), filepath.Join(dir, ".a")))
@@ -152,11 +156,16 @@ func Test1148_looks_at_a_local_filesystem_are_rare(t *testing.T) {
 	for _, name := range []string{"a.yaml", "link.yaml"} { // what is written to .a sends no event of them
 		info, err := os.Stat(filepath.Join(dir, name))
 		must(t, err)
-		if f.seen = fileStateOf(info, name != "a.yaml"); !looked(defaultRescan) {
+		if handled(fileStateOf(info, name != "a.yaml")); !looked(defaultRescan) {
 			t.Errorf("no look at %s, which has another name", name)
 		}
 	}
-	f.seen = read
+	handled(read)
+	gone := &file{path: filepath.Join(dir, "gone.yaml"), source: f.source, seen: fileState{kind: unusable}}
+	w.contents.note(gone)
+	if w.contents.forget(gone); looked(defaultRescan) {
+		t.Error("a look for a file that could not be read and is gone")
+	}
 	must(t, os.Remove(filepath.Join(dir, "link.yaml")))
 	must(t, os.Remove(filepath.Join(dir, ".a")))
 	must(t, w.tree.notify.Remove(filepath.Join(dir, "sub")))

@@ -374,11 +374,7 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 		return true // it takes longer than this; others would only slow it down
 	}
 	live := slices.Sorted(slices.Values(w.tree.notify.WatchList()))
-	_, rarely := w.tree.notify.(inotify)
-	for _, f := range w.settling.files { // what keeps a file from being read may end without an event, and a write to another name has none here
-		rarely = rarely && f.seen.kind != unusable && !f.seen.shared
-	}
-	if rarely && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
+	if _, events := w.tree.notify.(inotify); events && len(w.contents.silent) == 0 && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
 		w.gitSources(now)
 		return true
 	}

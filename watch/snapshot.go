@@ -224,6 +224,7 @@ type contents struct {
 	good    manifest.Files            // the last good content of each, as of the last snapshot
 	changed map[string]*manifest.File // since then, by path; nil: the file is gone
 	bad     map[string]*file          // those with a problem, by path
+	silent  map[string]bool           // paths of those that can change without an event: unreadable, or with other names
 }
 
 // note updates them for one file.
@@ -238,11 +239,15 @@ func (c *contents) note(f *file) {
 	if c.bad[f.path] = f; f.problem() == nil {
 		delete(c.bad, f.path)
 	}
+	if delete(c.silent, f.path); f.seen.kind == unusable || f.seen.shared {
+		c.silent[f.path] = true
+	}
 }
 
 // forget removes a file that is gone.
 func (c *contents) forget(f *file) {
 	delete(c.bad, f.path)
+	delete(c.silent, f.path)
 	c.changed[f.path] = nil
 	if f.counted {
 		f.counted = false

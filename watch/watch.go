@@ -137,7 +137,7 @@ func New(cfg Config) (*Watcher, error) {
 		tree:       tree{open: cfg.Notifier, watching: map[string]identity{}},
 		events:     events{gather: gather, settle: cfg.Settle},
 		settling:   newSettling(cfg.Settle, cfg.SettleCap),
-		contents:   contents{changed: map[string]*manifest.File{}, bad: map[string]*file{}},
+		contents:   contents{changed: map[string]*manifest.File{}, bad: map[string]*file{}, silent: map[string]bool{}},
 		looks:      looks{done: make(chan *look, 1), readDir: (*walk).run},
 		background: background{large: asideBytes, done: make(chan struct{}, 1)},
 		out:        publisher{snapshots: make(chan *Snapshot, 1)},
