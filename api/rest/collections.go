@@ -3,6 +3,7 @@ package rest
 import (
 	"slices"
 
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -100,8 +101,8 @@ func (c adapted) follow(namespace string, after uint64) (follower, error) {
 	return f, err
 }
 
-// collectionOf returns the collection of a kind.
-func (s *Server) collectionOf(k kind.Kind) collection {
+// collectionOf returns the collection of a kind, as an answer of a form needs it: conditions of Services are not computed for one without.
+func (s *Server) collectionOf(k kind.Kind, f form) collection {
 	plain := stored{s.store, k.Name}
 	switch {
 	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
@@ -114,7 +115,7 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 		return addressesOf(s.store)
 	case k.Name == object.KindIPAddressPool:
 		return poolsOf(plain)
-	case k.Name == object.KindService && s.conditions != nil:
+	case k.Name == object.KindService && s.conditions != nil && (f.shape == whole || f.include == table.IncludeObject):
 		return servicesOf(plain, s.conditions)
 	case isComputed(k):
 		return computed{s.store, s.computed[k.Name]}

@@ -43,7 +43,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	defer leave()
-	all := s.collectionOf(r.kind)
+	all := s.collectionOf(r.kind, r.form)
 	objects, revision, err := all.list(r.namespace, at)
 	if objects, err = o.behind(objects, start, err); err != nil {
 		return err
@@ -440,7 +440,7 @@ func (s *Server) get(w http.ResponseWriter, r *request) error {
 	if current := s.store.Revision(); revision > current {
 		return fromTheFuture(revision, current)
 	}
-	o := s.collectionOf(r.kind).get(r.namespace, r.name)
+	o := s.collectionOf(r.kind, r.form).get(r.namespace, r.name)
 	if o == nil {
 		return notFound(r.kind, r.name)
 	}

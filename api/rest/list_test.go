@@ -289,6 +289,38 @@ func Test1116_conditions_of_what_is_selected(t *testing.T) {
 	}
 }
 
+// Test1143_tables_without_conditions lists Services as Tables and as metadata: conditions are computed for whole objects alone.
+func Test1143_tables_without_conditions(t *testing.T) {
+	const tabular, partial = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io", "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	w := newWorld(t)
+	w.many(10)
+	j := &judged{}
+	w.server.conditions = j
+	for _, c := range []struct {
+		query, accept, member string
+		want                  int
+	}{
+		{"", tabular, "rows", 0}, {"?includeObject=None", tabular, "rows", 0}, {"?includeObject=Object", tabular, "rows", 10}, {"", partial, "items", 0},
+	} {
+		j.asked = 0
+		items, _ := w.get("/api/v1/services"+c.query, c.accept)[c.member].([]any)
+		if len(items) != 10 || j.asked != c.want {
+			t.Errorf("%q as %s: %d Services with conditions of %d, want %d", c.query, c.accept, len(items), j.asked, c.want)
+		}
+		if c.want > 0 {
+			if conditions, _ := at(items[0], "object", "status", "conditions").([]any); len(conditions) != 1 {
+				t.Errorf("%q: a Service without its conditions: %v", c.query, items[0])
+			}
+		}
+	}
+	for version, want := range map[string]string{"v1": "meta.k8s.io/v1", "v1beta1": "meta.k8s.io/v1beta1"} {
+		items, _ := w.get("/api/v1/services", "Accept: application/json;as=Table;v="+version+";g=meta.k8s.io")["rows"].([]any)
+		if got := at(items[0], "object", "apiVersion"); got != want {
+			t.Errorf("the metadata in a Table of %s is of %v, want %s", version, got, want)
+		}
+	}
+}
+
 // Of packed EndpointSlices a list decodes those that may be selected: by the Service, a label that others do not have, the address of an endpoint.
 func Test1112_lists_decode_what_they_select(t *testing.T) {
 	const many = 1200 // more than stay whole after a start

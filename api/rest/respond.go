@@ -103,7 +103,7 @@ func (s *Server) tableOf(r *request) *table.Table {
 // row returns an object as a row of a Table.
 func (s *Server) row(f form, o object.Object) table.Row {
 	row := table.RowOf(o, f.include, s.now())
-	if f.include == table.IncludeMetadata {
+	if f.include == table.IncludeMetadata && f.metaAPIVersion() != table.APIVersion {
 		row.Object = metadataOf(f, o)
 	}
 	return row

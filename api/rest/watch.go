@@ -64,7 +64,7 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 	if r.verb == "watch" {
 		places = append(places, s.watches)
 	}
-	if _, computed := s.collectionOf(r.kind).(view); computed {
+	if _, computed := s.collectionOf(r.kind, r.form).(view); computed {
 		places = append(places, s.views)
 	}
 	taken := 0
@@ -89,7 +89,7 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 // answered in the place of the watch.
 func (l *watchSession) begin() error {
 	o := l.options
-	objects := l.server.collectionOf(l.request.kind)
+	objects := l.server.collectionOf(l.request.kind, l.request.form)
 	initial := l.wantsInitial()
 	switch current := l.server.store.Revision(); {
 	case initial && o.revision > current:

@@ -123,7 +123,7 @@ func (s *Server) planned(wr *writing) (plan, error) {
 
 // absent returns the error for the change of an object that does not exist.
 func (s *Server) absent(r *request) error {
-	if r.kind.Name == object.KindEndpoints && s.collectionOf(r.kind).get(r.namespace, r.name) != nil {
+	if r.kind.Name == object.KindEndpoints && s.collectionOf(r.kind, r.form).get(r.namespace, r.name) != nil {
 		return conflict(r.kind, r.name, "it shows the EndpointSlices of the Service: change those")
 	}
 	return notFound(r.kind, r.name)
