@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 )
@@ -56,12 +58,23 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// RestFor is the pause after a scan of the table, as a multiple of the duration of that scan, so that scans of one kind use no more than a
-// twentieth of a CPU. A Cleaner pauses for restMost at most.
+// RestFor is the pause after a scan of the table, as a multiple of the Cost of that scan, so that scans of one kind use no more than a
+// twentieth of a CPU. A Cleaner takes the time that passed for it, and pauses for restMost at most.
 const (
 	RestFor  = 19
 	restMost = 200 * time.Millisecond
 )
+
+// Cost starts to measure a scan. The function that it returns gives the CPU time that this process used since then, at most the time that
+// passed: the time that a busy machine lets a scan wait makes no pause longer.
+func Cost() func() time.Duration {
+	began, begin, end := time.Now(), unix.Timespec{}, unix.Timespec{}
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &begin) // it fails for no process of this kernel
+	return func() time.Duration {
+		_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &end)
+		return min(time.Since(began), time.Duration(end.Nano()-begin.Nano()))
+	}
+}
 
 // New returns a Cleaner that does nothing before its Run. It fails when the kernel refuses access to the connection tracking table; the
 // error has the remedy.

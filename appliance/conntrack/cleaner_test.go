@@ -18,6 +18,7 @@ import (
 type fakeTable struct {
 	mu      sync.Mutex
 	takes   time.Duration // how long a query takes
+	uses    time.Duration // the CPU that it uses
 	entries []entry
 	reset   []entry
 	queries int
@@ -31,9 +32,12 @@ func (f *fakeTable) close() error { return nil }
 
 // deleteMatching implements table. It gives entries one at a time.
 func (f *fakeTable) deleteMatching(_ context.Context, queries []query, judge filterFunc) (tally, error) {
-	var takes time.Duration
-	f.with(func() { takes = f.takes })
+	var takes, uses time.Duration
+	f.with(func() { takes, uses = f.takes, f.uses })
+	used := Cost()
 	time.Sleep(takes * time.Duration(len(queries)))
+	for used() < uses*time.Duration(len(queries)) {
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queries += len(queries)
@@ -230,5 +234,25 @@ func TestExplain(t *testing.T) {
 		if err := explain(errno); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
 			t.Errorf("%v: got %v, want one with %q", errno, err, advice)
 		}
+	}
+}
+
+// TestCost: a scan costs the CPU that it uses and not the time for which a busy machine lets it wait.
+func TestCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := Cost()
+		time.Sleep(24 * time.Hour)
+		if cost := waits(); cost >= 24*time.Hour || cost < 0 {
+			t.Errorf("a scan that waits for a day costs %s", cost)
+		}
+	})
+	began, computes := time.Now(), Cost()
+	for computes() == 0 { // until the clock of the CPU moves
+		if time.Since(began) > time.Minute {
+			t.Fatal("a scan that computes costs nothing")
+		}
+	}
+	if cost, most := computes(), time.Since(began); cost > most {
+		t.Errorf("a scan costs %s within %s", cost, most)
 	}
 }

@@ -117,16 +117,14 @@ func (x *ConnLimiter) Run(ctx context.Context) error {
 	task.Repeat(ctx, x.wake, func() (next time.Time) {
 		asked := x.asking()
 		if asked == nil {
-			if err := x.sampler.Close(); err != nil {
-				x.log.Debug("close the connection tracking table", "err", err)
-			}
+			_ = x.sampler.Close()
 			return next
 		}
-		start, pause := time.Now(), scanInterval
+		cost, pause := Cost(), scanInterval
 		if x.scan(ctx, asked) != nil {
 			pause = idleRetry
 		}
-		return time.Now().Add(max(pause, RestFor*time.Since(start)))
+		return time.Now().Add(max(pause, RestFor*cost()))
 	})
 	return x.sampler.Close()
 }

@@ -89,16 +89,14 @@ func (r *Retry) Run(ctx context.Context) error {
 		queries, pause := r.queries()
 		if len(queries) == 0 {
 			r.seen = nil
-			if err := r.table.close(); err != nil {
-				r.log.Debug("close the connection tracking table", "err", err)
-			}
+			_ = r.table.close()
 			return next
 		}
-		start := time.Now()
+		cost := Cost()
 		if err := r.scan(ctx, queries); err != nil {
 			pause = idleRetry
 		}
-		return time.Now().Add(max(pause, RestFor*time.Since(start)))
+		return time.Now().Add(max(pause, RestFor*cost()))
 	})
 	return r.table.close()
 }

@@ -115,9 +115,11 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 		pass(time.Minute, 0, 0)
 		updateRetry(r, nil, map[string]retrying{"default/web": retryAsked()})
 		pass(10*time.Second, 40, 42)                                // two queries each
-		table.with(func() { table.takes = 100 * time.Millisecond }) // a large table: a twentieth of the time
-		pass(20*time.Second, 9, 11)
-		table.with(func() { table.takes, table.fails = 0, 1 })
+		table.with(func() { table.takes = 100 * time.Millisecond }) // a busy machine
+		pass(7*time.Second, 18, 22)
+		table.with(func() { table.takes, table.uses = 40*time.Millisecond, 40*time.Millisecond }) // a large table: a twentieth of the time
+		pass(8*time.Second, 8, 12)
+		table.with(func() { table.takes, table.uses, table.fails = 0, 0, 1 })
 		pass(4*time.Second, 1, 4)
 		if r.Err() == nil {
 			t.Error("a failure is not told")

@@ -378,34 +378,29 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 			list, ports = append(list, at), append(ports, at.port)
 		}
 	}
-	box := b.box
-	due := !now.Before(b.next)
+	box, due := b.box, !now.Before(b.next)
 	b.mu.Unlock()
 	if len(list) == 0 {
-		if err := b.sampler.Close(); err != nil {
-			b.log.Debug("close the connection tracking table", "err", err)
-		}
+		_ = b.sampler.Close()
 		_, again := b.failure.SetErr(nil)
 		return nil, again
 	}
 	if !due {
 		return nil, false
 	}
+	cost := conntrack.Cost()
 	err := b.sampler.Scan(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
 		list[t.Port].connections.See(t.Endpoint, t.ID, t.Ending)
 	})
-	took := time.Since(now)
 	b.mu.Lock()
-	b.next = now.Add(max(lookAtLeast, (conntrack.RestFor+1)*took))
+	b.next = now.Add(max(lookAtLeast, (conntrack.RestFor+1)*cost()))
 	if err != nil {
 		b.next = now.Add(lookAgain)
 	}
 	for _, at := range list {
 		if err != nil {
 			at.connections.Forget()
-			continue
-		}
-		if b.rebalance(at, now) {
+		} else if b.rebalance(at, now) {
 			moved = append(moved, at.service)
 		}
 	}

@@ -246,12 +246,12 @@ func (s *Suspicion) look(ctx context.Context) {
 			_ = s.attempts.Close()
 			return next
 		}
-		began := time.Now()
+		began, measure := time.Now(), conntrack.Cost()
 		entries, found, err := s.attempts.Look(began, s.waits)
 		if err != nil {
 			s.log.Debug("unanswered connections are not seen", "err", err)
 		}
-		cost := time.Since(began)
+		cost := measure()
 		for _, endpoint := range s.book.Undecided(began) {
 			if _, dead := s.book.Dead()[endpoint]; !dead {
 				s.prober.Set(endpoint.String(), nil)

@@ -211,9 +211,7 @@ const userShare = 3
 // threadCost returns the CPU time of this thread, weighted by userShare.
 func threadCost() time.Duration {
 	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
-		return 0
-	}
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // of this thread it does not fail
 	return time.Duration(userShare*r.Utime.Nano() + r.Stime.Nano())
 }
 
