@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak fast-path kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim night sim-cover models planted discover-servers verify-release clean
+.PHONY: help build deps lint test test-all test-unit busy race conformance browser screenshots bench soak fast-path kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim night sim-cover models planted discover-servers verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -49,27 +49,38 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 
 # Most tests wait most of the time, so eight packages run at once: those that compute and those that wait for a minute begin first.
-# What a test may not share, as namespaces and ports, is its own. Beside them are the conformance tests, which wait for others'
-# programs, and the end-to-end tests that wait for longest, which begin with the first: nothing waits for them in the end.
+# What a test may not share, as namespaces and ports, is its own.
 SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
 	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/soak ./appliance/simulate ./nft
-LONG = ^Test(069|100|136|336|338|362|370|430|617|670|740|803|858|951|976|979|1033|1034|1050|1053|1097|1098|1099|Constant|K19|Storm)_
+# Left to make test-all: what waits for longest, Docker and Podman, and the program started a thousand times.
+LONG = ^Test(069|100|136|336|338|362|370|430|617|670|740|803|817|858|951|976|979|983|985|1020|1033|1034|1050|1053|1097|1098|1099|Constant|K19|Storm)_
+LONG_IN = ./appliance/e2e ./appliance/discover/docker ./appliance/reconcile
 # Those with a thousand new connections a second are last, with nothing beside them.
 ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[A-Za-z]+UnderLoad|K01_healingTime)$$
+ALONE_IN = ./appliance/soak
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
+LANE = $(TESTED) -p 8 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
+LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
+ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)
+UNPRIVILEGED = $(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 
-test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
-	go test ./.ci/report ./.ci/release
-	cd .ci/package/site && go test ./...
-	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
+test: deps build ## the tests, with real packets in network namespaces, without the long ones (root or sudo)
+	$(UNPRIVILEGED)
+	@code=0; $(LANE) || code=1; $(ALONE_LANE) || code=1; exit $$code
+
+# Beside the first lane are the long tests, those of the tools, and the conformance tests, which wait for others' programs:
+# they begin with the first, and nothing waits for them in the end.
+test-all: deps lint build ## everything: lint, test, the long tests, those of the tools, conformance and browser (root or sudo)
+	$(UNPRIVILEGED)
 	@code=0; mkdir -p bin; trap 'kill 0' INT; \
-	$(TESTED) -run '$(LONG)' $(EXEC) -- ./appliance/e2e >bin/long.log 2>&1 & long=$$!; \
-	{ $(CONFORMANCE); } >bin/conformance.log 2>&1 & conformance=$$!; \
-	$(TESTED) -p 8 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES)) || code=1; \
+	$(LONG_LANE) >bin/long.log 2>&1 & long=$$!; \
+	{ tools=0; go test ./.ci/report ./.ci/release && (cd .ci/package/site && go test ./...) || tools=1; $(CONFORMANCE) && [ $$tools = 0 ]; } >bin/conformance.log 2>&1 & conformance=$$!; \
+	$(LANE) || code=1; \
 	wait $$long || code=1; wait $$conformance || code=1; \
 	cat bin/long.log bin/conformance.log; \
-	$(TESTED) -run '$(ALONE)' $(EXEC) -- ./appliance/soak || code=1; \
+	$(ALONE_LANE) || code=1; \
 	exit $$code
+	$(MAKE) browser
 
 # Modules of their own: what the clients need is none of the product's dependencies.
 KUBERNETES ?=
@@ -97,8 +108,8 @@ test-unit: ## the tests that need no rights and no programs, within a minute
 	go test -short -vet=off -p 8 ./...
 
 TIMES ?= 5
-busy: ## make test TIMES (5) times beside LOOPS (16) busy loops; also each failure that a second run forgives (root or sudo)
-	@.ci/busy $(TIMES) $(MAKE) test
+busy: ## make TARGET (test) TIMES (5) times beside LOOPS (16) busy loops; also each failure that a second run forgives (root or sudo)
+	@.ci/busy $(TIMES) $(MAKE) $(or $(TARGET),test)
 
 # Left out: packages whose tests run the built program, which the detector does not see.
 RACE_WITHOUT = /appliance/(bench|e2e|soak)$$|/\.ci/

@@ -275,29 +275,55 @@ func TestDocsNameEveryFlag(t *testing.T) {
 	}
 }
 
-// TestLanesLoseNothing: what a lane of make test leaves out runs in another one, which has the tests of one package.
+// TestLanesLoseNothing: what the lane of make test leaves out runs in another one, which has the packages of these tests, and make test-all,
+// which is continuous integration, runs all lanes.
 func TestLanesLoseNothing(t *testing.T) {
 	makefile := readText(t, "Makefile")
-	_, all := allSources(t)
-	for lane, pkg := range map[string]string{"LONG": "appliance/e2e", "ALONE": "appliance/soak"} {
-		found := regexp.MustCompile(`(?m)^` + lane + ` = (.*)$`).FindStringSubmatch(makefile)
-		if found == nil || !strings.Contains(makefile, "$(TESTED) -run '$("+lane+")' $(EXEC) -- ./"+pkg+" ") {
-			t.Fatalf("the Makefile has no lane of %s for ./%s", lane, pkg)
+	defined := func(name string) string {
+		found := regexp.MustCompile(`(?m)^` + name + ` = (.*)$`).FindStringSubmatch(makefile)
+		if found == nil {
+			t.Fatalf("the Makefile does not define %s", name)
 		}
-		names, in := regexp.MustCompile(strings.ReplaceAll(found[1], "$$", "$")), 0
+		return strings.ReplaceAll(found[1], "$$", "$")
+	}
+	_, everything, _ := strings.Cut(makefile, "\ntest-all: ")
+	everything, _, _ = strings.Cut(everything, "\n\n")
+	for _, part := range []string{" lint ", "$(LANE)", "$(LONG_LANE)", "$(ALONE_LANE)", "$(CONFORMANCE)", "$(MAKE) browser", "./.ci/report ./.ci/release"} {
+		if !strings.Contains(everything, part) {
+			t.Errorf("make test-all leaves out %s", part)
+		}
+	}
+	if !strings.Contains(readText(t, ".ci/run"), "\nmake test-all\n") {
+		t.Error(".ci/run does not run make test-all")
+	}
+	_, all := allSources(t)
+	for _, lane := range []string{"LONG", "ALONE"} {
+		if !strings.HasSuffix(defined(lane+"_LANE"), "-run '$("+lane+")' $(EXEC) -- $("+lane+"_IN)") {
+			t.Errorf("%s_LANE does not run %s in %s_IN", lane, lane, lane)
+		}
+		if !strings.Contains(defined("LANE"), "$("+lane+")") {
+			t.Errorf("make test runs %s too", lane)
+		}
+		names, in := regexp.MustCompile(defined(lane)), map[string]int{}
+		for _, pkg := range strings.Fields(defined(lane + "_IN")) {
+			in[strings.TrimPrefix(pkg, "./")] = 0
+		}
 		for _, s := range all {
 			for _, decl := range s.file.Decls {
-				switch f, is := decl.(*ast.FuncDecl); {
-				case !is || !s.test || !names.MatchString(f.Name.Name):
-				case s.pkg == pkg:
-					in++
-				default:
-					t.Errorf("%s: no lane of make test runs %s: %s leaves it out", s.path, f.Name.Name, lane)
+				f, is := decl.(*ast.FuncDecl)
+				if !is || !s.test || !names.MatchString(f.Name.Name) {
+					continue
 				}
+				if _, runs := in[s.pkg]; !runs {
+					t.Errorf("%s: no lane runs %s: %s leaves it out", s.path, f.Name.Name, lane)
+				}
+				in[s.pkg]++
 			}
 		}
-		if in == 0 {
-			t.Errorf("%s names no test of %s", lane, pkg)
+		for pkg, tests := range in {
+			if tests == 0 {
+				t.Errorf("%s names no test of %s", lane, pkg)
+			}
 		}
 	}
 }
