@@ -18,17 +18,19 @@ func TestEgressInRandomWorlds(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		world := oracle.Generate(r)
 		world.Egress(r)
+		world.Hold()
 		cfg, facts, objs := judge.Config(&world.Box), judge.Facts(&world.Box), (*worldObjects)(world)
 		p := newPlanner()
 		setWorld(p, world, 1)
 		p.adopt(nil, Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}, objs, objs.keys())
+		ruleset := p.compiler.Ruleset()
 		for range 72 {
 			packet := world.OutgoingPacket(r)
 			if outcomes := world.Decide(packet); outcomes[0].Kind != oracle.Untouched {
 				continue
 			}
 			met[leaves(world, packet)]++
-			if text := judge.Disagreement(world, p.compiler.Ruleset(), packet); text != "" {
+			if text := judge.Disagreement(world, ruleset, packet); text != "" {
 				t.Fatalf("seed %d: %v: %s\n%s", seed, packet, text, world)
 			}
 		}

@@ -73,9 +73,10 @@ func (h *stickyHistory) run() (failure string) {
 	for i, world := range h.worlds {
 		world.Hold()
 		transition := planStep(p, h.worlds[:i+1])
+		ruleset := p.compiler.Ruleset()
 		for is4, host := range hosts {
 			forgetAll(host, transition)
-			now := judge.Host(&world.Box, p.compiler.Ruleset(), is4)
+			now := judge.Host(&world.Box, ruleset, is4)
 			host.Ruleset, host.Network = now.Ruleset, now.Network
 		}
 		if i > 0 {

@@ -61,6 +61,7 @@ type world struct {
 	now    time.Time
 	boxes  []*box
 	flight []flight
+	landed []flight // of the step before, for its memory
 	random *rand.Rand
 	// loss is the number of lost adverts of 100; some of the others are duplicated, or late.
 	loss  int
@@ -120,7 +121,7 @@ func (w *world) send(from *box, priorities []uint8) {
 func (w *world) run(d time.Duration, each func()) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
 		before := w.flight
-		w.flight = nil
+		w.flight, w.landed = w.landed[:0], before
 		for _, f := range before {
 			switch {
 			case f.at.After(w.now) || w.now.Before(f.to.stopped):
