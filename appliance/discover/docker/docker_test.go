@@ -32,15 +32,18 @@ type daemon struct {
 	running *exec.Cmd
 }
 
-// app is the program of the container: a server, a health check, and the end at SIGTERM.
+// app is the program of the container: a server, a health check, which has no result before it is allowed to, and the end at SIGTERM.
 const app = `package main
 
-import ("os"; "os/signal"; "syscall")
+import ("os"; "os/signal"; "syscall"; "time")
 
 func main() {
 	if len(os.Args) > 1 {
+		if os.Args[1] != "x" { os.WriteFile("/" + os.Args[1], nil, 0o600); return }
+		for ; ; time.Sleep(50 * time.Millisecond) {
+			if _, err := os.Stat("/allow"); err == nil { break }
+		}
 		if _, err := os.Stat("/sick"); err == nil { os.Exit(1) }
-		if os.Args[1] == "sicken" { os.WriteFile("/sick", nil, 0o600) }
 		return
 	}
 	end := make(chan os.Signal, 1)
@@ -277,9 +280,10 @@ func Test983_docker_health(t *testing.T) {
 		}
 		a := d.up("web1", args...)
 		f.Answer(a + " down box1/") // starting
+		d.run("exec", "web1", "/app", "allow")
 		check()
 		f.Answer(a + " box1/")
-		d.run("exec", "web1", "/app", "sicken")
+		d.run("exec", "web1", "/app", "sick")
 		check()
 		f.Answer(a + " down box1/")
 	})
