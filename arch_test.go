@@ -46,12 +46,13 @@ var edges = map[string][]string{
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
-	"nft":              {},
-	"nft/trace":        {"nft", "nft/nfnetlink"},
-	"nft/kernel":       {"nft", "nft/nfnetlink"},
-	"nft/nfnetlink":    {},
-	"nft/nfttest/fake": {"nft", "nft/kernel"}, // for tests only
-	"nft/sim":          {"nft"},
+	"nft":                  {},
+	"nft/trace":            {"nft", "nft/nfnetlink"},
+	"nft/kernel":           {"nft", "nft/nfnetlink"},
+	"nft/nfnetlink":        {},
+	"nft/nfttest/fake":     {"nft", "nft/kernel"}, // for tests only
+	"nft/nfttest/stateful": {"nft", "nft/sim"},    // for tests only
+	"nft/sim":              {"nft"},
 
 	"api":           {"api/auth", "api/wire"},
 	"api/auth":      {},
@@ -156,7 +157,7 @@ var edges = map[string][]string{
 	"appliance/simulate": { // for tests only
 		"api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/annotation", "store/engine", "store/fleet", "store/kind", "store/manifest", "store/object", "watch",
 	},
-	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim", "store/object"},
+	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/nfttest/stateful", "nft/sim", "store/object"},
 
 	"appliance/test/pki":    {},      // for tests only
 	"appliance/test/script": {"nft"}, // for tests only
@@ -200,7 +201,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/test/providertest", "appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/test/providertest", "appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/nfttest/stateful", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are additional imports of the tests of single packages: tests of several rooms
 // together.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 	"svcctl.io/svcctl/nft/sim"
 )
 
@@ -29,7 +30,7 @@ func stickyPort(cluster, local []netip.AddrPort) ServicePort {
 // sticky is a box with that port, and connects a client from outside.
 type sticky struct {
 	*testing.T
-	host sim.Host
+	host stateful.Host
 	now  time.Time
 }
 
@@ -73,7 +74,7 @@ func (s *sticky) try(client, to string, draw slot) (sim.Packet, sim.Result) {
 	p := sim.Packet{Saddr: netip.MustParseAddr(client), Daddr: dst.Addr(), Proto: TCP, Sport: 40000, Dport: dst.Port(), Iif: 7}
 	r := s.host.Send(p, s.now, draw)
 	if r.Kind != sim.Delivered {
-		s.Fatalf("%v: %v", p, r)
+		s.Fatalf("%v: %v", p, stateful.Text(r))
 	}
 	return p, r
 }
@@ -204,7 +205,7 @@ func TestSourceRangesHoldForTheBox(t *testing.T) {
 	}
 	for _, r := range s.host.Outcomes(packet) {
 		if r.Kind != sim.Dropped {
-			t.Errorf("%v: %v", packet, r)
+			t.Errorf("%v: %v", packet, stateful.Text(r))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store/object"
 )
@@ -68,7 +69,7 @@ func (h *stickyHistory) run() (failure string) {
 	r := rand.New(rand.NewPCG(h.seed, 2))
 	p := newPlanner()
 	clock := time.Unix(0, 0)
-	hosts := map[bool]*sim.Host{true: {}, false: {}}
+	hosts := map[bool]*stateful.Host{true: {}, false: {}}
 	var memory oracle.Memory
 	for i, world := range h.worlds {
 		world.Hold()
@@ -90,9 +91,9 @@ func (h *stickyHistory) run() (failure string) {
 			sent := judge.Packet(&world.Box, packet)
 			clock = clock.Add(2 * time.Second) // a newcomer is none any more
 			got := host.Send(sent, clock, r)
-			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
+			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, &host.Host, packet, got) }) {
 				return fmt.Sprintf("world %d: %v\nthe oracle wants one of %v\ngot %v\n\t%s\n%v",
-					i, packet, want, got, strings.Join(got.Trace(), "\n\t"), h)
+					i, packet, want, stateful.Text(got), strings.Join(got.Trace(), "\n\t"), h)
 			}
 			if got.Kind == sim.Delivered {
 				host.Answer(sent, got)
@@ -155,7 +156,7 @@ func stickyWorld(world *oracle.World) *oracle.World {
 }
 
 // forgetAll does to what packets have added what a transition does to it in a kernel.
-func forgetAll(host *sim.Host, transition nft.Transition) {
+func forgetAll(host *stateful.Host, transition nft.Transition) {
 	for _, op := range slices.Concat(transition.Apply.Ops, transition.Cleanup.Ops) {
 		switch op := op.(type) {
 		case nft.ForgetData:
@@ -164,7 +165,7 @@ func forgetAll(host *sim.Host, transition nft.Transition) {
 			data := slices.Collect(maps.Values(host.Learnt(op.Family, op.Name)))
 			host.Forget(nft.ForgetData{Family: op.Family, Set: nft.Set{Name: op.Name}, Data: data})
 		case nft.DeleteTable:
-			*host = sim.Host{}
+			*host = stateful.Host{}
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
-	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 )
 
 // TestOracleLimits sends connections to worlds whose Services have limits, many in one moment and again minutes later, and holds
@@ -41,9 +41,9 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 	world.Hold()
 	r := rand.New(rand.NewPCG(seed, 5))
 	ruleset := planWorlds(world)
-	hosts := map[bool]*sim.Host{}
+	hosts := map[bool]*stateful.Host{}
 	for _, is4 := range []bool{true, false} {
-		hosts[is4] = judge.Host(&world.Box, ruleset, is4)
+		hosts[is4] = &stateful.Host{Host: *judge.Host(&world.Box, ruleset, is4)}
 	}
 	var limits oracle.Limits
 	clock := time.Unix(0, 0)
@@ -61,8 +61,8 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 			if free[0].Kind != oracle.Delivered {
 				continue // TestOracle is about them; here they count for nothing
 			}
-			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
-				return packet.String() + fmt.Sprintf("\nthe oracle wants one of %v\ngot %v", want, got) + "\n\t" + strings.Join(got.Trace(), "\n\t")
+			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, &host.Host, packet, got) }) {
+				return packet.String() + fmt.Sprintf("\nthe oracle wants one of %v\ngot %v", want, stateful.Text(got)) + "\n\t" + strings.Join(got.Trace(), "\n\t")
 			}
 			if met != nil {
 				met[want[0].Kind]++

@@ -26,6 +26,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/nft/nfttest/fake"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -50,7 +51,7 @@ func TestScripts(t *testing.T) {
 type scriptBox struct {
 	*rig
 	network oracle.Box
-	hosts   map[bool]*sim.Host // whether they are for IPv4
+	hosts   map[bool]*stateful.Host // whether they are for IPv4
 	random  *rand.Rand
 	socket  string
 	stopAPI func()
@@ -60,7 +61,7 @@ type scriptBox struct {
 
 func newScriptBox(t testing.TB, dir string, flags script.Flags) script.Box {
 	b := &scriptBox{
-		hosts:  map[bool]*sim.Host{true: {}, false: {}},
+		hosts:  map[bool]*stateful.Host{true: {}, false: {}},
 		random: rand.New(rand.NewPCG(1, 2)),
 		socket: filepath.Join(dir, "sock"),
 		network: oracle.Box{
@@ -256,7 +257,7 @@ func (b *scriptBox) Transactions() int {
 
 // Flush implements script.Box.
 func (b *scriptBox) Flush() {
-	b.hosts = map[bool]*sim.Host{true: {}, false: {}}
+	b.hosts = map[bool]*stateful.Host{true: {}, false: {}}
 	b.meddleWith(func(rs nft.Ruleset) { clear(rs) })
 }
 
@@ -317,7 +318,7 @@ func (b *scriptBox) Ask(q script.Question, n int) []script.Outcome {
 }
 
 // send sends the first packet of a connection, and the answer of the endpoint that gets it.
-func (b *scriptBox) send(host *sim.Host, packet sim.Packet) sim.Result {
+func (b *scriptBox) send(host *stateful.Host, packet sim.Packet) sim.Result {
 	r := host.Send(packet, b.clock, b.random)
 	if r.Kind == sim.Delivered {
 		host.Answer(packet, r)
@@ -326,7 +327,7 @@ func (b *scriptBox) send(host *sim.Host, packet sim.Packet) sim.Result {
 }
 
 // host evaluates packets by what the kernel has now.
-func (b *scriptBox) host(q script.Question) *sim.Host {
+func (b *scriptBox) host(q script.Question) *stateful.Host {
 	ruleset, _, err := b.kernel.Read()
 	if err != nil {
 		b.t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 	"svcctl.io/svcctl/nft/sim"
 )
 
@@ -250,7 +251,7 @@ func Test1085_a_provider_is_away_for_an_hour(t *testing.T) {
 			})
 			for _, r := range judge.Host(&b.world, b.ruleset(), true).Outcomes(packet) {
 				if r.Kind != sim.Delivered {
-					went = append(went, r.String())
+					went = append(went, stateful.Text(r))
 					continue
 				}
 				went = append(went, r.Dst.String())

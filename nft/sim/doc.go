@@ -3,11 +3,10 @@
 // that package nft uses, small enough to be read against the kernel's.
 //
 // It serves tests (the kernel and this package must agree on every packet) and
-// explanations (which rules took this packet). The product asks for Outcomes; Send and Answer,
-// with what packets make dynamic sets learn, are for tests, and stay here as they are the
-// same evaluation.
+// explanations (which rules took this packet). The product asks for Outcomes of a packet that comes
+// first; package nft/nfttest/stateful runs packets one after another.
 //
-//	host := sim.Host{Ruleset: rs, Route: route, IsLocal: isLocal, MasqueradeAddr: primary}
+//	host := sim.Host{Ruleset: rs, Network: network}
 //	for _, r := range host.Outcomes(sim.Packet{Saddr: client, Daddr: vip, Proto: nft.TCP, Dport: 80, Iif: 2}) {
 //		fmt.Println(r.Kind, r.Dst)
 //	}

@@ -6,19 +6,15 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"time"
 
 	"svcctl.io/svcctl/nft"
 )
 
-// Host is a host with a ruleset and a network. It is not safe for concurrent use.
+// Host is a host with a ruleset and a network.
 type Host struct {
 	Ruleset nft.Ruleset
 	Network
-
-	learnt map[setID]map[string]memory
-	clock  time.Time // of the last Send
-	limits limits
+	Memory Memory // of earlier packets; nil: there were none, and no packet is over a limit
 }
 
 // Network is the part of the network stack that rules refer to.
@@ -71,11 +67,6 @@ const (
 	Rejected                  // the sender gets RejectWith
 )
 
-// String returns the kind as a word.
-func (k Kind) String() string {
-	return [...]string{Delivered: "delivered", Dropped: "dropped", Rejected: "rejected"}[k]
-}
-
 // Result is the fate of a packet, with its trace.
 type Result struct {
 	Kind       Kind
@@ -112,37 +103,16 @@ func (r Result) Trace() []string {
 	return all
 }
 
-// String returns the result on one line, without its trace.
-func (r Result) String() string {
-	switch r.Kind {
-	case Delivered:
-		return fmt.Sprintf("delivered %s -> %s", r.Src, r.Dst)
-	case Rejected:
-		with := map[nft.RejectWith]string{nft.RejectTCPReset: "TCP reset", nft.RejectPortUnreachable: "port unreachable", nft.RejectHostUnreachable: "host unreachable"}
-		return "rejected with " + with[r.RejectWith]
-	}
-	return r.Kind.String()
-}
-
-// Send runs a packet through the ruleset at the given time, which must not precede that
-// of an earlier Send. Elements that the packet adds to dynamic sets stay, and what it uses of
-// limits; its connection stays open.
-func (h *Host) Send(p Packet, now time.Time, random Random) Result {
-	h.clock = now
+// Run runs a packet through the ruleset, and returns what it leaves behind. Of the Host's memory it changes the rates of limits only.
+func (h *Host) Run(p Packet, random Random) (Result, Trail) {
 	f := h.newFlow(p, random)
-	f.sent = true
-	r := f.run()
-	h.remember(f.learnt)
-	if r.Kind == Delivered {
-		h.limits.opened(f.opens)
-	}
-	return r
+	f.limited = h.Memory != nil
+	return f.run(), f.trail
 }
 
-// Answer runs the first answer of the endpoint to which Send delivered a packet through the
-// ruleset, at the time of the last Send. Its NAT is decided already, so only chains of type
-// filter see it. What it makes the ruleset learn stays.
-func (h *Host) Answer(p Packet, r Result) {
+// RunAnswer runs the first answer of the endpoint to which Run delivered a packet through the ruleset, and returns what it leaves
+// behind. Its NAT is decided already, so only chains of type filter see it.
+func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	f := h.newFlow(p, nil)
 	f.isAnswer, f.dnated, f.dnatDone, f.snatDone = true, r.DNATed, true, true
 	f.packet.Saddr, f.packet.Sport = r.Dst.Addr(), r.Dst.Port()
@@ -156,11 +126,10 @@ func (h *Host) Answer(p Packet, r Result) {
 			f.chain(c, 0)
 		}
 	}
-	h.remember(f.learnt)
+	return f.trail
 }
 
-// Outcomes returns all possible results of a packet under every limit, over all draws of numgen, at the
-// time of the last Send. It changes no dynamic set. The results are sorted and differ in
+// Outcomes returns all possible results of a packet under every limit, over all draws of numgen. The results are sorted and differ in
 // more than their trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
@@ -261,13 +230,12 @@ type flow struct {
 	snatDone bool
 	dnated   bool // DNAT changed the destination
 	snated   bool
-	isReset  bool // the packet is the TCP reset of a refused connection
-	isAnswer bool // the packet is the first one from the endpoint
-	sent     bool // by Send: limits count
-	opens    []limited
+	isReset  bool   // the packet is the TCP reset of a refused connection
+	isAnswer bool   // the packet is the first one from the endpoint
+	limited  bool   // limits of rates and connections count
 	in       string // the chain
 	timeout  nft.Timeout
-	learnt   []lesson
+	trail    Trail
 	trace    []matched
 }
 

@@ -1,16 +1,16 @@
-package sim
+package sim_test
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
+	. "svcctl.io/svcctl/nft/sim"
 )
 
 // TestKernelAgrees sends random packets through random rulesets, in the kernel and
@@ -102,7 +102,7 @@ func (c *tally) count(o outcome, p Packet) {
 func (b *box) compare(seed uint64, packets int, all *tally) {
 	u := &universes[seed%uint64(len(universes))]
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), universe: u}
-	host := Host{Ruleset: g.ruleset(), Network: u}
+	host := stateful.Host{Host: Host{Ruleset: g.ruleset(), Network: u}}
 	boxes := suspects{&host}
 	b.load(host.Ruleset)
 
@@ -150,7 +150,7 @@ type outcome struct {
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%s %s -> %s (local %t, reject %d, delivered %d times)", o.Kind, o.src, o.dst, o.local, o.with, o.deliveries)
+	return fmt.Sprintf("%d %s -> %s (local %t, reject %d, delivered %d times)", o.Kind, o.src, o.dst, o.local, o.with, o.deliveries)
 }
 
 // observed returns the outcome of a packet from the sightings. The stack of a box that it was
@@ -171,25 +171,20 @@ func observed(seen []sighting, id uint16, sender netip.Addr) outcome {
 
 // suspects are boxes that may be the one in the kernel: alike but for what packets made
 // them learn, which does not show outside.
-type suspects []*Host
+type suspects []*stateful.Host
 
 // agree reports whether a packet may end in one of them as it did in the kernel. Those
 // where it may not are out of question from then on.
 func (s *suspects) agree(p Packet, real outcome) bool {
 	var left suspects
 	for _, h := range *s {
-		for f, r := range h.runs(p) {
+		h.Memory = h
+		for trail, r := range h.Runs(p) {
 			if !real.is(r, p) {
 				continue
 			}
-			next := *h
-			next.learnt = map[setID]map[string]memory{}
-			for id, elements := range h.learnt {
-				next.learnt[id] = maps.Clone(elements)
-			}
-			next.remember(f.learnt)
-			if !slices.ContainsFunc(left, func(h *Host) bool { return reflect.DeepEqual(h.learnt, next.learnt) }) {
-				left = append(left, &next)
+			if next := h.After(trail); !slices.ContainsFunc(left, next.Remembers) {
+				left = append(left, next)
 			}
 		}
 	}
@@ -217,7 +212,7 @@ func (o outcome) is(r Result, p Packet) bool {
 func describe(results []Result) string {
 	var b strings.Builder
 	for _, r := range results {
-		fmt.Fprintf(&b, "%s\n        %s\n", r, strings.Join(r.Trace(), "\n        "))
+		fmt.Fprintf(&b, "%s\n        %s\n", stateful.Text(r), strings.Join(r.Trace(), "\n        "))
 	}
 	return b.String()
 }

@@ -1,4 +1,4 @@
-package sim
+package sim_test
 
 import (
 	"encoding/binary"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	. "svcctl.io/svcctl/nft/sim"
 )
 
 // The box has two interfaces, and nothing but the test is behind them. They have no

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -283,57 +282,48 @@ func (f *flow) endpoint(set, data string, port uint16) netip.AddrPort {
 // (nft_dynset_init).
 const defaultDynamicSize = 65535
 
-type setID struct {
-	family nft.Family
-	name   string
+// Memory has the elements of dynamic sets and the use of limits that earlier packets left behind, in the form of their Trails. Package
+// nft/nfttest/stateful has one for tests.
+type Memory interface {
+	// Recall returns the data of an element that has not expired, and whether there is one.
+	Recall(ElementID) (data string, has bool)
+	// Len counts the elements of a set that have not expired.
+	Len(SetID) int
+	// OverRate reports whether one more packet exceeds a rate; the packet is counted if it does not.
+	OverRate(LimitID, nft.Rate) bool
+	// Open counts the open connections.
+	Open(LimitID) uint32
 }
 
-// memory is an element of a dynamic set that a packet added, with its expiry.
-type memory struct {
-	data    string
-	expires time.Time // zero: never
+// SetID names a set of the table of a family.
+type SetID struct {
+	Family nft.Family
+	Name   string
 }
 
-func (m memory) live(now time.Time) bool { return m.expires.IsZero() || now.Before(m.expires) }
-
-// A lesson is an element that a packet adds to a dynamic set once it has passed the rules.
-type lesson struct {
-	set setID
-	key string
-	memory
+// LimitID names the limit of a chain or, with a key, of an element of a set.
+type LimitID struct {
+	Family    nft.Family
+	Name, Key string
 }
 
-func (h *Host) remember(lessons []lesson) {
-	for _, l := range lessons {
-		if h.learnt == nil {
-			h.learnt = make(map[setID]map[string]memory)
-		}
-		if h.learnt[l.set] == nil {
-			h.learnt[l.set] = make(map[string]memory)
-		}
-		h.learnt[l.set][l.key] = l.memory
-	}
+// Trail is what a packet leaves behind.
+type Trail struct {
+	Lessons map[ElementID]Lesson
+	Opens   []LimitID // the limits that count its connection if the packet is delivered
 }
 
-// Learnt returns the elements that packets have added to a set and that have not expired
-// at the time of the last Send.
-func (h *Host) Learnt(family nft.Family, set string) nft.Elements {
-	elements := make(nft.Elements)
-	for key, m := range h.learnt[setID{family, set}] {
-		if m.live(h.clock) {
-			elements[key] = m.data
-		}
-	}
-	return elements
+// ElementID names an element of a set.
+type ElementID struct {
+	Set SetID
+	Key string
 }
 
-// Forget applies the operation to the elements that packets have added.
-func (h *Host) Forget(op nft.ForgetData) {
-	for key, m := range h.learnt[setID{op.Family, op.Set.Name}] {
-		if slices.Contains(op.Data, m.data) {
-			delete(h.learnt[setID{op.Family, op.Set.Name}], key)
-		}
-	}
+// A Lesson is an element that a packet adds to a dynamic set, or removes.
+type Lesson struct {
+	Data    string
+	Timeout time.Duration // 0: it does not expire
+	Removed bool
 }
 
 func (f *flow) set(name string) *nft.SetContent {
@@ -373,10 +363,8 @@ func (f *flow) element(s *nft.SetContent, key string) (nft.Element, bool) {
 	if data, ok := s.Elements[key]; ok {
 		return nft.Element{Key: key, Data: data}, true
 	}
-	if m, ok := f.recall(setID{f.family, s.Name}, key); ok {
-		return nft.Element{Key: key, Data: m.data}, true
-	}
-	return nft.Element{}, false
+	data, ok := f.recall(ElementID{SetID{f.family, s.Name}, key})
+	return nft.Element{Key: key, Data: data}, ok
 }
 
 func within(values, first, last []nft.Value) bool {
@@ -389,131 +377,86 @@ func within(values, first, last []nft.Value) bool {
 	return true
 }
 
-// recall finds an element that this packet or an earlier one added.
-func (f *flow) recall(set setID, key string) (memory, bool) {
-	for _, l := range slices.Backward(f.learnt) {
-		if l.set == set && l.key == key {
-			return l.memory, l.live(f.host.clock)
-		}
+// recall returns the data of an element that this packet or an earlier one added.
+func (f *flow) recall(e ElementID) (data string, has bool) {
+	if l, learnt := f.trail.Lessons[e]; learnt {
+		return l.Data, !l.Removed
 	}
-	m, ok := f.host.learnt[set][key]
-	return m, ok && m.live(f.host.clock)
+	return f.remembered(e)
+}
+
+// remembered returns the data of an element that an earlier packet added.
+func (f *flow) remembered(e ElementID) (data string, has bool) {
+	if f.host.Memory == nil {
+		return "", false
+	}
+	return f.host.Memory.Recall(e)
 }
 
 // learn adds an element, or restarts the timeout of an existing one, whose data stays as
 // it was (nft_rhash_update). It returns false if the set is full.
 func (f *flow) learn(u nft.Update) bool {
-	s, key, id := f.set(u.Map), f.key(u.Key), setID{f.family, u.Map}
+	s, e := f.set(u.Map), ElementID{SetID{f.family, u.Map}, f.key(u.Key)}
 	data := f.key(u.Data)
-	if _, ok := s.Elements[key]; ok {
+	if _, ok := s.Elements[e.Key]; ok {
 		return true
 	}
-	if old, ok := f.recall(id, key); ok && u.Add {
+	if old, ok := f.recall(e); ok && u.Add {
 		return true
 	} else if ok {
-		data = old.data
-	} else if f.full(s, id) {
+		data = old
+	} else if f.full(s, e.Set) {
 		return false
 	}
-	m := memory{data: data}
-	if life := cmp.Or(u.Timeout, s.Timeout); life > 0 {
-		m.expires = f.host.clock.Add(life)
-	}
-	f.learnt = append(f.learnt, lesson{id, key, m})
+	f.leave(e, Lesson{Data: data, Timeout: cmp.Or(u.Timeout, s.Timeout)})
 	return true
 }
 
 // unlearn removes an element from a dynamic set, and reports whether there was one.
 func (f *flow) unlearn(d nft.Delete) bool {
-	key, id := f.key(d.Key), setID{f.family, d.Set}
-	_, ok := f.recall(id, key)
-	f.learnt = slices.DeleteFunc(f.learnt, func(l lesson) bool { return l.set == id && l.key == key })
-	if _, known := f.host.learnt[id][key]; known {
-		f.learnt = append(f.learnt, lesson{id, key, memory{expires: f.host.clock}}) // not live any more
-	}
+	e := ElementID{SetID{f.family, d.Set}, f.key(d.Key)}
+	_, ok := f.recall(e)
+	f.leave(e, Lesson{Removed: true})
 	return ok
+}
+
+func (f *flow) leave(e ElementID, l Lesson) {
+	if f.trail.Lessons == nil {
+		f.trail.Lessons = map[ElementID]Lesson{}
+	}
+	f.trail.Lessons[e] = l
 }
 
 // full reports whether a set has no room. The kernel also counts expired elements until
 // it collects them, a moment later.
-func (f *flow) full(s *nft.SetContent, id setID) bool {
-	size := cmp.Or(int(s.Size), defaultDynamicSize)
+func (f *flow) full(s *nft.SetContent, id SetID) bool {
 	n := len(s.Elements)
-	for _, m := range f.host.learnt[id] {
-		if m.live(f.host.clock) {
+	if f.host.Memory != nil {
+		n += f.host.Memory.Len(id)
+	}
+	for e, l := range f.trail.Lessons {
+		if _, had := f.remembered(e); e.Set == id && !l.Removed && !had {
 			n++
 		}
 	}
-	for _, l := range f.learnt {
-		if m, ok := f.host.learnt[id][l.key]; l.set == id && (!ok || !m.live(f.host.clock)) {
-			n++
-		}
-	}
-	return n >= size
-}
-
-// limits hold what the packets of Send have used of limits: by chain or set, and of a set by key.
-type limits struct {
-	buckets map[limited]bucket
-	open    map[limited]uint32 // connections, none of which is closed
-}
-
-type limited struct {
-	family    nft.Family
-	name, key string
-}
-
-// bucket is the token bucket of a limit, in units of time as in the kernel (nft_limit.c): a new connection takes the period of the rate
-// divided by its count.
-type bucket struct {
-	left time.Duration
-	at   time.Time
+	return n >= cmp.Or(int(s.Size), defaultDynamicSize)
 }
 
 // overRate reports whether a new connection is over a rate, and takes its part if it is not.
 func (f *flow) overRate(name, key string, r nft.Rate) bool {
-	if !f.sent || f.isReset {
-		return false
-	}
-	l, id, now := &f.host.limits, limited{f.family, name, key}, f.host.clock
-	each := r.Per / time.Duration(r.Count)
-	full := each * time.Duration(r.Burst())
-	b, used := l.buckets[id]
-	if !used {
-		b = bucket{full, now}
-	}
-	b.left, b.at = min(full, b.left+now.Sub(b.at)), now
-	over := b.left < each
-	if !over {
-		b.left -= each
-	}
-	if l.buckets == nil {
-		l.buckets = map[limited]bucket{}
-	}
-	l.buckets[id] = b
-	return over
+	return f.limited && !f.isReset && f.host.Memory.OverRate(LimitID{f.family, name, key}, r)
 }
 
 // overConnections reports whether a client has as many open connections as it may. If it has not, this
 // one is counted, provided that it is delivered.
 func (f *flow) overConnections(name, key string, most uint32) bool {
-	if !f.sent || f.isReset {
+	if !f.limited || f.isReset {
 		return false
 	}
-	id := limited{f.family, name, key}
-	if f.host.limits.open[id] >= most {
+	id := LimitID{f.family, name, key}
+	if f.host.Memory.Open(id) >= most {
 		return true
 	}
-	f.opens = append(f.opens, id)
+	f.trail.Opens = append(f.trail.Opens, id)
 	return false
-}
-
-// opened counts the connections of a packet that was delivered.
-func (l *limits) opened(ids []limited) {
-	if l.open == nil {
-		l.open = map[limited]uint32{}
-	}
-	for _, id := range ids {
-		l.open[id]++
-	}
 }

@@ -1,4 +1,4 @@
-package sim
+package sim_test
 
 import (
 	"net/netip"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
+	. "svcctl.io/svcctl/nft/sim"
 )
 
 // These tests say in tables what the kernel does; TestKernelAgrees holds that against
@@ -38,7 +40,7 @@ var (
 func jump(chain string) nft.Verdict { return nft.Verdict{Kind: nft.Jump, Chain: chain} }
 
 // host is a box with sets of every kind and the given chains.
-func host(chains ...nft.Chain) *Host {
+func host(chains ...nft.Chain) *stateful.Host {
 	key := nft.Key(nil).Addr(vip).Proto(nft.TCP).Port(80)
 	itself := nft.Key(nil).Addr(vip).Proto(nft.TCP).Port(81)
 	table := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
@@ -64,7 +66,7 @@ func host(chains ...nft.Chain) *Host {
 		table.Chains[c.Name] = &c
 	}
 	u := &universes[0]
-	return &Host{Ruleset: nft.Ruleset{nft.IPv4: table}, Network: u}
+	return &stateful.Host{Host: Host{Ruleset: nft.Ruleset{nft.IPv4: table}, Network: u}}
 }
 
 func prerouting(rules ...nft.Rule) nft.Chain {
@@ -89,7 +91,7 @@ func chain(name string, rules ...nft.Rule) nft.Chain { return nft.Chain{Name: na
 type sendCase struct {
 	name   string
 	packet Packet
-	host   *Host
+	host   *stateful.Host
 	want   string
 }
 
@@ -105,7 +107,7 @@ func sendCases() []sendCase {
 	const translated = "delivered 192.0.2.10 -> 10.1.0.1:8080"
 	return []sendCase{
 		{"no rules", syn, host(), plain},
-		{"no table", syn, &Host{Network: &universes[0]}, plain},
+		{"no table", syn, &stateful.Host{Host: Host{Network: &universes[0]}}, plain},
 		{"end of a base chain", syn, host(prerouting(nft.Rule{toVIP})), plain},
 
 		// Verdicts.
@@ -185,8 +187,8 @@ func sendCases() []sendCase {
 func TestSend(t *testing.T) {
 	for _, tt := range sendCases() {
 		r := tt.host.Send(tt.packet, now, first)
-		if r.String() != tt.want {
-			t.Errorf("%s: %s: %s, want %s\n%s", tt.name, tt.packet, r, tt.want, strings.Join(r.Trace(), "\n"))
+		if stateful.Text(r) != tt.want {
+			t.Errorf("%s: %s: %s, want %s\n%s", tt.name, tt.packet, stateful.Text(r), tt.want, strings.Join(r.Trace(), "\n"))
 		}
 	}
 }
@@ -196,7 +198,7 @@ func TestSend(t *testing.T) {
 func TestOriginalPortOfPing(t *testing.T) {
 	h := host(postrouting(nft.Rule{nft.MatchSet{Key: originalFrontend, Set: "echoes"}, drop}))
 	if r := h.Send(ping, now, first); r.Kind != Dropped {
-		t.Errorf("type and code of a ping are no port: %s", r)
+		t.Errorf("type and code of a ping are no port: %s", stateful.Text(r))
 	}
 }
 
@@ -246,14 +248,14 @@ func TestNowhereToGo(t *testing.T) {
 	h.Network = &isolated{universe: &universes[0]}
 	for _, p := range []Packet{syn, own} {
 		if r := h.Send(p, now, first); r.Kind != Dropped {
-			t.Errorf("%s, without a route: %s", p, r)
+			t.Errorf("%s, without a route: %s", p, stateful.Text(r))
 		}
 	}
 	h = host(prerouting(nft.Rule{nft.MatchEchoRequest{}, nft.Redirect{}}), postrouting(nft.Rule{nft.Masquerade{}}))
 	h.Network = &isolated{universe: &universes[0], routed: true}
 	for _, p := range []Packet{syn, ping} {
 		if r := h.Send(p, now, first); r.Kind != Dropped {
-			t.Errorf("%s, without an address on the interface: %s", p, r)
+			t.Errorf("%s, without an address on the interface: %s", p, stateful.Text(r))
 		}
 	}
 }
@@ -277,7 +279,7 @@ func TestOutcomes(t *testing.T) {
 	h := host(prerouting(nft.Rule{pair}, nft.Rule{balance}), postrouting(nft.Rule{remember}))
 	var got []string
 	for _, r := range h.Outcomes(syn) {
-		got = append(got, r.String())
+		got = append(got, stateful.Text(r))
 	}
 	// Slot 2 of the first rule is empty, so the second rule draws again.
 	want := []string{"delivered 192.0.2.10 -> 10.1.0.1:8080", "delivered 192.0.2.10 -> 10.1.0.2:8080"}
@@ -288,7 +290,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("asking for outcomes has made the box learn %d elements", n)
 	}
 	draws := 0
-	for range h.runs(syn) {
+	for range h.Runs(syn) {
 		draws++
 	}
 	if draws != 4 { // slots 0 and 1 of three, then 0 and 1 of two
@@ -349,7 +351,7 @@ func TestUpdateKeepsData(t *testing.T) {
 	h = host(prerouting(nft.Rule{recall}), postrouting(nft.Rule{remember}))
 	h.Ruleset[nft.IPv4].Sets["affinity"].Elements = nft.Elements{nft.AddrKey(client): nft.AddrPortData(second)}
 	if r := h.Send(syn, now, first); r.Dst != second {
-		t.Errorf("an element of the ruleset: %s", r)
+		t.Errorf("an element of the ruleset: %s", stateful.Text(r))
 	}
 	if n := len(h.Learnt(nft.IPv4, "affinity")); n != 0 {
 		t.Errorf("%d elements were learnt that were there", n)
@@ -358,7 +360,7 @@ func TestUpdateKeepsData(t *testing.T) {
 
 func TestImpossibleRulesetsPanic(t *testing.T) {
 	loop := host(prerouting(nft.Rule{nft.GotoChain("a")}), chain("a", nft.Rule{jump("b")}), chain("b", nft.Rule{nft.GotoChain("a")}))
-	for name, h := range map[string]*Host{
+	for name, h := range map[string]*stateful.Host{
 		"loop":       loop,
 		"no chain":   host(prerouting(nft.Rule{nft.GotoChain("nowhere")})),
 		"no set":     host(prerouting(nft.Rule{nft.MatchSet{Key: []nft.Field{nft.Saddr}, Set: "nothing"}})),
@@ -393,12 +395,12 @@ func TestIPv6(t *testing.T) {
 	} {
 		table.Chains[c.Name] = &c
 	}
-	h := &Host{Ruleset: nft.Ruleset{nft.IPv6: table}, Network: u}
-	if got, want := h.Send(p, now, first).String(), "delivered 2001:db8:1::1 -> [fd00:96::1]:0"; got != want {
+	h := &stateful.Host{Host: Host{Ruleset: nft.Ruleset{nft.IPv6: table}, Network: u}}
+	if got, want := stateful.Text(h.Send(p, now, first)), "delivered 2001:db8:1::1 -> [fd00:96::1]:0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	p.Iif, p.Saddr = 0, u.box[0]
-	if got, want := h.Send(p, now, first).String(), "delivered 2001:db8:1::1 -> [::1]:0"; got != want {
+	if got, want := stateful.Text(h.Send(p, now, first)), "delivered 2001:db8:1::1 -> [::1]:0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package sim
+package sim_test
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	. "svcctl.io/svcctl/nft/sim"
 )
 
 // encode is an IP datagram with the first packet of a connection. id is its source
@@ -19,10 +20,10 @@ func encode(p Packet, id uint16) []byte {
 	var payload []byte
 	switch {
 	case p.ICMPEcho && p.Daddr.Is6():
-		proto, payload = protoICMPv6, be.AppendUint16([]byte{128, 0, 0, 0}, id)
+		proto, payload = ProtoICMPv6, be.AppendUint16([]byte{128, 0, 0, 0}, id)
 		payload = append(payload, 0, 1)
 	case p.ICMPEcho:
-		proto, payload = protoICMP, be.AppendUint16([]byte{8, 0, 0, 0}, id)
+		proto, payload = ProtoICMP, be.AppendUint16([]byte{8, 0, 0, 0}, id)
 		payload = append(payload, 0, 1)
 	case p.Proto == nft.TCP: // SYN (RFC 9293)
 		payload = append(ports, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 0x02, 0x40, 0, 0, 0, 0, 0)
@@ -31,11 +32,11 @@ func encode(p Packet, id uint16) []byte {
 	case p.Proto == nft.SCTP: // INIT (RFC 9260)
 		payload = append(ports, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 	}
-	offset := map[byte]int{protoICMP: 2, protoICMPv6: 2, byte(nft.TCP): 16, byte(nft.UDP): 6}[proto]
+	offset := map[byte]int{ProtoICMP: 2, ProtoICMPv6: 2, byte(nft.TCP): 16, byte(nft.UDP): 6}[proto]
 	switch proto {
 	case byte(nft.SCTP):
 		binary.LittleEndian.PutUint32(payload[8:], crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli)))
-	case protoICMP:
+	case ProtoICMP:
 		be.PutUint16(payload[offset:], checksum(payload))
 	default:
 		be.PutUint16(payload[offset:], checksum(pseudoHeader(proto, p.Saddr, p.Daddr, len(payload)), payload))
@@ -101,7 +102,7 @@ func decode(datagram []byte) (sighting, bool) {
 			return sighting{id: dport, with: nft.RejectTCPReset, dst: s.dst}, true
 		}
 	case byte(nft.UDP), byte(nft.SCTP):
-	case protoICMP, protoICMPv6:
+	case ProtoICMP, ProtoICMPv6:
 		return decodeICMP(proto, s, payload)
 	default:
 		return sighting{}, false
@@ -112,12 +113,12 @@ func decode(datagram []byte) (sighting, bool) {
 func decodeICMP(proto byte, s sighting, payload []byte) (sighting, bool) {
 	s.dst = netip.AddrPortFrom(s.dst.Addr(), 0)
 	switch [3]byte{proto, payload[0], payload[1]} {
-	case [3]byte{protoICMP, 8, 0}, [3]byte{protoICMPv6, 128, 0}:
+	case [3]byte{ProtoICMP, 8, 0}, [3]byte{ProtoICMPv6, 128, 0}:
 		s.id = binary.BigEndian.Uint16(payload[4:])
 		return s, true
-	case [3]byte{protoICMP, 3, 3}, [3]byte{protoICMPv6, 1, 4}:
+	case [3]byte{ProtoICMP, 3, 3}, [3]byte{ProtoICMPv6, 1, 4}:
 		s.with = nft.RejectPortUnreachable
-	case [3]byte{protoICMP, 3, 1}, [3]byte{protoICMPv6, 1, 3}:
+	case [3]byte{ProtoICMP, 3, 1}, [3]byte{ProtoICMPv6, 1, 3}:
 		s.with = nft.RejectHostUnreachable
 	default:
 		return sighting{}, false

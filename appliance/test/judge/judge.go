@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfttest/stateful"
 	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store/object"
 )
@@ -141,7 +142,7 @@ func Compare(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []
 	}
 	for _, g := range got {
 		if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return Allows(w, host, packet, g) }) {
-			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace(), "\n\t\t"))
+			surplus = append(surplus, stateful.Text(g)+"\n\t\t"+strings.Join(g.Trace(), "\n\t\t"))
 		}
 	}
 	if len(missing)+len(surplus) == 0 {
@@ -179,7 +180,7 @@ func Allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 func leaving(want netip.Addr, results []sim.Result) string {
 	for _, got := range results {
 		if got.Kind != sim.Delivered || got.Src != want || got.DNATed {
-			return fmt.Sprintf("the oracle wants it to pass with the source %v\n\tsurplus: %s\n\t\t%s", want, got, strings.Join(got.Trace(), "\n\t\t"))
+			return fmt.Sprintf("the oracle wants it to pass with the source %v\n\tsurplus: %s\n\t\t%s", want, stateful.Text(got), strings.Join(got.Trace(), "\n\t\t"))
 		}
 	}
 	return ""
