@@ -17,17 +17,20 @@ import (
 // equal schemas have equal text.
 type node map[string]any
 
-// dialect has the differences between OpenAPI v2 and v3.
+// dialect has the differences between OpenAPI v2, OpenAPI v3 and JSON Schema.
 type dialect struct {
 	refs string // prefix of references
 	// wrapped means that a reference with a description is wrapped in allOf. Otherwise
 	// the description is left out.
 	wrapped bool
+	// closed means that a structure which is not open has no other fields than those of its type.
+	closed bool
 }
 
 var (
-	dialect2 = dialect{refs: "#/definitions/"}
-	dialect3 = dialect{refs: "#/components/schemas/", wrapped: true}
+	dialect2   = dialect{refs: "#/definitions/"}
+	dialect3   = dialect{refs: "#/components/schemas/", wrapped: true}
+	jsonSchema = dialect{refs: "#/definitions/", wrapped: true, closed: true} // draft 7
 )
 
 // The names of OpenAPI extensions of Kubernetes.
@@ -85,6 +88,8 @@ func (d dialect) add(all node, t *Type) {
 	}
 	if t.Open {
 		s[extensionOpen] = true
+	} else if d.closed {
+		s["additionalProperties"] = false
 	}
 	if t.Atomic {
 		s[extensionMapType] = "atomic"
@@ -139,7 +144,7 @@ func (d dialect) value(t *Type) node {
 	case FieldSet:
 		return node{"type": "object"}
 	}
-	if t.Enum != nil && d == dialect3 { // as in Kubernetes: the other one is for older clients
+	if t.Enum != nil && d != dialect2 { // as in Kubernetes: OpenAPI v2 is for older clients
 		return node{"type": "string", "enum": t.Enum}
 	}
 	return node{"type": "string"}
@@ -282,7 +287,7 @@ type Hint struct {
 // JSONSchema returns a JSON Schema (draft 7, which editors understand) for the documents in files, with the given
 // annotations and labels.
 func JSONSchema(hints []Hint) []byte {
-	w := &jsonSchema{definitions: node{}}
+	definitions := node{}
 	var cases []node
 	names := []string{"List"}
 	for _, k := range kind.All() {
@@ -290,11 +295,11 @@ func JSONSchema(hints []Hint) []byte {
 			continue
 		}
 		names = append(names, k.Name)
-		name := w.object(k, hints)
+		definitions[k.Name] = documentOf(k, hints, definitions)
 		is := node{"properties": node{"kind": node{"const": k.Name}}, "required": []string{"kind"}}
-		cases = append(cases, node{"if": is, "then": node{"$ref": name}})
+		cases = append(cases, node{"if": is, "then": jsonSchema.ref(k.Name)})
 	}
-	w.definitions["document"] = node{
+	definitions["document"] = node{
 		"type": "object", "required": []string{"apiVersion", "kind"},
 		"properties": node{
 			"apiVersion": node{"type": "string"},
@@ -303,12 +308,12 @@ func JSONSchema(hints []Hint) []byte {
 		},
 		"allOf": append(cases, node{
 			"if":   node{"properties": node{"kind": node{"const": "List"}}, "required": []string{"kind"}},
-			"then": node{"properties": node{"items": node{"type": "array", "items": node{"$ref": "#/definitions/document"}}}},
+			"then": node{"properties": node{"items": node{"type": "array", "items": jsonSchema.ref("document")}}},
 		}),
 	}
 	text, err := json.MarshalIndent(node{
 		"$schema": "http://json-schema.org/draft-07/schema#", "title": "Manifests of svcctl",
-		"$ref": "#/definitions/document", "definitions": w.definitions,
+		"$ref": "#/definitions/document", "definitions": definitions,
 	}, "", "  ")
 	if err != nil {
 		panic(fmt.Sprintf("schema: encode: %v", err)) // maps and texts of our own
@@ -316,16 +321,12 @@ func JSONSchema(hints []Hint) []byte {
 	return append(text, '\n')
 }
 
-// jsonSchema collects the definitions of a JSON Schema.
-type jsonSchema struct{ definitions node }
-
-// object defines a kind, and returns the reference to the definition.
-func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
+// documentOf returns the JSON Schema of the documents of a kind, and adds those of the structures in it to definitions.
+func documentOf(k kind.Kind, hints []Hint, definitions node) node {
 	t := Of(k)
-	w.structure(t)
-	definition := w.definitions[t.Name].(node)
-	properties := node{}
-	maps.Copy(properties, definition["properties"].(node))
+	jsonSchema.add(definitions, t)
+	document := maps.Clone(definitions[t.Name].(node))
+	properties := maps.Clone(document["properties"].(node))
 	properties["apiVersion"] = node{"enum": append([]string{k.APIVersion()}, k.Strategy().OlderVersions...)}
 	properties["kind"] = node{"const": k.Name}
 	offered := node{}
@@ -341,72 +342,8 @@ func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
 		}
 	}
 	properties["metadata"] = node{"allOf": []node{properties["metadata"].(node), {"properties": offered, "required": []string{"name"}}}}
-	whole := node{"type": "object", "properties": properties, "required": []string{"apiVersion", "kind", "metadata"}}
-	if t.Doc != "" {
-		whole["description"] = t.Doc
-	}
-	if !t.Open {
-		whole["additionalProperties"] = false
-	}
-	w.definitions[k.Name] = whole
-	return "#/definitions/" + k.Name
-}
-
-// structure adds the definition of a Structure, unless it exists.
-func (w *jsonSchema) structure(t *Type) node {
-	ref := node{"$ref": "#/definitions/" + t.Name}
-	if _, has := w.definitions[t.Name]; has {
-		return ref
-	}
-	definition := node{"type": "object"}
-	w.definitions[t.Name] = definition // before its fields: a type may contain itself
-	properties, required := node{}, []string{}
-	for _, f := range t.Fields {
-		of := w.value(f.Type)
-		if f.Doc != "" {
-			if _, isRef := of["$ref"]; isRef { // what stands beside $ref is not read in draft 7
-				of = node{"allOf": []node{of}}
-			}
-			of["description"] = f.Doc
-		}
-		properties[f.Name] = of
-		if f.Required {
-			required = append(required, f.Name)
-		}
-	}
-	definition["properties"] = properties
-	if len(required) > 0 {
-		definition["required"] = required
-	}
-	if !t.Open {
-		definition["additionalProperties"] = false
-	}
-	return ref
-}
-
-// value returns the schema of the values of a type.
-func (w *jsonSchema) value(t *Type) node {
-	switch t.Form {
-	case Structure:
-		return w.structure(t)
-	case Map:
-		return node{"type": "object", "additionalProperties": w.value(t.Elem)}
-	case List:
-		return node{"type": "array", "items": w.value(t.Elem)}
-	case Integer:
-		return node{"type": "integer"}
-	case Boolean:
-		return node{"type": "boolean"}
-	case IntOrString:
-		return node{"type": []string{"integer", "string"}}
-	case FieldSet:
-		return node{"type": "object"}
-	case Text:
-		if t.Enum != nil {
-			return node{"type": "string", "enum": t.Enum}
-		}
-	}
-	return node{"type": "string"}
+	document["properties"], document["required"] = properties, []string{"apiVersion", "kind", "metadata"}
+	return document
 }
 
 // Limits of a body.
