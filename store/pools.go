@@ -345,9 +345,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 		return pools[i].Name, true
 	}
 	refs := map[object.Ref]struct{}{}
-	for ref := range s.outcomes.waiting {
-		refs[ref] = struct{}{}
-	}
+	maps.Copy(refs, s.outcomes.waiting)
 	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
 		is, isIn := nameIn(now, addr)

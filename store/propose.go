@@ -213,10 +213,7 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 // warnOfIngress returns a warning if the load balancer IPs in a written status differ from those that the Service keeps.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
-		var list []string
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			list = append(list, ingress.IP+ingress.Hostname)
-		}
+		list := object.Texts(svc.Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) string { return i.IP + i.Hostname })
 		slices.Sort(list)
 		return list
 	}

@@ -401,10 +401,10 @@ func (d *diagnosis) bridged() {
 	if d.State == nil || len(d.State.Bridged) == 0 {
 		return
 	}
-	first, addresses := d.State.Bridged[0], []string(nil)
-	for _, e := range d.State.Bridged {
-		addresses = append(addresses, e.Address+" is behind "+e.Bridge+", and "+e.Setting+" is 1")
-	}
+	first := d.State.Bridged[0]
+	addresses := object.Texts(d.State.Bridged, func(e wire.BridgedEndpoint) string {
+		return e.Address + " is behind " + e.Bridge + ", and " + e.Setting + " is 1"
+	})
 	d.add(Doubt, "if endpoints are clients of this Service, run `sysctl -w "+first.Setting+"=0`; iptables rules that filter between the ports of a bridge need 1",
 		"an endpoint that is balanced to itself gets no answer: it has %s behind a bridge whose packets pass the rules for routed ones", number(len(addresses), "endpoint that is", "endpoints that are"))
 	d.details(shortened(addresses)...)

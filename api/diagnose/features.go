@@ -46,19 +46,13 @@ func weightsText(s wire.PortState) string {
 	if len(s.Weights) == 0 {
 		return ""
 	}
-	var parts []string
-	for _, ap := range slices.Sorted(maps.Keys(s.Weights)) {
-		parts = append(parts, fmt.Sprintf("%s has %d", ap, s.Weights[ap]))
-	}
+	parts := object.Texts(slices.Sorted(maps.Keys(s.Weights)), func(ap string) string { return fmt.Sprintf("%s has %d", ap, s.Weights[ap]) })
 	return ", with weights: " + strings.Join(shortened(parts), ", ")
 }
 
 // sharesText returns lines about shares that change.
 func sharesText(s wire.PortState) (lines []string) {
-	var parts []string
-	for _, ap := range slices.Sorted(maps.Keys(s.Shares)) {
-		parts = append(parts, fmt.Sprintf("%s %.0f %%", ap, 100*s.Shares[ap]))
-	}
+	parts := object.Texts(slices.Sorted(maps.Keys(s.Shares)), func(ap string) string { return fmt.Sprintf("%s %.0f %%", ap, 100*s.Shares[ap]) })
 	if len(parts) > 0 {
 		lines = append(lines, "shares of new connections for now: "+strings.Join(shortened(parts), ", "))
 	}

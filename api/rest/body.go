@@ -140,11 +140,8 @@ func parse(body []byte, mediaType string) (value any, fieldWarnings []string, er
 }
 
 // duplicateFields returns the warnings about fields that a YAML value has twice.
-func duplicateFields(v manifest.Value) (warnings []string) {
-	for _, field := range v.Duplicates {
-		warnings = append(warnings, fmt.Sprintf("duplicate field %q", field))
-	}
-	return warnings
+func duplicateFields(v manifest.Value) []string {
+	return object.Texts(v.Duplicates, func(field string) string { return fmt.Sprintf("duplicate field %q", field) })
 }
 
 func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {

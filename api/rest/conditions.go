@@ -3,6 +3,7 @@ package rest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -118,9 +119,7 @@ func (n *conditionNews) send(l *watchSession) error {
 	keys, turn, known := n.by.Since(n.turn)
 	n.turn = turn
 	about := map[viewKey]struct{}{}
-	for key := range n.pending {
-		about[key] = struct{}{}
-	}
+	maps.Copy(about, n.pending)
 	for _, key := range keys {
 		namespace, name, _ := strings.Cut(key, "/")
 		about[viewKey{namespace, name}] = struct{}{}

@@ -440,11 +440,8 @@ func (c *Config) ManifestSources() []ManifestSource {
 }
 
 // ManifestDirs returns the watched directories, without the names of their sources.
-func (c *Config) ManifestDirs() (dirs []string) {
-	for _, s := range c.ManifestSources() {
-		dirs = append(dirs, s.Dir)
-	}
-	return dirs
+func (c *Config) ManifestDirs() []string {
+	return object.Texts(c.ManifestSources(), func(s ManifestSource) string { return s.Dir })
 }
 
 // SourcePath returns the name of a manifest file as all boxes of a fleet call it, NAME of the source and the path in it; "" for a file

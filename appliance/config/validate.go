@@ -309,9 +309,6 @@ func oneOf[T ~string](v *validation, flag string, value T, words ...T) {
 	if slices.Contains(words, value) {
 		return
 	}
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = string(w)
-	}
-	v.add(flag, string(value), "not a choice: give one of %s", strings.Join(quoted, ", "))
+	choices := object.Texts(words, func(w T) string { return string(w) })
+	v.add(flag, string(value), "not a choice: give one of %s", strings.Join(choices, ", "))
 }

@@ -439,11 +439,8 @@ func KeepReady(n *object.Node, have object.Object) {
 }
 
 // FleetNodes returns the names of the Nodes that boxes of a fleet wrote, without those that a client or a file has taken over.
-func FleetNodes(objects *store.Store) (names []string) {
-	for _, n := range fleetNodes(objects) {
-		names = append(names, n.Metadata.Name)
-	}
-	return names
+func FleetNodes(objects *store.Store) []string {
+	return object.Texts(fleetNodes(objects), func(n *object.Node) string { return n.Metadata.Name })
 }
 
 func fleetNodes(objects *store.Store) (nodes []*object.Node) {

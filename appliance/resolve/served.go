@@ -147,10 +147,7 @@ func (r *resolver) reportNone() {
 func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
-	var names []string
-	for _, b := range r.backends[portKey{port.Name, proto, families[0]}] {
-		names = append(names, b.name)
-	}
+	names := object.Texts(r.backends[portKey{port.Name, proto, families[0]}], func(b backend) string { return b.name })
 	switch alone := len(names) == 1 && names[0] == ""; { // slices without a share, beside others with one
 	case len(names) > 0 && !alone:
 		r.reportAt(index, over, ReasonNoReadyEndpoint, "no backend has a usable endpoint: %s", First(names, maxNamed))

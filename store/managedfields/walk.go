@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
 
@@ -309,10 +310,7 @@ func elementText(element string) string {
 		if err != nil {
 			return "[" + content + "]"
 		}
-		var texts []string
-		for _, name := range slices.Sorted(maps.Keys(keys)) {
-			texts = append(texts, name+"="+scalarText(keys[name]))
-		}
+		texts := object.Texts(slices.Sorted(maps.Keys(keys)), func(name string) string { return name + "=" + scalarText(keys[name]) })
 		return "[" + strings.Join(texts, ",") + "]"
 	}
 	return "[" + content + "]"

@@ -363,11 +363,8 @@ func (o *Service) clusterIPs() []string {
 
 // Pairs returns a map as "key=value,key=value", in the order of the keys.
 func Pairs[V any](m map[string]V) string {
-	all := make([]string, 0, len(m))
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, fmt.Sprintf("%s=%v", key, m[key]))
-	}
-	return strings.Join(all, ",")
+	pairs := Texts(slices.Sorted(maps.Keys(m)), func(key string) string { return fmt.Sprintf("%s=%v", key, m[key]) })
+	return strings.Join(pairs, ",")
 }
 
 // Texts returns the result of text for each item of a list.

@@ -145,11 +145,7 @@ func itemType(t *schema.Type) *schema.Type {
 
 // printableLines makes a text of several lines printable, line by line.
 func printableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = output.Printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(object.Texts(strings.Split(s, "\n"), output.Printable), "\n")
 }
 
 // title writes a field's name as kubectl does: clusterIP is Cluster IP.

@@ -59,15 +59,12 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 	group := ""
 	for line := range strings.Lines(rows) {
 		line = strings.TrimSpace(line)
-		cells := strings.Split(line, " |")
+		cells := object.Texts(strings.Split(line, " |"), strings.TrimSpace)
 		if heading, is := strings.CutPrefix(line, "# "); is {
 			group = heading
 		}
 		if group == "" || len(cells) == 1 {
 			continue
-		}
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
 		}
 		s := Setting{Name: cells[0], field: cells[1], Arg: cells[2], Def: cells[4], Usage: cells[5], Group: group,
 			List: strings.Contains(cells[3], "list"), ServeOnly: strings.Contains(cells[3], "serve"),
@@ -138,11 +135,7 @@ func (s *Setting) Split(text string) []string {
 	if strings.TrimSpace(text) == "" {
 		return []string{}
 	}
-	parts := strings.Split(text, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
-	return parts
+	return object.Texts(strings.Split(text, ","), strings.TrimSpace)
 }
 
 // parsers read the values of settings whose field is neither text, a list of texts nor a switch.
