@@ -201,7 +201,7 @@ type member struct {
 	wake    atomic.Pointer[func()]
 	events  *control.Recorder
 	over    time.Time // since when the trial under way is over; the zero Time: it is not
-	notHeld string    // why what was before it could not be put into force, as the log has it
+	notHeld string    // the last error of holdBack, which is logged once
 	log     *slog.Logger
 }
 

@@ -92,12 +92,12 @@ func refusedPlan(err error) error {
 type rehearsal struct {
 	*controllers
 	fork     *store.Store
-	revision uint64 // of the store
-	// before are the objects and problems of the copy as it was.
+	revision uint64 // of the store that was copied
+	// before, problems and held are the state of the copy before the change.
 	before   map[object.Ref]*store.Owned
 	problems []manifest.Problem
 	held     map[object.Ref]store.Decision
-	began    uint64 // the revision of the copy as it was
+	began    uint64 // the revision of the copy before the change
 }
 
 func (p *foreseer) rehearse() (*rehearsal, error) {

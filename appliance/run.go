@@ -449,7 +449,7 @@ const totalsName = "totals.json"
 // totals are counters that the next process continues after a hand-over or an orderly stop. A start removes the file, so that after a crash
 // counters begin at 0: older values would make them go back, which Prometheus takes for a reset.
 type totals struct {
-	Boot     string // they are of; "": not known
+	Boot     string // the boot ID of the kernel that Counters were read from; "": not known
 	Counters []nft.Tallied
 	Flows    *flows.Saved // nil: connection events were not read
 	Failures map[string]map[netip.AddrPort]uint64

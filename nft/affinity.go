@@ -295,8 +295,8 @@ func (t *tableState) answerChains() []Chain {
 	return chains
 }
 
-// answerRules lead first answers to their chain, and those of established connections to that of
-// Refresh, while there is a port that asks for it.
+// answerRules returns the rules of the chain that sees answers of endpoints: the first answer of a connection goes to chainAnswer, and
+// later ones to chainRefresh if a port has AffinityOptions.Refresh, else they are accepted.
 func (t *tableState) answerRules() []Rule {
 	established := Verdict{Kind: Accept}
 	if t.refreshes() {

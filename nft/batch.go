@@ -195,7 +195,8 @@ func (t *tableState) settleAddresses() {
 	}
 }
 
-// elements appends the elements that an address has because of its uses.
+// elements appends the elements that the address a has, by the counts of u, in the sets of addresses (VIPs, inside-only, original) to
+// list, and returns it.
 func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 	key := AddrKey(a)
 	if u.frontends > 0 {
@@ -406,7 +407,7 @@ func (b *Batch) ahead() []Batch {
 type staging struct {
 	full []Batch
 	now  Batch
-	used int // elements of now
+	used int // the number of elements in now
 }
 
 func (s *staging) elements(op AddElements) {

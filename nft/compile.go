@@ -17,7 +17,7 @@ type Compiler struct {
 	services map[string][]*compiledPort
 	tables   map[Family]*tableState
 	adopted  Ruleset  // where endpoints had their slots before the first Update
-	brings   fragment // for update
+	brings   fragment // reused by each call of update
 
 	unsettled map[string]bool // Services with a port that is not settled
 	settle    bool            // in the next Update

@@ -124,7 +124,7 @@ type tableDiff struct {
 	family        Family
 	created, gone []Op     // counters, timeouts and flowtables
 	remade        []string // sets that go and come again
-	emptied       []string // chains that lose their rules first, for they look into those
+	emptied       []string // chains whose rules are removed first, because they refer to sets in remade
 	newSets       []Set
 	goneSets      []string
 	newChains     []Chain
@@ -132,7 +132,7 @@ type tableDiff struct {
 	deletedChains []string
 	deletes       map[string]*elementChange
 	adds          map[string]*elementChange
-	dropped       map[string]*elementChange // with their sets
+	dropped       map[string]*elementChange // elements that are removed together with their sets
 	forget        []ForgetData
 	caps          []CapTimeouts
 }
@@ -140,7 +140,7 @@ type tableDiff struct {
 type elementChange struct {
 	set      Set
 	elements []Element
-	sorted   bool // they are in an order that is the same each time
+	sorted   bool // the order of elements is the same each time
 }
 
 func (d *tableDiff) set(old, now *Set) {

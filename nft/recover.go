@@ -237,8 +237,8 @@ func newRecovery(f Family, table *Table, box *Box) *recovery {
 	return r
 }
 
-// route returns the route of a verdict of the dispatch. The pool of a verdict that refuses is one
-// without endpoints.
+// route derives the Route of a frontend from the verdict that its element has in a dispatch map. If the verdict refuses or drops, the
+// Route has a pool without endpoints.
 func (r *recovery) route(p *compiledPort, verdict string) Route {
 	empty := PoolCluster
 	if len(p.Pools[PoolCluster]) > 0 {

@@ -79,8 +79,8 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 	return append(slices.Clone(a), removed(b, a)...)
 }
 
-// A SlotRun is slots of one frontend, from 0 on, that a map of slots should have. A large
-// map is read from the kernel by their keys.
+// A SlotRun lists the elements that one frontend should have in a map of slots: those with the slots 0 to Slots-1. Their keys can be
+// computed, so a large map is read from the kernel key by key instead of as a whole.
 type SlotRun struct {
 	Frontend string // the key, without the slot
 	Slots    uint32

@@ -89,7 +89,7 @@ type note struct {
 	message string
 	warning bool
 	asked   netip.Addr // a load balancer IP that is waited for; the zero Addr: none
-	use     string     // of it, by something else than a load balancer; "": none
+	use     string     // the other use of asked for which it is not given, as by an endpoint; "": none
 }
 
 // fieldInFile returns the field in a document from which a field of the object was derived: spec.clusterIP for spec.clusterIPs.

@@ -423,7 +423,7 @@ type copies struct {
 	mu      sync.Mutex
 	pending map[string]fileCopy // what waits for a commit, by path
 	size    int                 // of the contents in pending, in bytes
-	rode    time.Time           // when copies went with objects
+	rode    time.Time           // when copies were last committed together with objects
 	writing map[string]fileCopy // what goes with the commit under way
 	// written has the copies in the engine; nil until they were loaded.
 	written map[string]writtenCopy
@@ -432,12 +432,12 @@ type copies struct {
 // writtenCopy describes a copy that is in the engine.
 type writtenCopy struct {
 	hash   manifest.Hash
-	sealed bool // its seal is, too
+	sealed bool // the engine has its seal, too
 }
 
 // fileCopy is the copy of a file to be written.
 type fileCopy struct {
-	content []byte // nil: nothing
+	content []byte // nil: the copy is removed
 	hash    manifest.Hash
 }
 

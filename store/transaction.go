@@ -99,12 +99,12 @@ type change struct {
 
 // assigned has the values that were allocated to the wanted version.
 type assigned struct {
-	// next is wanted with its values, nil when there is none; request and
-	// ingress (its load balancer IPs) lead to it.
+	// next is a copy of wanted with the allocated values; nil if the object is removed or stays. request and ingress are the
+	// request for load balancer IPs, and the IPs that it got.
 	next    object.Object
 	request alloc.Request
 	ingress []netip.Addr
-	// outcome is about what it got.
+	// outcome has the problems of the allocation.
 	outcome []note
 	// outside is set when it asks for a value that no range has.
 	outside bool

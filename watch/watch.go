@@ -454,7 +454,8 @@ func (w *Watcher) event(ev fsnotify.Event) {
 	w.events.add(ev, time.Now())
 }
 
-// check looks at the paths that events were about.
+// check stats the paths of the queued events that are due, and records what changed there. Directories whose content cannot be derived
+// from single paths are scanned as a whole.
 func (w *Watcher) check(now time.Time) {
 	quiet := w.events.quiet(now)
 	hints := w.events.take(now)

@@ -13,7 +13,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// What the form of the trace asks for. A page without either is the form alone.
+// The values of the query parameter "do" of the page of traces: follow packets, or predict the path of one. Without it the page has only
+// the form.
 const (
 	doFollow  = "follow"
 	doPredict = "predict"

@@ -331,7 +331,8 @@ func (l *listing) remove(addr netip.Addr) {
 	}
 }
 
-// complete fills the listing up after removals of listed addresses; all has the whole set.
+// complete lists further addresses in place of listed ones that were removed, up to mostListed of each family. all yields all announced
+// addresses.
 func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	for f := range l.low {
 		if len(l.low[f]) == min(mostListed, l.count[f]) {

@@ -126,7 +126,8 @@ func (q *question) take() []result {
 	return all
 }
 
-// run calls Follow again and again until ctx is done, with pauses after failures, and puts the results.
+// run calls Follow of the provider until ctx is done, again whenever it returns, after a pause if it failed. Answers and errors are added
+// to q.results. turns limits the rate of calls.
 func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
 	pause := pauses{}
 	for turns.pass(ctx) {

@@ -298,7 +298,7 @@ type Publisher struct {
 	Status wire.Status
 
 	foreign  uint64          // foreign changes of our tables so far
-	snapshot *watch.Snapshot // that the places of problems are of
+	snapshot *watch.Snapshot // has the file and line of each problem
 	settled  bool            // problems of objects from before the start, that are over, are forgotten
 }
 

@@ -37,20 +37,20 @@ type RemovalGuard struct {
 
 	removalState
 	before  removalState  // the last decision
-	current atomic.Uint64 // batch, while it is waited; 0: nothing is. It is read while the loop is busy
+	current atomic.Uint64 // removalState.batch during a wait, else 0; read while the loop is busy
 }
 
 // removalState is the state of a RemovalGuard that decisions change; Failed restores the one before.
 type removalState struct {
-	passed   []passage // of the last brake.Step
-	batch    uint64    // how often it was waited
+	passed   []passage // recent removals that were not held, which count for the next decision
+	batch    uint64    // the number of the present wait, or of the last one
 	waiting  int       // Services that vanish but are not decided upon; 0: none
 	since    time.Time // when the first of them vanished
 	decides  time.Time // when they are decided upon
-	most     int       // the most Services that are held for their number; 0: none are
+	most     int       // the largest number of Services held at once for their number; 0: none are
 	why      []string  // the reasons of holds; empty: nothing is held
 	held     int       // Services that are held
-	counted  int       // those of them that are for their number
+	counted  int       // those of them that are held because they are many
 	ofTotal  int       // how many Services there were then
 	objects  int       // files of which objects are held
 	released bool      // the next decision is to let go

@@ -58,9 +58,9 @@ type Loop struct {
 	wake     chan struct{} // a Part has other problems, or needs have other states
 
 	adopted bool          // the first plan was made
-	planned uint64        // the store's revision that the planner stands at
+	planned uint64        // the store's revision up to which changes are planned
 	shown   *store.Store  // the objects that are planned: Options.Store, or Options.InForce
-	applied uint64        // the store's revision that the kernel stands at
+	applied uint64        // the store's revision up to which changes are in the kernel
 	settles time.Time     // when the first settling problem is shown; zero: none is settling
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
 

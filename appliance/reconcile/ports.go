@@ -37,11 +37,11 @@ type occupied struct {
 	// looked are the ports that the plan under way has looked up, and list the sockets that listen there.
 	looked sockets.Ports
 	list   []sockets.Socket
-	names  map[sockets.Socket]string // the programs of those that were in a Service's way
+	names  map[sockets.Socket]string // the programs that listen at ports which Services ask for
 
-	served  map[hostPort]int // of the host, with how many frontends have them
+	served  map[hostPort]int // the ports of the host that frontends have, with the number of frontends
 	ports   sockets.Ports    // those of served
-	dirty   bool             // portWatch has other ones
+	dirty   bool             // ports differ from those that were passed to portWatch
 	present []listener       // what portWatch has found
 }
 
@@ -261,15 +261,15 @@ type portWatch struct {
 	// closed signals, until it is stopped, that a socket at one of the ports was closed.
 	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
 	log    *slog.Logger
-	found  chan []listener // for the loop: the programs that listen there, whenever they change
+	found  chan []listener // gets the programs that listen there when they have changed
 
 	mu      sync.Mutex
-	ports   sockets.Ports // that Services have
-	waited  []hostPort    // that Services wait for
-	changed chan struct{} // has a value when these are others
+	ports   sockets.Ports // the ports that Services have
+	waited  []hostPort    // the ports that Services wait for
+	changed chan struct{} // capacity 1: ports or waited have changed
 
 	before []listener
-	failed bool // the last look
+	failed bool // the last reading of sockets failed
 	names  map[sockets.Socket]string
 }
 

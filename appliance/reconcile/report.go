@@ -52,9 +52,9 @@ type Events interface {
 
 // reported is a problem with the number of origins that report it.
 type reported struct {
-	origins int              // that have it
+	origins int              // the number of origins that report it
 	problem *verdict.Problem // nil: it came up since the last flush
-	told    manifest.Problem // as it came up, in its place
+	told    manifest.Problem // as it was first reported, with file and line
 }
 
 // NewReporter returns a Reporter without problems.

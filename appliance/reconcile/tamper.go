@@ -38,13 +38,13 @@ const (
 // tamperGuard decides how often our tables are repaired. A single foreign change is repaired at
 // once. If changes recur, repairs happen at growing intervals and a problem is reported.
 type tamperGuard struct {
-	heals   []time.Time   // of the last fightWindow
-	pause   time.Duration // between heals; 0: there is no fight
-	next    time.Time     // no heal before this, unless it is quiet
-	hasty   bool          // the last heal came before next: the one after it does not
+	heals   []time.Time   // the times of the repairs in the last fightWindow
+	pause   time.Duration // between repairs; 0: foreign changes do not recur
+	next    time.Time     // the earliest time of the next repair, unless there was no foreign change for fightQuiet
+	hasty   bool          // the last repair came before next, so the one after it waits for next
 	last    time.Time     // the last change by others
-	since   time.Time     // the first one that is not put right yet; zero: there is none
-	culprit string        // in the words of the problem
+	since   time.Time     // the first foreign change that is not repaired yet; zero: there is none
+	culprit string        // the program that changed the tables before pause was set, as the problem names it
 	renewal fastRenewal   // of the fast path
 }
 

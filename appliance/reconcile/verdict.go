@@ -174,12 +174,12 @@ type Conditions struct {
 	mu    sync.Mutex
 	began time.Time      // before it nothing is known
 	bench *verdict.Judge // nil: nothing is known
-	// ready and stored are when Ready and Programmed were others the last time, of Services for which they were.
+	// ready and stored are the times of the last transitions of the conditions Ready and Programmed, by Service, of those that had one.
 	ready, stored map[string]time.Time
-	inKernel      uint64   // the revision that the kernel stands at
+	inKernel      uint64   // the revision up to which all changes are in the kernel
 	away          bool     // another program has changed the rules
 	turns         []string // Services whose conditions changed, the newest last
-	dropped       uint64   // turns that are gone
+	dropped       uint64   // the number of entries removed from the front of turns
 	changed       chan struct{}
 }
 

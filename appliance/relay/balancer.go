@@ -416,7 +416,7 @@ type Passage struct {
 	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it
 }
 
-// Passages returns the passages of all ports to which the kernel redirects clients.
+// Passages returns the connections of all clients that are relayed now, by TCP and UDP, in no order.
 func (r *Relay) Passages() (list []Passage) {
 	for _, p := range r.fronts.of("") {
 		if p.tcp != nil {

@@ -204,8 +204,8 @@ func (r *resolver) verdict(t *health.Target) Verdict {
 // answers combines the verdicts of all checks that one endpoint has to pass.
 type answers struct {
 	state   health.State
-	assumed bool           // one of those that give the state is
-	verdict health.Verdict // that one of them which gives the state
+	assumed bool           // the verdict of a check that determines state is assumed
+	verdict health.Verdict // the verdict that determines state
 	any     bool
 }
 
