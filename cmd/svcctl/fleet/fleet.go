@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -190,8 +189,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 			cmp.Or(strings.Join(fleet.SettingLines(o.Settings, config.FleetFlags()), "\n           "), "those of the first box that joins"))
 		fmt.Fprintf(&b, "Writer     %s\n\n", cmp.Or(o.Writer, "no box now"))
 	}
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "MEMBER\tVERSION\tSIZE\tSTATE")
+	rows := [][]string{{"MEMBER", "VERSION", "SIZE", "STATE"}}
 	for _, m := range o.Members {
 		state := "follower"
 		switch {
@@ -203,9 +201,9 @@ func fleetPage(name string, o *fleet.Overview) string {
 		if len(m.Alarms) > 0 {
 			state += ", alarm: " + output.CellText(strings.Join(m.Alarms, "; "))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.1f MiB\t%s\n", m.Endpoint, m.Version, float64(m.Size)/(1<<20), state)
+		rows = append(rows, []string{m.Endpoint, m.Version, fmt.Sprintf("%.1f MiB", float64(m.Size)/(1<<20)), state})
 	}
-	_ = w.Flush() // into memory
+	b.WriteString(new(output.Grid).Text(rows...))
 	boxes := make([]wire.FleetBox, len(o.Boxes))
 	for i := range o.Boxes {
 		boxes[i] = appliance.FleetBox(&o.Boxes[i])
@@ -276,9 +274,7 @@ func sourceTable(list []wire.FleetSource) string {
 	if len(list) == 0 {
 		return "No box has read a directory of manifests yet: serve --manifests NAME=DIR does.\n"
 	}
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "NAME\tREADER\tSTATE\tFILES\tGENERATION\tSINCE")
+	rows := [][]string{{"NAME", "READER", "STATE", "FILES", "GENERATION", "SINCE"}}
 	for _, s := range list {
 		state, generation := "reading", "-"
 		if !s.Reading {
@@ -287,10 +283,9 @@ func sourceTable(list []wire.FleetSource) string {
 		if s.Generation > 0 {
 			generation = fmt.Sprint(s.Generation)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", s.Name, s.Reader, state, s.Files, generation, output.Stamp(s.Since))
+		rows = append(rows, []string{s.Name, s.Reader, state, fmt.Sprint(s.Files), generation, output.Stamp(s.Since)})
 	}
-	_ = w.Flush() // into memory
-	return b.String()
+	return new(output.Grid).Text(rows...)
 }
 
 func sourceTake(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
@@ -385,9 +380,8 @@ func rolloutStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 
 // rolloutPage formats a rollout as text.
 func rolloutPage(r *wire.Rollout) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	line := func(name, text string) { fmt.Fprintf(w, "%s\t%s\n", name, text) }
+	var lines [][]string
+	line := func(name, text string) { lines = append(lines, []string{name, text}) }
 	by := ""
 	if r.User != "" {
 		by = " by " + r.User
@@ -416,19 +410,17 @@ func rolloutPage(r *wire.Rollout) string {
 	if r.BoxesUnknown != "" {
 		line("Boxes", "not known: "+r.BoxesUnknown)
 	}
-	_ = w.Flush() // into memory
+	text := new(output.Grid).Text(lines...)
 	if len(r.Boxes) == 0 {
-		return b.String()
+		return text
 	}
-	b.WriteString("\n")
-	fmt.Fprintln(w, "BOX\tVERSIONS\tSTATE\tPROGRAMMED")
+	boxes := [][]string{{"BOX", "VERSIONS", "STATE", "PROGRAMMED"}}
 	for _, x := range r.Boxes {
 		versions, programmed := "before", "-"
 		if x.New {
 			versions, programmed = "new", map[bool]string{true: "yes", false: "no"}[x.Programmed]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", x.Name, versions, x.State, programmed)
+		boxes = append(boxes, []string{x.Name, versions, x.State, programmed})
 	}
-	_ = w.Flush() // into memory
-	return b.String()
+	return text + "\n" + new(output.Grid).Text(boxes...)
 }

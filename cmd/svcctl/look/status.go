@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -230,9 +229,7 @@ func (p *statusText) sources(sources []wire.Source) {
 		p.WriteString("none\n")
 		return
 	}
-	// tabwriter counts the escape sequences of colors as width: no colors in here.
-	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
+	rows := [][]string{{"DIRECTORY", "STATE", "FILES"}} // without colors: a Grid counts their escape sequences as width
 	for _, s := range sources {
 		state, dir := s.State, s.Dir
 		if s.Error != "" {
@@ -244,9 +241,9 @@ func (p *statusText) sources(sources []wire.Source) {
 				state += ", read by " + s.Reader
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\n", dir, state, s.Files)
+		rows = append(rows, []string{dir, state, fmt.Sprint(s.Files)})
 	}
-	_ = w.Flush() // into memory
+	p.WriteString(new(output.Grid).Text(rows...))
 }
 
 // problems writes the problems, errors first.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -120,9 +119,7 @@ func Journal(changes []wire.JournalEntry, history []wire.HistoryEntry, limit int
 
 // JournalTable formats the journal as a table.
 func JournalTable(lines []JournalLine) string {
-	var b strings.Builder
-	table := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(table, "TIME\tREVISION\tWHO\tWHAT")
+	rows := [][]string{{"TIME", "REVISION", "WHO", "WHAT"}}
 	for _, l := range lines {
 		revision, author, text := "-", "", ""
 		if e := l.JournalEntry; e != nil {
@@ -136,8 +133,7 @@ func JournalTable(lines []JournalLine) string {
 			sign := map[string]string{wire.SeverityError: "✗", wire.SeverityWarning: "▲"}[e.Severity]
 			author, text = e.Kind, cmp.Or(sign, "✓")+" "+e.Text
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", l.at().Format(time.RFC3339), revision, output.OneLine(author), output.OneLine(text))
+		rows = append(rows, []string{l.at().Format(time.RFC3339), revision, output.OneLine(author), output.OneLine(text)})
 	}
-	table.Flush() // writes to a strings.Builder never fail
-	return b.String()
+	return new(output.Grid).Text(rows...)
 }
