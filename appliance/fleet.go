@@ -425,8 +425,6 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			shown := ""
 			m.awaitFirstAnswer(ctx)
-			look := time.NewTicker(5 * time.Second) // the replica has no signal
-			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
 				s := m.engine.State()
@@ -438,7 +436,7 @@ func (m *member) tasks(wake func()) []task.Task {
 				case <-ctx.Done():
 					return nil
 				case <-changed:
-				case <-look.C:
+				case <-time.After(5 * time.Second): // the replica has no signal
 				}
 			}
 		}},
@@ -456,14 +454,7 @@ const nodePollInterval = 4 * time.Second
 // watchNodes updates the condition Ready of the Nodes of all boxes while this box has the turn, until ctx is done.
 func (m *member) watchNodes(ctx context.Context) error {
 	missed := map[string]bool{} // at the last poll
-	look := time.NewTicker(nodePollInterval)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-look.C:
-		}
+	for task.Sleep(ctx, nodePollInterval) {
 		if !m.HasTurn() {
 			clear(missed)
 			continue
@@ -477,6 +468,7 @@ func (m *member) watchNodes(ctx context.Context) error {
 			m.log.Debug("the Nodes of boxes that are gone are not written yet", "err", err)
 		}
 	}
+	return nil
 }
 
 // updateNodes updates the Nodes of boxes that are gone or came back, and records in missed the boxes that are absent in this poll.

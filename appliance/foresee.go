@@ -219,7 +219,7 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	}
 	files := map[string]*manifest.File{}
 	for f := range r.fork.Files().All() {
-		if within := source != "" && store.SourceOf(f.Path) == source || source == "" && isIn(f.Path, dir); !within {
+		if within := source != "" && store.SourceOf(f.Path) == source || source == "" && reconcile.IsBelow(f.Path, dir); !within {
 			files[f.Path] = f
 		}
 	}
@@ -290,12 +290,6 @@ func (m *member) sourceIn(dir string, objects *store.Store) (source string, err 
 		reader = "box " + reader
 	}
 	return "", wire.Conflict("%s reads source %s, which is in %s here: plan on the box that reads it", reader, source, dir)
-}
-
-// isIn reports whether a file is in a directory or below it, by their names.
-func isIn(file, dir string) bool {
-	rel, err := filepath.Rel(dir, file)
-	return err == nil && filepath.IsLocal(rel)
 }
 
 // changed returns the objects that were created, changed or removed in the copy, by kind and name. Generated objects are left out.

@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/story"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft/kernel"
 )
 
@@ -29,8 +30,6 @@ const checkupEvery = 10 * time.Second
 // watchHost checks the host every checkupEvery and sends the findings when they changed, until ctx is done. validity returns that of the
 // API's certificate.
 func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
-	tick := time.NewTicker(checkupEvery)
-	defer tick.Stop()
 	var before []checkup.Finding
 	failed, packaged := false, checkup.Packaged()
 	for {
@@ -55,10 +54,8 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 			case <-ctx.Done():
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !task.Sleep(ctx, checkupEvery) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }
@@ -155,9 +152,7 @@ func (m *monitor) Run(ctx context.Context) error {
 			if ctx.Err() == nil {
 				m.log.Warn("nf_tables is not watched any more; it is tried again", "err", err, "retry", wait)
 			}
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
+			if !task.Sleep(ctx, wait) {
 				return nil
 			}
 			if m.current, err = m.listen(ctx); err != nil {

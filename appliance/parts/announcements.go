@@ -75,10 +75,8 @@ func (a *Announcements) Run(ctx context.Context) error {
 		case <-a.book.Changed():
 		case <-late:
 		case <-a.planned:
-			select { // others that come with it
-			case <-ctx.Done():
+			if !task.Sleep(ctx, 500*time.Millisecond) { // others come with it
 				return nil
-			case <-time.After(500 * time.Millisecond):
 			}
 		}
 		late = nil

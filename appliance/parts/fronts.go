@@ -179,29 +179,22 @@ const watchInterval = time.Hour
 // watchTime makes the loop plan Services again when the validity of their certificates begins, ends, or ends soon.
 func (r *Relay) watchTime(ctx context.Context) error {
 	from := time.Now()
-	timer := time.NewTimer(watchInterval)
-	defer timer.Stop()
-	for {
-		at, secrets, has := r.fronts.keeper.Due(from)
-		timer.Stop()
-		if has {
-			timer.Reset(min(max(time.Until(at), 0), watchInterval))
+	task.Repeat(ctx, r.fronts.rearm, func() time.Time {
+		for {
+			at, secrets, has := r.fronts.keeper.Due(from)
+			switch now := time.Now(); {
+			case !has:
+				return time.Time{}
+			case now.Before(at):
+				return now.Add(min(at.Sub(now), watchInterval))
+			}
+			from = at
+			for _, secret := range secrets {
+				r.Changed(resolve.Need{Kind: resolve.NeedKeyPair, Name: secret})
+			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.fronts.rearm:
-			continue
-		case <-timer.C:
-		}
-		if time.Now().Before(at) {
-			continue
-		}
-		from = at
-		for _, secret := range secrets {
-			r.Changed(resolve.Need{Kind: resolve.NeedKeyPair, Name: secret})
-		}
-	}
+	})
+	return nil
 }
 
 // Certificates lists the certificates in use, by Secret.

@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -117,22 +118,16 @@ func (h *Health) watch(ctx context.Context) {
 			return
 		case <-h.first:
 		}
-		for look := time.NewTimer(lookEvery); ; look.Reset(lookEvery) {
-			select {
-			case <-ctx.Done():
-				look.Stop()
+		for more := true; more; {
+			if !task.Sleep(ctx, lookEvery) {
 				return
-			case <-look.C:
 			}
 			h.mu.Lock()
-			more := h.asked > 0
+			more = h.asked > 0
 			h.watched = more // if not, first gets a value with the next one
 			h.mu.Unlock()
 			if h.refreshProblems() {
 				h.Changed()
-			}
-			if !more {
-				break
 			}
 		}
 	}

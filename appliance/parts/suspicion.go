@@ -111,16 +111,15 @@ func (s *Suspicion) Run(ctx context.Context) error {
 		if s.wanted() {
 			s.fail(s.listen(ctx))
 		}
-		retry := time.NewTimer(listenRetry)
-		if !s.wanted() {
-			retry.Stop()
+		var retry <-chan time.Time
+		if s.wanted() {
+			retry = time.After(listenRetry)
 		}
 		select {
 		case <-ctx.Done():
 		case <-s.start:
-		case <-retry.C:
+		case <-retry:
 		}
-		retry.Stop()
 	}
 	all.Wait()
 	return nil

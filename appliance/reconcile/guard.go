@@ -151,7 +151,7 @@ func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, a
 
 // place returns the reason why removals from the directory of a file are held; "" when they are not.
 func (b *RemovalGuard) place(file string) string {
-	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return isBelow(file, s.Dir) })
+	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return IsBelow(file, s.Dir) })
 	if i < 0 {
 		why := fmt.Sprintf("%s is in no directory that is watched now", filepath.Dir(file))
 		for _, s := range b.sources {
@@ -293,10 +293,10 @@ func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 		"put the files back (or correct --manifests), or confirm with `svcctl confirm --removals` that they are to go"}, true
 }
 
-// isBelow reports whether a file is in a directory or below it.
-func isBelow(file, dir string) bool {
+// IsBelow reports whether a file is in a directory or below it, by their names.
+func IsBelow(file, dir string) bool {
 	rel, err := filepath.Rel(dir, file)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // Foresee returns a copy of the guard that decides as this one would at now, if the watched directory dir had so many files. Its decisions

@@ -182,11 +182,19 @@ func (e *committer) commitWithRetry(ctx context.Context, seen, next *head, ops [
 			return e.refused("etcd refuses the change", err)
 		}
 		unknown = unknown || isUnknown(err)
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, wait) {
 			return fmt.Errorf("%w: %w", engine.ErrUnsettled, err)
-		case <-time.After(wait):
 		}
+	}
+}
+
+// sleep waits for d or until ctx is done. It returns true if d has passed.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 

@@ -260,10 +260,8 @@ func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 			if n%endpoints != 0 {
 				continue
 			}
-			select {
-			case <-ctx.Done():
+			if !sleep(ctx, betweenRounds) {
 				return err
-			case <-time.After(betweenRounds):
 			}
 		}
 	}
@@ -295,10 +293,7 @@ func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.Leas
 		if silent {
 			continue
 		}
-		select { // a refusal comes at once
-		case <-ctx.Done():
-		case <-time.After(betweenRounds):
-		}
+		sleep(ctx, betweenRounds) // a refusal comes at once
 	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return true, nil

@@ -288,10 +288,8 @@ func (c *coreClient) returnUntil(ctx context.Context) {
 			}
 			continue
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, probeEvery/c.cfg.pace()) {
 			return
-		case <-time.After(probeEvery / c.cfg.pace()):
 		}
 		for i := range at {
 			answered := c.probe(ctx, c.cores[i])

@@ -119,10 +119,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) && !errors.Is(err, context.Canceled) { // canceled: the watch is restarted
 			e.noteWatchError(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryFollow):
-		}
+		sleep(ctx, retryFollow)
 	}
 	return nil
 }
@@ -331,12 +328,7 @@ func (r *replica) flush() error {
 
 // flushUntil flushes at intervals until ctx is done. It runs in a task of its own, so that a slow disk delays nothing else.
 func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
-	for wait := flushEvery; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	for wait := flushEvery; sleep(ctx, wait); {
 		if wait = flushEvery; r.flush() != nil {
 			wait = flushAgain
 			log.Debug("the replica is not written") // the State has the reason

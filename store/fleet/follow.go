@@ -439,10 +439,8 @@ func (e *follower) Await(ctx context.Context) error {
 		if e.note(err); err == nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, awaitEvery) {
 			return ctx.Err()
-		case <-time.After(awaitEvery):
 		}
 	}
 	if err := e.loadKeys(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/task"
 )
 
 const (
@@ -179,10 +180,8 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 // advertise sends router solicitations, and router advertisements with a lifetime of 0 (this box is no default router), on the peer's
 // interface until ctx ends.
 func (s *Speaker) advertise(ctx context.Context) {
-	ticker := time.NewTicker(advertiseEvery)
-	defer ticker.Stop()
 	last := ""
-	for {
+	for again := true; again; again = task.Sleep(ctx, advertiseEvery) {
 		words := ""
 		if err := advertiseOn(s.peer.Interface); err != nil {
 			words = err.Error()
@@ -191,11 +190,6 @@ func (s *Speaker) advertise(ctx context.Context) {
 			s.log.Warn("router advertisements not sent: an unnumbered peer may not find this box", "peer", s.peer.String(), "error", words)
 		}
 		last = words
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
 	}
 }
 

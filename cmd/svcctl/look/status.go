@@ -365,8 +365,6 @@ func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]stri
 // watchHealth prints endpoints whose state changed, until ctx ends.
 func watchHealth(ctx context.Context, env *cli.Env, c *client.Client, namespace, name string) error {
 	before := map[string]string{}
-	look := time.NewTicker(healthLook)
-	defer look.Stop()
 	for first := true; ; first = false {
 		h, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: namespace, Name: name})
 		if err != nil {
@@ -389,10 +387,8 @@ func watchHealth(ctx context.Context, env *cli.Env, c *client.Client, namespace,
 				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if client.Pause(ctx, healthLook) != nil {
 			return nil
-		case <-look.C:
 		}
 	}
 }
