@@ -54,9 +54,9 @@ type countID struct {
 
 // tallied is an element that has counted something. A total is carried + last - start.
 type tallied struct {
-	frontend    FrontendTotal    // which one it is, without its counts; the zero one for a named counter
-	carried     [numKinds]uint64 // by elements of this key that are gone; the frontend is still there
-	start, last uint64           // of the one in the kernel, when we started, and as it was read last
+	frontend    FrontendTotal    // the frontend that is counted, with counts of 0; the zero value for a named counter
+	carried     [numKinds]uint64 // counts of earlier elements with this key, while the frontend exists
+	start, last uint64           // the kernel's count when the tally began, and at the last reading
 	kind        countKind
 }
 

@@ -33,7 +33,7 @@ type Board struct {
 	unstored   []*manifest.File // documents of files that could not be stored; nil: all are
 	failure    error            // why what was accepted is not in the kernel
 	programmed uint64           // every change up to this revision is in the kernel
-	settled    uint64           // all waits of guard up to this one are over, and what came of them is stored
+	settled    uint64           // the number of the last wait of guard that is over and whose decision is stored
 	changed    chan struct{}    // closed when any of the above changes
 }
 
@@ -299,7 +299,7 @@ type Publisher struct {
 
 	foreign  uint64          // foreign changes of our tables so far
 	snapshot *watch.Snapshot // has the file and line of each problem
-	settled  bool            // problems of objects from before the start, that are over, are forgotten
+	settled  bool            // the reporter has dropped ended problems of objects that it had from before the start
 }
 
 // publish updates the status and the metrics after a step that began at start and ended with err.

@@ -542,8 +542,8 @@ type Inputs struct {
 	Snapshots <-chan *watch.Snapshot
 	Facts     <-chan node.Facts
 	Changes   <-chan kernel.Change
-	Barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
-	Releases  <-chan chan wire.Released // get what was held and was let go
+	Barriers  <-chan chan struct{}      // each is closed once all earlier snapshots are in the store
+	Releases  <-chan chan wire.Released // a request to release held objects; the channel gets the result
 	Findings  <-chan []checkup.Finding
 	Trials    <-chan TrialAsk
 	Foresees  <-chan ForeseeAsk // Done must have room for the answer

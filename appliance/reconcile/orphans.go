@@ -27,13 +27,13 @@ const reasonOrphans = "UnknownServicesHeld"
 // Orphans are the frontends that the kernel serves and no object declares, since the data directory lost its state.db or is not mounted.
 // They stay in force, as Service ports without a Service, until an object declares them or `svcctl confirm --removals` releases them.
 type Orphans struct {
-	box   nft.Box // to read the ports back
+	box   nft.Box // the box whose ruleset the ports are recovered from
 	ports map[string]nft.ServicePort
 	// changed has the ports whose change the compiler has not got yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool
-	byName  map[string][]string // those with session affinity, by Service
+	byName  map[string][]string // keys of the ports with session affinity, by Service
 }
 
 // frontend identifies a frontend in the kernel's maps.

@@ -24,11 +24,11 @@ type endpoint struct {
 	local    bool
 	node     string
 	zone     string
-	pod      string // the name of the Pod that it is, "" for none
+	pod      string // the name of the Pod behind it, "" if none is known
 	forZones []string
 	forNodes []string
 	weight   uint16 // 0: open connections live, and there are no new ones
-	backend  string // that shares of slices name
+	backend  string // the backend of its slice, if the slice has a share of the connections
 	priority uint8  // the tier; the lowest with an endpoint gets all new connections
 }
 
