@@ -38,7 +38,7 @@ func TestPacketsToUnsettledFrontends(t *testing.T) {
 			next = nil
 		}
 		tr = c.Update(nil, next)
-		generation = commit(t, p.kernel, generation, tr.Apply.Ops...)
+		commit(t, p.kernel, generation, tr.Apply.Ops...)
 		have, _ = read(t, p.kernel)
 		if tr := c.From(have); !tr.Empty() {
 			t.Errorf("%s: what was committed is not what was wanted: %+v", name, tr)
