@@ -49,7 +49,7 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 # The program to test, an absolute path: built once, unless the environment names another.
 export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 
-# Most tests wait most of the time, so eight packages run at once: those that compute and those that wait for a minute begin first.
+# Most tests wait most of the time, so six packages run at once: those that compute and those that wait for a minute begin first.
 # What a test may not share, as namespaces and ports, is its own.
 SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
 	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/soak ./appliance/simulate ./nft
@@ -60,7 +60,7 @@ LONG_IN = ./appliance/e2e ./appliance/discover/docker ./appliance/reconcile
 ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[A-Za-z]+UnderLoad|K01_healingTime)$$
 ALONE_IN = ./appliance/soak
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
-LANE = $(TESTED) -p 8 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
+LANE = $(TESTED) -p 6 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
 LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
 ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)
 UNPRIVILEGED = $(if $(SUDO),go test -timeout $(TIMEOUT) ./...)

@@ -190,7 +190,7 @@ func Test172_expired_certificate(t *testing.T) {
 		for n, verify := range map[int]string{41: "true", 42: "false"} {
 			checked := strings.NewReplacer("http:9443/healthz",
 				"https:9443/healthz\n    svcctl.io/health-check-host: web.example\n    svcctl.io/health-check-verify: "+fmt.Sprintf("%q", verify),
-				"timeout: 500ms", "timeout: 30s") // a busy machine takes its time for a handshake
+				"timeout: 2s", "timeout: 30s") // a busy machine takes its time for a handshake
 			all = append(all, checked.Replace(b.checkedAt(f, n, 9443)[0]), b.checkedAt(f, n, 9443)[1])
 		}
 		return all

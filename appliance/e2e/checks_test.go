@@ -26,7 +26,7 @@ func (b *box) checkedAt(f family, n, port int) []string {
 	return []string{
 		"apiVersion: v1\nkind: Service\nmetadata:\n  name: " + f.name(name) + "\n  annotations:\n" +
 			fmt.Sprintf("    svcctl.io/health-check: http:%d/healthz\n", port) +
-			"    svcctl.io/health-check-interval: 300ms\n    svcctl.io/health-check-timeout: 500ms\n" +
+			"    svcctl.io/health-check-interval: 300ms\n    svcctl.io/health-check-timeout: 2s\n" +
 			"spec:\n" + indent([]string{"ipFamilies: [" + f.String() + "]", "clusterIP: " + f.vip(n), "ports: [{name: p80, port: 80}]"}),
 		f.slice(name, "p80: 80", b.L1, b.R1),
 	}

@@ -79,7 +79,8 @@ func startEtcd(t testing.TB, members int) *cluster {
 		url, peer, dir := fmt.Sprintf("http://127.0.0.1:%d", ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[members+i]), t.TempDir()
 		c.urls, c.dirs = append(c.urls, url), append(c.dirs, dir)
 		c.args = append(c.args, []string{
-			program, "--name", fmt.Sprintf("m%d", i), "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+			program, "--unsafe-no-fsync", // members are killed, not machines
+			"--name", fmt.Sprintf("m%d", i), "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
 		})
 		c.members = append(c.members, nil)

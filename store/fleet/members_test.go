@@ -63,7 +63,7 @@ func (c *cluster) add(url, peer, all string, more ...string) {
 	dir := c.t.TempDir()
 	c.urls, c.dirs, c.members = append(c.urls, url), append(c.dirs, dir), append(c.members, nil)
 	c.args = append(c.args, append([]string{
-		c.args[0][0], "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+		c.args[0][0], "--unsafe-no-fsync", "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", all,
 	}, more...))
 	c.start(len(c.members) - 1)
