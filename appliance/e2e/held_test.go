@@ -24,9 +24,12 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 		_, err := b.IN.Ask("tcp", ipv4.at(ip, uint16(1000+i)))
 		return err
 	}
-	for i := range 25 { // as rm does: one after the other
-		b.svcctl.Manifests.Remove(fmt.Sprintf("%02d.yaml", i))
-		time.Sleep(5 * time.Millisecond)
+	var files []string
+	for i := range 25 {
+		files = append(files, filepath.Join(b.svcctl.Manifests.Path, fmt.Sprintf("%02d.yaml", i)))
+	}
+	if _, errOut, err := b.GW1.Run("rm", files...); err != nil { // one after the other
+		t.Fatal(err, errOut)
 	}
 	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl confirm --removals")
 	b.write("web.yaml", b.webDocuments(b.R1)) // goes on
