@@ -88,14 +88,14 @@ func Test076_affinity(t *testing.T) {
 	b.each(t, func(t *testing.T, b *box, f family) {
 		for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
 			to := f.at(f.vip(41), port)
-			if tally := b.EXT.AskMany(1, network, to); len(tally.Servers) != 1 {
+			if tally := b.EXT.AskMany(1, network, to, patiently); len(tally.Servers) != 1 {
 				t.Errorf("%s: %s", network, tally)
 			}
-			if tally := b.EXT.AskMany(50, network, to); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
+			if tally := b.EXT.AskMany(50, network, to, patiently); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
 				t.Errorf("%s, one client: %s, want one endpoint", network, tally)
 			}
 			tally := netlab.AskEach(100, func(i int) (netlab.Reply, error) {
-				return b.EXT.Ask(network, to, netlab.From(f.client(i)))
+				return b.EXT.Ask(network, to, netlab.From(f.client(i)), patiently)
 			})
 			if len(tally.Failures) != 0 || len(tally.Servers) != 2 {
 				t.Errorf("%s, 100 clients: %s, want two endpoints", network, tally)
@@ -371,11 +371,11 @@ func Test085_affinity_when_the_map_is_full(t *testing.T) {
 	b := sticky(t, 10800, l1r1)
 	b.each(t, func(t *testing.T, b *box, f family) {
 		to := f.at(f.vip(41), 53)
-		if tally := b.EXT.AskMany(20, "udp", to); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
+		if tally := b.EXT.AskMany(20, "udp", to, patiently); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
 			t.Errorf("one client: %s, want one endpoint", tally)
 		}
 		b.fill(t, f, to)
-		if tally := b.EXT.AskMany(20, "udp", to); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
+		if tally := b.EXT.AskMany(20, "udp", to, patiently); len(tally.Failures) != 0 || len(tally.Servers) != 1 {
 			t.Errorf("a client remembered before: %s, want one endpoint", tally)
 		}
 		// New clients, that can not be remembered any more.
