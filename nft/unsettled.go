@@ -59,17 +59,17 @@ func (p *compiledPort) waits(fe *Frontend) bool {
 
 // stageAfter returns the stage of a port in place of an earlier version, or of what the kernel had before the first Update.
 func (c *Compiler) stageAfter(prev []*compiledPort, p *compiledPort) stage {
-	was, same := settled, false
-	if at := slices.IndexFunc(prev, func(old *compiledPort) bool { return old.ID == p.ID && old.Family == p.Family }); at >= 0 {
-		old := prev[at]
-		was, same = old.stage, len(old.slots[PoolCluster]) == len(p.slots[PoolCluster]) && reflect.DeepEqual(old.Frontends, p.Frontends)
-	} else if table := c.adopted[p.Family]; table != nil {
+	was, at := settled, slices.IndexFunc(prev, func(old *compiledPort) bool { return old.ID == p.ID && old.Family == p.Family })
+	if table := c.adopted[p.Family]; at >= 0 {
+		was = prev[at].stage
+	} else if table != nil && len(table.elements(setUnsettled)) > 0 {
 		for i := range p.Frontends {
 			was = max(was, table.stage(p.key(&p.Frontends[i])))
 		}
 	}
 	switch plain := slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return p.waits(&fe) }); {
-	case plain && (was == waiting || !same && c.tables[p.Family].unsettles):
+	case plain && (was == waiting || c.tables[p.Family].unsettles &&
+		(at < 0 || len(prev[at].slots[PoolCluster]) != len(p.slots[PoolCluster]) || !reflect.DeepEqual(prev[at].Frontends, p.Frontends))):
 		return waiting
 	case was != settled && len(p.slots[PoolCluster]) > 0:
 		return leaving
