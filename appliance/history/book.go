@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -261,10 +262,7 @@ func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := len(b.past)
-	for i > 0 && !b.past[i-1].At.Before(since) {
-		i--
-	}
+	i := sort.Search(len(b.past), func(i int) bool { return !b.past[i].At.Before(since) })
 	if from = b.from; len(b.past) >= mostPast {
 		from = b.past[0].At
 	}
@@ -276,7 +274,8 @@ func (b *Book) write(t Transition) {
 	if len(b.past) > mostPast+mostPast/8 {
 		b.past = slices.Delete(b.past, 0, len(b.past)-mostPast)
 	}
-	b.past = append(b.past, t)
+	// A caller's time may be earlier than that of one that came before it.
+	b.past = slices.Insert(b.past, sort.Search(len(b.past), func(i int) bool { return b.past[i].At.After(t.At) }), t)
 	if b.latest = t.At; len(b.queue) > mostLines {
 		b.queue, b.renew = nil, true
 	}

@@ -236,3 +236,17 @@ func TestBounds(t *testing.T) {
 	b = start(t, dir, "gw1", later)
 	is(t, "open as well", b.Note(web, "warning", "", later), noon)
 }
+
+// Callers take the time before they wait for the lock: what was recorded is the oldest first all the same, as after a restart.
+func TestTransitionsAreByTime(t *testing.T) {
+	b := start(t, t.TempDir(), "gw1", noon)
+	b.Note(web, "down", "", noon.Add(2*time.Second))
+	b.Note(api, "down", "", noon.Add(time.Second))
+	list, _ := b.Transitions(noon)
+	if len(list) != 2 || list[0].Key != api || list[1].Key != web {
+		t.Errorf("%+v", list)
+	}
+	if list, _ = b.Transitions(noon.Add(2 * time.Second)); len(list) != 1 || list[0].Key != web {
+		t.Errorf("since the later one: %+v", list)
+	}
+}
