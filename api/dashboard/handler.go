@@ -12,7 +12,6 @@ import (
 	"html/template"
 	"io"
 	"io/fs"
-
 	"net/http"
 	"net/url"
 	slashes "path"
@@ -20,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,7 +42,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // Handler serves the pages below Path. mayAdmin reports whether the user of a request is an admin. A bug of a page is a panic with
 // an http.Handler, which answers with a page: the caller that recovers names the log.
 func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
-	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
+	h := &handler{source: source, mayAdmin: mayAdmin}
 	mux := http.NewServeMux()
 	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(must(fs.Sub(files, "static")))))
 	if site, err := files.Open(manual); err == nil {
@@ -118,18 +118,17 @@ func every(cost time.Duration) time.Duration {
 type handler struct {
 	source   Source
 	mayAdmin func(*http.Request) bool
-	pages    map[string]*template.Template
 }
 
-// parse parses the templates of the pages, each with the layout.
-func parse() map[string]*template.Template {
+// pages returns the templates of the pages, each with the layout. They are parsed for the first page that is shown.
+var pages = sync.OnceValue(func() map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
 	for _, name := range []string{"overview", "services", "service", "connections", "addresses", "journal", "trace", "error"} {
 		pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "pages/"+name+".html"))
 	}
 	return pages
-}
+})
 
 // page has the values that the layout of every page uses.
 type page struct {
@@ -272,7 +271,7 @@ func (h *handler) page(r *http.Request, name, title string, data any) *page {
 
 // render writes a page to a writer that does not fail.
 func (h *handler) render(to io.Writer, p *page) {
-	if err := h.pages[p.Here].ExecuteTemplate(to, "layout.html", p); err != nil {
+	if err := pages()[p.Here].ExecuteTemplate(to, "layout.html", p); err != nil {
 		panic(fmt.Sprintf("dashboard: page %s: %v", p.Here, err)) // our own template: a bug
 	}
 }

@@ -419,7 +419,7 @@ func TestHowOftenAPageIsAskedFor(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/dashboard/", nil)
-	h := &handler{source: &shown{}, mayAdmin: everybody, pages: parse()}
+	h := &handler{source: &shown{}, mayAdmin: everybody}
 	h.show(w, r.WithContext(context.WithValue(r.Context(), begun{}, used())), http.StatusOK, "error", "", dear(everyMost/everyShare))
 	says(t, w.Body.String(), fmt.Sprintf(`data-every="%d"`, everyMost.Milliseconds()))
 }
