@@ -40,6 +40,10 @@ func Test926_commands_of_the_manual_run(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(programs, "sudo"), []byte("#!/bin/sh\nexec \"$@\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	files := filepath.Join(t.TempDir(), "files")
+	if out, err := exec.Command("bash", "testdata/manualfiles.sh", programs, root, files).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	blocks := 0
 	for _, page := range append(pages, generated...) {
 		text, err := os.ReadFile(page)
@@ -60,7 +64,7 @@ func Test926_commands_of_the_manual_run(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			world := exec.Command("bash", "testdata/manual.sh", programs, root, dir)
+			world := exec.Command("bash", "testdata/manual.sh", programs, root, files, dir)
 			if strings.Contains(string(text), " - a tutorial: ") {
 				world.Args = append(world.Args, "empty")
 			}

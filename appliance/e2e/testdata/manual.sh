@@ -1,8 +1,8 @@
 #!/bin/bash
-# Runs the blocks of commands of a page of the manual: manual.sh PROGRAMS REPOSITORY BLOCKS [empty]. The box has the package, with the files and
-# objects that pages name, unless it is to be empty. It runs in a network and a mount namespace of its own.
+# Runs the blocks of commands of a page of the manual: manual.sh PROGRAMS REPOSITORY FILES BLOCKS [empty]. The box has the package, with the files
+# of manualfiles.sh and the objects that pages name, unless it is to be empty. It runs in a network and a mount namespace of its own.
 set -eu -o pipefail
-programs=$1 repository=$2 blocks=$3 empty=${4:-}
+programs=$1 repository=$2 files=$3 blocks=$4 empty=${5:-}
 mount --make-rprivate /
 mount -t proc proc /proc
 up=$blocks/up
@@ -29,64 +29,12 @@ trap 'kill $pid; wait $pid' EXIT
 svcctl wait --for ready --timeout 5m >/dev/null
 mkdir "$up/work" && cd "$up/work"
 if [ -z "$empty" ]; then
-    # Files, some of them in a work tree of git.
-    export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.com GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.com
-    git init -q
-    ln -s "$repository/examples" examples
-    mkdir -p manifests shop new-release /etc/keepalived /etc/haproxy /root/.config/fish/completions /root/.kube /var/backups
-    cp "$repository/examples/quickstart/web.yaml" web.yaml
+    cp -a "$files/." .
+    mkdir -p /etc/keepalived /etc/haproxy /root/.config/fish/completions /root/.kube /var/backups
     cp "$repository/examples/keepalived/keepalived.conf" /etc/keepalived/
-    svcctl expose front --port 80:8080 --to 10.1.2.21 >manifests/front.yaml
-    svcctl expose new --port 80:8080 --to 10.1.2.51 | tee new.yaml >new-release/new.yaml
-    cp -r manifests manifests.new
-    cp manifests/front.yaml /etc/svcctl/manifests/
-    sed -i s/10.1.2.21/10.1.2.22/ manifests/front.yaml
-    git add manifests && git commit -qm manifests && git branch next
-    printf '#!/bin/sh\n' >worker && chmod +x worker
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=shop.example -keyout key.pem -out cert.pem 2>/dev/null
-    # Objects.
-    cat >shop/shop.yaml <<YAML
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop}
----
-$(svcctl expose web -n shop --port 80:8080 --to 10.1.2.11 --to 10.1.2.12)
----
-$(svcctl expose api -n shop --port 80:8080 --to 10.1.2.13)
----
-$(svcctl expose db -n shop --port 5432 --to 10.1.2.14)
-YAML
-    cat >edge.yaml <<YAML
-apiVersion: v1
-kind: Service
-metadata: {name: edge, annotations: {svcctl.io/port-ranges: rtp=10000-20000/UDP}}
-spec: {type: LoadBalancer, loadBalancerIP: 198.51.100.4, ports: [{name: https, port: 443}, {name: rtp, port: 9999, nodePort: 30080, protocol: UDP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: edge-1, labels: {kubernetes.io/service-name: edge}}
-addressType: IPv4
-ports: [{name: https, port: 443}, {name: rtp, port: 9999, protocol: UDP}]
-endpoints: [{addresses: [10.1.2.41]}]
----
-apiVersion: v1
-kind: Secret
-type: kubernetes.io/tls
-metadata: {name: shop}
-data: {tls.crt: $(base64 -w0 cert.pem), tls.key: $(base64 -w0 key.pem)}
----
-apiVersion: v1
-kind: Service
-metadata: {name: shop, annotations: {svcctl.io/tls-secret: shop}}
-spec: {ports: [{port: 443}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: shop-1, labels: {kubernetes.io/service-name: shop}}
-addressType: IPv4
-ports: [{port: 443}]
-endpoints: [{addresses: [10.1.2.42]}]
-YAML
+    cp front.yaml /etc/svcctl/manifests/
+    rm front.yaml
+    export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.com GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.com
     svcctl apply -f web.yaml -f shop/ -f edge.yaml >/dev/null
     svcctl expose cache --port 11211 --to 10.1.2.31 --apply >/dev/null
     svcctl wait >/dev/null
