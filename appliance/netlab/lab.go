@@ -32,15 +32,16 @@ func Eventually(t testing.TB, within time.Duration, check func() error) {
 	t.Helper()
 	began := time.Now()
 	for {
+		asked := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		waited := time.Since(began)
+		waited, took := time.Since(began), time.Since(asked)
 		if waited > within {
 			t.Fatalf("not within %s: %v", within, err)
 		}
-		time.Sleep(max(10*time.Millisecond, min(waited/5, 500*time.Millisecond)))
+		time.Sleep(max(10*time.Millisecond, min(max(waited/5, 4*took), 500*time.Millisecond)))
 	}
 }
 
