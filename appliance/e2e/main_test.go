@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -14,7 +15,8 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	netlab.Parallel(10) // most of the time they wait: for timers of the kernel, of programs and of the product
+	netlab.Parallel(10)     // most of the time they wait: for timers of the kernel, of programs and of the product
+	debug.SetGCPercent(400) // most of a collection is stacks: those of servers that wait for questions
 	if os.Geteuid() != 0 || testing.Short() {
 		return m.Run() // every test skips, or fails when it must not
 	}

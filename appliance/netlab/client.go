@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -164,6 +165,9 @@ func internetChecksum(b []byte) uint16 { // RFC 1071; b has an even length
 // to 29999, where neither kernels nor node ports take theirs from.
 func (h *Host) rawPort() uint16 { return uint16(20000 + h.rawPorts.Add(1)%10000) }
 
+// datagrams has the buffers of exchange: tests ask thousands of times.
+var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+
 // exchange sends one packet and waits for the one that accept takes as the answer.
 func (h *Host) exchange(kind, protocol int, to netip.AddrPort, o options,
 	question func(local netip.AddrPort) []byte,
@@ -201,7 +205,9 @@ func (h *Host) exchange(kind, protocol int, to netip.AddrPort, o options,
 	if err := ask(); err != nil {
 		return fail(err)
 	}
-	buf := make([]byte, maxDatagram)
+	held := datagrams.Get().(*[maxDatagram]byte)
+	defer datagrams.Put(held)
+	buf := held[:]
 	for {
 		n, err := s.Read(buf)
 		if repeats && errors.Is(err, os.ErrDeadlineExceeded) && time.Since(start) < o.timeout {
@@ -250,7 +256,7 @@ func (h *Host) Dial(to netip.AddrPort, opts ...Option) (*Conn, error) {
 	if err != nil {
 		return nil, h.failure(c.about, false, start, err)
 	}
-	c.sock, c.Local, c.lines = s, s.local, bufio.NewReader(s)
+	c.sock, c.Local, c.lines = s, s.local, bufio.NewReaderSize(s, 256)
 	c.about.sourcePort = s.local.Port()
 	if o.port != 0 {
 		if err := s.resetOnClose(); err != nil {
