@@ -2,7 +2,6 @@ package e2e
 
 import (
 	endian "encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -60,7 +59,7 @@ func macOf(t testing.TB, from *netlab.Host, ifname string, f family, addr string
 	return strings.ToLower(regexp.MustCompile(`(?i)([0-9a-f]{2}:){5}[0-9a-f]{2}`).FindString(out))
 }
 
-// announcements is `svcctl announce status -o json`.
+// announcements is what `svcctl announce status` shows.
 type announcements struct {
 	Items []struct {
 		Address, Withheld string
@@ -73,10 +72,9 @@ type announcements struct {
 // announcement returns the place and state of an address, "l2 ext0 announced", or why it is withheld.
 func (b *box) announcement(addr string) (text string) {
 	b.t.Helper()
-	out, errOut, code := b.svcctl.Svcctl("announce", "status", "-o", "json")
 	var all announcements
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		b.t.Fatalf("svcctl announce status: exit code %d, %v: %s%s", code, err, out, errOut)
+	if err := b.svcctl.Read("/svcctl/v1/announcements", &all); err != nil {
+		b.t.Fatal(err)
 	}
 	for _, item := range all.Items {
 		if item.Address == addr {

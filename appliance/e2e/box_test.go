@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -160,11 +159,7 @@ func (p problem) String() string {
 func (b *box) status() status {
 	b.t.Helper()
 	var s status
-	body, err := b.svcctl.Get("/svcctl/v1/status")
-	if err == nil {
-		err = json.Unmarshal(body, &s)
-	}
-	if err != nil {
+	if err := b.svcctl.Read("/svcctl/v1/status", &s); err != nil {
 		b.t.Fatal(err)
 	}
 	return s

@@ -69,11 +69,19 @@ func (f family) discovered(name, from, vip string) string {
 // sliceVersions are the names and versions of all EndpointSlices.
 func (b *box) sliceVersions() string {
 	b.t.Helper()
-	out, errOut, code := b.svcctl.Svcctl("get", "endpointslices", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
-	if code != 0 {
-		b.t.Fatalf("get endpointslices: %s", errOut)
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name, ResourceVersion string }
+		}
 	}
-	return out
+	if err := b.svcctl.Read("/apis/discovery.k8s.io/v1/endpointslices", &list); err != nil {
+		b.t.Fatal(err)
+	}
+	var versions strings.Builder
+	for _, slice := range list.Items {
+		fmt.Fprintln(&versions, slice.Metadata.Name, slice.Metadata.ResourceVersion)
+	}
+	return versions.String()
 }
 
 // Endpoints follow a provider; a kill of discover and its start change nothing; while the provider is away nothing changes, over a

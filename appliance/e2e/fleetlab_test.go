@@ -141,11 +141,11 @@ func (f *fleet) web(name string) (documents []string) {
 
 // vip is the cluster IP that a box has of a Service.
 func (f *fleet) vip(n int, fam family, name string) (netip.Addr, error) {
-	out, errOut, code := f.boxes[n].Svcctl("get", "svc", fam.name(name), "-o", "jsonpath={.spec.clusterIP}")
-	if code != 0 {
-		return netip.Addr{}, fmt.Errorf("exit %d: %s", code, errOut)
+	var service struct{ Spec struct{ ClusterIP string } }
+	if err := f.boxes[n].Read("/api/v1/namespaces/default/services/"+fam.name(name), &service); err != nil {
+		return netip.Addr{}, err
 	}
-	return netip.ParseAddr(strings.TrimSpace(out))
+	return netip.ParseAddr(service.Spec.ClusterIP)
 }
 
 // serves asserts that the client of each box reaches the server by the Service, at the address that the

@@ -15,7 +15,23 @@ func Test622_the_Node_of_a_box_that_is_gone(t *testing.T) {
 	agree := func(n int, box, state, ready, reason, table string) {
 		t.Helper()
 		eventually(t, time.Minute, func() error {
-			out, _, _ := f.boxes[n].Svcctl("get", "node", box, "-o", `jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.reason} {.message}{end}`)
+			var node struct {
+				Status struct {
+					Conditions []struct{ Type, Status, Reason, Message string }
+				}
+			}
+			if err := f.boxes[n].Read("/api/v1/nodes/"+box, &node); err != nil {
+				return err
+			}
+			out := ""
+			for _, c := range node.Status.Conditions {
+				if c.Type == "Ready" {
+					out = c.Status + " " + c.Reason + " " + c.Message
+				}
+			}
+			if !strings.HasPrefix(out, ready+" "+reason+" ") {
+				return fmt.Errorf("%s: the Node says %q", box, out)
+			}
 			boxes, _, _ := f.boxes[n].Svcctl("get", "boxes", "-o", "json")
 			nodes, _, _ := f.boxes[n].Svcctl("get", "nodes", box, "--no-headers")
 			if !strings.HasPrefix(out, ready+" "+reason+" ") || !strings.Contains(nodes, " "+table+" ") || stateOf(boxes, box) != state {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -53,7 +52,7 @@ func (f *fleet) answersAt(vip netip.AddrPort, want ...string) {
 	}
 }
 
-// rollout is the output of `svcctl fleet rollout status` of a box.
+// rollout is what `svcctl fleet rollout status` shows on a box.
 func (f *fleet) rollout(n int) (r struct {
 	Phase, Why string
 	Step       int
@@ -63,8 +62,7 @@ func (f *fleet) rollout(n int) (r struct {
 		New  bool
 	}
 }) {
-	out, _, _ := f.boxes[n].Svcctl("fleet", "rollout", "status", "-o", "json")
-	_ = json.Unmarshal([]byte(out), &r) // it says nothing while etcd is away
+	_ = f.boxes[n].Read("/svcctl/v1/rollout", &r) // there is no answer while etcd is away
 	return r
 }
 

@@ -138,8 +138,8 @@ func (l *worldLab) serve(seed uint64) {
 	world.Box, world.Programs, world.Down = l.described, l.programs, nil
 	rename(world, fmt.Sprintf("w%d-", seed), len(l.described.SourceSets) > 0)
 	l.svcctl.Manifests.Write("world.yaml", world.Manifest())
-	if _, errOut, code := l.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
-		l.t.Fatalf("seed %d: svcctl wait: exit code %d: %s\n%s", seed, code, errOut, world)
+	if _, err := l.svcctl.Get("/svcctl/v1/wait?for=synced&timeout=" + syncTimeout.String()); err != nil {
+		l.t.Fatalf("seed %d: %v\n%s", seed, err, world)
 	}
 	served := *world
 	served.Services, served.Slices = l.services(), slices.Clone(world.Slices)
@@ -251,9 +251,9 @@ func (l *worldLab) compareVerbs(seed uint64, ready map[string]bool) {
 func (l *worldLab) compareGateways(seed uint64, world *oracle.World, r *rand.Rand) {
 	eventually(l.t, syncTimeout, func() error { // Programmed follows what is programmed
 		met, all := map[string]int{}, map[object.Ref]object.Object{}
-		read(l, "gtw", func(o *object.Gateway) { all[object.RefOf(o)] = o })
-		read(l, "tcproutes", func(o *object.TCPRoute) { all[object.RefOf(o)] = o })
-		read(l, "udproutes", func(o *object.UDPRoute) { all[object.RefOf(o)] = o })
+		read(l, gatewayAPI+"/v1/gateways", func(o *object.Gateway) { all[object.RefOf(o)] = o })
+		read(l, gatewayAPI+"/v1/tcproutes", func(o *object.TCPRoute) { all[object.RefOf(o)] = o })
+		read(l, gatewayAPI+"/v1/udproutes", func(o *object.UDPRoute) { all[object.RefOf(o)] = o })
 		get := func(ref object.Ref) object.Object { return all[ref] }
 		if _, text := judge.Conditions(world, func(*object.Gateway) bool { return true }, get, func(condition string) { met[condition]++ }); text != "" {
 			return fmt.Errorf("seed %d: %s\n%s", seed, text, world)
@@ -298,14 +298,22 @@ func (l *worldLab) compareGateways(seed uint64, world *oracle.World, r *rand.Ran
 	}
 }
 
-// read reads all objects of a kind over the API.
-func read[O any](l *worldLab, kind string, each func(*O)) {
-	out, errOut, code := l.svcctl.Svcctl("get", kind, "-A", "-o", "json")
-	var all struct{ Items []*O }
-	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 {
-		l.t.Fatalf("svcctl get %s: exit code %d: %v: %s", kind, code, err, errOut)
+const gatewayAPI = "/apis/gateway.networking.k8s.io"
+
+// read reads all objects below a path of the API. In a list objects are without their kind.
+func read[O any, P interface {
+	*O
+	object.Object
+}](l *worldLab, path string, each func(P)) {
+	var all struct {
+		object.TypeMeta
+		Items []P
+	}
+	if err := l.svcctl.Read(path, &all); err != nil {
+		l.t.Fatal(err)
 	}
 	for _, o := range all.Items {
+		*o.GetTypeMeta() = object.TypeMeta{Kind: strings.TrimSuffix(all.Kind, "List"), APIVersion: all.APIVersion}
 		each(o)
 	}
 }
@@ -359,7 +367,7 @@ func (l *worldLab) connect(p oracle.Packet, may []oracle.Outcome) string {
 
 // services reads all Services over the API.
 func (l *worldLab) services() (all []*object.Service) {
-	read(l, "svc", func(s *object.Service) { all = append(all, s) })
+	read(l, "/api/v1/services", func(s *object.Service) { all = append(all, s) })
 	return slices.DeleteFunc(all, func(s *object.Service) bool { return s.Metadata.Labels["component"] == "apiserver" })
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -304,6 +305,19 @@ func (a *Appliance) Get(path string) ([]byte, error) {
 		err = fmt.Errorf("GET %s: %s: %s", path, answer.Status, body)
 	}
 	return body, err
+}
+
+// Read has the answer of Get in JSON.
+func (a *Appliance) Read(path string, into any) error {
+	a.t.Helper()
+	body, err := a.Get(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("GET %s: %w", path, err)
+	}
+	return nil
 }
 
 // applianceLog keeps what svcctl writes, over all its starts.
