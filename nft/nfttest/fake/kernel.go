@@ -302,8 +302,8 @@ func setRules(t *nft.Table, op nft.SetRules) error {
 		return fmt.Errorf("no chain %s: %w", op.Chain, unix.ENOENT)
 	}
 	for _, r := range op.Rules {
-		for _, ref := range references(r) {
-			if !ref.isIn(t) {
+		for _, s := range r {
+			if ref, is := referred(s); is && !ref.isIn(t) {
 				return fmt.Errorf("a rule of chain %s refers to %s %s, which is not there: %w", op.Chain, ref.kind, ref.name, unix.ENOENT)
 			}
 		}

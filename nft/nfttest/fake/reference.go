@@ -50,35 +50,31 @@ func (r reference) mayGo(t *nft.Table) error {
 	return nil
 }
 
-func references(r nft.Rule) []reference {
-	var refs []reference
-	for _, s := range r {
-		switch s := s.(type) {
-		case nft.MatchSet:
-			refs = append(refs, reference{aSet, s.Set})
-		case nft.Delete:
-			refs = append(refs, reference{aSet, s.Set})
-		case nft.VerdictMap:
-			refs = append(refs, reference{aSet, s.Map})
-		case nft.Counter:
-			refs = append(refs, reference{aCounter, s.Name})
-		case nft.FlowAdd:
-			refs = append(refs, reference{aFlowtable, s.Flowtable})
-		case nft.SetTimeout:
-			refs = append(refs, reference{aTimeout, s.Timeout.Name()})
-		case nft.DNAT:
-			refs = append(refs, reference{aSet, s.Map})
-		case nft.SourceMap:
-			refs = append(refs, reference{aSet, s.Map})
-		case nft.Update:
-			refs = append(refs, reference{aSet, s.Map})
-		case nft.Verdict:
-			if s.Chain != "" {
-				refs = append(refs, reference{aChain, s.Chain})
-			}
-		}
+// referred returns what a statement of a rule refers to.
+func referred(statement any) (ref reference, is bool) {
+	switch s := statement.(type) {
+	case nft.MatchSet:
+		return reference{aSet, s.Set}, true
+	case nft.Delete:
+		return reference{aSet, s.Set}, true
+	case nft.VerdictMap:
+		return reference{aSet, s.Map}, true
+	case nft.Counter:
+		return reference{aCounter, s.Name}, true
+	case nft.FlowAdd:
+		return reference{aFlowtable, s.Flowtable}, true
+	case nft.SetTimeout:
+		return reference{aTimeout, s.Timeout.Name()}, true
+	case nft.DNAT:
+		return reference{aSet, s.Map}, true
+	case nft.SourceMap:
+		return reference{aSet, s.Map}, true
+	case nft.Update:
+		return reference{aSet, s.Map}, true
+	case nft.Verdict:
+		return reference{aChain, s.Chain}, s.Chain != ""
 	}
-	return refs
+	return reference{}, false
 }
 
 // target returns the chain in the data of a verdict map.
@@ -97,8 +93,10 @@ func isVerdictMap(s *nft.SetContent) bool { return slices.Equal(s.Data, []nft.Ty
 func userOf(t *nft.Table, ref reference) string {
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {
-			if slices.Contains(references(r), ref) {
-				return "a rule of chain " + c.Name
+			for _, s := range r {
+				if other, is := referred(s); is && other == ref {
+					return "a rule of chain " + c.Name
+				}
 			}
 		}
 	}
