@@ -61,7 +61,11 @@ ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[A-Za-z]+UnderLoad|K01_healingTime)$$
 ALONE_IN = ./appliance/soak
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 LANE = $(TESTED) -p 6 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
+# Random tests that have a quarter of their seeds in make test, and all of them in make test-all.
+SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|835_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|RandomChanges|ChangesTouchFewSlices)$$
+SEEDED_IN = ./nft ./appliance/reconcile ./store ./appliance/endpoints
 LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
+SEEDED_LANE = SVCCTL_SEEDS=all $(TESTED) -run '$(SEEDED)' $(EXEC) -- $(SEEDED_IN)
 ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)
 UNPRIVILEGED = $(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 
@@ -74,7 +78,7 @@ test: deps build ## the tests, with real packets in network namespaces, without 
 test-all: deps lint build ## everything: lint, test, the long tests, those of the tools, conformance and browser (root or sudo)
 	$(UNPRIVILEGED)
 	@code=0; mkdir -p bin; trap 'kill 0' INT; \
-	$(LONG_LANE) >bin/long.log 2>&1 & long=$$!; \
+	{ code=0; $(LONG_LANE) || code=1; $(SEEDED_LANE) || code=1; exit $$code; } >bin/long.log 2>&1 & long=$$!; \
 	{ tools=0; go test ./.ci/report ./.ci/release && (cd .ci/package/site && go test ./...) || tools=1; $(CONFORMANCE) && [ $$tools = 0 ]; } >bin/conformance.log 2>&1 & conformance=$$!; \
 	$(LANE) || code=1; \
 	wait $$long || code=1; wait $$conformance || code=1; \

@@ -288,7 +288,7 @@ func TestLanesLoseNothing(t *testing.T) {
 	}
 	_, everything, _ := strings.Cut(makefile, "\ntest-all: ")
 	everything, _, _ = strings.Cut(everything, "\n\n")
-	for _, part := range []string{" lint ", "$(LANE)", "$(LONG_LANE)", "$(ALONE_LANE)", "$(CONFORMANCE)", "$(MAKE) browser", "./.ci/report ./.ci/release"} {
+	for _, part := range []string{" lint ", "$(LANE)", "$(LONG_LANE)", "$(SEEDED_LANE)", "$(ALONE_LANE)", "$(CONFORMANCE)", "$(MAKE) browser", "./.ci/report ./.ci/release"} {
 		if !strings.Contains(everything, part) {
 			t.Errorf("make test-all leaves out %s", part)
 		}
@@ -297,11 +297,11 @@ func TestLanesLoseNothing(t *testing.T) {
 		t.Error(".ci/run does not run make test-all")
 	}
 	_, all := allSources(t)
-	for _, lane := range []string{"LONG", "ALONE"} {
+	for _, lane := range []string{"LONG", "ALONE", "SEEDED"} {
 		if !strings.HasSuffix(defined(lane+"_LANE"), "-run '$("+lane+")' $(EXEC) -- $("+lane+"_IN)") {
 			t.Errorf("%s_LANE does not run %s in %s_IN", lane, lane, lane)
 		}
-		if !strings.Contains(defined("LANE"), "$("+lane+")") {
+		if lane != "SEEDED" && !strings.Contains(defined("LANE"), "$("+lane+")") { // with fewer seeds, make test has those
 			t.Errorf("make test runs %s too", lane)
 		}
 		names, in := regexp.MustCompile(defined(lane)), map[string]int{}
@@ -312,9 +312,12 @@ func TestLanesLoseNothing(t *testing.T) {
 			for _, decl := range s.file.Decls {
 				f, is := decl.(*ast.FuncDecl)
 				if !is || !s.test || !names.MatchString(f.Name.Name) {
+					if is && lane == "SEEDED" && strings.HasPrefix(f.Name.Name, "Test") && calls(f, "seeds") {
+						t.Errorf("%s: no lane has all seeds of %s", s.path, f.Name.Name)
+					}
 					continue
 				}
-				if _, runs := in[s.pkg]; !runs {
+				if _, runs := in[s.pkg]; !runs && (lane != "SEEDED" || calls(f, "seeds")) {
 					t.Errorf("%s: no lane runs %s: %s leaves it out", s.path, f.Name.Name, lane)
 				}
 				in[s.pkg]++
@@ -326,6 +329,19 @@ func TestLanesLoseNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// calls reports whether a function calls another one of its package.
+func calls(f *ast.FuncDecl, name string) (does bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, is := n.(*ast.CallExpr)
+		if is {
+			called, named := call.Fun.(*ast.Ident)
+			does = does || named && called.Name == name
+		}
+		return !does
+	})
+	return does
 }
 
 func flagNames(expression *regexp.Regexp, text []byte) []string {

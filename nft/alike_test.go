@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -10,12 +11,12 @@ import (
 	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
-// seeds is how many seeds a random test has: a quarter of them in make test-unit.
+// seeds is how many seeds of a random test run: all of them in the lane SEEDED of the Makefile, a quarter of them otherwise.
 func seeds(all uint64) uint64 {
-	if testing.Short() {
-		return all / 4
+	if os.Getenv("SVCCTL_SEEDS") == "all" {
+		return all
 	}
-	return all
+	return (all + 3) / 4
 }
 
 // unlike returns the texts of two rulesets if they differ. Rulesets are compared before they are printed, which takes ten times as

@@ -193,7 +193,7 @@ func Test1140_packets_between_lookups_of_settling_frontends(t *testing.T) {
 // one sends them.
 func Test1141_any_changes_settle(t *testing.T) {
 	waited := 0
-	for seed := range uint64(30) {
+	for seed := range seeds(30) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		c, k, state := NewCompiler(), fake.New(), randomState(r)
 		state.Box.SettleFrom = 1 + r.IntN(6)
@@ -250,7 +250,7 @@ func Test1141_any_changes_settle(t *testing.T) {
 			t.Fatalf("seed %d: settled is\n%s\nand of a new compiler\n%s", seed, got, want)
 		}
 	}
-	if waited < 100 {
+	if waited < int(seeds(100)) {
 		t.Errorf("frontends wait after %d steps", waited)
 	}
 }

@@ -256,7 +256,7 @@ func Test1010_the_journal_drops_what_no_commit_has(t *testing.T) {
 // crashes, in a random order. No revision ever stands for two states: a list at one has what it had, or gets 410, over all restarts. Revisions
 // that a crash lost get 410 at once, and after a commit the engine has what the store has.
 func Test1011_random_changes_and_crashes(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeds(40) {
 		if changeAtRandom(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}

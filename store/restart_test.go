@@ -341,7 +341,7 @@ func TestReopenCopiedFile(t *testing.T) {
 // Random files, faults and restarts: no value twice, nothing lost, and what was accepted
 // is what the files say.
 func TestRandomStories(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range seeds(6) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		b := newBox(t, smallPool, func(c *Config) { c.NodePorts = PortRange{30000, 30012} })
 		for range 120 {

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -179,10 +180,18 @@ func (w *world) checkSlices(key string, svc *object.Service, want map[string]str
 	return nil
 }
 
+// seeds is how many seeds, or steps, of a random test run: all of them in the lane SEEDED of the Makefile, a quarter of them otherwise.
+func seeds(all uint64) uint64 {
+	if os.Getenv("SVCCTL_SEEDS") == "all" {
+		return all
+	}
+	return (all + 3) / 4
+}
+
 // TestRandomChanges: whatever happens, the slices are right; a controller that is started
 // anew finds nothing to do; and two that saw the same wrote the same.
 func TestRandomChanges(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range seeds(8) {
 		a, b := newWorld(t), newWorld(t)
 		ra, rb := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 1))
 		for step := range 40 {
@@ -221,7 +230,7 @@ func TestChangesTouchFewSlices(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	w := newWorld(t)
 	w.service("web")
-	for range 200 {
+	for range seeds(200) {
 		before := w.placesOf("web")
 		needed := map[string]bool{}
 		arriving := 0

@@ -38,10 +38,7 @@ func (r *rig) write(path, text string) {
 }
 
 func (r *rig) text() string {
-	rs, _, err := r.kernel.Read()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	rs, _ := r.kernel.View()
 	var b strings.Builder
 	if err := rs.WriteText(&b); err != nil {
 		r.t.Fatal(err)

@@ -33,7 +33,7 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("computes for half a minute")
 	}
-	first, count := fromEnv("SEED", 1), fromEnv("COUNT", verdictWorlds)
+	first, count := fromEnv("SEED", 1), fromEnv("COUNT", seeds(verdictWorlds))
 	met, found := map[string]int{}, map[string]int{}
 	for seed := first; seed < first+count; seed++ {
 		r := rand.New(rand.NewPCG(seed, 5))
