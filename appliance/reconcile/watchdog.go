@@ -27,8 +27,9 @@ const (
 	// stuckAfter bounds the time of the loop without progress. The time for which the process waited for a CPU does not count, see
 	// cpuTimes.
 	stuckAfter = 30 * time.Second
-	// slowCalls multiplies stuckAfter during a call whose duration depends on the kernel or the disk: 10 minutes in all.
-	slowCalls = 20
+	// slow multiplies stuckAfter while the process computes, and during a call whose duration depends on the kernel or the disk: 10 minutes
+	// in all.
+	slow = 20
 	// maxDump bounds the goroutine dump, in bytes.
 	maxDump = 1 << 20
 	// lastWords bounds the time to end a stuck process: to write the dump to a disk, and the log to its reader.
@@ -44,8 +45,9 @@ const (
 //
 // The watchdog sums up the time without progress, and ends the process after patience. For each tick it adds only the time that the
 // process could use (cpuTimes.fair). For a loop that computes or waits for a CPU that is at most the CPU time of the process, so a
-// busy machine cannot make it look stuck. For a loop that waits for an event that never occurs it is the time in which no thread
-// waited for a CPU. Missed ticks do not count: a process that was stopped (SIGSTOP, a suspended machine) is not stuck.
+// busy machine cannot make it look stuck; and only a twentieth of that (slow), as a virtual machine counts the time in which its host
+// ran something else, and slow machines have many Services, too. For a loop that waits for an event that never occurs it is the time
+// in which no thread waited for a CPU. Missed ticks do not count: a process that was stopped (SIGSTOP, a suspended machine) is not stuck.
 type Watchdog struct {
 	moves atomic.Uint64 // counted up by the loop with every turn and step
 	asks  chan struct{} // holds one request for a turn; the loop takes it when it has nothing else to do
@@ -112,11 +114,13 @@ func (w *Watchdog) Run(ctx context.Context) error {
 			now, err := w.cpu()
 			switch {
 			case err != nil: // whether it was starved is not known: be patient
-				spent += every / slowCalls
-			case before != nil && (now.blocked() || len(w.calls.underWay()) > 0):
-				spent += now.fair(before, every) / slowCalls
+				spent += every / slow
 			case before != nil:
-				spent += now.fair(before, every)
+				idle, used := now.fair(before, every)
+				if now.blocked() || len(w.calls.underWay()) > 0 {
+					idle /= slow
+				}
+				spent += idle + used/slow
 			}
 			if err == nil {
 				before = now
@@ -290,28 +294,24 @@ type threadTime struct {
 	blocked bool          // it waits for a disk or a lock of the kernel (state D)
 }
 
-// fair returns the part of a tick that the process could use: the tick less the time for which its threads waited for a CPU, and at
-// least the CPU time that they used. The watchdog sums it up while the loop makes no progress:
+// fair returns the two parts of a tick that the process could use: idle, in which its threads neither ran nor waited for a CPU, and used,
+// the CPU time of its threads. The watchdog sums them up while the loop makes no progress:
 //
 //   - While the loop is runnable, one of our threads runs or waits for a CPU at any time. So used and waited together are at least a
-//     tick, and the result is at most used: with a hundredth of a CPU, the loop gets a hundred times as long. An endless loop
-//     still reaches the limit.
-//   - While all threads wait for something else, such as a lock or a message, used and waited are almost zero, and the result is the
-//     whole tick.
+//     tick, and idle is zero: with a hundredth of a CPU, the loop gets a hundred times as long. An endless loop still reaches the limit.
+//   - While all threads wait for something else, such as a lock or a message, used and waited are almost zero, and idle is the whole tick.
 //
-// The kernel adds a wait to waited only when it ends. While another thread than the caller's waits for a CPU, the result is used.
-func (now cpuTimes) fair(before cpuTimes, tick time.Duration) time.Duration {
-	var used, waited time.Duration
-	wanting := false
+// The kernel adds a wait to waited only when it ends. While another thread than the caller's waits for a CPU, idle is zero.
+func (now cpuTimes) fair(before cpuTimes, tick time.Duration) (idle, used time.Duration) {
+	idle = tick
 	for id, t := range now {
 		used += t.used - before[id].used
-		waited += t.waited - before[id].waited
-		wanting = wanting || t.wanting
+		idle -= t.used - before[id].used + t.waited - before[id].waited
+		if t.wanting {
+			idle = 0
+		}
 	}
-	if wanting {
-		return min(tick, used)
-	}
-	return min(tick, max(tick-waited, used))
+	return max(0, idle), min(tick, used)
 }
 
 // blocked reports whether a thread waits in the kernel for a disk or a lock (state D).

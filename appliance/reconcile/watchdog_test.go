@@ -185,13 +185,14 @@ func TestP08_patienceIsMeasuredInCPUTime(t *testing.T) {
 		within time.Duration // that a loop that never moves is ended in
 		alive  time.Duration // that it is not ended in before
 	}{
-		{"spins", shares([2]int{100, 0}), 40 * time.Second, 30 * time.Second},
-		{"spins on two CPUs", shares([2]int{100, 0}, [2]int{100, 0}), 40 * time.Second, 30 * time.Second},
+		{"spins, or computes on a machine that is slow", shares([2]int{100, 0}), 11 * time.Minute, 10 * time.Minute},
+		{"spins on two CPUs", shares([2]int{100, 0}, [2]int{100, 0}), 11 * time.Minute, 10 * time.Minute},
 		{"waits for what never comes", shares([2]int{0, 0}), 40 * time.Second, 30 * time.Second},
 		{"waits on a busy machine", shares([2]int{1, 5}), 45 * time.Second, 30 * time.Second},
-		{"computes, with a fiftieth of a CPU", shares([2]int{2, 98}), never, 1500 * time.Second},
-		{"computes on two threads, with a fiftieth of a CPU each", shares([2]int{2, 98}, [2]int{2, 98}), never, 750 * time.Second},
-		{"waits, while others compute with a tenth of a CPU", shares([2]int{0, 0}, [2]int{10, 90}), 320 * time.Second, 300 * time.Second},
+		{"computes, with a fiftieth of a CPU", shares([2]int{2, 98}), never, 500 * time.Minute},
+		{"computes on two threads, with a fiftieth of a CPU each", shares([2]int{2, 98}, [2]int{2, 98}), never, 250 * time.Minute},
+		{"waits, while others compute with half a CPU", shares([2]int{0, 0}, [2]int{50, 0}), 65 * time.Second, 55 * time.Second},
+		{"waits, while others compute with a tenth of a CPU and get no more", shares([2]int{0, 0}, [2]int{10, 90}), 101 * time.Minute, 100 * time.Minute},
 		{"has not run since the last tick", wanting, never, never / 2},
 		{"waits for a disk", blocked, 11 * time.Minute, 10 * time.Minute},
 		{"not known", func() (cpuTimes, error) { return nil, errors.New("no /proc") }, 11 * time.Minute, 10 * time.Minute},
@@ -329,7 +330,7 @@ func TestP08_stuckProcessEnds(t *testing.T) {
 				os.Exit(stuckExit)
 			},
 		})
-		w.patience = time.Second
+		w.patience = 200 * time.Millisecond // 4 s of CPU time of one that spins
 		r.watch(w)
 		for range 4096 { // more than a pipe takes
 			log.Info("something that nobody reads")
