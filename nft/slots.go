@@ -449,46 +449,25 @@ func jhash(key []byte, seed uint32) uint32 {
 	return jhashFinal(a, b, c)
 }
 
-// jhashMix is __jhash_mix.
+// jhashMix is __jhash_mix. The words exchange their roles after each round.
 func jhashMix(a, b, c uint32) (uint32, uint32, uint32) {
-	a -= c
-	a ^= bits.RotateLeft32(c, 4)
-	c += b
-	b -= a
-	b ^= bits.RotateLeft32(a, 6)
-	a += c
-	c -= b
-	c ^= bits.RotateLeft32(b, 8)
-	b += a
-	a -= c
-	a ^= bits.RotateLeft32(c, 16)
-	c += b
-	b -= a
-	b ^= bits.RotateLeft32(a, 19)
-	a += c
-	c -= b
-	c ^= bits.RotateLeft32(b, 4)
-	b += a
+	for _, rotation := range [...]int{4, 6, 8, 16, 19, 4} {
+		a -= c
+		a ^= bits.RotateLeft32(c, rotation)
+		c += b
+		a, b, c = b, c, a
+	}
 	return a, b, c
 }
 
-// jhashFinal is __jhash_final.
+// jhashFinal is __jhash_final, with the roles exchanged as in jhashMix.
 func jhashFinal(a, b, c uint32) uint32 {
-	c ^= b
-	c -= bits.RotateLeft32(b, 14)
-	a ^= c
-	a -= bits.RotateLeft32(c, 11)
-	b ^= a
-	b -= bits.RotateLeft32(a, 25)
-	c ^= b
-	c -= bits.RotateLeft32(b, 16)
-	a ^= c
-	a -= bits.RotateLeft32(c, 4)
-	b ^= a
-	b -= bits.RotateLeft32(a, 14)
-	c ^= b
-	c -= bits.RotateLeft32(b, 24)
-	return c
+	for _, rotation := range [...]int{14, 11, 25, 16, 4, 14, 24} {
+		c ^= b
+		c -= bits.RotateLeft32(b, rotation)
+		a, b, c = b, c, a
+	}
+	return b
 }
 
 // HashSlot returns the slot in [0, mod) that a field of a hash reads for a client: `jhash ip

@@ -151,11 +151,8 @@ func (m *Metrics) Synced(s Sync) {
 	m.set("svcctl_sync_last_success_timestamp_seconds", float64(s.At.UnixMilli())/1000)
 }
 
-// Counts are the numbers of Services in force, and of their ports, addresses, frontends and endpoints; see wire.Counts.
-type Counts struct{ Services, ServicePorts, VIPs, Frontends, Endpoints int }
-
 // Serves records the numbers of Services in force and of their parts.
-func (m *Metrics) Serves(c Counts) {
+func (m *Metrics) Serves(c wire.Counts) {
 	m.set("svcctl_services", float64(c.Services))
 	m.set("svcctl_service_ports", float64(c.ServicePorts))
 	m.set("svcctl_vips", float64(c.VIPs))

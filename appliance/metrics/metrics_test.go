@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
 )
 
 type health struct{ healthy, ready error }
@@ -36,7 +37,7 @@ func TestNumbers(t *testing.T) {
 	m.Synced(Sync{At: time.Unix(1000, 0), Duration: 3 * time.Millisecond, Noticed: time.Unix(1000, 0).Add(-20 * time.Millisecond), Transaction: &Transaction{Operations: 5, Elements: 40}})
 	m.Synced(Sync{At: time.Unix(2000, 500e6), Duration: time.Millisecond})
 	m.Synced(Sync{At: time.Unix(3000, 0), Duration: time.Second, Transaction: &Transaction{Operations: 7, Elements: 7}, Err: errors.New("no")})
-	m.Serves(Counts{Services: 1, ServicePorts: 2, VIPs: 3, Frontends: 4, Endpoints: 5})
+	m.Serves(wire.Counts{Services: 1, ServicePorts: 2, VIPs: 3, Frontends: 4, Endpoints: 5})
 	m.FileProblems(8)
 	m.Verdict(nil, map[[2]string]int{{"error", "NoEndpoints"}: 6, {"warning", "NoEffect"}: 7})
 	m.Revisions(1800000000000001, 1800000000000000)

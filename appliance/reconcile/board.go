@@ -370,8 +370,7 @@ func (l *Loop) measure(start time.Time, done committed, err error) {
 		sync.Transaction = &metrics.Transaction{Operations: done.operations, Elements: done.elements}
 	}
 	pub.Metrics.Synced(sync)
-	c := pub.Status.Counts
-	pub.Metrics.Serves(metrics.Counts{Services: c.Services, ServicePorts: c.ServicePorts, VIPs: c.VIPs, Frontends: c.Frontends, Endpoints: c.Endpoints})
+	pub.Metrics.Serves(pub.Status.Counts)
 	files := 0
 	if l.observed.snapshot != nil {
 		files = len(l.observed.snapshot.Problems)
