@@ -307,23 +307,14 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 		m.SetEdns0(datagram, do)
 	}
 	fit(m, size)
-	s.cfg.Count(cmp.Or(result, resultOf(m.Rcode)))
+	s.cfg.Count(cmp.Or(result, results[m.Rcode], resultFailed))
 	return m
 }
 
-// resultOf returns the result, as metrics count it, for a response code.
-func resultOf(rcode int) string {
-	switch rcode {
-	case dns.RcodeSuccess:
-		return resultSuccess
-	case dns.RcodeNameError:
-		return resultNoName
-	case dns.RcodeRefused:
-		return resultRefused
-	case dns.RcodeFormatError, dns.RcodeBadVers:
-		return resultBad
-	}
-	return resultFailed
+// results has the results, as metrics count them, of response codes; of all others it is resultFailed.
+var results = map[int]string{
+	dns.RcodeSuccess: resultSuccess, dns.RcodeNameError: resultNoName, dns.RcodeRefused: resultRefused,
+	dns.RcodeFormatError: resultBad, dns.RcodeBadVers: resultBad,
 }
 
 func countEdns0(m *dns.Msg) int {

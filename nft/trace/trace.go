@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -264,29 +265,15 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 	return s, s.Table != "" && s.Packet != 0
 }
 
-// codeText names a verdict of the kernel.
+// rulesetVerdicts names the verdicts that stay in the ruleset, and packetVerdicts those that end it, by NF_*.
+var (
+	rulesetVerdicts = map[int32]string{unix.NFT_CONTINUE: "continue", unix.NFT_BREAK: "continue", unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto", unix.NFT_RETURN: "return"}
+	packetVerdicts  = map[int32]string{0: "drop", 1: "accept", 2: "stolen", 3: "queue"}
+)
+
+// codeText names a verdict of the kernel. That of a queue has its number above the low byte.
 func codeText(code int32) string {
-	switch code {
-	case unix.NFT_CONTINUE, unix.NFT_BREAK:
-		return "continue"
-	case unix.NFT_JUMP:
-		return "jump"
-	case unix.NFT_GOTO:
-		return "goto"
-	case unix.NFT_RETURN:
-		return "return"
-	}
-	switch code & 0xff { // the rest is the number of a queue
-	case 0:
-		return "drop"
-	case 1:
-		return "accept"
-	case 2:
-		return "stolen"
-	case 3:
-		return "queue"
-	}
-	return "unknown"
+	return cmp.Or(rulesetVerdicts[code], packetVerdicts[code&0xff], "unknown")
 }
 
 // headerOf decodes the headers as far as the message has them: the kernel sends the first bytes of each.
