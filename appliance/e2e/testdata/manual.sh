@@ -15,13 +15,16 @@ mount -t tmpfs tmpfs /run
 export PATH=$programs:$PATH HOME=/root
 mkdir -p /etc/svcctl/manifests /run/svcctl /var/lib/svcctl
 # A box with a route to everywhere.
-ip link set lo up
-ip link add eth0 type veth peer name internet
-ip addr add 192.0.2.1/24 dev eth0
-ip link set eth0 up
-ip link set internet up
-ip route add default via 192.0.2.254 dev eth0
-sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+ip -batch - <<IP
+link set lo up
+link add eth0 type veth peer name internet
+addr add 192.0.2.1/24 dev eth0
+link set eth0 up
+link set internet up
+route add default via 192.0.2.254 dev eth0
+IP
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 sed 's/^#metricsListen:.*/metricsListen: 127.0.0.1:9753/; s/^#listen:.*/listen: 127.0.0.1:6443/; s/^#loadBalancerPool:.*/loadBalancerPool: [198.51.100.0\/28]/' \
     "$repository/examples/systemd/svcctl.conf" >/etc/svcctl/svcctl.yaml
 svcctl serve --config /etc/svcctl/svcctl.yaml >/run/svcctl/log 2>&1 & pid=$!
@@ -32,12 +35,10 @@ if [ -z "$empty" ]; then
     cp -a "$files/." .
     mkdir -p /etc/keepalived /etc/haproxy /root/.config/fish/completions /root/.kube /var/backups
     cp "$repository/examples/keepalived/keepalived.conf" /etc/keepalived/
-    cp front.yaml /etc/svcctl/manifests/
-    rm front.yaml
+    mv front.yaml /etc/svcctl/manifests/
     export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.com GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.com
-    svcctl apply -f web.yaml -f shop/ -f edge.yaml >/dev/null
-    svcctl expose cache --port 11211 --to 10.1.2.31 --apply >/dev/null
-    svcctl wait >/dev/null
+    svcctl apply -f web.yaml -f shop/ -f edge.yaml -f cache.yaml --wait >/dev/null
+    rm cache.yaml
     svcctl admin export svcctl.jsonl
 fi
 for block in "$blocks"/*.sh; do

@@ -30,6 +30,7 @@ $(svcctl expose api -n shop --port 80:8080 --to 10.1.2.13)
 ---
 $(svcctl expose db -n shop --port 5432 --to 10.1.2.14)
 YAML
+svcctl expose cache --port 11211 --to 10.1.2.31 >cache.yaml
 cat >edge.yaml <<YAML
 apiVersion: v1
 kind: Service
