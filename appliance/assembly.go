@@ -130,14 +130,12 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 		member.checkTrial() // before anything is programmed
 	}
 
-	grants := reconcile.NewGrants(at.announced.HasAnnouncer)
-	grants.CountRelayed(relay.Load)
+	grants := reconcile.NewGrants(at.announced.HasAnnouncer, relay.Load)
 	var counted func() (nft.Totals, error)
 	if cfg.Services.Traffic != config.TrafficOff {
 		counted = o.kernel.Counts
 	}
-	answers := traffic.NewQueries(grants.Of, grants.Served, counted)
-	answers.Unchanged(grants.Changes)
+	answers := traffic.NewQueries(grants.Of, grants.Since, grants.Served, counted)
 	if counted != nil {
 		answers.Remember(cfg.DataDir, cfg.NodeName, log)
 	}

@@ -36,7 +36,7 @@ func TestOperationsAreServed(t *testing.T) {
 	}
 	a := &assembly{
 		opened: &opened{cfg: &cfg, log: log, store: objects}, claimed: &claimed{announced: announcements.New(nil)}, member: &member{},
-		metrics: metrics.New("v0.1.0"), board: reconcile.NewBoard(objects.Revisions, nil, nil, nil, wire.Status{}), traffic: traffic.NewQueries(nil, nil, nil),
+		metrics: metrics.New("v0.1.0"), board: reconcile.NewBoard(objects.Revisions, nil, nil, nil, wire.Status{}), traffic: traffic.NewQueries(nil, nil, nil, nil),
 	}
 	server, err := apiserver.Open(&cfg, objects, a.board, a.views(), a.metrics, log)
 	if err != nil {

@@ -135,13 +135,9 @@ func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *pa
 		if !ok {
 			return parts.Found{}, false
 		}
-		return parts.Found{Service: p.Service, Key: p.Key(), Endpoint: endpoint, Apart: p.Relay != nil || p.Last != nil}, true
+		return parts.Found{Service: p.Service, Key: p.Key(), Endpoint: endpoint, Apart: p.Relay != nil || p.Ranged}, true
 	}
-	served := func() map[string][]nft.ServicePort {
-		of, _ := grants.Served()
-		return of
-	}
-	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: served, Hasten: checks.Hasten}, log)
+	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: grants.Served, Hasten: checks.Hasten}, log)
 }
 
 // requests has the channels of requests to the loop, and the watcher, which must read the directories before some of them.

@@ -55,15 +55,12 @@ func (r *Ranges) Add(fe Frontend) {
 
 // Drop removes a frontend.
 func (r Ranges) Drop(fe Frontend) {
-	if fe.Last == 0 {
+	if len(r[fe.Addr]) == 0 {
 		return
 	}
-	left := slices.DeleteFunc(r[fe.Addr], func(o Frontend) bool { return o == fe })
-	if len(left) == 0 {
+	if r[fe.Addr] = slices.DeleteFunc(r[fe.Addr], func(o Frontend) bool { return o == fe }); len(r[fe.Addr]) == 0 {
 		delete(r, fe.Addr)
-		return
 	}
-	r[fe.Addr] = left
 }
 
 // At returns the value in of for the frontend that serves to, the destination of a client with a single port. Exact ports are tried first,

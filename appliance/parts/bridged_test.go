@@ -37,7 +37,7 @@ func TestBridged(t *testing.T) {
 		{Key: "?0", Ports: []nft.ServicePort{port(nft.IPv4, "10.5.0.3:80")}}, // of no object
 		{Key: "default/away", Ports: []nft.ServicePort{port(nft.IPv4, "192.0.2.8:80")}},
 	}
-	grants := reconcile.NewGrants(nil)
+	grants := reconcile.NewGrants(nil, nil)
 	b := NewBridged(grants)
 	plan := func(facts *node.Facts, services ...reconcile.Service) {
 		var host *reconcile.Host

@@ -78,8 +78,8 @@ type Suspicion struct {
 type Lookup struct {
 	// Find finds the Service port of a connection.
 	Find func(*conntrack.Connection) (Found, bool)
-	// Served returns the ports of all Services.
-	Served func() map[string][]nft.ServicePort
+	// Served returns the ports of all Services, and the box.
+	Served func() (map[string][]nft.ServicePort, nft.Box)
 	// Hasten has the health check of an endpoint made now. It reports false if its Service has none.
 	Hasten func(service string, endpoint netip.AddrPort) bool
 }
@@ -226,7 +226,8 @@ func (s *Suspicion) flipped() {
 
 // usersOf returns the Services with this endpoint on a TCP port, sorted.
 func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
-	for key, ports := range s.Served() {
+	all, _ := s.Served()
+	for key, ports := range all {
 		if slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
 			return p.Protocol == nft.TCP && slices.ContainsFunc(p.Pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, endpoint) })
 		}) {
@@ -369,7 +370,8 @@ func (s *Suspicion) askAgain() {
 	if len(dead) == 0 {
 		return
 	}
-	for _, ports := range s.Served() {
+	all, _ := s.Served()
+	for _, ports := range all {
 		for i := range ports {
 			for _, endpoint := range slices.Concat(ports[i].Pools[:]...) {
 				if dead[endpoint] && ports[i].Protocol == nft.TCP {

@@ -23,25 +23,19 @@ type Grants struct {
 	near map[string]struct{}
 	// loopback are the loopback addresses that node ports answer on.
 	loopback []netip.Addr
-	// changes counts what was Planned, but for endpoints of ports that are not relayed.
-	changes uint64
+	// changed are the last Services that changed, but for endpoints of ports that are not relayed, "" for the host, behind so many that are
+	// forgotten.
+	changed   []string
+	forgotten int
 
-	seenTo    func(addr netip.Addr, ifname string) bool
+	seenTo    func(addr netip.Addr, ifname string) bool                // nil: nobody else answers
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 }
 
-// CountRelayed sets the function that returns the load of relayed ports. It must be called before State.
-func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
-	g.relayLoad = load
-}
-
 // NewGrants returns Grants without Services. seenTo reports whether another process, the announcer, answers ARP or NDP requests on an
-// interface for an address; nil: there is none.
-func NewGrants(seenTo func(addr netip.Addr, ifname string) bool) *Grants {
-	if seenTo == nil {
-		seenTo = func(netip.Addr, string) bool { return false }
-	}
-	return &Grants{of: map[string][]nft.ServicePort{}, near: map[string]struct{}{}, seenTo: seenTo}
+// interface for an address; nil: there is none. relayLoad returns the load of relayed ports; nil: it is unknown.
+func NewGrants(seenTo func(addr netip.Addr, ifname string) bool, relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad) *Grants {
+	return &Grants{of: map[string][]nft.ServicePort{}, near: map[string]struct{}{}, seenTo: seenTo, relayLoad: relayLoad}
 }
 
 // Name implements Part.
@@ -53,7 +47,7 @@ func (g *Grants) Planned(host *Host, services []Service) {
 	defer g.mu.Unlock()
 	for _, svc := range services {
 		if !slices.EqualFunc(g.of[svc.Key], svc.Ports, samePlaces) {
-			g.changes++
+			g.changed = append(g.changed, svc.Key)
 		}
 		g.of[svc.Key] = svc.Ports
 		g.place(svc.Key)
@@ -62,11 +56,14 @@ func (g *Grants) Planned(host *Host, services []Service) {
 		}
 	}
 	if host != nil {
-		g.changes++
+		g.changed = append(g.changed, "")
 		g.box, g.loopback = host.Box, host.Loopback
 		for key := range g.of {
 			g.place(key)
 		}
+	}
+	if len(g.changed) > 1000 {
+		g.changed, g.forgotten = nil, g.forgotten+len(g.changed)
 	}
 }
 
@@ -89,12 +86,29 @@ func (g *Grants) place(key string) {
 	}
 }
 
+// Since returns the ports of the Services that changed since an earlier state, by "namespace/name", without ports for one that is gone, and
+// the number of the state now, which is at least 1. It returns those of all Services if the state is 0, or many changes ago. Changes of the
+// endpoints of ports that are not relayed do not count. The caller must not change the ports.
+func (g *Grants) Since(state int) (of map[string][]nft.ServicePort, all bool, now int) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	now = 1 + g.forgotten + len(g.changed)
+	if state <= g.forgotten {
+		return maps.Clone(g.of), true, now
+	}
+	of = map[string][]nft.ServicePort{}
+	for _, key := range g.changed[state-1-g.forgotten:] {
+		of[key] = g.of[key]
+	}
+	return of, false, now
+}
+
 // Changes returns a count that rises when the results of Served may have changed. Changes of the endpoints of ports that are not relayed do
 // not raise it.
 func (g *Grants) Changes() uint64 {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.changes
+	return uint64(g.forgotten + len(g.changed))
 }
 
 // Served returns the ports of all Services, by "namespace/name", and the box. The caller must not change either.
@@ -151,7 +165,7 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)
 	}
-	s.Unanswered = g.unanswered(&box, sortedAddrs(addrs))
+	s.Unanswered = g.unanswered(&box, slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)))
 	return s
 }
 
@@ -177,7 +191,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 		for i := range g.of[key] {
 			addrs = append(addrs, frontendAddrs(&g.of[key][i])...)
 		}
-		for _, a := range sortedAddrs(addrs) {
+		for _, a := range slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)) {
 			if onSegment(&box, a) != nil {
 				by[a] = append(by[a], key)
 			}
@@ -247,7 +261,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {
-		if at := onSegment(box, a); at != nil && !g.seenTo(a, at.name) && !node.AnswersFor(a, int(at.index)) {
+		if at := onSegment(box, a); at != nil && (g.seenTo == nil || !g.seenTo(a, at.name)) && !node.AnswersFor(a, int(at.index)) {
 			list = append(list, wire.Unanswered{Address: a.String(), Interface: at.name, Network: at.prefix.String()})
 		}
 	}
@@ -284,9 +298,4 @@ func frontendAddrs(p *nft.ServicePort) (addrs []netip.Addr) {
 		}
 	}
 	return addrs
-}
-
-func sortedAddrs(addrs []netip.Addr) []netip.Addr {
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs)
 }

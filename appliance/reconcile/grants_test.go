@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -96,7 +97,7 @@ func TestNotStored(t *testing.T) {
 // The addresses without an answer are looked for among the Services that have one in a network of the box, as these come and
 // go, not among all of them.
 func Test1083_only_services_near_are_looked_at(t *testing.T) {
-	g := NewGrants(nil)
+	g := NewGrants(nil, nil)
 	port := func(id, addr string) nft.ServicePort {
 		return nft.ServicePort{ID: id, Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr(addr), Port: 80}}}
 	}
@@ -131,8 +132,48 @@ func Test1083_only_services_near_are_looked_at(t *testing.T) {
 	g.Planned(nil, []Service{{Key: "default/web"}})
 	want(0)
 }
+
+// Who asks for changes in time gets those, else all Services.
+func TestGrantsForgetChanges(t *testing.T) {
+	g := NewGrants(nil, nil)
+	service := func(n int) Service {
+		key := fmt.Sprintf("default/s%d", n)
+		return Service{Key: key, Ports: []nft.ServicePort{{ID: key, Family: nft.IPv4, Frontends: []nft.Frontend{{Port: uint16(n)}}}}}
+	}
+	known := map[string][]nft.ServicePort{}
+	var state int
+	whole := 0
+	for n := range 20_000 {
+		if n%3 == 2 {
+			g.Planned(nil, []Service{{Key: service(n / 2).Key}})
+		} else {
+			g.Planned(nil, []Service{service(n)})
+		}
+		if n%100 != 0 && n != 19_999 || n > 5_000 && n < 6_500 {
+			continue
+		}
+		changed, all, now := g.Since(state)
+		if state = now; all {
+			whole++
+			known = changed
+			continue
+		}
+		for key, ports := range changed {
+			if known[key] = ports; len(ports) == 0 {
+				delete(known, key)
+			}
+		}
+		if of, _ := g.Served(); len(of) != len(known) || len(changed) > 101 {
+			t.Fatalf("after %d changes: %d Services of %d, by %d changes", n, len(known), len(of), len(changed))
+		}
+	}
+	if of, _ := g.Served(); whole < 2 || whole > 50 || !maps.EqualFunc(of, known, func(a, b []nft.ServicePort) bool { return a[0].ID == b[0].ID }) {
+		t.Errorf("%d Services of %d, all of them %d times", len(known), len(of), whole)
+	}
+}
+
 func TestGrantsChanges(t *testing.T) {
-	g := NewGrants(nil)
+	g := NewGrants(nil, nil)
 	port := func(port uint16, endpoint string, change func(p *nft.ServicePort)) []nft.ServicePort {
 		p := nft.ServicePort{
 			ID: "default/web", Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: port}},
@@ -156,10 +197,11 @@ func TestGrantsChanges(t *testing.T) {
 		{"a source that leaves", port(81, "10.1.2.13:80", func(p *nft.ServicePort) { p.Egress.Sources = []netip.Addr{netip.MustParseAddr("10.1.2.13")} }), true},
 		{"no Service", nil, true},
 	} {
-		before := g.Changes()
+		_, _, before := g.Since(0)
 		g.Planned(nil, []Service{{Key: "default/web", Ports: step.ports}})
-		if rises := g.Changes() != before; rises != step.rises {
-			t.Errorf("%s: the count rises: %v", step.what, rises)
+		changed, all, now := g.Since(before)
+		if _, has := changed["default/web"]; all || has != step.rises || (now != before) != step.rises || len(changed["default/web"]) != len(step.ports) && has {
+			t.Errorf("%s: the changes are %v (all: %t), and the count rises: %t", step.what, changed, all, now != before)
 		}
 		if got := g.Of("default/web"); len(got) != len(step.ports) || len(got) > 0 && got[0].Pools[nft.PoolCluster][0] != step.ports[0].Pools[nft.PoolCluster][0] {
 			t.Errorf("%s: the Service has %+v", step.what, got)

@@ -81,7 +81,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects, control.NodeOwner)
-	r.grants = NewGrants(nil)
+	r.grants = NewGrants(nil, nil)
 	r.Loop = New(Options{
 		Accepted: Accepted{Store: objects, Watching: true, Removals: r.removals, DataDir: r.cfg.DataDir},
 		Target: Target{

@@ -72,7 +72,7 @@ func (b *box) start() error {
 	cfg := b.config
 	log := slog.New(slog.NewTextHandler(b.log(), nil))
 	ctx, end := context.WithCancel(context.Background())
-	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: newChecks(b)}
+	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil, nil), notifier: newNotifier(), checks: newChecks(b)}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock

@@ -14,30 +14,27 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// egressIndex has the ports of an index with egress sources (nft.Egress), and their egress addresses. Without sources it is empty, and
-// nothing is counted.
+// egressIndex has the ports of an index with egress sources (nft.Egress), and their egress addresses, nil where the ports changed. Without
+// sources it is empty, and nothing is counted.
 type egressIndex struct {
-	ports     []int
+	ports     []*Port
 	addresses map[netip.Addr]bool
-	sources   map[netip.Addr]int // the port of a source
+	sources   map[netip.Addr]*Port // the port of a source
 }
 
-// egressOf returns the egressIndex of ports.
-func egressOf(ports []Port) (x egressIndex) {
-	for i := range ports {
-		if ports[i].egress == nil {
-			continue
-		}
-		if x.addresses == nil {
-			x.addresses, x.sources = map[netip.Addr]bool{}, map[netip.Addr]int{}
-		}
-		x.ports = append(x.ports, i)
-		x.addresses[ports[i].egress.Addr] = true
-		for _, source := range ports[i].egress.Sources {
-			x.sources[source] = i
+// index makes the maps of the ports.
+func (x *egressIndex) index() {
+	if x.addresses != nil {
+		return
+	}
+	slices.SortFunc(x.ports, byKey)
+	x.addresses, x.sources = map[netip.Addr]bool{}, map[netip.Addr]*Port{}
+	for _, p := range x.ports {
+		x.addresses[p.egress.Addr] = true
+		for _, source := range p.egress.Sources {
+			x.sources[source] = p
 		}
 	}
-	return x
 }
 
 // egressLook has the connections that endpoints opened with the addresses of Services, at one scan.
@@ -46,23 +43,13 @@ type egressLook struct {
 	outbound map[outbound]int // until they are summed up
 }
 
-// of returns the port with the egress source of a connection that an endpoint opened. It returns false for other connections, and for those
-// of a source that belongs to no Service any more.
-func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
-	if !c.Left || !x.addresses[c.To.Addr()] {
-		return 0, false
+// either returns the Service port of a client's connection, or of one that an endpoint opened (out), which is that of its egress source. It
+// returns nil for other connections, and for those of a source that belongs to no Service any more.
+func (x *index) either(c *conntrack.Connection) (p *Port, out bool) {
+	if p = x.find(c); p == nil && c.Left && x.egress.addresses[c.To.Addr()] {
+		p, out = x.egress.sources[c.Endpoint.Addr()], true
 	}
-	port, ok = x.sources[c.Endpoint.Addr()]
-	return port, ok
-}
-
-// either returns the Service port of a client's connection, or of one that an endpoint opened (out).
-func (x *index) either(c *conntrack.Connection) (port int, ok, out bool) {
-	if port, ok = x.of(c); !ok {
-		port, ok = x.egress.of(c)
-		out = ok
-	}
-	return port, ok, out
+	return p, out
 }
 
 // mark sets whether an endpoint opened a connection. If so it removes the port, which is meaningless.
@@ -104,7 +91,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 	}
 	open, towards, used, most := map[netip.Addr]int{}, map[netip.Addr]outbound{}, map[outbound]use{}, map[netip.Addr]outbound{}
 	for of, n := range l.outbound {
-		if i, is := x.sources[of.source]; is && found.ports[i].egress.Addr == of.addr {
+		if p := x.sources[of.source]; p != nil && p.egress.Addr == of.addr {
 			open[of.source] += n
 			was := towards[of.source]
 			if more := cmp.Or(cmp.Compare(n, l.outbound[was]), was.to.Compare(of.to)); more > 0 || !was.to.IsValid() {
@@ -132,8 +119,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 			before[e.Namespace+"/"+e.Service+" "+e.Address] = e.Connections
 		}
 	}
-	for _, i := range x.ports {
-		p := &found.ports[i]
+	for _, p := range x.ports {
 		namespace, name, _ := strings.Cut(p.Service, "/")
 		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.egress.Addr.String(), To: p.egress.Destinations(), Sources: []wire.EgressSource{}}
 		if l.Counted {

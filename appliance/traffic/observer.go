@@ -27,14 +27,6 @@ const (
 	Samples = 120
 )
 
-// A Sample has the counts of a Service port at one scan.
-type Sample struct {
-	At   time.Time
-	Open int
-	// Rate is new connections a second since the look before; -1 when there was none.
-	Rate float64
-}
-
 // Observer scans the connection tracking table on request. Use New to create one.
 type Observer struct {
 	sources
@@ -43,13 +35,13 @@ type Observer struct {
 	cost    time.Duration
 	due     time.Time // the next look for a viewer comes no earlier
 	known   tracked   // of the last look; zero where last is nil
-	found   *index    // of the ports at knownAt
-	knownAt uint64
+	found   *index    // of the ports at knownAt; nil, and 0: none
+	knownAt int
 
 	mu      sync.Mutex
 	last    *Snapshot
-	history map[string][]Sample  // by Service port, of those that had connections
-	watched map[string]time.Time // Services whose clients are counted, by the time of the last request
+	history map[string][]wire.TrafficSample // by Service port, of those that had connections
+	watched map[string]time.Time            // Services whose clients are counted, by the time of the last request
 	forget  *time.Timer
 	viewed  bool // there was a request since the last drop
 
@@ -58,10 +50,10 @@ type Observer struct {
 
 // sources has the functions by which an Observer reads its data. Tests replace them.
 type sources struct {
-	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port // by key, and of one key IPv4 first
-	// changes is another number when ports may be others; nil: they always may.
-	changes func() uint64
+	read func(each func(*conntrack.Connection)) (entries int, err error)
+	// ports returns the ports of the Services that changed since an earlier state, by "namespace/name", none for one that is gone, or those
+	// of all, and the number of the state. No state has the number 0.
+	ports func(since int) (of map[string][]Port, all bool, now int)
 	// totals returns the kernel's counts since the start, nil if it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
@@ -80,8 +72,8 @@ type sources struct {
 
 // New returns an Observer that reads connections with read and the kernel's counters with totals, and attributes them to the ports that
 // ports returns. totals is nil if the kernel does not count.
-func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
-	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]Sample{}}
+func New(read func(each func(*conntrack.Connection)) (int, error), ports func(since int) (of map[string][]Port, all bool, now int), totals func() (nft.Totals, error)) *Observer {
+	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]wire.TrafficSample{}}
 }
 
 // Snapshot returns the newest scan, or makes one if it is older than minPause and maxShare permits; the second one, from which rates
@@ -107,7 +99,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 func (o *Observer) record() (pause time.Duration, err error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
-	if len(o.served().ports) > 0 {
+	if len(o.served().rows) > 0 {
 		_, err = o.look(recordEvery/2, time.Time{})
 	}
 	return max(recordEvery, recordShare*o.cost), err
@@ -170,16 +162,14 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	return l, nil
 }
 
-// served returns the index of the ports. It builds a new one when they changed.
+// served returns the index of the ports as they are now. The caller holds o.looking.
 func (o *Observer) served() *index {
-	var at uint64
-	if o.changes != nil {
-		if at = o.changes(); o.found != nil && at == o.knownAt {
-			return o.found
-		}
+	of, all, now := o.ports(o.knownAt)
+	if o.knownAt = now; all {
+		o.found = indexOf(of)
+	} else if len(of) > 0 {
+		o.found.change(of)
 	}
-	o.found, o.knownAt = indexOf(o.ports()), at
-	o.found.rows = rowsOf(o.found.ports)
 	return o.found
 }
 
@@ -222,37 +212,28 @@ func (o *Observer) appendHistory(l *Snapshot) {
 	if o.last = l; !o.viewed {
 		return
 	}
-	seen := make(map[string]Sample, len(o.history))
+	seen := make(map[string]wire.TrafficSample, len(o.history))
 	for _, p := range l.Ports {
 		key := p.Port.Key()
 		if p.Open+p.Unanswered+p.New == 0 && o.history[key] == nil {
 			continue
 		}
-		s, twin := seen[key]
-		if !twin {
-			s = Sample{At: l.At, Rate: -1}
-		}
-		s.Open += p.Open
-		if l.Since > 0 {
-			s.Rate = max(s.Rate, 0) + float64(p.New)/l.Since.Seconds()
+		s := seen[key]
+		s.At, s.Open = l.At, s.Open+p.Open
+		if s.Rate = plus(s.Rate, rate(p.New, l.Since)); s.Rate == nil {
+			s.Rate = rate(p.New, l.Since)
 		}
 		seen[key] = s
 	}
 	for key := range o.history {
-		if _, has := seen[key]; !has && l.found.has(key) {
-			s := Sample{At: l.At, Rate: -1}
-			if l.Since > 0 {
-				s.Rate = 0
-			}
-			seen[key] = s
+		_, has := seen[key]
+		if _, served := place(l.rows, key); !has && served {
+			seen[key] = wire.TrafficSample{At: l.At, Rate: rate(0, l.Since)}
 		}
 	}
 	for key, s := range seen {
 		h := append(o.history[key], s)
-		if len(h) > Samples {
-			h = slices.Delete(h, 0, len(h)-Samples)
-		}
-		o.history[key] = h
+		o.history[key] = h[max(0, len(h)-Samples):]
 	}
 	for key, h := range o.history {
 		if _, has := seen[key]; !has || l.At.Sub(h[0].At) > 0 && idle(h) {
@@ -262,8 +243,8 @@ func (o *Observer) appendHistory(l *Snapshot) {
 }
 
 // idle reports whether a history is full and has no connections.
-func idle(h []Sample) bool {
-	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
+func idle(h []wire.TrafficSample) bool {
+	return len(h) == Samples && !slices.ContainsFunc(h, func(s wire.TrafficSample) bool { return s.Open > 0 || s.Rate != nil && *s.Rate > 0 })
 }
 
 // drop releases the memory of the last scan and of the history after forgetAfter without a request, except for what rings need for the next
@@ -273,14 +254,14 @@ func (o *Observer) drop() {
 	defer o.looking.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.viewed, o.history, o.watched = false, map[string][]Sample{}, nil
+	o.viewed, o.history, o.watched = false, map[string][]wire.TrafficSample{}, nil
 	if o.rings == nil {
-		o.last, o.known, o.found = nil, tracked{}, nil
+		o.last, o.known, o.found, o.knownAt = nil, tracked{}, nil, 0
 	}
 }
 
 // History returns the samples of a Service port (Port.Key) in the last scans, the oldest first.
-func (o *Observer) History(key string) []Sample {
+func (o *Observer) History(key string) []wire.TrafficSample {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.history[key])
@@ -288,8 +269,8 @@ func (o *Observer) History(key string) []Sample {
 
 // Key identifies a port without its family: "namespace/name" or "namespace/name/port".
 func (p *Port) Key() string {
-	if p.key != "" {
-		return p.key
+	if p.row != nil {
+		return p.row.key
 	}
 	if p.Name == "" {
 		return p.Service

@@ -40,15 +40,32 @@ func (t *table) observer() *Observer {
 			each(&c)
 		}
 		return len(t.entries), t.err
-	}, func() []Port { return t.ports }, totals)
+	}, func(int) (map[string][]Port, bool, int) { return byService(t.ports), true, 1 }, totals)
 	t.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	o.now = func() time.Time { return t.now }
 	return o
 }
 
+// byService returns ports by their Service.
+func byService(ports []Port) map[string][]Port {
+	of := map[string][]Port{}
+	for _, p := range ports {
+		of[p.Service] = append(of[p.Service], p)
+	}
+	return of
+}
+
+// frontends returns IPv4 frontends.
+func frontends(p nft.Protocol, all ...netip.AddrPort) (list []conntrack.Frontend) {
+	for _, at := range all {
+		list = append(list, conntrack.Frontend{Addr: at.Addr(), Family: nft.IPv4, Protocol: p, Port: at.Port()})
+	}
+	return list
+}
+
 var web = Port{
 	Service: "default/web", Name: "http", Family: nft.IPv4, Protocol: nft.TCP,
-	Frontends: []netip.AddrPort{at("10.96.0.10:80"), netip.AddrPortFrom(netip.Addr{}, 30080)},
+	Frontends: frontends(nft.TCP, at("10.96.0.10:80"), netip.AddrPortFrom(netip.Addr{}, 30080)),
 	Endpoints: []netip.AddrPort{at("10.1.2.11:8080"), at("10.1.2.12:8080")},
 }
 
@@ -57,7 +74,7 @@ func connection(id uint32, to, endpoint string, answered, open bool) conntrack.C
 }
 
 func TestLook(t *testing.T) {
-	ports := []Port{web, {Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: []netip.AddrPort{at("10.96.0.10:80")}}}
+	ports := []Port{web, {Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: frontends(nft.UDP, at("10.96.0.10:80"))}}
 	table := &table{ports: ports, entries: []conntrack.Connection{
 		connection(1, "10.96.0.10:80", "10.1.2.11:8080", true, true),
 		connection(2, "10.1.2.1:30080", "10.1.2.11:8080", false, false), // a node port, on any address of the box
@@ -90,7 +107,7 @@ func TestLook(t *testing.T) {
 		t.Errorf("since %s: %+v, %v; want two new ones", second.Since, second.Ports[0].Counts, err)
 	}
 	history := o.History("default/web/http")
-	if len(history) != 2 || history[0].Rate != -1 || history[1].Rate != 0.5 || history[1].Open != 2 {
+	if len(history) != 2 || history[0].Rate != nil || *history[1].Rate != 0.5 || history[1].Open != 2 {
 		t.Errorf("the history is %+v", history)
 	}
 	if h := o.History("default/dns"); h != nil {
@@ -177,11 +194,11 @@ func BenchmarkLook(b *testing.B) {
 	table := &table{}
 	for i := range 10_000 {
 		addr := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		p := Port{Service: fmt.Sprintf("default/s%d", i), Family: nft.IPv4, Protocol: nft.TCP, Frontends: []netip.AddrPort{netip.AddrPortFrom(addr, 80)}}
+		p := Port{Service: fmt.Sprintf("default/s%d", i), Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontends(nft.TCP, netip.AddrPortFrom(addr, 80))}
 		table.ports = append(table.ports, p)
 		for j := range 20 {
 			c := connection(uint32(i*20+j)*2654435761, "1.1.1.1:1", "10.1.2.11:8080", true, true)
-			c.To = p.Frontends[0]
+			c.To = netip.AddrPortFrom(addr, 80)
 			table.entries = append(table.entries, c)
 		}
 	}
@@ -198,12 +215,12 @@ func BenchmarkLook(b *testing.B) {
 // Connections are counted by the kernel where it counts, of all frontends of a port together, and
 // what went back is not new.
 func TestLookCounts(t *testing.T) {
-	dns := Port{Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: []netip.AddrPort{at("10.96.0.10:80")}}
+	dns := Port{Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: frontends(nft.UDP, at("10.96.0.10:80"))}
 	frontend := func(p nft.Protocol, at netip.AddrPort, connections, refused uint64) nft.FrontendTotal {
 		return nft.FrontendTotal{Family: nft.IPv4, Protocol: p, At: at, Connections: connections, Refused: refused}
 	}
 	nodePort := netip.AddrPortFrom(netip.Addr{}, 30080)
-	table := &table{ports: []Port{web, dns}, counted: &nft.Totals{Frontends: []nft.FrontendTotal{
+	table := &table{ports: []Port{dns, web}, counted: &nft.Totals{Frontends: []nft.FrontendTotal{
 		frontend(nft.TCP, at("10.96.0.10:80"), 5, 1), frontend(nft.TCP, nodePort, 2, 0), frontend(nft.UDP, at("10.96.0.10:80"), 9, 0),
 		frontend(nft.TCP, at("10.96.0.99:80"), 100, 100), // of a Service that is not planned any more
 	}, Refusals: map[string]uint64{nft.RefusedStray: 4}}}
@@ -218,19 +235,19 @@ func TestLookCounts(t *testing.T) {
 		return l
 	}
 	l := look()
-	if p := l.Ports[0]; p.Connections != 7 || p.Refused != 1 || p.New != 0 || p.Refusing != 0 || !l.Counted || l.Refusals[nft.RefusedStray] != 4 {
+	if p := l.Ports[1]; p.Connections != 7 || p.Refused != 1 || p.New != 0 || p.Refusing != 0 || !l.Counted || l.Refusals[nft.RefusedStray] != 4 {
 		t.Errorf("the first look counts %+v", p)
 	}
-	if p := l.Ports[1]; p.Connections != 9 {
+	if p := l.Ports[0]; p.Connections != 9 {
 		t.Errorf("the other protocol counts %+v", p)
 	}
 	table.counted.Frontends[0].Connections, table.counted.Frontends[0].Refused = 8, 7
 	table.counted.Frontends[2].Connections = 1
 	l = look()
-	if p := l.Ports[0]; p.New != 3 || p.Refusing != 6 {
+	if p := l.Ports[1]; p.New != 3 || p.Refusing != 6 {
 		t.Errorf("the second look counts %+v, want 3 new ones and 6 refused", p)
 	}
-	if p := l.Ports[1]; p.New != 0 || p.Connections != 1 {
+	if p := l.Ports[0]; p.New != 0 || p.Connections != 1 {
 		t.Errorf("a Service that came again counts %+v", p)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -18,7 +19,6 @@ import (
 
 // Queries answers the queries of the API about connections through Services. It implements api.Traffic.
 type Queries struct {
-	of       func(service string) []nft.ServicePort
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
@@ -32,15 +32,18 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
-// NewQueries returns Queries about the Services. served returns the ports of all Services, by "namespace/name", and the box; of returns the
-// ports of one. totals returns the kernel's counters since the start, and is nil if it does not count.
-func NewQueries(of func(service string) []nft.ServicePort, served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
-	a := &Queries{of: of, served: served}
-	a.observer = New(look, func() []Port {
-		all, _ := served()
-		ports := portsOf(all, wire.ConnectionQuery{}, of)
-		slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.Family, b.Family)) })
-		return ports
+// NewQueries returns Queries about the Services. changed returns the ports of the Services that changed since an earlier state, by
+// "namespace/name", or of all, and the number of the state (reconcile.Grants.Since); of returns the ports of one Service as they are now,
+// and served those of all, and the box. totals returns the kernel's counters since the start, and is nil if it does not count.
+func NewQueries(of func(service string) []nft.ServicePort, changed func(since int) (of map[string][]nft.ServicePort, all bool, now int), served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
+	a := &Queries{served: served}
+	a.observer = New(look, func(since int) (map[string][]Port, bool, int) {
+		services, all, now := changed(since)
+		ports := make(map[string][]Port, len(services))
+		for key, list := range services {
+			ports[key] = portsOf(key, list, of)
+		}
+		return ports, all, now
 	}, totals)
 	a.observer.settings = conntrack.ReadSettings
 	return a
@@ -52,11 +55,10 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	o := a.observer
 	o.looking.Lock()
 	defer o.looking.Unlock()
-	found := o.served()
-	if i, ok := found.of(c); ok {
-		return &found.ports[i], found.ports[i].endpoint(c), true
+	if p = o.served().find(c); p == nil {
+		return nil, netip.AddrPort{}, false
 	}
-	return nil, netip.AddrPort{}, false
+	return p, p.endpoint(c), true
 }
 
 // Judge sets further sources of the responses: failed connections by port (Port.Key) and endpoint, the health of endpoints, and the states
@@ -65,10 +67,6 @@ func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, he
 	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
-
-// Unchanged saves scans the work of reading unchanged Services: changes returns another number when Services, their ports, frontends or
-// listeners may have changed. It is called before the first query, or not at all.
-func (a *Queries) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
 // Follow adds the totals of ended connections to the responses. receive adds the events that the kernel has sent by now to these totals.
 // Follow is called before the first query, or not at all.
@@ -85,44 +83,22 @@ func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wi
 // look calls each for all entries of the connection tracking table of this network namespace, and returns their number.
 func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan(0, each) }
 
-// portsOf converts the ports of Services to Ports, only those of one Service or namespace if q names it. now returns the present ports of a
-// Service.
-func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery, now func(service string) []nft.ServicePort) []Port {
-	n := 0
-	for _, list := range of {
-		n += len(list)
-	}
-	if q.Namespace != "" {
-		n = 0 // much fewer
-	}
-	ports := make([]Port, 0, n)
-	for key, list := range of {
-		namespace, name, _ := strings.Cut(key, "/")
-		if q.Namespace != "" && q.Namespace != namespace || q.Service != "" && q.Service != name {
-			continue
+// portsOf converts the ports of a Service to Ports. now returns the present ports of a Service.
+func portsOf(service string, list []nft.ServicePort, now func(service string) []nft.ServicePort) []Port {
+	ports := make([]Port, len(list))
+	for i := range list {
+		p := &list[i]
+		_, name := nft.SplitID(p.ID)
+		ports[i] = Port{
+			Service: service, Name: name, Family: p.Family, Protocol: p.Protocol, Frontends: conntrack.FrontendsOf(p), of: now, id: p.ID,
+			Ranged: slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() }),
+			Adopts: slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Adopt }),
 		}
-		for i := range list {
-			p := &list[i]
-			_, portName := nft.SplitID(p.ID)
-			port := Port{
-				Service: key, Name: portName,
-				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), of: now, id: p.ID,
-			}
-			if p.Relayed() {
-				port.Relay = endpointsOf(p)
-			}
-			if len(p.Egress.Sources) > 0 {
-				port.egress = &p.Egress
-			}
-			port.key = port.Key()
-			for _, fe := range p.Frontends {
-				port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
-				port.Adopts = port.Adopts || fe.Adopt
-				if fe.IsRange() {
-					port.Last = append(port.Last, fe.Last)
-				}
-			}
-			ports = append(ports, port)
+		if p.Relayed() {
+			ports[i].Relay = endpointsOf(p)
+		}
+		if len(p.Egress.Sources) > 0 {
+			ports[i].egress = &p.Egress
 		}
 	}
 	return ports
@@ -197,7 +173,7 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 			row.FlowTotals = totals(&all, l.Bytes)
 		}
 		if q.History {
-			row.History = samplesOf(a.observer.History(m.key))
+			row.History = a.observer.History(m.key)
 		}
 	}
 	if q.Clients {
@@ -231,32 +207,22 @@ func (a *Queries) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.
 	return busy, quiet, nil
 }
 
-func samplesOf(history []Sample) (told []wire.TrafficSample) {
-	for _, s := range history {
-		sample := wire.TrafficSample{At: s.At, Open: s.Open}
-		if s.Rate >= 0 {
-			sample.Rate = &s.Rate
-		}
-		told = append(told, sample)
-	}
-	return told
-}
-
 // Connections returns the tracked connections of Services that a query selects.
 func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
-	of, _ := a.served()
-	ports := portsOf(of, q, a.of)
-	found := indexOf(ports)
+	o := a.observer
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	found := o.served()
 	answer := &wire.Connections{At: time.Now(), Connections: []wire.Connection{}}
-	var relayed map[RelayedClient][]netip.AddrPort
-	if a.clients != nil && slices.ContainsFunc(ports, func(p Port) bool { return p.Relay != nil }) {
-		relayed = a.clients()
-	}
-	_, err := a.observer.read(func(conn *conntrack.Connection) {
-		i, ok, out := found.either(conn)
-		behind := relayed[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
+	relayed, wanted := sync.OnceValue(a.clients), wantedBy(&wire.TrafficQuery{Namespace: q.Namespace, Service: q.Service})
+	_, err := o.read(func(conn *conntrack.Connection) {
+		p, out := found.either(conn)
+		var behind []netip.AddrPort
+		if p != nil && p.Relay != nil && a.clients != nil {
+			behind = relayed()[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
+		}
 		switch {
-		case !ok,
+		case p == nil, wanted != nil && !wanted(p.row),
 			!isAnsweredBy(q, conn.Endpoint) && !slices.ContainsFunc(behind, func(at netip.AddrPort) bool { return isAnsweredBy(q, at) }),
 			q.Client.IsValid() && !q.Client.Contains(conn.Client.Addr()):
 			return
@@ -264,7 +230,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 			answer.More++
 			return
 		}
-		c := connectionOf(&ports[i], conn)
+		c := connectionOf(p, conn)
 		mark(&c, out)
 		for _, at := range sortedOnce(behind) {
 			c.RelayedTo = append(c.RelayedTo, at.String())
@@ -301,16 +267,19 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 
 // Kill ends the connection through a Service with this conntrack ID. It returns nil if there is none.
 func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
-	of, box := a.served()
-	found := indexOf(portsOf(of, wire.ConnectionQuery{}, a.of))
+	o := a.observer
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	found := o.served()
 	var killed wire.Connection
+	_, box := a.served()
 	err := conntrack.Kill(0, id, box.LocalAddresses, func(conn *conntrack.Connection) bool {
-		i, ok, out := found.either(conn)
-		if ok {
-			killed = connectionOf(&found.ports[i], conn)
+		p, out := found.either(conn)
+		if p != nil {
+			killed = connectionOf(p, conn)
 			mark(&killed, out)
 		}
-		return ok
+		return p != nil
 	})
 	if errors.Is(err, conntrack.ErrGone) {
 		return nil, nil

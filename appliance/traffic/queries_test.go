@@ -18,7 +18,8 @@ import (
 
 // tells are Queries about Services, and about the connections of a table.
 func tells(served map[string][]nft.ServicePort, table *table) *Queries {
-	a := NewQueries(func(service string) []nft.ServicePort { return served[service] }, func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
+	a := NewQueries(func(service string) []nft.ServicePort { return served[service] },
+		func(int) (map[string][]nft.ServicePort, bool, int) { return served, true, 1 }, func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
 	o := table.observer()
 	o.ports = a.observer.ports
 	a.observer = o

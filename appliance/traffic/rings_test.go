@@ -22,11 +22,10 @@ func counted(at time.Time, since time.Duration, fresh ...int) *Snapshot {
 	for i := range fresh {
 		ports = append(ports, Port{Service: fmt.Sprintf("a/s%d", i), Protocol: nft.TCP})
 	}
-	found := indexOf(ports)
-	found.rows = rowsOf(found.ports)
+	found := indexOf(byService(ports))
 	l := &Snapshot{At: at, Since: since, Counted: true}
 	for i, n := range fresh {
-		c := found.countsOf(i)
+		c := found.countsOf(&found.services[fmt.Sprintf("a/s%d", i)][0])
 		c.New, c.Refusing, c.Open = n, uint64(n/10), 2*n
 	}
 	found.end(l)
@@ -153,11 +152,11 @@ func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		var gone atomic.Bool
-		ports := func() []Port {
+		ports := func(int) (of map[string][]Port, all bool, now int) {
 			if gone.Load() {
-				return nil
+				return nil, true, 1
 			}
-			return []Port{{Service: "a/web", Protocol: nft.TCP}}
+			return byService([]Port{{Service: "a/web", Protocol: nft.TCP}}), true, 1
 		}
 		q := &Queries{observer: New(func(func(*conntrack.Connection)) (int, error) { n++; return 0, nil }, ports, nil)}
 		dir := t.TempDir()

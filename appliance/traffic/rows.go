@@ -13,40 +13,6 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// row is a Service port with its Ports of all families, as positions in the index.
-type row struct {
-	key, service, name string // "namespace/name/port", "namespace/name", "port"
-	first, last        int    // its ports are those from first to before last
-}
-
-// shown returns the name of the port in tables: "namespace/name:port", or "namespace/name".
-func (r *row) shown() string {
-	if r.name == "" {
-		return r.service
-	}
-	return r.service + ":" + r.name
-}
-
-// rowsOf returns the rows of ports, which must be sorted by key.
-func rowsOf(ports []Port) []row {
-	rows := make([]row, 0, len(ports))
-	for i := range ports {
-		key := ports[i].Key()
-		if n := len(rows); n > 0 && rows[n-1].key == key {
-			rows[n-1].last = i + 1
-			continue
-		}
-		rows = append(rows, row{key, ports[i].Service, ports[i].Name, i, i + 1})
-	}
-	return rows
-}
-
-// has reports whether the index has a port with this key.
-func (x *index) has(key string) bool {
-	_, is := slices.BinarySearchFunc(x.rows, key, func(r row, key string) int { return strings.Compare(r.key, key) })
-	return is
-}
-
 // aggregate has the counts of a Service port in one scan, summed over its families.
 type aggregate struct {
 	wire.PortTraffic // without endpoints and history
@@ -60,12 +26,12 @@ type aggregate struct {
 // aggregate returns the sum of the counts of a Service port in its families. counts has those of the families that have any.
 func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	namespace, name, _ := strings.Cut(r.service, "/")
-	m := &aggregate{row: r, parts: make([]*PortCounts, 0, r.last-r.first), PortTraffic: wire.PortTraffic{
-		Namespace: namespace, Service: name, Port: r.name, Protocol: l.found.ports[r.first].Protocol.Name(),
+	m := &aggregate{row: r, parts: make([]*PortCounts, 0, len(r.ports)), PortTraffic: wire.PortTraffic{
+		Namespace: namespace, Service: name, Port: r.name, Protocol: r.ports[0].Protocol.Name(),
 	}}
-	for i := r.first; i < r.last; i++ {
-		if len(counts) == 0 || counts[0].position != i {
-			m.parts = append(m.parts, &PortCounts{Port: &l.found.ports[i], position: i})
+	for i := range r.ports {
+		if len(counts) == 0 || counts[0].Port != &r.ports[i] {
+			m.parts = append(m.parts, &PortCounts{Port: &r.ports[i]})
 			continue
 		}
 		p := counts[0]
@@ -104,16 +70,12 @@ func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing ui
 // busy returns the Service ports with counts, by key. They are computed once for each scan.
 func (l *Snapshot) busy() []*aggregate {
 	l.merging.Do(func() {
-		r := 0
 		for first := 0; first < len(l.Ports); {
-			for l.found.rows[r].last <= l.Ports[first].position {
-				r++
-			}
-			last := first + 1
-			for last < len(l.Ports) && l.Ports[last].position < l.found.rows[r].last {
+			r, last := l.Ports[first].Port.row, first+1
+			for last < len(l.Ports) && l.Ports[last].Port.row == r {
 				last++
 			}
-			l.merged = append(l.merged, l.aggregate(&l.found.rows[r], l.Ports[first:last]))
+			l.merged = append(l.merged, l.aggregate(r, l.Ports[first:last]))
 			first = last
 		}
 	})
@@ -130,8 +92,7 @@ func (l *Snapshot) topN(by string) []*aggregate {
 		return list
 	}
 	busy := l.busy()
-	for i := range l.found.rows {
-		r := &l.found.rows[i]
+	for _, r := range l.rows {
 		var m *aggregate
 		if len(busy) > 0 && busy[0].row == r {
 			m, busy = busy[0], busy[1:]
@@ -176,11 +137,10 @@ func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*a
 		}
 	}
 	busy := l.busy()
-	for i := range l.found.rows {
+	for _, r := range l.rows {
 		if wanted == nil && len(list) == most {
-			return list, len(l.found.rows) - most
+			return list, len(l.rows) - most
 		}
-		r := &l.found.rows[i]
 		var m *aggregate
 		if len(busy) > 0 && busy[0].row == r {
 			m, busy = busy[0], busy[1:]

@@ -18,14 +18,14 @@ type Port struct {
 	Name      string // "" for the only, unnamed port
 	Family    nft.Family
 	Protocol  nft.Protocol
-	Frontends []netip.AddrPort // the zero Addr for a node port
-	// Last are, beside Frontends, the last ports of ranges, nil if none is a range. Then Endpoints have port 0.
-	Last      []uint16
+	Frontends []conntrack.Frontend
+	Ranged    bool             // some are ranges of ports: then Endpoints have port 0
 	Adopts    bool             // connections may be adopted, at exact ports
 	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
 	Relay     []netip.AddrPort // those of them that are the appliance's own listeners
 
-	key    string      // Key, where it is known
+	row    *row        // of the index
+	counts *PortCounts // of the scan that is under way, nil if there are none
 	egress *nft.Egress // what its endpoints leave as; nil: not as the Service
 	// of returns the ports of a Service as they are now, of which this is the one of the ID, nil if they are not known.
 	of func(service string) []nft.ServicePort
@@ -82,8 +82,7 @@ type PortCounts struct {
 	// Flows counts all connections of the port, those that ended included, nil if there are none, or connection events are not read.
 	Flows *flows.Record
 
-	position int              // of Port among those of the index
-	getting  []netip.AddrPort // endpoints, where a look has asked for them
+	getting []netip.AddrPort // endpoints, where a look has asked for them
 }
 
 // EndpointCounts has the counts of an endpoint. Leaving is set if it gets no new connections.
@@ -150,7 +149,7 @@ type Snapshot struct {
 	unordered bool               // the table has another order than at the look before: the bytes since are unknown
 	clients   map[string]clients // by Service, of those that are watched
 
-	found   *index
+	rows    []*row
 	merging sync.Once
 	merged  []*aggregate // see busy
 	sorting sync.Mutex
@@ -185,84 +184,9 @@ func (l *Snapshot) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.
 	return answer
 }
 
-// index finds the Service port of a connection by the address and port that its client used.
-type index struct {
-	ports  []Port
-	at     map[conntrack.Frontend]int // positions in ports
-	ranges conntrack.Ranges           // those of at
-	egress egressIndex
-	rows   []row         // see rowsOf
-	counts []*PortCounts // of the look that is under way, by position; nil where nothing was counted
-}
-
-// countsOf returns the counts of the port at a position. It adds them if there are none yet.
-func (x *index) countsOf(position int) *PortCounts {
-	if x.counts == nil {
-		x.counts = make([]*PortCounts, len(x.ports))
-	}
-	p := x.counts[position]
-	if p == nil {
-		p = &PortCounts{Port: &x.ports[position], position: position}
-		x.counts[position] = p
-	}
-	return p
-}
-
-// end moves the counts from the index to l, at the end of a scan.
-func (x *index) end(l *Snapshot) {
-	l.found = x
-	for position, p := range x.counts {
-		if p != nil {
-			l.Ports = append(l.Ports, p)
-			x.counts[position] = nil
-		}
-	}
-}
-
-// indexOf returns the index of ports. Positions in the index are those in ports.
-func indexOf(ports []Port) *index {
-	frontends := 0
-	for i := range ports {
-		frontends += len(ports[i].Frontends)
-	}
-	found := index{ports: ports, at: make(map[conntrack.Frontend]int, frontends), egress: egressOf(ports)}
-	for i := range ports {
-		p := &ports[i]
-		for k, at := range p.Frontends {
-			fe := conntrack.Frontend{Addr: at.Addr(), Family: p.Family, Protocol: p.Protocol, Port: at.Port()}
-			if p.Last != nil {
-				fe.Last = p.Last[k]
-			}
-			found.at[fe] = i
-			found.ranges.Add(fe)
-		}
-	}
-	return &found
-}
-
-// of returns the position of the Service port of a connection; false if it is of no Service.
-func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
-	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	if c.Adopted || c.Left {
-		port, ok = x.at[to]
-		return port, ok && x.ports[port].Adopts
-	}
-	if port, ok = conntrack.At(x.at, to, x.ranges, nil); !ok {
-		to.Addr = netip.Addr{} // a node port, at whatever address
-		port, ok = x.at[to]
-	}
-	return port, ok
-}
-
-// counted returns the position of the Service port of a frontend that the kernel counts; false if there is none.
-func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
-	port, ok = x.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
-	return port, ok
-}
-
 // endpoint returns the key of a connection's endpoint in PortCounts.Endpoints: for a port with ranges it has port 0.
 func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
-	if p.Last != nil {
+	if p.Ranged {
 		return netip.AddrPortFrom(c.Endpoint.Addr(), 0)
 	}
 	return c.Endpoint
@@ -273,8 +197,8 @@ func (l *Snapshot) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
-		if i, ok := found.counted(f); ok {
-			p := found.countsOf(i)
+		if port := found.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]; port != nil {
+			p := found.countsOf(port)
 			p.Connections += f.Connections
 			p.Refused += f.Refused
 		}
@@ -317,28 +241,29 @@ func (l *Snapshot) compare(before *Snapshot) {
 // addEnded adds the totals of ended connections to the counts of their ports and endpoints.
 func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 	l.Flows = true
-	for i := range found.ports {
-		port := &found.ports[i]
-		var open map[netip.AddrPort]flows.Record
-		if found.counts != nil && found.counts[i] != nil {
-			p := found.counts[i]
-			open = make(map[netip.AddrPort]flows.Record, len(p.Endpoints))
-			for at, e := range p.Endpoints {
-				open[at] = e.Tracked
+	for _, r := range found.rows {
+		for i := range r.ports {
+			port := &r.ports[i]
+			var open map[netip.AddrPort]flows.Record
+			if p := port.counts; p != nil {
+				open = make(map[netip.AddrPort]flows.Record, len(p.Endpoints))
+				for at, e := range p.Endpoints {
+					open[at] = e.Tracked
+				}
 			}
-		}
-		endpoints, all := ended.Total(port.Key(), port.Family, port.Protocol, open)
-		if all == (flows.Record{}) && len(endpoints) == 0 {
-			continue
-		}
-		p := found.countsOf(i)
-		p.Flows = &all
-		for at, total := range endpoints {
-			e := p.Endpoints[at]
-			if e == nil {
-				e = p.newEndpoint(at)
+			endpoints, all := ended.Total(r.key, port.Family, port.Protocol, open)
+			if all == (flows.Record{}) && len(endpoints) == 0 {
+				continue
 			}
-			e.Flows = &total
+			p := found.countsOf(port)
+			p.Flows = &all
+			for at, total := range endpoints {
+				e := p.Endpoints[at]
+				if e == nil {
+					e = p.newEndpoint(at)
+				}
+				e.Flows = &total
+			}
 		}
 	}
 }
@@ -406,8 +331,8 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 	order := make([]volume, 0, len(known.order)+len(known.order)/8)
 	grown := growth{before: known.order, left: 4*len(known.order) + 100_000}
 	l.Entries, err = read(func(c *conntrack.Connection) {
-		i, ok := found.of(c)
-		if !ok && l.depart(&found.egress, c) {
+		port := found.find(c)
+		if port == nil && l.depart(&found.egress, c) {
 			return // of no client
 		}
 		ids = append(ids, c.ID)
@@ -415,7 +340,7 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 		if c.Counted {
 			order = append(order, v)
 		}
-		if !ok {
+		if port == nil {
 			return
 		}
 		isNew := false
@@ -428,11 +353,12 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 		case isNew:
 			in, out = v.in, v.out
 		case c.Counted && known.ids != nil:
+			var ok bool
 			if in, out, ok = grown.since(v); !ok {
 				l.unordered = true
 			}
 		}
-		p := found.countsOf(i)
+		p := found.countsOf(port)
 		p.add(c, isNew, in, out)
 		if watched := l.clients[p.Port.Service]; watched != nil && (c.Open || !c.Answered) {
 			watched.add(c)
