@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // much is made and forgotten at each start
+	debug.SetGCPercent(800) // much is made and forgotten at each start
 	os.Exit(m.Run())
 }
 

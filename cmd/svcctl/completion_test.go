@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,7 @@ func TestMain(m *testing.M) {
 		b.Env.Out, b.Env.LookupEnv = os.Stdout, os.LookupEnv
 		os.Exit(run(context.Background(), b.Env, os.Args[1:]))
 	}
+	debug.SetGCPercent(400) // each command line makes all verbs: collecting them takes as long
 	os.Exit(m.Run())
 }
 
