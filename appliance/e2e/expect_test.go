@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
@@ -147,6 +149,12 @@ func (b *box) drops(t *testing.T, from *netlab.Host, network string, to netip.Ad
 // port.
 func (b *box) noEntry(from *netlab.Host, network string, to netip.AddrPort) error {
 	f := family{to.Addr().Is6()}
+	if protocol, is := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[network]; is {
+		if entries := b.GW1.Entries(protocol, f.of(from), to); len(entries) > 0 {
+			return fmt.Errorf("%s to %s left entries in the connection table:\n%s", network, to, strings.Join(entries, "\n"))
+		}
+		return nil
+	}
 	entries := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", network,
 		"--orig-src", f.of(from).String(), "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port()))
 	if strings.TrimSpace(entries) != "" {

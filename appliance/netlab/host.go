@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -231,6 +232,34 @@ func (h *Host) HoldNft(ruleset string) (release func()) {
 	})
 	h.onClose(release)
 	return release
+}
+
+// Entries returns the entries of the connection table for TCP or UDP requests from an address to an address and port. Tests ask for
+// these hundreds of times, and each start of conntrack costs.
+func (h *Host) Entries(protocol uint8, from netip.Addr, to netip.AddrPort) (entries []string) {
+	h.t.Helper()
+	var table *netlink.Handle
+	err := h.Do(func() (err error) {
+		table, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
+		return err
+	})
+	if err != nil {
+		h.t.Fatalf("host %s: open the connection table: %v", h.Name, err)
+	}
+	defer table.Close()
+	flows, err := table.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(domainOf(from)))
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
+		flows, err = table.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(domainOf(from)))
+	}
+	if err != nil {
+		h.t.Fatalf("host %s: list the connection table: %v", h.Name, err)
+	}
+	for _, f := range flows {
+		if o := f.Forward; o.Protocol == protocol && o.SrcIP.Equal(from.AsSlice()) && o.DstIP.Equal(to.Addr().AsSlice()) && o.DstPort == to.Port() {
+			entries = append(entries, f.String())
+		}
+	}
+	return entries
 }
 
 // Conntrack runs conntrack on the Host and gives its output; the test fails when
