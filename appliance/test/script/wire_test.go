@@ -154,7 +154,7 @@ func (w *wire) Again(attempt int) bool {
 	if attempt == 1 {
 		w.began = time.Now()
 	}
-	time.Sleep(20 * time.Millisecond) // real time: a pause between tries
+	time.Sleep(min(time.Duration(attempt)*20*time.Millisecond, 500*time.Millisecond)) // real time: a pause between tries, which may start programs
 	return time.Since(w.began) < time.Minute
 }
 
