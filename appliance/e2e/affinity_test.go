@@ -219,7 +219,7 @@ func Test079_open_connection_keeps_no_affinity(t *testing.T) {
 		var conns [clients]*netlab.Conn
 		var chosen choices
 		for i := range conns {
-			c, err := b.EXT.Dial(to, netlab.From(f.client(i)))
+			c, err := b.EXT.Dial(to, netlab.From(f.client(i)), patiently)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func Test079_open_connection_keeps_no_affinity(t *testing.T) {
 		for range 6 { // traffic all the time, for longer than the timeout
 			time.Sleep(500 * time.Millisecond) // real time: the kernel counts it
 			for _, c := range conns {
-				if err := c.Echo("still here"); err != nil {
+				if err := c.Echo("still here", patiently); err != nil {
 					t.Fatal(err)
 				}
 			}
