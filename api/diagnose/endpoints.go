@@ -166,6 +166,7 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 }
 
 func (d *diagnosis) tallyOf(port object.ServicePort, wants func(addressType string) bool) (t tally, others []string) {
+	var different []object.EndpointPort
 	found := false
 	seen := map[string]bool{}
 	for _, s := range d.Slices {
@@ -173,9 +174,9 @@ func (d *diagnosis) tallyOf(port object.ServicePort, wants func(addressType stri
 			continue
 		}
 		for _, p := range s.Ports {
-			protocol := cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP)
-			if object.Deref(p.Name) != port.Name || protocol != port.Protocol {
-				others = append(others, fmt.Sprintf("%q/%s", object.Deref(p.Name), protocol))
+			p.Protocol = new(cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP))
+			if object.Deref(p.Name) != port.Name || *p.Protocol != port.Protocol {
+				different = append(different, p)
 				continue
 			}
 			found = true
@@ -187,8 +188,8 @@ func (d *diagnosis) tallyOf(port object.ServicePort, wants func(addressType stri
 			}
 		}
 	}
-	if found {
-		others = nil
+	if !found {
+		others = object.Texts(different, func(p object.EndpointPort) string { return fmt.Sprintf("%q/%s", object.Deref(p.Name), *p.Protocol) })
 	}
 	slices.Sort(others)
 	t.why = shortened(t.why)

@@ -14,13 +14,16 @@ import (
 )
 
 // states returns the states of a port in the families that the Question is about.
-func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
+func (d *diagnosis) states(port object.ServicePort) (list []wire.PortState) {
 	if d.State == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(d.State.Ports), func(s wire.PortState) bool {
-		return s.Name != port.Name || s.Protocol != port.Protocol || !d.wantsFamily(s.Family)
-	})
+	for i := range d.State.Ports {
+		if s := &d.State.Ports[i]; s.Name == port.Name && s.Protocol == port.Protocol && d.wantsFamily(s.Family) {
+			list = append(list, *s)
+		}
+	}
+	return list
 }
 
 // inUse returns the addresses of the endpoints to which a port leads: those on this box, or all.
