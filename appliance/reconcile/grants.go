@@ -133,7 +133,6 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 	ports, box := g.of[key], g.box
 	g.mu.RUnlock()
 	s := wire.ServiceState{Ports: []wire.PortState{}}
-	var addrs []netip.Addr
 	for i := range ports {
 		p := &ports[i]
 		_, portName := nft.SplitID(p.ID)
@@ -163,9 +162,8 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			}
 		}
 		s.Ports = append(s.Ports, state)
-		addrs = append(addrs, frontendAddrs(p)...)
 	}
-	s.Unanswered = g.unanswered(&box, slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)))
+	s.Unanswered = g.unanswered(&box, frontendAddrs(ports))
 	return s
 }
 
@@ -187,11 +185,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	box := g.box
 	by := map[netip.Addr][]string{}
 	for key := range g.near {
-		var addrs []netip.Addr
-		for i := range g.of[key] {
-			addrs = append(addrs, frontendAddrs(&g.of[key][i])...)
-		}
-		for _, a := range slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)) {
+		for _, a := range frontendAddrs(g.of[key]) {
 			if onSegment(&box, a) != nil {
 				by[a] = append(by[a], key)
 			}
@@ -290,12 +284,15 @@ func onSegment(box *nft.Box, a netip.Addr) *segment {
 	return nil
 }
 
-// frontendAddrs returns the addresses of a port's frontends.
-func frontendAddrs(p *nft.ServicePort) (addrs []netip.Addr) {
-	for i := range p.Frontends {
-		if f := &p.Frontends[i]; f.Addr.IsValid() {
-			addrs = append(addrs, f.Addr)
+// frontendAddrs returns the addresses of the frontends of ports, sorted, each once.
+func frontendAddrs(ports []nft.ServicePort) (addrs []netip.Addr) {
+	for i := range ports {
+		for j := range ports[i].Frontends {
+			if addr := ports[i].Frontends[j].Addr; addr.IsValid() {
+				addrs = append(addrs, addr)
+			}
 		}
 	}
-	return addrs
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }

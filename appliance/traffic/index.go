@@ -51,8 +51,8 @@ func indexOf(of map[string][]Port) *index {
 
 // change replaces the ports of Services; those without ports are gone.
 func (x *index) change(of map[string][]Port) {
-	x.rows = slices.Concat(x.rows, make([]*row, 4*len(of)))[:len(x.rows)] // Snapshots have the former ones
-	for service := range of {                                             // first, as another one may have a frontend now
+	x.rows = slices.Clone(x.rows) // Snapshots have the former ones
+	for service := range of {     // first, as another one may have a frontend now
 		x.remove(x.services[service])
 	}
 	for service, ports := range of {
