@@ -168,3 +168,29 @@ func TestFilesTakeTheNamesOfGeneratedObjects(t *testing.T) {
 		t.Errorf("an invalid document gives it to %s", owner)
 	}
 }
+
+// A controller may store a status long after it read the object: once the dataplane has what it generates.
+func TestGenerateStoresNoStatusOfAnEarlierVersion(t *testing.T) {
+	b := newBox(t)
+	condition := func(o object.Object, name string) object.Object {
+		next := object.DeepCopy(o)
+		next.(*object.Service).Status.Conditions = []object.Condition{{Type: name, Status: "True", LastTransitionTime: b.now, Reason: "Good"}}
+		return next
+	}
+	read := b.must(write(refine(document(t, "web {}")))).Object
+	w := changed(b, ref("web"), func(svc *object.Service) {
+		svc.Metadata.ManagedFields = []object.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: []byte(`{"f:spec":{}}`)}}
+		svc.Metadata.Labels = map[string]string{"a": "b"}
+	})
+	applied := b.must(w).Object
+	if _, err := b.s.Generate(controller, nil, nil, condition(read, "Early")); err != nil || b.service("web") != applied {
+		t.Errorf("after the status of an earlier version: %+v, %v", b.service("web"), err)
+	}
+	if _, err := b.s.Generate(controller, nil, nil, condition(applied, "New")); err != nil {
+		t.Fatal(err)
+	}
+	if now := b.service("web"); len(now.Status.Conditions) != 1 || now.Status.Conditions[0].Type != "New" || len(now.Metadata.ManagedFields) != 1 {
+		t.Errorf("after the status of the stored version: %+v", now)
+	}
+	b.check()
+}

@@ -82,7 +82,8 @@ const verbStatus = "status"
 
 // Generate creates, replaces and deletes objects of a controller, all in one commit or not at all.
 // Unchanged objects are not written, and objects to be deleted may not exist. Of the objects in
-// statuses, which may have any owner, only the status is stored, if the object exists. Errors:
+// statuses, which may have any owner, only the status is stored, if the object still has their
+// resourceVersion: the change of another version lets the controller plan again. Errors:
 // *OwnedError if an object in puts or deletes has another owner by now; object.Errors if one is
 // invalid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref, statuses ...object.Object) (result SyncResult, err error) {
@@ -118,7 +119,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 	for _, o := range statuses {
 		ref := refInFile(object.RefOf(o))
 		old := s.table.get(ref)
-		if old == nil || old.Object.GetMeta().UID != o.GetMeta().UID {
+		if old == nil || old.Object.GetMeta().ResourceVersion != o.GetMeta().ResourceVersion {
 			continue
 		}
 		c := &change{ref: ref, old: old, owner: old.Owner, by: by}
