@@ -37,6 +37,7 @@ func newSilent() *silent {
 
 func (n *silent) Events() <-chan fsnotify.Event { return n.ev }
 func (n *silent) Errors() <-chan error          { return n.er }
+func (n *silent) Complete() bool                { return false }
 func (n *silent) Close() error                  { return nil }
 
 func (n *silent) open() (Notifier, error) {

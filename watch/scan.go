@@ -374,7 +374,7 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 		return true // it takes longer than this; others would only slow it down
 	}
 	live := slices.Sorted(slices.Values(w.tree.notify.WatchList()))
-	if _, events := w.tree.notify.(inotify); events && len(w.contents.silent) == 0 && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
+	if w.tree.notify.Complete() && len(w.contents.silent) == 0 && now.Before(w.schedule.full) && !slices.ContainsFunc(w.tree.sources, func(s *source) bool { return !s.isLocal(live) }) {
 		w.gitSources(now)
 		return true
 	}

@@ -241,6 +241,8 @@ type Notifier interface {
 	Remove(dir string) error
 	// WatchList returns the directories that still send events: the kernel drops those that are deleted, moved or unmounted.
 	WatchList() []string
+	// Complete reports whether every change in a directory of a local filesystem sends an event, or an error.
+	Complete() bool
 	Close() error
 }
 
@@ -261,6 +263,7 @@ func openInotify() (Notifier, error) {
 
 func (n inotify) Events() <-chan fsnotify.Event { return n.Watcher.Events }
 func (n inotify) Errors() <-chan error          { return n.Watcher.Errors }
+func (n inotify) Complete() bool                { return true }
 
 // A tree has the sources, and the notifier of events in them.
 type tree struct {

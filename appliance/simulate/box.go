@@ -307,6 +307,7 @@ func newNotifier() *notifier {
 
 func (n *notifier) Events() <-chan fsnotify.Event { return n.events }
 func (n *notifier) Errors() <-chan error          { return n.errors }
+func (n *notifier) Complete() bool                { return true }
 func (n *notifier) Close() error                  { return nil }
 
 func (n *notifier) Add(dir string) error {
@@ -332,11 +333,15 @@ func (n *notifier) WatchList() (dirs []string) {
 	return dirs
 }
 
-// send sends an event of a file.
-func (b *box) send(name string, op fsnotify.Op) {
+// send sends an event of a file or directory, or an overflow if the queue is full.
+func (n *notifier) send(path string, op fsnotify.Op) {
 	select {
-	case b.life.notifier.events <- fsnotify.Event{Name: filepath.Join(b.manifests, name), Op: op}:
-	default: // the queue of the kernel is full: the next reading of the directory finds it
+	case n.events <- fsnotify.Event{Name: path, Op: op}:
+	default:
+		select {
+		case n.errors <- fsnotify.ErrEventOverflow:
+		default:
+		}
 	}
 }
 
@@ -350,14 +355,14 @@ func (b *box) writeFile(name, text string, slowly bool) error {
 		if err := os.Rename(path+".tmp", path); err != nil {
 			return err
 		}
-		b.send(name, fsnotify.Create)
+		b.life.notifier.send(path, fsnotify.Create)
 		return nil
 	}
 	for _, part := range []string{text[:len(text)/2], text} {
 		if err := os.WriteFile(path, []byte(part), 0o600); err != nil {
 			return err
 		}
-		b.send(name, fsnotify.Create|fsnotify.Write)
+		b.life.notifier.send(path, fsnotify.Create|fsnotify.Write)
 		time.Sleep(30 * time.Millisecond)
 	}
 	return nil

@@ -208,7 +208,7 @@ func (b *box) do(e Event) error {
 		if err := os.Remove(filepath.Join(b.manifests, e.arg(0))); err != nil && !os.IsNotExist(err) {
 			return err
 		}
-		b.send(e.arg(0), fsnotify.Remove)
+		b.life.notifier.send(filepath.Join(b.manifests, e.arg(0)), fsnotify.Remove)
 	case doPut, doApply:
 		return b.put(e.Verb, e.arg(0), e.arg(1), e.arg(2))
 	case doCreate, doStale:
@@ -298,10 +298,7 @@ func (b *box) vanish(restart bool) error {
 	before := stored()
 	move := func(from, to string, op fsnotify.Op) error {
 		err := os.Rename(from, to)
-		select {
-		case b.life.notifier.events <- fsnotify.Event{Name: b.manifests, Op: op}:
-		default:
-		}
+		b.life.notifier.send(b.manifests, op)
 		return err
 	}
 	if err := move(b.manifests, b.manifests+".away", fsnotify.Rename); err != nil {
