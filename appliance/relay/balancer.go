@@ -384,11 +384,7 @@ type PortLoad struct {
 // listener; service "": of all Services.
 func (r *Relay) Load(service string) (loads []PortLoad) {
 	for _, p := range r.fronts.of(service) {
-		if p.tcp != nil {
-			loads = append(loads, p.tcp.load())
-		} else {
-			loads = append(loads, p.front.udp.load(p.udp))
-		}
+		loads = append(loads, p.load())
 	}
 	slices.SortFunc(loads, func(a, b PortLoad) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Protocol, b.Protocol), a.Listen.Compare(b.Listen))
@@ -397,14 +393,17 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 }
 
 // of returns the ports of a Service to which the kernel redirects clients, or with "" those of all Services.
-func (f *fronts) of(service string) (ports []*redirected) {
+func (f *fronts) of(service string) (ports []served) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	all := f.ports
 	if service != "" {
-		return slices.Collect(maps.Values(f.ports[service]))
+		all = map[string]map[key]*redirected{service: f.ports[service]}
 	}
-	for _, of := range f.ports {
-		ports = slices.AppendSeq(ports, maps.Values(of))
+	for _, of := range all {
+		for _, p := range of {
+			ports = append(ports, p.port)
+		}
 	}
 	return ports
 }
@@ -419,11 +418,7 @@ type Passage struct {
 // Passages returns the connections of all clients that are relayed now, by TCP and UDP, in no order.
 func (r *Relay) Passages() (list []Passage) {
 	for _, p := range r.fronts.of("") {
-		if p.tcp != nil {
-			list = p.tcp.passages(list)
-		} else {
-			list = p.front.udp.passages(p.udp, list)
-		}
+		list = p.passages(list)
 	}
 	return list
 }
@@ -448,11 +443,10 @@ func (t *tcpPort) passages(list []Passage) []Passage {
 	return list
 }
 
-func (l *udpListener) passages(u *udpPort, list []Passage) []Passage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for place := u.order.Front(); place != nil; place = place.Next() {
-		f := place.Value.(*flow)
+func (u *udpPort) passages(list []Passage) []Passage {
+	u.listener.mu.Lock()
+	defer u.listener.mu.Unlock()
+	for f := range u.flows {
 		list = append(list, Passage{UDP, f.client, u.port.Listen, f.endpoint})
 	}
 	return list
@@ -476,12 +470,12 @@ func (t *tcpPort) load() PortLoad {
 	return l
 }
 
-func (l *udpListener) load(u *udpPort) PortLoad {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (u *udpPort) load() PortLoad {
+	u.listener.mu.Lock()
+	defer u.listener.mu.Unlock()
 	load := loadOf(&u.port, u.quota)
-	for place := u.order.Front(); place != nil; place = place.Next() {
-		load.Open[place.Value.(*flow).endpoint]++
+	for f := range u.flows {
+		load.Open[f.endpoint]++
 	}
 	return load
 }

@@ -95,7 +95,7 @@ func TestStopLetsConnectionsEnd(t *testing.T) {
 	r := start(t, l)
 	at, kept := freePort(t, local), freePort(t, local)
 	r.set(Port{ID: "default/a/tcp", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{slow}}, Port{ID: "default/b/tcp", Listen: kept, Protocol: TCP, Endpoints: []netip.AddrPort{slow}})
-	listener, err := r.loopback.open[key{"default/b/tcp", TCP, kept, ""}].(*loopbackTCP).socket.File() // as systemd has it
+	listener, err := r.loopback.open[key{"default/b/tcp", TCP, kept, ""}].listenSocket.(*tcpListener).socket.File() // as systemd has it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -361,7 +361,7 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 	if held.Redirected {
 		p.Frontends = []netip.AddrPort{}
 	}
-	t := a.shared.newTCPPort(p)
+	t := a.newTCPPort(p)
 	t.gone = true
 	t.endpoints.restore(held)
 	var waiting []HeldConnection
@@ -427,14 +427,14 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	delete(a.ports, k)
 	a.mu.Unlock()
 	if t == nil {
-		t = a.shared.newTCPPort(p)
+		t = a.newTCPPort(p)
 		t.names = a.portsNamed(nil, p)
 		if held != nil {
 			t.endpoints.restore(held)
 		}
 		return t
 	}
-	a.update(t, p)
+	t.update(p)
 	for _, c := range held.Connections {
 		switch client := tcpOf(c.Client); {
 		case client == nil || client.RemoteAddr() == nil: // it has gone
@@ -446,9 +446,6 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	}
 	return t
 }
-
-// update replaces the settings and endpoints of a port, and the ports of its server names.
-func (a *arriving) update(t *tcpPort, p Port) { t.update(p, a.portsNamed(t.serverNames(), p)) }
 
 // portsNamed returns the ports of the server names of p, by name. Those in have are reused, with their connections.
 func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpPort {
@@ -463,15 +460,25 @@ func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpP
 		if sub == nil || sub.port.ID != n.Port.ID {
 			sub = a.portOf(n.Port)
 		} else {
-			a.update(sub, n.Port)
+			sub.update(n.Port)
 		}
 		names[n.ServerName] = sub
 	}
 	return names
 }
 
-// flowsOf adds the clients of UDP port u that the previous program handed over to its listener l.
-func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
+// portOn returns a port for p behind a listener, with the connections or clients that were handed over for it.
+func (a *arriving) portOn(l listenSocket, p Port) served {
+	if l, is := l.(*udpListener); is {
+		u := l.newPort(p)
+		a.addFlows(u)
+		return u
+	}
+	return a.portOf(p)
+}
+
+// addFlows adds the clients of a UDP port that the previous program handed over.
+func (a *arriving) addFlows(u *udpPort) {
 	k := u.port.key()
 	a.mu.Lock()
 	held := a.ports[k]
@@ -488,7 +495,7 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 		}
 		if c, err := net.FileConn(f); err == nil {
 			if socket, is := c.(*net.UDPConn); is && u.port.keeps(h.Endpoint) {
-				l.goOn(u, h, socket)
+				u.goOn(h, socket)
 			} else {
 				_ = c.Close()
 			}

@@ -174,7 +174,7 @@ func TestLoadOfNames(t *testing.T) {
 	if l := p.load(); l.Taken != 4 || l.FailedConnects != 1 || len(l.Open) != 2 || l.Open[www] != 2 || l.Open[own] != 1 {
 		t.Errorf("%+v, want 4 taken, 1 failed, 2 to %s, 1 to %s", l, www, own)
 	}
-	r.arriving.update(p, Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}})
+	p.update(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}})
 	if l := p.load(); l.FailedConnects != 1 {
 		t.Errorf("without names %d connects have failed, want 1 as before", l.FailedConnects)
 	}

@@ -104,10 +104,11 @@ func Test879_an_interface_takes_no_answers(t *testing.T) {
 	}
 	at, client := netip.MustParseAddrPort("10.9.0.1:5300"), netip.MustParseAddrPort("10.9.0.2:4000")
 	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
-	port := r.newUDPPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.9.0.1:5301")}})
+	p := Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.9.0.1:5301")}}
+	var port *udpPort
 	var l *udpListener
 	if err := box.Do(func() (err error) {
-		endpoint, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(port.port.Endpoints[0]))
+		endpoint, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(p.Endpoints[0]))
 		if err != nil {
 			return err
 		}
@@ -115,6 +116,7 @@ func Test879_an_interface_takes_no_answers(t *testing.T) {
 		if l, err = r.listenUDP(at, nil, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil }); err != nil {
 			return err
 		}
+		port = l.newPort(p)
 		if err := l.socket.SetWriteBuffer(1); err != nil {
 			return err
 		}

@@ -35,13 +35,11 @@ type fronts struct {
 // front is one such listener with its ports. The original destination of a client selects its port.
 type front struct {
 	socket listenSocket
-	inUse  int          // ports that it has
-	ready  bool         // it has had a port: until then clients wait
-	udp    *udpListener // the socket; nil: TCP
+	inUse  int  // ports that it has
+	ready  bool // it has had a port: until then clients wait
 
-	mu       sync.RWMutex
-	tcpPorts map[netip.AddrPort]*tcpPort
-	udpPorts map[netip.AddrPort]*udpPort
+	mu    sync.RWMutex
+	ports map[netip.AddrPort]served // by frontend
 }
 
 // listenSocket is a tcpListener or a udpListener.
@@ -50,6 +48,15 @@ type listenSocket interface {
 	pause()                // ends that, and leaves it open
 	close()
 	conn() syscall.Conn
+}
+
+// served is a Port with its connections: a tcpPort or a udpPort.
+type served interface {
+	update(Port) // replaces the settings, frontends excepted, and the endpoints
+	retire()     // it was removed
+	leave()      // adds it to the state to hand over, once its connections are paused
+	load() PortLoad
+	passages([]Passage) []Passage // appends its own
 }
 
 // errNotAsked means that the original destination of a client is no frontend of a relayed port.
@@ -111,7 +118,8 @@ func (f *fronts) redirectService(service string, ports []Port, more bool) error 
 		wanted[k] = true
 		if l := have[k]; l != nil {
 			l.stay()
-			f.update(l, p)
+			l.register(p.Frontends)
+			l.port.update(p)
 			continue
 		}
 		front, err := f.openFront(socketKey{p.Protocol, p.Listen})
@@ -214,18 +222,10 @@ func (f *fronts) pause() {
 func (f *fronts) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	udp := map[*udpListener][]*udpPort{}
 	for _, ports := range f.ports {
 		for _, p := range ports {
-			if p.tcp != nil {
-				p.tcp.leave()
-			} else {
-				udp[p.front.udp] = append(udp[p.front.udp], p.udp)
-			}
+			p.port.leave()
 		}
-	}
-	for listener, ports := range udp {
-		listener.leave(ports...)
 	}
 }
 
@@ -244,58 +244,43 @@ func (f *fronts) close() {
 }
 
 func (f *fronts) newFront(key socketKey) (*front, error) {
-	n := &front{tcpPorts: map[netip.AddrPort]*tcpPort{}, udpPorts: map[netip.AddrPort]*udpPort{}}
+	n := &front{ports: map[netip.AddrPort]served{}}
 	log := f.shared.log.With("ip", key.at.Addr(), "port", key.at.Port(), "protocol", key.protocol)
 	kept := f.arriving.socket(key)
 	var err error
 	if key.protocol == TCP {
-		n.socket, err = f.shared.listenTCP(key.at, kept, log, n.routeTCP)
+		n.socket, err = f.shared.listenTCP(key.at, kept, log, func(client *net.TCPConn) (*tcpPort, netip.AddrPort, error) {
+			to, err := originalDestination(client)
+			return find[*tcpPort](n, to, err)
+		})
 		return n, err
 	}
-	n.udp, err = f.shared.listenUDP(key.at, kept, log, func(client netip.AddrPort) (*udpPort, netip.AddrPort, error) {
+	n.socket, err = f.shared.listenUDP(key.at, kept, log, func(client netip.AddrPort) (*udpPort, netip.AddrPort, error) {
 		to, err := f.origin(key.at, client)
-		if err != nil {
-			return nil, to, err
-		}
-		port, err := find(n, n.udpPorts, to)
-		return port, to, err
+		return find[*udpPort](n, to, err)
 	})
-	n.socket = n.udp
 	return n, err
 }
 
-// routeTCP returns the port for a client that the kernel has redirected, and the client's original destination.
-func (f *front) routeTCP(client *net.TCPConn) (*tcpPort, netip.AddrPort, error) {
-	to, err := originalDestination(client)
+// find returns the port for an original destination: that of the frontend with its address and port, or that of the node port. err is the
+// error of determining the destination, which is returned.
+func find[P served](f *front, to netip.AddrPort, err error) (p P, asked netip.AddrPort, _ error) {
 	if err != nil {
-		return nil, to, err
+		return p, to, err
 	}
-	port, err := find(f, f.tcpPorts, to)
-	return port, to, err
-}
-
-// find returns the port for an original destination: that of the frontend with its address and port, or that of the node port.
-func find[P any](f *front, ports map[netip.AddrPort]*P, to netip.AddrPort) (*P, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if p := ports[to]; p != nil {
-		return p, nil
+	for _, at := range [...]netip.AddrPort{to, netip.AddrPortFrom(netip.Addr{}, to.Port())} {
+		if p, is := f.ports[at].(P); is {
+			return p, to, nil
+		}
 	}
-	if p := ports[netip.AddrPortFrom(netip.Addr{}, to.Port())]; p != nil {
-		return p, nil
-	}
-	return nil, fmt.Errorf("%w: %s", errNotAsked, to)
+	return p, to, fmt.Errorf("%w: %s", errNotAsked, to)
 }
 
 // newRedirected adds a Port to a front.
 func (f *fronts) newRedirected(front *front, p Port) *redirected {
-	l := &redirected{front: front}
-	if p.Protocol == TCP {
-		l.tcp = f.arriving.portOf(p)
-	} else {
-		l.udp = f.shared.newUDPPort(p)
-		f.arriving.flowsOf(front.udp, l.udp)
-	}
+	l := &redirected{front: front, port: f.arriving.portOn(front.socket, p)}
 	l.register(p.Frontends)
 	return l
 }
@@ -304,8 +289,7 @@ func (f *fronts) newRedirected(front *front, p Port) *redirected {
 type redirected struct {
 	front     *front
 	frontends []netip.AddrPort
-	tcp       *tcpPort // one of the two
-	udp       *udpPort
+	port      served
 	removal   *time.Timer // removes it, unless it is wanted again before; nil: it is wanted
 }
 
@@ -326,43 +310,21 @@ func (l *redirected) register(frontends []netip.AddrPort) {
 	}
 	l.front.mu.Lock()
 	defer l.front.mu.Unlock()
-	if l.tcp != nil {
-		register(l.front.tcpPorts, l.tcp, l.frontends, frontends)
-	} else {
-		register(l.front.udpPorts, l.udp, l.frontends, frontends)
-	}
-	l.frontends = frontends
-}
-
-func register[P any](ports map[netip.AddrPort]*P, p *P, before, now []netip.AddrPort) {
-	for _, at := range before {
-		if ports[at] == p && !slices.Contains(now, at) {
-			delete(ports, at)
+	for _, at := range l.frontends {
+		if l.front.ports[at] == l.port && !slices.Contains(frontends, at) {
+			delete(l.front.ports, at)
 		}
 	}
-	for _, at := range now {
-		ports[at] = p
+	for _, at := range frontends {
+		l.front.ports[at] = l.port
 	}
-}
-
-// update replaces the frontends, settings and endpoints of a port.
-func (f *fronts) update(l *redirected, p Port) {
-	l.register(p.Frontends)
-	if l.tcp != nil {
-		f.arriving.update(l.tcp, p)
-	} else {
-		l.front.udp.update(l.udp, p)
-	}
+	l.frontends = frontends
 }
 
 // close removes the port from its front.
 func (l *redirected) close() {
 	l.register(nil)
-	if l.tcp != nil {
-		l.tcp.retire()
-	} else {
-		l.front.udp.retire(l.udp)
-	}
+	l.port.retire()
 }
 
 // loopback has the listeners for node ports on the loopback addresses of the host.
@@ -370,23 +332,22 @@ type loopback struct {
 	shared    *shared
 	arriving  *arriving
 	listeners *listen.Reconciler[Problem]
-	open      map[key]listener // of the task that runs listeners
+	open      map[key]*loopbackPort // of the task that runs listeners
 
 	mu      sync.Mutex
 	desired []Port
 }
 
-// listener is the listening socket of one Port on loopback.
-type listener interface {
-	// update replaces the endpoints and the affinity.
-	update(Port)
-	// pause has it serve no new client, and leaves it open.
-	pause()
-	conn() syscall.Conn
-	// leave hands over its port, when everything rests.
-	leave()
-	// close closes the listening socket before it returns.
-	close()
+// loopbackPort is a node port on one loopback address.
+type loopbackPort struct {
+	listenSocket
+	served
+}
+
+// close closes the listening socket before it returns.
+func (l *loopbackPort) close() {
+	l.listenSocket.close()
+	l.retire()
 }
 
 // set replaces the Ports: see Relay.Set.
@@ -442,7 +403,7 @@ func (o *loopback) reconcile() (problems []Problem, retry bool) {
 }
 
 // listen opens the listener of a Port. It returns a Problem if that fails.
-func (o *loopback) listen(p Port) (listener, *Problem) {
+func (o *loopback) listen(p Port) (*loopbackPort, *Problem) {
 	problem := func(reason, format string, args ...any) *Problem {
 		where := fmt.Sprintf("node port %d/%s does not answer on %s: ", p.Listen.Port(), strings.ToUpper(p.Protocol), p.Listen.Addr())
 		return &Problem{ID: p.ID, Listen: p.Listen, Reason: reason, Message: where + fmt.Sprintf(format, args...)}
@@ -450,42 +411,24 @@ func (o *loopback) listen(p Port) (listener, *Problem) {
 	if !p.Listen.Addr().IsLoopback() || p.Listen.Addr().Is4In6() {
 		return nil, problem(ReasonNotLoopback, "only loopback addresses are relayed: leave it out")
 	}
-	var l listener
+	l, key, log := &loopbackPort{}, socketKey{p.Protocol, p.Listen}, o.shared.logOf(p)
 	var err error
 	switch p.Protocol {
 	case TCP:
-		l, err = o.listenTCP(p)
+		l.listenSocket, err = o.shared.listenTCP(p.Listen, o.arriving.socket(key), log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) {
+			return l.served.(*tcpPort), p.Listen, nil
+		})
 	case UDP:
-		l, err = o.listenUDP(p)
+		l.listenSocket, err = o.shared.listenUDP(p.Listen, o.arriving.socket(key), log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) {
+			return l.served.(*udpPort), p.Listen, nil
+		})
 	default:
 		return nil, problem(ReasonProtocol, "only TCP and UDP are relayed on loopback: use another address of this host")
 	}
 	if err != nil {
 		return nil, problem(ReasonListen, "%v: %s", err, listen.Advice(err, p.Listen.Port(), "tu", "another node port"))
 	}
-	return l, nil
-}
-
-func (o *loopback) listenTCP(p Port) (listener, error) {
-	l := &loopbackTCP{arriving: o.arriving}
-	var err error
-	route := func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return l.port, p.Listen, nil }
-	if l.tcpListener, err = o.shared.listenTCP(p.Listen, o.arriving.socket(socketKey{TCP, p.Listen}), o.shared.logOf(p), route); err != nil {
-		return nil, err
-	}
-	l.port = o.arriving.portOf(p)
-	l.start(o.shared.ctx)
-	return l, nil
-}
-
-func (o *loopback) listenUDP(p Port) (listener, error) {
-	l := &loopbackUDP{port: o.shared.newUDPPort(p)}
-	var err error
-	route := func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return l.port, p.Listen, nil }
-	if l.udpListener, err = o.shared.listenUDP(p.Listen, o.arriving.socket(socketKey{UDP, p.Listen}), o.shared.logOf(p), route); err != nil {
-		return nil, err
-	}
-	o.arriving.flowsOf(l.udpListener, l.port)
+	l.served = o.arriving.portOn(l.listenSocket, p)
 	l.start(o.shared.ctx)
 	return l, nil
 }
@@ -510,29 +453,3 @@ func (o *loopback) close() {
 		l.close()
 	}
 }
-
-// loopbackTCP is a TCP node port on a loopback address.
-type loopbackTCP struct {
-	*tcpListener
-	arriving *arriving
-	port     *tcpPort
-}
-
-func (l *loopbackTCP) update(p Port) { l.arriving.update(l.port, p) }
-
-func (l *loopbackTCP) leave() { l.port.leave() }
-
-func (l *loopbackTCP) close() {
-	l.tcpListener.close()
-	l.port.retire()
-}
-
-// loopbackUDP is a UDP node port on a loopback address.
-type loopbackUDP struct {
-	*udpListener
-	port *udpPort
-}
-
-func (l *loopbackUDP) update(p Port) { l.udpListener.update(l.port, p) }
-
-func (l *loopbackUDP) leave() { l.udpListener.leave(l.port) }

@@ -331,7 +331,7 @@ func TestRedirectedLimits(t *testing.T) {
 	r := start(t, l)
 	ports := map[string]*tcpPort{}
 	for _, id := range []string{"default/a", "default/b"} {
-		ports[id] = r.newTCPPort(Port{ID: id, Protocol: TCP, Frontends: []netip.AddrPort{}, Endpoints: []netip.AddrPort{answerTCP(t, local)}})
+		ports[id] = r.arriving.newTCPPort(Port{ID: id, Protocol: TCP, Frontends: []netip.AddrPort{}, Endpoints: []netip.AddrPort{answerTCP(t, local)}})
 	}
 	listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0)))
 	if err != nil {

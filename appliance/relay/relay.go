@@ -35,7 +35,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	a := &arriving{shared: s, sockets: map[socketKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}}
 	return &Relay{
 		shared: s, arriving: a,
-		loopback: &loopback{shared: s, arriving: a, listeners: listen.NewReconciler[Problem](s.limits.retry), open: map[key]listener{}},
+		loopback: &loopback{shared: s, arriving: a, listeners: listen.NewReconciler[Problem](s.limits.retry), open: map[key]*loopbackPort{}},
 		fronts: &fronts{
 			shared: s, arriving: a, origin: origin, open: map[socketKey]*front{}, ports: map[string]map[key]*redirected{},
 		},
@@ -182,8 +182,8 @@ func (r *Relay) drainLast(leave bool) {
 		end = (*tcpListener).pause
 	}
 	for _, l := range r.loopback.open {
-		if l, is := l.(*loopbackTCP); is {
-			end(l.tcpListener)
+		if l, is := l.listenSocket.(*tcpListener); is {
+			end(l)
 		}
 	}
 	r.fronts.endTCP(end)

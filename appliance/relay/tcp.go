@@ -219,6 +219,7 @@ func (t *tcpPort) run(ctx context.Context, c *relayed) {
 // tcpPort is a TCP Port and its connections.
 type tcpPort struct {
 	shared    *shared
+	arriving  *arriving
 	log       *slog.Logger
 	endpoints *balancer
 	quota     *quota
@@ -234,9 +235,10 @@ type tcpPort struct {
 }
 
 // newTCPPort returns a tcpPort for p, without ports of server names.
-func (s *shared) newTCPPort(p Port) *tcpPort {
+func (a *arriving) newTCPPort(p Port) *tcpPort {
+	s := a.shared
 	return &tcpPort{
-		shared: s, log: s.logOf(p), port: p,
+		shared: s, arriving: a, log: s.logOf(p), port: p,
 		endpoints: newBalancer(p, s.limits.clients, s.open), quota: s.quotas.of(p),
 		conns: map[*relayed]struct{}{},
 	}
@@ -291,7 +293,8 @@ func (t *tcpPort) end(c *relayed) {
 }
 
 // update replaces the settings and endpoints of the port, and the ports of its server names.
-func (t *tcpPort) update(p Port, names map[string]*tcpPort) {
+func (t *tcpPort) update(p Port) {
+	names := t.arriving.portsNamed(t.serverNames(), p)
 	t.endpoints.set(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()

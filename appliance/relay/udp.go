@@ -35,6 +35,7 @@ type udpListener struct {
 
 // udpPort is a UDP Port. The mutex of its listener guards port, gone and order.
 type udpPort struct {
+	listener  *udpListener
 	endpoints *balancer
 	quota     *quota
 
@@ -43,8 +44,19 @@ type udpPort struct {
 	order list.List // of *flow, longest idle first
 }
 
-func (s *shared) newUDPPort(p Port) *udpPort {
-	return &udpPort{port: p, endpoints: newBalancer(p, s.limits.clients, s.open), quota: s.quotas.of(p)}
+func (l *udpListener) newPort(p Port) *udpPort {
+	s := l.shared
+	return &udpPort{listener: l, port: p, endpoints: newBalancer(p, s.limits.clients, s.open), quota: s.quotas.of(p)}
+}
+
+// flows yields the flows of the port, longest idle first. They may be removed meanwhile. The caller holds the listener's mutex.
+func (u *udpPort) flows(yield func(*flow) bool) {
+	for place := u.order.Front(); place != nil; {
+		f := place.Value.(*flow)
+		if place = place.Next(); !yield(f) {
+			return
+		}
+	}
 }
 
 // flow is one client of a udpListener, whose mutex guards its fields.
@@ -98,20 +110,20 @@ func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 func (l *udpListener) start(context.Context) { l.shared.tasks.Go(l.receive) }
 
 // update replaces the settings and endpoints of a port. It ends the flows of endpoints that are gone.
-func (l *udpListener) update(u *udpPort, p Port) {
+func (u *udpPort) update(p Port) {
 	u.endpoints.set(p)
-	l.mu.Lock()
+	u.listener.mu.Lock()
 	u.port = p
-	l.mu.Unlock()
-	l.endWhere(u, func(f *flow) bool { return !p.keeps(f.endpoint) })
+	u.listener.mu.Unlock()
+	u.endWhere(func(f *flow) bool { return !p.keeps(f.endpoint) })
 }
 
 // retire marks a port as removed, and ends all its flows.
-func (l *udpListener) retire(u *udpPort) {
-	l.mu.Lock()
+func (u *udpPort) retire() {
+	u.listener.mu.Lock()
 	u.gone = true
-	l.mu.Unlock()
-	l.endWhere(u, func(*flow) bool { return true })
+	u.listener.mu.Unlock()
+	u.endWhere(func(*flow) bool { return true })
 }
 
 // close closes the listening socket, and ends the flows.
@@ -296,16 +308,16 @@ func (l *udpListener) note(f *flow) (err error) {
 }
 
 // goOn adds a flow that the previous program handed over.
-func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
-	f := &flow{port: port, client: held.Client, endpoint: held.Endpoint, replied: held.Replied, socket: socket}
+func (u *udpPort) goOn(held HeldFlow, socket *net.UDPConn) {
+	l, f := u.listener, &flow{port: u, client: held.Client, endpoint: held.Endpoint, replied: held.Replied, socket: socket}
 	l.mu.Lock()
 	err := l.note(f)
 	l.mu.Unlock()
 	if err != nil {
 		return
 	}
-	port.quota.force()
-	port.endpoints.goesOn(f.endpoint)
+	u.quota.force()
+	u.endpoints.goesOn(f.endpoint)
 	l.shared.tasks.Go(func() { l.reply(f) })
 }
 
@@ -385,33 +397,31 @@ func (l *udpListener) release(f *flow) {
 	}
 }
 
-func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
+// endWhere ends the flows of a port for which gone returns true.
+func (u *udpPort) endWhere(gone func(*flow) bool) {
 	var ended []*flow
-	l.mu.Lock()
-	var next *list.Element
-	for place := port.order.Front(); place != nil; place = next {
-		next = place.Next()
-		if f := place.Value.(*flow); gone(f) && l.remove(f) {
+	u.listener.mu.Lock()
+	for f := range u.flows {
+		if gone(f) && u.listener.remove(f) {
 			ended = append(ended, f)
 		}
 	}
-	l.mu.Unlock()
+	u.listener.mu.Unlock()
 	for _, f := range ended {
-		l.release(f)
+		u.listener.release(f)
 	}
 }
 
-// leave adds ports with their flows to the state to hand over, once the listener is paused.
-func (l *udpListener) leave(ports ...*udpPort) {
-	flows := map[*udpPort][]HeldFlow{}
-	for _, f := range l.flows {
-		if held, err := l.shared.leaving.flow(f.socket, f.client, f.endpoint, f.replied); err == nil {
-			flows[f.port] = append(flows[f.port], held)
+// leave adds a port with its flows to the state to hand over, once the listener is paused.
+func (u *udpPort) leave() {
+	to := &u.listener.shared.leaving
+	var flows []HeldFlow
+	for f := range u.flows {
+		if held, err := to.flow(f.socket, f.client, f.endpoint, f.replied); err == nil {
+			flows = append(flows, held)
 		}
 	}
-	for _, u := range ports {
-		l.shared.leaving.flows(u.port, u.endpoints, flows[u])
-	}
+	to.flows(u.port, u.endpoints, flows)
 }
 
 // endOldest ends the longest idle flow of a port. It reports whether there was one, and whether its client

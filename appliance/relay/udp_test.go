@@ -340,11 +340,12 @@ func TestUDPReceivedBeforeAHandOver(t *testing.T) {
 	got := make(chan string, 2)
 	endpoint := udpServer(t, local, func(_ *net.UDPConn, data []byte, _ netip.AddrPort) { got <- string(data) })
 	at := freePort(t, local)
-	port := r.newUDPPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}})
+	var port *udpPort
 	l, err := r.listenUDP(at, nil, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
+	port = l.newPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}})
 	clients := []*net.UDPConn{dialUDP(t, at), dialUDP(t, at)}
 	addr := func(i int) netip.AddrPort { return clients[i].LocalAddr().(*net.UDPAddr).AddrPort() }
 	if err := l.forward([]byte("before"), addr(0), 0); err != nil {
