@@ -52,10 +52,21 @@ func stopMoves(changes []*change, l *allocator) {
 // gives reports whether the new version releases a value that the old one holds.
 func (c *change) gives(l *allocator) bool {
 	c.restart()
-	before, now := c.held(), valuesOf(c.service())
-	return slices.ContainsFunc(before.clusterIPs, func(addr netip.Addr) bool { return !slices.Contains(now.clusterIPs, addr) }) ||
-		slices.ContainsFunc(before.ports, func(port alloc.Port) bool { return !slices.Contains(now.ports, port) }) ||
-		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(l, addr) })
+	now := valuesOf(c.service())
+	for v := range c.held().all {
+		if !c.keeps(l, v, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// keeps reports whether the new version, which has the values now, keeps a value that the old one holds.
+func (c *change) keeps(l *allocator, v value, now values) bool {
+	if v.kind == PoolLoadBalancer {
+		return c.keepsIngress(l, v.addr)
+	}
+	return now.has(v)
 }
 
 // allocation lists the steps by which a Service gets its values, in order, after it has released those
@@ -133,7 +144,7 @@ func (c *change) release(t *transaction) {
 		return
 	}
 	l := t.s.allocator
-	owner, before := c.ref.Key(), c.held()
+	owner := c.ref.Key()
 	var now values
 	if !c.remove {
 		now = valuesOf(c.service())
@@ -141,23 +152,13 @@ func (c *change) release(t *transaction) {
 	if c.leavesExternal() {
 		l.released = true // a load balancer may have waited for the address
 	}
-	for _, addr := range before.clusterIPs {
-		if !slices.Contains(now.clusterIPs, addr) {
-			l.releaseAddress(addr, owner)
-		}
-	}
-	for _, port := range before.ports {
-		if !slices.Contains(now.ports, port) {
-			l.releasePort(port, owner)
-		}
-	}
-	for _, addr := range before.ingress {
-		if c.remove || !c.keepsIngress(l, addr) {
-			l.releaseIngress(addr, owner)
-		} else if had, _ := l.pools.RequestOf(addr, owner); !had.Equal(c.request) { // others get the ports that it gives up
+	for v := range c.held().all {
+		if c.remove || !c.keeps(l, v, now) {
+			l.release(v, owner)
+		} else if had, _ := l.requestOf(v, owner); v.kind == PoolLoadBalancer && !had.Equal(c.request) { // others get the ports that it gives up
 			kept := c.request
 			kept.Ports = slices.DeleteFunc(slices.Clone(kept.Ports), func(p alloc.Port) bool { return !slices.Contains(had.Ports, p) })
-			_ = l.holdIngress(addr, kept) // in its turn it loses an address that it cannot share any more
+			_ = l.hold(v, kept) // in its turn it loses an address that it cannot share any more
 		}
 	}
 	for _, set := range t.s.pending.sets {
@@ -187,27 +188,22 @@ func (c *change) giveBack(l *allocator) {
 	if c.holds() {
 		return
 	}
-	owner, got, released := c.ref.Key(), valuesOf(c.service()), l.released
-	for _, addr := range got.clusterIPs {
-		l.releaseAddress(addr, owner)
+	for v := range valuesOf(c.service()).all {
+		l.cede(v, c.ref.Key()) // nobody missed them
 	}
-	for _, port := range got.ports {
-		l.releasePort(port, owner)
-	}
-	l.released = released // nobody missed them
 }
 
 // takeAsked takes the values that the Service names in its spec: cluster IPs, node ports and
 // the health-check node port, those that it already has included, and load balancer IPs.
 func (c *change) takeAsked(t *transaction) error {
 	l := t.s.allocator
-	svc, owner, before := c.service(), c.ref.Key(), c.held()
+	svc, before := c.service(), c.held()
 	var errs object.Errors
 	for _, addr := range valuesOf(svc).clusterIPs {
 		if slices.Contains(before.clusterIPs, addr) {
 			continue
 		}
-		if err := c.asked(l.takeAddress(addr, owner)); err != nil {
+		if err := c.asked(l.take(clusterIP(addr), c.request)); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: "spec.clusterIPs", Value: svc.Spec.ClusterIPs,
 				Detail: fmt.Sprintf("failed to allocate IP %s: %v", addr, err),
@@ -218,7 +214,7 @@ func (c *change) takeAsked(t *transaction) error {
 		if port.NodePort == 0 {
 			continue
 		}
-		if err := c.asked(l.takePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}, owner)); err != nil {
+		if err := c.asked(l.take(nodePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}), c.request)); err != nil {
 			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
 		}
 	}
@@ -231,7 +227,7 @@ func (c *change) takeAsked(t *transaction) error {
 		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(l, asked.addr) {
 			continue
 		}
-		if err := l.takeIngress(asked.addr, c.request); err != nil {
+		if err := l.take(loadBalancerIP(asked.addr), c.request); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: asked.field, Value: asked.addr.String(), Detail: err.Error(),
 			})
@@ -261,7 +257,7 @@ func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {
 			return &alloc.HeldError{What: "port", Owner: c.ref.Key()}
 		}
 	}
-	return l.takePort(alloc.Port{Protocol: object.ProtocolTCP, Number: number}, c.ref.Key())
+	return l.take(nodePort(alloc.Port{Protocol: object.ProtocolTCP, Number: number}), c.request)
 }
 
 // takeAny allocates the cluster IPs, node ports and health-check node port that the Service needs and its spec does not give.
@@ -293,7 +289,7 @@ func (c *change) anyClusterIPs(t *transaction) error {
 		addr, was := c.formerAddress(t, family == object.IPv4)
 		var err error
 		if was {
-			err = l.takeAddress(addr, c.ref.Key())
+			err = l.take(clusterIP(addr), c.request)
 		} else {
 			addr, err = l.nextAddress(family == object.IPv4, c.ref.Key(), t.avoidAddress)
 		}
@@ -343,13 +339,13 @@ func (c *change) anyNodePorts(t *transaction) error {
 // anyPort returns a node port for some protocols where the spec gives none: the reserved one that
 // the Service seems to have had (see formerPort), or else a free one.
 func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
-	owner, l := c.ref.Key(), t.s.allocator
+	l := t.s.allocator
 	number, was := c.formerPort(t, protocols, seed)
 	if !was {
-		return l.nextPort(protocols, owner, seed)
+		return l.nextPort(protocols, c.ref.Key(), seed)
 	}
 	for _, protocol := range protocols {
-		if err := l.takePort(alloc.Port{Protocol: protocol, Number: number}, owner); err != nil {
+		if err := l.take(nodePort(alloc.Port{Protocol: protocol, Number: number}), c.request); err != nil {
 			return 0, err
 		}
 	}
@@ -364,7 +360,7 @@ func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 			continue
 		}
 		wanted := alloc.Port{Protocol: port.Protocol, Number: uint16(twin.NodePort)}
-		if _, held := l.ports.Owner(wanted); !held && l.takePort(wanted, c.ref.Key()) == nil {
+		if _, held := l.ports.Owner(wanted); !held && l.take(nodePort(wanted), c.request) == nil {
 			port.NodePort = twin.NodePort
 			return true
 		}

@@ -17,7 +17,8 @@ type allocator struct {
 	pools     *alloc.Pools
 	reserved  reserved                // by reservedOwner
 	vanished  map[object.Ref]Decision // Store.held, as of the transaction under way
-	kept      map[string]*kept        // by pending.Kind.Holder
+	// kept has the values that are reserved during a trial or a rollout, with the Service that gave each up, by pending.Kind.Holder.
+	kept map[string]map[value]string
 
 	undo []func()
 	// released reports whether anything became free since begin.
@@ -54,37 +55,144 @@ func (l *allocator) back(to mark) {
 
 func (l *allocator) rollback() { l.back(mark{}) }
 
-// takeAddress registers a cluster IP that a Service asks for. Errors:
-// *alloc.RangeError, *alloc.HeldError.
-func (l *allocator) takeAddress(addr netip.Addr, owner string) error {
-	addresses := l.addresses[addr.Is4()]
-	if addresses == nil {
-		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
+// take registers a value that a Service asks for, or replaces the request by which it has a load balancer IP. Errors:
+// *alloc.RangeError, *alloc.HeldError, *alloc.PoolError.
+func (l *allocator) take(v value, request alloc.Request) error {
+	l.cede(v, reservedOwner)
+	for holder, of := range l.kept {
+		if of[v] == request.Owner {
+			l.cede(v, holder)
+		}
 	}
-	l.cedeAddress(addr)
-	l.regain(owner, func(k *kept) string { return k.addresses[addr] }, func(holder string) { l.releaseAddress(addr, holder) })
-	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
+	return l.register(v, request, true)
 }
 
-// holdAddress registers a cluster IP that a stored Service has. If there is no range of its
-// family, nothing is registered: no other Service can get the address.
-func (l *allocator) holdAddress(addr netip.Addr, owner string) error {
-	addresses := l.addresses[addr.Is4()]
-	if addresses == nil {
-		return nil
-	}
-	return l.address(addresses, (*alloc.Addresses).Hold, addr, owner)
-}
+// hold registers a value that a stored Service has.
+func (l *allocator) hold(v value, request alloc.Request) error { return l.register(v, request, false) }
 
-func (l *allocator) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.Addr, string) error, addr netip.Addr, owner string) error {
-	if holder, held := in.Owner(addr); held && holder == owner {
+func (l *allocator) register(v value, request alloc.Request, asked bool) error {
+	before, had := l.requestOf(v, request.Owner)
+	if had && v.kind != PoolLoadBalancer {
 		return nil
 	}
-	if err := take(in, addr, owner); err != nil {
+	if err := l.claim(v, request, asked); err != nil {
 		return l.explain(err)
 	}
-	l.undo = append(l.undo, func() { in.Release(addr, owner) })
+	undo := func() { l.free(v, request.Owner) }
+	if had {
+		undo = func() { l.free(v, request.Owner); l.restore(v, before) }
+		// A request that changed may leave room for others on the same address.
+		l.released = l.released || !before.Equal(request)
+	}
+	l.undo = append(l.undo, undo)
 	return nil
+}
+
+// release releases a value that the owner holds; otherwise it does nothing.
+func (l *allocator) release(v value, owner string) {
+	before, had := l.requestOf(v, owner)
+	if !had {
+		return
+	}
+	l.free(v, owner)
+	l.released = true
+	l.undo = append(l.undo, func() { l.restore(v, before) })
+}
+
+// cede is release for a value for which no Service waits: a reserved one, or one that its Service takes again after it lost it in a trial or
+// a rollout.
+func (l *allocator) cede(v value, owner string) {
+	released := l.released
+	l.release(v, owner)
+	l.released = released
+}
+
+// restore undoes the release of a value. Undo steps run in reverse order, so it cannot be held by another one: an error panics. A
+// reserved value is not restored if the reservations have ended meanwhile (see Store.send).
+func (l *allocator) restore(v value, request alloc.Request) {
+	if request.Owner == reservedOwner && l.reserved.addresses == nil {
+		return
+	}
+	if err := l.claim(v, request, false); err != nil {
+		panic("store: rollback of a release: " + err.Error())
+	}
+}
+
+// requestOf returns the request by which an owner holds a value, which for a cluster IP and a port has the owner alone.
+func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had bool) {
+	var holder string
+	switch v.kind {
+	case PoolClusterIP:
+		holder, had = l.owner(v.addr)
+	case PoolNodePort:
+		holder, had = l.ports.Owner(v.port)
+	default:
+		return l.pools.RequestOf(v.addr, owner)
+	}
+	return alloc.Request{Owner: owner}, had && holder == owner
+}
+
+// claim enters a value in the allocation of its kind. A value that is not asked for may lie outside of the range; it does nothing for a
+// cluster IP of a family that has no range, as no other Service can get the address.
+func (l *allocator) claim(v value, request alloc.Request, asked bool) error {
+	addresses := l.addresses[v.addr.Is4()]
+	switch {
+	case v.kind == PoolNodePort && asked:
+		return l.ports.Take(v.port, request.Owner)
+	case v.kind == PoolNodePort:
+		return l.ports.Hold(v.port, request.Owner)
+	case v.kind == PoolLoadBalancer && asked:
+		return l.pools.Take(v.addr, request)
+	case v.kind == PoolLoadBalancer:
+		return l.pools.Hold(v.addr, request)
+	case addresses == nil && asked:
+		return &alloc.RangeError{Value: v.String(), Range: l.addresses[!v.addr.Is4()].Prefix().String()}
+	case addresses == nil:
+		return nil
+	case asked:
+		return addresses.Take(v.addr, request.Owner)
+	}
+	return addresses.Hold(v.addr, request.Owner)
+}
+
+// free removes a value of an owner from the allocation of its kind.
+func (l *allocator) free(v value, owner string) {
+	switch v.kind {
+	case PoolNodePort:
+		l.ports.Release(v.port, owner)
+	case PoolLoadBalancer:
+		l.pools.Release(v.addr, owner)
+	default:
+		if in := l.addresses[v.addr.Is4()]; in != nil {
+			in.Release(v.addr, owner)
+		}
+	}
+}
+
+// all yields all values with their owners.
+func (l *allocator) all(yield func(v value, owner string) bool) {
+	for _, in := range l.addresses {
+		if in == nil {
+			continue
+		}
+		for addr, owner := range in.Holders() {
+			if !yield(clusterIP(addr), owner) {
+				return
+			}
+		}
+	}
+	for port, owner := range l.ports.Holders() {
+		if !yield(nodePort(port), owner) {
+			return
+		}
+	}
+	for addr, owners := range l.pools.Holders() {
+		for _, owner := range owners {
+			if !yield(loadBalancerIP(addr), owner) {
+				return
+			}
+		}
+	}
 }
 
 // owner returns the "namespace/name" of the Service that holds a cluster IP.
@@ -103,45 +211,9 @@ func (l *allocator) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) 
 	}
 	addr, err := addresses.Next(owner, avoid)
 	if err == nil {
-		l.undo = append(l.undo, func() { addresses.Release(addr, owner) })
+		l.undo = append(l.undo, func() { l.free(clusterIP(addr), owner) })
 	}
 	return addr, err
-}
-
-func (l *allocator) releaseAddress(addr netip.Addr, owner string) {
-	addresses := l.addresses[addr.Is4()]
-	if addresses == nil {
-		return
-	}
-	if holder, held := addresses.Owner(addr); !held || holder != owner {
-		return
-	}
-	addresses.Release(addr, owner)
-	l.released = true
-	l.undo = append(l.undo, func() { l.restore(owner, func() error { return addresses.Hold(addr, owner) }) })
-}
-
-// takePort registers a port that a Service asks for. Errors: *alloc.RangeError, *alloc.HeldError.
-func (l *allocator) takePort(port alloc.Port, owner string) error {
-	l.cedePort(port)
-	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })
-	return l.port((*alloc.Ports).Take, port, owner)
-}
-
-// holdPort registers a port that a stored Service has.
-func (l *allocator) holdPort(port alloc.Port, owner string) error {
-	return l.port((*alloc.Ports).Hold, port, owner)
-}
-
-func (l *allocator) port(take func(*alloc.Ports, alloc.Port, string) error, port alloc.Port, owner string) error {
-	if holder, held := l.ports.Owner(port); held && holder == owner {
-		return nil
-	}
-	if err := take(l.ports, port, owner); err != nil {
-		return l.explain(err)
-	}
-	l.undo = append(l.undo, func() { l.ports.Release(port, owner) })
-	return nil
 }
 
 func (l *allocator) nextPort(protocols []string, owner, seed string) (uint16, error) {
@@ -151,78 +223,19 @@ func (l *allocator) nextPort(protocols []string, owner, seed string) (uint16, er
 	}
 	l.undo = append(l.undo, func() {
 		for _, protocol := range protocols {
-			l.ports.Release(alloc.Port{Protocol: protocol, Number: number}, owner)
+			l.free(nodePort(alloc.Port{Protocol: protocol, Number: number}), owner)
 		}
 	})
 	return number, nil
-}
-
-func (l *allocator) releasePort(port alloc.Port, owner string) {
-	if holder, held := l.ports.Owner(port); !held || holder != owner {
-		return
-	}
-	l.ports.Release(port, owner)
-	l.released = true
-	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.ports.Hold(port, owner) }) })
-}
-
-// takeIngress registers a load balancer IP that a Service asks for, or replaces the Service's
-// request on one that it has. Errors: *alloc.RangeError, *alloc.HeldError, *alloc.PoolError.
-func (l *allocator) takeIngress(addr netip.Addr, request alloc.Request) error {
-	l.cedeIngress(addr)
-	l.regain(request.Owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
-	return l.requestIngress((*alloc.Pools).Take, addr, request)
-}
-
-// holdIngress registers a load balancer IP that a stored Service has.
-func (l *allocator) holdIngress(addr netip.Addr, request alloc.Request) error {
-	return l.requestIngress((*alloc.Pools).Hold, addr, request)
-}
-
-func (l *allocator) requestIngress(take func(*alloc.Pools, netip.Addr, alloc.Request) error, addr netip.Addr, request alloc.Request) error {
-	before, had := l.pools.RequestOf(addr, request.Owner)
-	if err := take(l.pools, addr, request); err != nil {
-		return l.explain(err)
-	}
-	l.undo = append(l.undo, func() {
-		l.pools.Release(addr, request.Owner)
-		if had {
-			l.restore(request.Owner, func() error { return l.pools.Hold(addr, before) })
-		}
-	})
-	// A request that changed may leave room for others on the same address.
-	l.released = l.released || had && !before.Equal(request)
-	return nil
 }
 
 // nextIngress allocates a load balancer IP, skipping those for which avoid returns true.
 func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addr, err := l.pools.Next(ipv4, request, avoid)
 	if err == nil {
-		l.undo = append(l.undo, func() { l.pools.Release(addr, request.Owner) })
+		l.undo = append(l.undo, func() { l.free(loadBalancerIP(addr), request.Owner) })
 	}
 	return addr, err
-}
-
-func (l *allocator) releaseIngress(addr netip.Addr, owner string) {
-	before, had := l.pools.RequestOf(addr, owner)
-	if !had {
-		return
-	}
-	l.pools.Release(addr, owner)
-	l.released = true
-	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.pools.Hold(addr, before) }) })
-}
-
-// restore undoes the release of a value by calling hold. Undo steps run in reverse order, so hold cannot fail: an error
-// panics. A reserved value is not restored if the reservations have ended meanwhile (see Store.send).
-func (l *allocator) restore(owner string, hold func() error) {
-	if owner == reservedOwner && l.reserved.addresses == nil {
-		return
-	}
-	if err := hold(); err != nil {
-		panic("store: rollback of a release: " + err.Error())
-	}
 }
 
 // newAllocator checks the ranges and returns an allocator without allocations. The error
@@ -272,42 +285,4 @@ func (l *allocator) explain(err error) error {
 		}
 	}
 	return err
-}
-
-// cedeAddress releases a reserved cluster IP for a Service that names it. cedeIngress and cedePort do
-// so for a load balancer IP and a node port.
-func (l *allocator) cedeAddress(addr netip.Addr) {
-	if len(l.reserved.addresses) > 0 {
-		released := l.released
-		l.releaseAddress(addr, reservedOwner)
-		l.released = released // no object waits for it
-	}
-}
-
-func (l *allocator) cedeIngress(addr netip.Addr) {
-	if len(l.reserved.addresses) > 0 {
-		released := l.released
-		l.releaseIngress(addr, reservedOwner)
-		l.released = released
-	}
-}
-
-func (l *allocator) cedePort(port alloc.Port) {
-	if len(l.reserved.nodePorts) > 0 {
-		released := l.released
-		l.releasePort(port, reservedOwner)
-		l.released = released
-	}
-}
-
-// regain releases the values that are kept for the Service owner after it lost them in a trial or a rollout, so that it can take them
-// again. gaveUp returns the Service that lost the value, and release releases it from a holder.
-func (l *allocator) regain(owner string, gaveUp func(*kept) string, release func(holder string)) {
-	for holder, k := range l.kept {
-		if gaveUp(k) == owner {
-			released := l.released
-			release(holder)
-			l.released = released
-		}
-	}
 }

@@ -309,14 +309,14 @@ func (c *change) takeAskedIngress(t *transaction) error {
 			continue
 		}
 		if t.losesIngress(svc, c.oldService(), c.old.Since(), addr) {
-			l.releaseIngress(addr, c.request.Owner)
+			l.release(loadBalancerIP(addr), c.request.Owner)
 			continue
 		}
-		if l.takeIngress(addr, c.request) == nil {
+		if l.take(loadBalancerIP(addr), c.request) == nil {
 			c.ingress = append(c.ingress, addr)
 		} else {
 			// It shared the IP, and what it serves now is no more in keeping with that.
-			l.releaseIngress(addr, c.request.Owner)
+			l.release(loadBalancerIP(addr), c.request.Owner)
 		}
 	}
 	for _, a := range askedIngress(svc) {
@@ -346,7 +346,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.outcome[len(c.outcome)-1].asked, c.outcome[len(c.outcome)-1].use = a.addr, use
 		return
 	}
-	err := l.takeIngress(a.addr, c.request)
+	err := l.take(loadBalancerIP(a.addr), c.request)
 	var held *alloc.HeldError
 	var other *alloc.PoolError
 	switch {
@@ -377,7 +377,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 			continue
 		}
 		ipv4 := family == object.IPv4
-		if addr, was := c.formerIngress(t, ipv4); was && l.takeIngress(addr, c.request) == nil {
+		if addr, was := c.formerIngress(t, ipv4); was && l.take(loadBalancerIP(addr), c.request) == nil {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}

@@ -481,7 +481,9 @@ func (t *transaction) reassign(changes []*change) {
 			continue
 		}
 		svc := c.record.Object.(*object.Service)
-		s.allocator.cede(valuesOf(svc)) // until now nobody's
+		for v := range valuesOf(svc).all {
+			s.allocator.cede(v, reservedOwner) // until now nobody's
+		}
 		if err := s.hold(svc); err != nil {
 			c.record.Withheld, c.waits = true, true
 			c.notes = append(c.notes, withheldNote(c.record, err))
@@ -490,19 +492,6 @@ func (t *transaction) reassign(changes []*change) {
 		}
 		c.waits = c.waits || s.lacksIngress(svc)
 		s.allocator.begin()
-	}
-}
-
-// cede releases the reservations of some values.
-func (l *allocator) cede(v values) {
-	for _, addr := range v.clusterIPs {
-		l.cedeAddress(addr)
-	}
-	for _, port := range v.ports {
-		l.cedePort(port)
-	}
-	for _, addr := range v.ingress {
-		l.cedeIngress(addr)
 	}
 }
 

@@ -99,7 +99,7 @@ func portPool(ports *alloc.Ports, cfg Config, most int) Pool {
 	}
 	before := uint16(0)
 	for _, port := range slices.SortedFunc(maps.Keys(holders), byNumber) {
-		p.add(most, numbered(port), ports.Contains(port.Number), holders[port])
+		p.add(most, nodePort(port), ports.Contains(port.Number), holders[port])
 		if port.Number == before && ports.Contains(port.Number) {
 			p.Used-- // a number counts once, on however many protocols
 		}
@@ -123,11 +123,6 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool, most int) []Pool {
 	}
 	return all
 }
-
-// numbered is a port as a value of its pool, "TCP 30080".
-type numbered alloc.Port
-
-func (p numbered) String() string { return fmt.Sprintf("%s %d", p.Protocol, p.Number) }
 
 // add counts a value that is held, and lists it among the first.
 func (p *Pool) add(most int, value fmt.Stringer, inside bool, services ...string) {
@@ -187,51 +182,25 @@ func (c *poolCheck) of(owner string) (v values) {
 
 // leaks finds the values that the allocator assigns to Services that do not have them.
 func (c *poolCheck) leaks() {
-	l := c.allocator
-	note := func(kind, value, owner string, release func()) {
-		d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
+	for v, owner := range c.allocator.all {
+		if owner == reservedOwner || c.of(owner).has(v) {
+			continue
+		}
+		d := Disagreement{Kind: v.kind, Value: v.String(), Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
 		if c.services[owner] == nil {
 			d.Problem = "it is held by a Service that does not exist"
 		}
 		if c.repair {
-			release()
+			c.allocator.release(v, owner)
 		}
 		c.found = append(c.found, d)
-	}
-	for _, a := range l.addresses {
-		if a == nil {
-			continue
-		}
-		for addr, owner := range a.Holders() {
-			if owner != reservedOwner && !slices.Contains(c.of(owner).clusterIPs, addr) {
-				note(PoolClusterIP, addr.String(), owner, func() { l.releaseAddress(addr, owner) })
-			}
-		}
-	}
-	for port, owner := range l.ports.Holders() {
-		if owner != reservedOwner && !slices.Contains(c.of(owner).ports, port) {
-			note(PoolNodePort, numbered(port).String(), owner, func() { l.releasePort(port, owner) })
-		}
-	}
-	for addr, owners := range l.pools.Holders() {
-		for _, owner := range owners {
-			if owner != reservedOwner && !slices.Contains(c.of(owner).ingress, addr) {
-				note(PoolLoadBalancer, addr.String(), owner, func() { l.releaseIngress(addr, owner) })
-			}
-		}
 	}
 }
 
 // held returns the number of values that the allocator has assigned.
-func (l *allocator) held() int {
-	n := len(l.ports.Holders())
-	for _, a := range l.addresses {
-		if a != nil {
-			n += len(a.Holders())
-		}
-	}
-	for _, owners := range l.pools.Holders() {
-		n += len(owners)
+func (l *allocator) held() (n int) {
+	for range l.all {
+		n++
 	}
 	return n
 }
@@ -240,10 +209,14 @@ func (l *allocator) held() int {
 func (c *poolCheck) unheld() (held int) {
 	l := c.allocator
 	for owner, svc := range c.services {
-		note := func(kind, value string, hold func() error) {
-			d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "the Service has it, and does not hold it"}
+		for v := range valuesOf(svc).all {
+			held++
+			if _, has := l.requestOf(v, owner); has || v.kind == PoolClusterIP && l.addresses[v.addr.Is4()] == nil {
+				continue
+			}
+			d := Disagreement{Kind: v.kind, Value: v.String(), Service: owner, Problem: "the Service has it, and does not hold it"}
 			if c.repair {
-				if err := hold(); err != nil {
+				if err := l.hold(v, requestOf(svc)); err != nil {
 					d.Problem += ": " + err.Error()
 				} else {
 					d.Repaired = true
@@ -251,31 +224,8 @@ func (c *poolCheck) unheld() (held int) {
 			}
 			c.found = append(c.found, d)
 		}
-		v := valuesOf(svc)
-		held += len(v.clusterIPs) + len(v.ports) + len(v.ingress)
-		for _, addr := range v.clusterIPs {
-			if a := l.addresses[addr.Is4()]; a != nil && !ownedBy(a.Owner, addr, owner) {
-				note(PoolClusterIP, addr.String(), func() error { return l.holdAddress(addr, owner) })
-			}
-		}
-		for _, port := range v.ports {
-			if !ownedBy(l.ports.Owner, port, owner) {
-				note(PoolNodePort, numbered(port).String(), func() error { return l.holdPort(port, owner) })
-			}
-		}
-		for _, addr := range v.ingress {
-			if _, held := l.pools.RequestOf(addr, owner); !held {
-				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, requestOf(svc)) })
-			}
-		}
 	}
 	return held - len(c.found)
-}
-
-// ownedBy reports whether the owner is among the holders of a value.
-func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
-	holder, held := ownerOf(value)
-	return held && holder == owner
 }
 
 // SetPools replaces the pools of load balancer IPs, and allocates addresses to Services that wait for one. Allocated

@@ -77,14 +77,14 @@ func TestCheckPools(t *testing.T) {
 	port := alloc.Port{Protocol: "TCP", Number: uint16(b.service("web").Spec.Ports[0].NodePort)}
 	before := poolLines(b.s.Pools(math.MaxInt))
 	l, web := b.s.allocator, "default/web"
-	l.releaseAddress(netip.MustParseAddr("172.30.0.7"), web)
-	l.releasePort(port, web)
-	l.releaseIngress(netip.MustParseAddr("198.51.100.4"), web)
+	l.release(clusterIP(netip.MustParseAddr("172.30.0.7")), web)
+	l.release(nodePort(port), web)
+	l.release(loadBalancerIP(netip.MustParseAddr("198.51.100.4")), web)
 	for _, err := range []error{
-		l.holdAddress(netip.MustParseAddr("172.30.0.9"), "default/gone"),
-		l.holdAddress(netip.MustParseAddr("172.30.0.10"), web),
-		l.holdPort(alloc.Port{Protocol: "UDP", Number: 30001}, "default/gone"),
-		l.holdIngress(netip.MustParseAddr("198.51.100.5"), alloc.Request{Owner: web}),
+		l.hold(clusterIP(netip.MustParseAddr("172.30.0.9")), alloc.Request{Owner: "default/gone"}),
+		l.hold(clusterIP(netip.MustParseAddr("172.30.0.10")), alloc.Request{Owner: web}),
+		l.hold(nodePort(alloc.Port{Protocol: "UDP", Number: 30001}), alloc.Request{Owner: "default/gone"}),
+		l.hold(loadBalancerIP(netip.MustParseAddr("198.51.100.5")), alloc.Request{Owner: web}),
 	} {
 		if err != nil {
 			t.Fatal(err)

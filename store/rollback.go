@@ -233,15 +233,8 @@ func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *
 
 // releaseAll releases all values that the stored version of a Service holds.
 func (c *change) releaseAll(l *allocator) {
-	owner, before := c.ref.Key(), c.held()
-	for _, addr := range before.clusterIPs {
-		l.releaseAddress(addr, owner)
-	}
-	for _, port := range before.ports {
-		l.releasePort(port, owner)
-	}
-	for _, addr := range before.ingress {
-		l.releaseIngress(addr, owner)
+	for v := range c.held().all {
+		l.release(v, c.ref.Key())
 	}
 	if len(index.ExternalIPs(c.oldService())) > 0 {
 		l.released = true // a load balancer may have waited for the address

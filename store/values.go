@@ -13,12 +13,60 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
+// value is an address or a port that one Service holds, or several: a load balancer IP may be shared. Its kind is that of its Pool.
+type value struct {
+	kind string
+	addr netip.Addr // the zero Addr for a port
+	port alloc.Port
+}
+
+func clusterIP(addr netip.Addr) value      { return value{kind: PoolClusterIP, addr: addr} }
+func nodePort(port alloc.Port) value       { return value{kind: PoolNodePort, port: port} }
+func loadBalancerIP(addr netip.Addr) value { return value{kind: PoolLoadBalancer, addr: addr} }
+
+// String returns the value as that of its Pool: an address, or a port such as "TCP 30080".
+func (v value) String() string {
+	if v.kind == PoolNodePort {
+		return fmt.Sprintf("%s %d", v.port.Protocol, v.port.Number)
+	}
+	return v.addr.String()
+}
+
 // values are the addresses and ports that one Service holds.
 type values struct {
 	clusterIPs []netip.Addr
 	// ports are node ports, and the health-check node port, which is TCP.
 	ports   []alloc.Port
 	ingress []netip.Addr
+}
+
+// all yields all values.
+func (v values) all(yield func(value) bool) {
+	for _, addr := range v.clusterIPs {
+		if !yield(clusterIP(addr)) {
+			return
+		}
+	}
+	for _, port := range v.ports {
+		if !yield(nodePort(port)) {
+			return
+		}
+	}
+	for _, addr := range v.ingress {
+		if !yield(loadBalancerIP(addr)) {
+			return
+		}
+	}
+}
+
+// has reports whether a value is among v.
+func (v values) has(one value) bool {
+	for is := range v.all {
+		if is == one {
+			return true
+		}
+	}
+	return false
 }
 
 // valuesOf returns the values in a Service: those that it holds, or before allocation those that it asks for.
@@ -121,76 +169,45 @@ func portsOf(svc *object.Service) []alloc.Port {
 
 // holdAll registers all values of a stored Service, or none of them.
 func (l *allocator) holdAll(svc *object.Service) error {
-	owner, v, request, before := index.ServiceKey(svc), valuesOf(svc), requestOf(svc), l.mark()
-	err := func() error {
-		for _, addr := range v.clusterIPs {
-			if err := l.holdAddress(addr, owner); err != nil {
-				return fmt.Errorf("cluster IP %s: %w", addr, err)
+	request, before := requestOf(svc), l.mark()
+	for v := range valuesOf(svc).all {
+		if err := l.hold(v, request); err != nil {
+			l.back(before)
+			switch v.kind {
+			case PoolClusterIP:
+				return fmt.Errorf("cluster IP %s: %w", v, err)
+			case PoolNodePort:
+				return fmt.Errorf("node %s: %w", v.port, err)
 			}
+			return fmt.Errorf("load balancer IP %s: %w", v, err)
 		}
-		for _, port := range v.ports {
-			if err := l.holdPort(port, owner); err != nil {
-				return fmt.Errorf("node %s: %w", port, err)
-			}
-		}
-		for _, addr := range v.ingress {
-			if err := l.holdIngress(addr, request); err != nil {
-				return fmt.Errorf("load balancer IP %s: %w", addr, err)
-			}
-		}
-		return nil
-	}()
-	if err != nil {
-		l.back(before)
 	}
-	return err
+	return nil
 }
 
 // keepOf reserves for a Service the values that it had before a trial or a rollout and gave up in it, unless
 // another Service holds them by now.
 func (l *allocator) keepOf(holder string, svc *object.Service) {
 	if l.kept == nil {
-		l.kept = map[string]*kept{}
+		l.kept = map[string]map[value]string{}
 	}
 	if l.kept[holder] == nil {
-		l.kept[holder] = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
+		l.kept[holder] = map[value]string{}
 	}
-	to, key, v, request := l.kept[holder], index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
-	for _, addr := range v.clusterIPs {
-		if _, held := l.owner(addr); !held && l.holdAddress(addr, holder) == nil {
-			to.addresses[addr] = key
-		}
-	}
-	for _, port := range v.ports {
-		if _, held := l.ports.Owner(port); !held && l.holdPort(port, holder) == nil {
-			to.ports[port] = key
-		}
-	}
-	for _, addr := range v.ingress {
-		if _, has := l.pools.RequestOf(addr, key); has {
-			continue
-		}
-		request.Owner = holder
-		if l.holdIngress(addr, request) == nil {
-			to.ingress[addr] = key
+	request := requestOf(svc)
+	key := request.Owner
+	request.Owner = holder
+	for v := range valuesOf(svc).all {
+		if _, held := l.requestOf(v, key); !held && l.hold(v, request) == nil {
+			l.kept[holder][v] = key
 		}
 	}
 }
 
 // unkeep releases all values that are reserved under a holder's name.
 func (l *allocator) unkeep(holder string) {
-	of := l.kept[holder]
-	if of == nil {
-		return
-	}
-	for addr := range of.addresses {
-		l.releaseAddress(addr, holder)
-	}
-	for port := range of.ports {
-		l.releasePort(port, holder)
-	}
-	for addr := range of.ingress {
-		l.releaseIngress(addr, holder)
+	for v := range l.kept[holder] {
+		l.release(v, holder)
 	}
 }
 
@@ -270,13 +287,6 @@ type reserved struct {
 	nodePorts map[alloc.Port][]ReservedFrontend
 }
 
-// kept has the values that are reserved during a trial (trialOwner) or a rollout (rolloutOwner), with the Service that gave each up.
-type kept struct {
-	addresses map[netip.Addr]string
-	ports     map[alloc.Port]string
-	ingress   map[netip.Addr]string
-}
-
 // reservedKey is an engine key whose presence records, across restarts, that values are reserved.
 const reservedKey = "reserved"
 
@@ -334,17 +344,17 @@ func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	for addr, all := range r.addresses {
 		// An error means that a Service has the value, which is then no unknown one's.
 		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
-			_ = s.allocator.holdAddress(addr, reservedOwner)
+			_ = s.allocator.hold(clusterIP(addr), alloc.Request{Owner: reservedOwner})
 		} else if s.allocator.pools.Contains(addr) {
 			request := alloc.Request{Owner: reservedOwner}
 			for _, f := range all {
 				request.Ports = append(request.Ports, f.Port)
 			}
-			_ = s.allocator.holdIngress(addr, request)
+			_ = s.allocator.hold(loadBalancerIP(addr), request)
 		}
 	}
 	for port := range r.nodePorts {
-		_ = s.allocator.holdPort(port, reservedOwner)
+		_ = s.allocator.hold(nodePort(port), alloc.Request{Owner: reservedOwner})
 	}
 	s.allocator.begin()
 	return err
@@ -365,11 +375,11 @@ func (s *Store) Unreserve() error {
 	}
 	s.allocator.begin()
 	for addr := range s.allocator.reserved.addresses {
-		s.allocator.releaseAddress(addr, reservedOwner)
-		s.allocator.releaseIngress(addr, reservedOwner)
+		s.allocator.release(clusterIP(addr), reservedOwner)
+		s.allocator.release(loadBalancerIP(addr), reservedOwner)
 	}
 	for port := range s.allocator.reserved.nodePorts {
-		s.allocator.releasePort(port, reservedOwner)
+		s.allocator.release(nodePort(port), reservedOwner)
 	}
 	s.allocator.begin()
 	s.allocator.reserved = reserved{}
