@@ -460,7 +460,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	for _, q := range slices.Concat(made.plan.Problems, made.slices.Problems(), found) {
 		// An error while serving; here nothing is refused, and the endpoints may come from elsewhere.
 		q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints
-		planned.Problems = append(planned.Problems, atField(files, reporter.InFile(q)))
+		planned.Problems = append(planned.Problems, atField(files, reporter.Located(q)))
 	}
 	for _, q := range sets.Problems() {
 		planned.Problems = append(planned.Problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})

@@ -166,46 +166,42 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 	return r, nil
 }
 
-// View has the objects that this machine programs: those of the store, except that objects in a rollout that this machine does
-// not program yet have their versions before it. The caller must not change them.
-type View struct{ s *Store }
+// View has the objects of the store, except that those in a rollout may have their versions before it. Each read has the newest state. The
+// caller must not change the objects.
+type View struct {
+	s      *Store
+	before bool // also on a machine that programs the rollout
+}
 
-// InForce returns a live view of the objects that this machine programs: each read has the newest state.
-func (s *Store) InForce() View { return View{s} }
+// InForce returns the objects that this machine programs: those in a rollout that it does not program yet have their versions before it.
+func (s *Store) InForce() View { return View{s, false} }
+
+// Before returns the objects that the machines program which a rollout has not reached.
+func (s *Store) Before() View { return View{s, true} }
+
+// versions returns the versions before the rollout, nil for objects that did not exist, that replace those of the store. Store.mu must be
+// held.
+func (v View) versions() map[object.Ref]*record.Record {
+	if set := v.s.pending.staged(); v.before || set.Outside {
+		return set.Before
+	}
+	return nil
+}
 
 // Service is Store.Service.
 func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
 	svc, list, endpoints := v.s.table.service(key)
-	if !v.s.pending.staged().Outside {
+	if v.versions() == nil {
 		return svc, list, endpoints
 	}
 	return v.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
-// Before returns the View of the machines that do not program the rollout yet: the objects in it have their versions before it.
-func (s *Store) Before() Before { return Before{s} }
-
-// Before is a view of the store without the changes of a rollout; see Store.Before.
-type Before struct{ s *Store }
-
-// Service is Store.Service.
-func (b Before) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	b.s.mu.RLock()
-	defer b.s.mu.RUnlock()
-	svc, list, endpoints := b.s.table.service(key)
-	return b.s.pending.staged().Service(key, svc, list, endpoints)
-}
-
-// Get is Store.Get with the version before the rollout, for an object that is in it.
-func (b Before) Get(ref object.Ref) (object.Object, Owner) {
-	b.s.mu.RLock()
-	defer b.s.mu.RUnlock()
-	r, staged := b.s.pending.staged().Before[ref]
-	if !staged {
-		r = b.s.table.get(ref)
-	}
+// Get is Store.Get.
+func (v View) Get(ref object.Ref) (object.Object, Owner) {
+	r := v.record(ref)
 	return record.ObjectOf(r), record.OwnerOf(r)
 }
 
@@ -213,15 +209,13 @@ func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 func (v View) Services() iter.Seq2[string, *object.Service] {
 	v.s.mu.RLock()
 	services := v.s.table.index.Services()
-	if v.s.pending.staged().Outside {
-		for ref, before := range v.s.pending.staged().Before {
-			if ref.Kind != object.KindService {
-				continue
-			}
-			delete(services, ref.Key())
-			if before != nil && !before.Withheld {
-				services[ref.Key()] = before.Object.(*object.Service)
-			}
+	for ref, before := range v.versions() {
+		if ref.Kind != object.KindService {
+			continue
+		}
+		delete(services, ref.Key())
+		if before != nil && !before.Withheld {
+			services[ref.Key()] = before.Object.(*object.Service)
 		}
 	}
 	v.s.mu.RUnlock()
@@ -254,10 +248,8 @@ func (v View) Selecting(namespace string, labels map[string]string) []string {
 func (v View) record(ref object.Ref) *record.Record {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
-	if v.s.pending.staged().Outside {
-		if before, staged := v.s.pending.staged().Before[ref]; staged {
-			return before
-		}
+	if before, staged := v.versions()[ref]; staged {
+		return before
 	}
 	return v.s.table.get(ref)
 }

@@ -106,12 +106,7 @@ func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
 
 // Problems returns the problems of Pods, selectors, Endpoints and Gateways.
 func (c *Endpoints) Problems() []resolve.Problem {
-	found := c.core.Problems()
-	all := make([]resolve.Problem, len(found))
-	for i, p := range found {
-		all[i] = resolve.Problem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning}
-	}
-	return append(all, c.gateways.Problems()...)
+	return append(c.core.Problems(), c.gateways.Problems()...)
 }
 
 // stored adapts the store to endpoints.Objects.

@@ -535,8 +535,8 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 			s.routes.add(at)
 		}
 	}
-	for _, q := range p.Problems {
-		c.problems[ref] = append(c.problems[ref], resolve.Problem{Object: q.Object, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
+	if len(p.Problems) > 0 {
+		c.problems[ref] = p.Problems
 	}
 	if s.revision = max(s.revision, revision, 1); p.Pending {
 		c.waiting[ref] = true

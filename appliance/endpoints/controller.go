@@ -66,13 +66,7 @@ type Batch struct {
 func (b *Batch) Empty() bool { return len(b.Puts)+len(b.Deletes) == 0 }
 
 // Problem is a reason why an object does not work as written.
-type Problem struct {
-	Object  object.Ref
-	Field   string // "" when it is about the object as a whole
-	Reason  string // one word, CamelCase
-	Message string
-	Warning bool // the object works in all other respects
-}
+type Problem = object.Problem
 
 // Controller generates EndpointSlices and Endpoints for all Services with a selector, and mirrors of Endpoints. It is not safe for
 // concurrent use.

@@ -60,15 +60,8 @@ type Planned struct {
 	Service string
 	// Pending is set when a condition waits for the dataplane.
 	Pending bool
-	// Problems are those that the conditions show, for the status of the appliance.
-	Problems []Problem
-}
-
-// Problem is a condition of a Gateway, ListenerSet or route that is not met, for the status of the appliance.
-type Problem struct {
-	Object          object.Ref
-	Reason, Message string
-	Warning         bool
+	// Problems are the conditions of Gateways, ListenerSets and routes that are not met, for the status of the appliance.
+	Problems []object.Problem
 }
 
 // IsOurs reports whether an object is a GatewayClass with svcctl's controller.

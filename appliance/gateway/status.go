@@ -162,7 +162,7 @@ const (
 // blame appends a Problem to p.out if a condition of an object is false.
 func (p *plan) blame(o object.Ref, reason string, c condition) {
 	if !c.is {
-		p.out.Problems = append(p.out.Problems, Problem{Object: o, Reason: reason, Message: c.reason + ": " + c.message})
+		p.out.Problems = append(p.out.Problems, object.Problem{Object: o, Reason: reason, Message: c.reason + ": " + c.message})
 	}
 }
 

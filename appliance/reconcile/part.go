@@ -348,7 +348,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 				continue
 			}
 			q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints // they may come from elsewhere
-			f.Problems = append(f.Problems, wireProblem(ofObjects([]resolve.Problem{q})[0]))
+			f.Problems = append(f.Problems, wireProblem(q))
 		}
 	}
 	return f, nil

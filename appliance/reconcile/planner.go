@@ -215,7 +215,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		ref := object.ServiceRef(changed[i])
 		granted[i], conflicts[i] = p.claims.Grant(ref, outputs[i].Ports)
 		conflicts[i] = append(conflicts[i], p.claims.HealthPort(ref, outputs[i].LocalEndpoints.PortOf())...)
-		p.claims.NameHolders(changed[i], outputs[i].Problems)
+		p.claims.NameHolders(changed[i], &outputs[i].Output)
 	})
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	for i, key := range changed {

@@ -26,8 +26,7 @@ type Reporter struct {
 	// History keeps since when there are problems; nil: since this process has them.
 	History *history.Book
 
-	files    map[string][]manifest.Problem // by origin, what it had last
-	services map[string][]resolve.Problem
+	of       map[string][]manifest.Problem  // by origin, those that it had last
 	altered  map[manifest.Problem]struct{}  // since the last flush
 	settling map[manifest.Problem]time.Time // until when they are no problem yet
 	times    map[verdict.Occurrence]int     // how many problems have it
@@ -60,35 +59,18 @@ type reported struct {
 // NewReporter returns a Reporter without problems.
 func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int), events Events, past *history.Book) *Reporter {
 	return &Reporter{
-		Log: log, Where: where, Events: events, History: past, files: map[string][]manifest.Problem{}, services: map[string][]resolve.Problem{},
+		Log: log, Where: where, Events: events, History: past, of: map[string][]manifest.Problem{},
 		altered: map[manifest.Problem]struct{}{}, settling: map[manifest.Problem]time.Time{}, known: map[manifest.Problem]*reported{},
 		times: map[verdict.Occurrence]int{},
 	}
 }
 
-// fromFiles replaces the problems of an origin, which are about files or the host.
-func (r *Reporter) fromFiles(origin string, now []manifest.Problem) {
-	if before := r.files[origin]; !slices.Equal(before, now) {
+// from replaces the problems of an origin. Those about objects have no file and line, since these may change.
+func (r *Reporter) from(origin string, now []manifest.Problem) {
+	if before := r.of[origin]; !slices.Equal(before, now) {
 		r.replace(before, now)
-		r.files[origin] = slices.Clone(now)
+		r.of[origin] = slices.Clone(now)
 	}
-}
-
-// fromServices replaces the problems of an origin, which are about objects.
-func (r *Reporter) fromServices(origin string, now []resolve.Problem) {
-	if before := r.services[origin]; !slices.Equal(before, now) {
-		r.replace(ofObjects(before), ofObjects(now))
-		r.services[origin] = slices.Clone(now)
-	}
-}
-
-// ofObjects converts problems about objects. They get no file and line, since these may change.
-func ofObjects(problems []resolve.Problem) []manifest.Problem {
-	list := make([]manifest.Problem, len(problems))
-	for i, p := range problems {
-		list[i] = manifest.Problem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning, Cause: p.Cause}
-	}
-	return list
 }
 
 // replace updates the numbers of origins of problems, for an origin that had the problems before and has now other ones.
@@ -118,7 +100,7 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	var gone, new []manifest.Problem
 	show := func(p manifest.Problem) {
 		k := r.known[p]
-		k.problem, k.told = &verdict.Problem{Problem: wireProblem(p)}, r.located(p)
+		k.problem, k.told = &verdict.Problem{Problem: wireProblem(p)}, r.Located(p)
 		k.problem.Since = r.begin(&k.problem.Problem, at)
 		came, new = append(came, k.problem), append(new, k.told)
 	}
@@ -224,7 +206,7 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 		return have.problems, have.groups
 	}
 	for i, p := range places {
-		shown[i] = &verdict.Problem{Problem: wireProblem(r.located(p)), Since: shown[i].Since}
+		shown[i] = &verdict.Problem{Problem: wireProblem(r.Located(p)), Since: shown[i].Since}
 	}
 	slices.SortFunc(shown, func(a, b *verdict.Problem) int { return compareProblems(a.Problem, b.Problem) })
 	have = &listed{version: version, problems: make([]wire.Problem, len(shown)), groups: verdict.Groups(shown, packaged)}
@@ -316,13 +298,8 @@ func wireProblem(p manifest.Problem) wire.Problem {
 	return w
 }
 
-// InFile returns a problem with the file and line that declare its object.
-func (r *Reporter) InFile(p resolve.Problem) manifest.Problem {
-	return r.located(ofObjects([]resolve.Problem{p})[0])
-}
-
-// located returns a problem with the file and line that declare its object, unless it has them.
-func (r *Reporter) located(p manifest.Problem) manifest.Problem {
+// Located returns a problem with the file and line that declare its object, unless it has them.
+func (r *Reporter) Located(p manifest.Problem) manifest.Problem {
 	if p.File == "" && p.Object != (object.Ref{}) {
 		p.File, p.Line = r.Where(p.Object)
 	}

@@ -101,31 +101,31 @@ func (d *declared) strayProblems(there func(key string) bool) (problems []resolv
 func (l *Loop) report() {
 	pub, p := l.opts.Publisher, l.planner
 	r := pub.Reporter
-	r.fromFiles("files", l.fileProblems())
+	r.from("files", l.fileProblems())
 	if l.adopted { // before, they are as of the last process, and the files may end them
-		r.fromFiles("store", l.opts.Store.Problems())
+		r.from("store", l.opts.Store.Problems())
 	}
 	if pub.snapshot != l.observed.snapshot {
 		pub.snapshot = l.observed.snapshot
 		r.moved()
 	}
-	r.fromServices("endpoints", l.opts.Endpoints.Problems())
-	r.fromServices("late", p.late())
-	r.fromServices("adopting", p.adopting.problems())
+	r.from("endpoints", l.opts.Endpoints.Problems())
+	r.from("late", p.late())
+	r.from("adopting", p.adopting.problems())
 	if p.declared.strayed {
 		p.declared.strayed = false
-		r.fromServices("strays", p.declared.strayProblems(func(key string) bool {
+		r.from("strays", p.declared.strayProblems(func(key string) bool {
 			o, _ := l.opts.Store.Get(object.ServiceRef(key))
 			return o != nil
 		}))
 	}
 	for _, part := range l.opts.Parts {
-		r.fromServices("part "+part.Name(), part.Problems())
+		r.from("part "+part.Name(), part.Problems())
 	}
 	touched := make([]string, 0, len(p.before))
 	for key, before := range p.before {
 		touched = append(touched, key)
-		r.replace(ofObjects(before), ofObjects(p.problems[key]))
+		r.replace(before, p.problems[key])
 	}
 	p.before = map[string][]resolve.Problem{}
 	now := l.opts.Clock()

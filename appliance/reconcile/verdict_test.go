@@ -399,7 +399,7 @@ func TestRewordedProblemGoesOn(t *testing.T) {
 		for _, m := range messages {
 			problems = append(problems, resolve.Problem{Object: object.Ref{Kind: object.KindService, Namespace: "shop", Name: "web"}, Reason: "EndpointSilent", Message: m, Cause: "10.1.2.12:8080"})
 		}
-		r.fromServices("test", problems)
+		r.from("test", problems)
 		r.flush(now, func(*manifest.Problem) time.Time { return time.Time{} })
 		now = now.Add(time.Second)
 	}

@@ -188,11 +188,11 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 }
 
 // NameHolders completes the messages of problems about endpoints that lie in a service range: with the Service that has the address as its
-// cluster IP. It modifies problems.
-func (c *Claims) NameHolders(service string, problems []Problem) {
-	for i := range problems {
-		if holders := c.loops.vips.of(problems[i].Endpoint); problems[i].Endpoint.IsValid() && len(holders) > 0 {
-			problems[i].Message = vipAsEndpoint(problems[i].Endpoint, "the cluster IP", holders[0], service)
+// cluster IP. It modifies out.Problems.
+func (c *Claims) NameHolders(service string, out *Output) {
+	for i, addr := range out.InRange {
+		if holders := c.loops.vips.of(addr); len(holders) > 0 {
+			out.Problems[i].Message = vipAsEndpoint(addr, "the cluster IP", holders[0], service)
 		}
 	}
 }

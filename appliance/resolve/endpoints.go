@@ -188,7 +188,11 @@ func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (ne
 	}
 	for _, p := range r.facts.ServiceRanges {
 		if p.Contains(addr) {
-			r.out.Problems = append(r.out.Problems, Problem{Object: ref, Reason: "BadEndpointAddress", Endpoint: addr, Message: fmt.Sprintf(
+			if r.out.InRange == nil {
+				r.out.InRange = map[int]netip.Addr{}
+			}
+			r.out.InRange[len(r.out.Problems)] = addr
+			r.out.Problems = append(r.out.Problems, Problem{Object: ref, Reason: "BadEndpointAddress", Message: fmt.Sprintf(
 				"endpoint %s is left out: it lies in the service range %s, where only cluster IPs are; give --service-cluster-ip-range a range that no host is in", addr, p)})
 			r.out.Unready = append(r.out.Unready, addr) // the Service is affected when another one gets the address
 			return addr, false

@@ -77,8 +77,8 @@ func TestEndpointsThatLeadBack(t *testing.T) {
 	at := netip.MustParseAddr("172.30.0.2")
 	named := func(want string) {
 		t.Helper()
-		problems := []Problem{{Message: "in the range", Endpoint: at}, {Message: "other"}}
-		if c.NameHolders("default/front", problems); !strings.Contains(problems[0].Message, want) || problems[1].Message != "other" {
+		problems := []Problem{{Message: "in the range"}, {Message: "other"}}
+		if c.NameHolders("default/front", &Output{Problems: problems, InRange: map[int]netip.Addr{0: at}}); !strings.Contains(problems[0].Message, want) || problems[1].Message != "other" {
 			t.Errorf("problems %v, want %q", problems, want)
 		}
 	}

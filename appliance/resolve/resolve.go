@@ -104,6 +104,8 @@ type Output struct {
 	// Unready are the addresses of endpoints that no pool has for now.
 	Unready  []netip.Addr
 	Problems []Problem
+	// InRange has the endpoints that lie in a service range, by the index of their problem in Problems: see Claims.NameHolders.
+	InRange map[int]netip.Addr
 	// Unserved are problems with ports whose clients have no endpoint, for no other reason among Problems.
 	Unserved []Problem
 	// Needs has all that the plan depends on: the Service is to be resolved again when one of them changes.
@@ -171,17 +173,7 @@ func (e *LocalEndpoints) PortOf() uint16 {
 }
 
 // Problem is the reason why an object does not work as written.
-type Problem struct {
-	Object  object.Ref
-	Field   string // "" when it is about the object as a whole
-	Reason  string // one word, CamelCase
-	Message string
-	Warning bool // the object works in all other respects
-	// Cause names the fault, if problems of several objects may come from it (wire.Problem.Cause).
-	Cause string
-	// Endpoint is an endpoint in a service range, which may be a VIP: see Claims.NameHolders.
-	Endpoint netip.Addr
-}
+type Problem = object.Problem
 
 // Service resolves one Service to its ports. The same input gives the same output, in the same order.
 func Service(in Input, facts *Facts) Output {

@@ -172,7 +172,7 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	if strings.Contains(apiVersion, "/") {
 		what += " of " + apiVersion
 	}
-	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here%s; the document is ignored", oneLine(what), Instead(kind)))
+	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here%s; the document is ignored", object.OneLine(what), Instead(kind)))
 	return nil, false
 }
 
