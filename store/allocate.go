@@ -204,10 +204,7 @@ func (c *change) takeAsked(t *transaction) error {
 			continue
 		}
 		if err := c.asked(l.take(clusterIP(addr), c.request)); err != nil {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: "spec.clusterIPs", Value: svc.Spec.ClusterIPs,
-				Detail: fmt.Sprintf("failed to allocate IP %s: %v", addr, err),
-			})
+			errs = append(errs, object.Invalid("spec.clusterIPs", svc.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %s: %v", addr, err)))
 		}
 	}
 	for i, port := range svc.Spec.Ports {
@@ -215,12 +212,12 @@ func (c *change) takeAsked(t *transaction) error {
 			continue
 		}
 		if err := c.asked(l.take(nodePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}), c.request)); err != nil {
-			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
+			errs = append(errs, object.Invalid(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err.Error()))
 		}
 	}
 	if number := svc.Spec.HealthCheckNodePort; number != 0 {
 		if err := c.asked(c.takeHealthCheckPort(l, uint16(number))); err != nil {
-			errs = append(errs, portError("spec.healthCheckNodePort", number, err))
+			errs = append(errs, object.Invalid("spec.healthCheckNodePort", number, err.Error()))
 		}
 	}
 	for _, asked := range askedIngress(svc) {
@@ -228,9 +225,7 @@ func (c *change) takeAsked(t *transaction) error {
 			continue
 		}
 		if err := l.take(loadBalancerIP(asked.addr), c.request); err != nil {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: asked.field, Value: asked.addr.String(), Detail: err.Error(),
-			})
+			errs = append(errs, object.Invalid(asked.field, asked.addr.String(), err.Error()))
 		}
 	}
 	if len(errs) > 0 {
@@ -245,10 +240,6 @@ func (c *change) asked(err error) error {
 		c.outside = true
 	}
 	return err
-}
-
-func portError(field string, number int32, err error) object.Error {
-	return object.Error{Type: object.FieldValueInvalid, Field: field, Value: number, Detail: err.Error()}
 }
 
 func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {

@@ -38,10 +38,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 		}
 		if before == nil || !slices.Contains(index.ExternalIPs(before), addr) {
 			if use := t.usedAs(addr, c.ref.Key()); use != "" {
-				errs = append(errs, object.Error{
-					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text,
-					Detail: fmt.Sprintf("it is %s, which stays: choose another one", use),
-				})
+				errs = append(errs, object.Invalid(fmt.Sprintf("spec.externalIPs[%d]", i), text, fmt.Sprintf("it is %s, which stays: choose another one", use)))
 				continue
 			}
 		}
@@ -50,9 +47,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 				continue
 			}
 			if why := t.externalPortUse(addr, port, c.ref.Key()); why != "" {
-				errs = append(errs, object.Error{
-					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: why,
-				})
+				errs = append(errs, object.Invalid(fmt.Sprintf("spec.externalIPs[%d]", i), text, why))
 			}
 		}
 	}
@@ -93,17 +88,10 @@ func (t *transaction) onHostAddress(port alloc.Port, except string) (holder stri
 // external IPs of another Service with the same port.
 func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors {
 	var errs object.Errors
-	for i, text := range svc.Spec.ClusterIPs {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || before != nil && slices.Contains(before.Spec.ClusterIPs, text) {
-			continue
-		}
+	for i, addr := range added(svc, before, clusterIPsOf) {
 		for _, port := range portsOf(svc) {
 			if holder := t.onExternal(addr, port, object.RefOf(svc).Key()); holder != "" {
-				errs = append(errs, object.Error{
-					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.clusterIPs[%d]", i), Value: text,
-					Detail: fmt.Sprintf("%s on it is already served by Service %s", port, holder),
-				})
+				errs = append(errs, object.Invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), svc.Spec.ClusterIPs[i], fmt.Sprintf("%s on it is already served by Service %s", port, holder)))
 			}
 		}
 	}
@@ -213,18 +201,11 @@ func (c *change) checkReserved(host Host) object.Errors {
 	if !isService {
 		return nil
 	}
-	before := c.oldService()
 	var errs object.Errors
-	for i, text := range svc.Spec.ClusterIPs {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || before != nil && slices.Contains(before.Spec.ClusterIPs, text) {
-			continue
-		}
+	for i, addr := range added(svc, c.oldService(), clusterIPsOf) {
 		if what := host.Reserved(svc, addr); what != "" {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.clusterIPs[%d]", i), Value: text,
-				Detail: fmt.Sprintf("it is %s, which would not be reached any more: choose another one", what),
-			})
+			errs = append(errs, object.Invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), svc.Spec.ClusterIPs[i],
+				fmt.Sprintf("it is %s, which would not be reached any more: choose another one", what)))
 		}
 	}
 	return errs

@@ -133,7 +133,7 @@ func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Err
 				continue
 			}
 		}
-		errs = append(errs, object.Error{Type: object.FieldValueInvalid, Field: r.Field, Value: value, Detail: r.Text})
+		errs = append(errs, object.Invalid(r.Field, value, r.Text))
 	}
 	return errs
 }

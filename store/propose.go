@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -172,7 +173,7 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 			err = fmt.Errorf("Service %s has %s at %s, an address of this host: choose another port", holder, asked, at)
 		}
 		if err != nil {
-			errs = append(errs, portError(field, number, err))
+			errs = append(errs, object.Invalid(field, number, err.Error()))
 		}
 	}
 	for i, port := range svc.Spec.Ports {
@@ -418,19 +419,28 @@ func (c *change) ownStatus(next, document object.Object) {
 // checkExternalIPs returns errors for external IPs that the new version adds and that the host does not allow.
 func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	var errs object.Errors
-	for i, text := range svc.Spec.ExternalIPs {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || before != nil && slices.Contains(before.Spec.ExternalIPs, text) {
-			continue // Validate reports a malformed one
-		}
+	for i, addr := range added(svc, before, func(s *object.Service) []string { return s.Spec.ExternalIPs }) {
 		if err := host.ExternalIP(svc, addr); err != nil {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: err.Error(),
-			})
+			errs = append(errs, object.Invalid(fmt.Sprintf("spec.externalIPs[%d]", i), svc.Spec.ExternalIPs[i], err.Error()))
 		}
 	}
 	return errs
 }
+
+// added yields the addresses in a list of a Service that the version before, nil for none, does not have in it, by their index. It leaves
+// out malformed ones, which Validate reports.
+func added(svc, before *object.Service, list func(*object.Service) []string) iter.Seq2[int, netip.Addr] {
+	return func(yield func(int, netip.Addr) bool) {
+		for i, text := range list(svc) {
+			addr, err := netip.ParseAddr(text)
+			if err == nil && (before == nil || !slices.Contains(list(before), text)) && !yield(i, addr) {
+				return
+			}
+		}
+	}
+}
+
+func clusterIPsOf(svc *object.Service) []string { return svc.Spec.ClusterIPs }
 
 // A cluster IP does not change once it is set, as in Kubernetes. The editor of a file cannot see
 // that, so the refusal has the way to get another one.

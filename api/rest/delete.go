@@ -176,12 +176,11 @@ func (r *request) of(ref object.Ref) *request {
 
 // preconditions returns an error unless the object has the UID and resourceVersion that the request names.
 func preconditions(r *request, live object.Object, version, uid string) error {
-	meta := live.GetMeta()
-	if uid != "" && uid != meta.UID {
-		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))
-	}
-	if version != "" && version != meta.ResourceVersion {
-		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", version, meta.ResourceVersion))
+	switch meta := live.GetMeta(); {
+	case uid != "" && uid != meta.UID:
+		return conflict(r.kind, r.name, (&store.PreconditionError{Field: "UID", Wanted: uid, Have: meta.UID}).Error())
+	case version != "" && version != meta.ResourceVersion:
+		return conflict(r.kind, r.name, (&store.PreconditionError{Field: "ResourceVersion", Wanted: version, Have: meta.ResourceVersion}).Error())
 	}
 	return nil
 }
@@ -283,9 +282,7 @@ func deleteErrors(asked object.DeleteOptions) object.Errors {
 	var errs object.Errors
 	policy := asked.PropagationPolicy
 	if policy != nil && asked.OrphanDependents != nil {
-		errs = append(errs, object.Error{
-			Type: object.FieldValueInvalid, Field: "propagationPolicy", Value: *policy, Detail: "orphanDependents and deletionPropagation cannot be both set",
-		})
+		errs = append(errs, object.Invalid("propagationPolicy", *policy, "orphanDependents and deletionPropagation cannot be both set"))
 	}
 	if policy != nil && !slices.Contains([]string{"Foreground", "Background", "Orphan"}, *policy) {
 		errs = append(errs, unsupported("propagationPolicy", *policy, "Foreground", "Background", "Orphan", "nil"))

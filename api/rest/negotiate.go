@@ -271,9 +271,7 @@ func optionsOf(r *request, kind string) (*options, error) {
 	errs = append(errs, dryRunErrors(r.query["dryRun"])...)
 	o.dryRun = len(r.query["dryRun"]) > 0
 	if o.asFile = r.query.Get("asFile") == "true"; o.asFile && !o.dryRun {
-		errs = append(errs, object.Error{
-			Type: object.FieldValueInvalid, Field: "asFile", Value: true, Detail: "is for dry runs only: the content of a file is changed in the file",
-		})
+		errs = append(errs, object.Invalid("asFile", true, "is for dry runs only: the content of a file is changed in the file"))
 	}
 	switch o.validation {
 	case "":
@@ -295,9 +293,7 @@ func managerErrors(manager string) object.Errors {
 	}
 	for i, char := range manager {
 		if !unicode.IsPrint(char) || char == utf8.RuneError {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: "fieldManager", Value: manager, Detail: fmt.Sprintf("invalid character %#U (at position %d)", char, i),
-			})
+			errs = append(errs, object.Invalid("fieldManager", manager, fmt.Sprintf("invalid character %#U (at position %d)", char, i)))
 			break // one is enough
 		}
 	}

@@ -190,18 +190,16 @@ func fits(written map[string]any, live object.Object, wr *writing) error {
 	switch uid := textIn(written, "uid"); {
 	case uid == "" || uid == meta.UID:
 	case wr.replaces:
-		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))
+		return preconditions(r, live, "", uid)
 	default:
-		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.uid", Value: uid, Detail: "field is immutable"}}
+		return object.Errors{object.Invalid("metadata.uid", uid, "field is immutable")}
 	}
 	if goes := textIn(written, "deletionTimestamp"); goes != "" && meta.DeletionTimestamp == nil {
-		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.deletionTimestamp", Value: goes, Detail: "field is immutable: send a DELETE"}}
+		return object.Errors{object.Invalid("metadata.deletionTimestamp", goes, "field is immutable: send a DELETE")}
 	}
 	switch version := textIn(written, "resourceVersion"); {
 	case version == "" && r.kind.Strategy().VersionRequired:
-		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{{
-			Type: object.FieldValueInvalid, Field: "metadata.resourceVersion", Value: 0, Detail: "must be specified for an update",
-		}})
+		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{object.Invalid("metadata.resourceVersion", 0, "must be specified for an update")})
 	case version != "" && version != meta.ResourceVersion:
 		return conflict(r.kind, r.name, store.ErrStale.Error())
 	}

@@ -363,7 +363,7 @@ func badPatch(body []byte, why error) *statusError {
 	if len(text) > shown {
 		text = text[:shown] + "..."
 	}
-	return invalid("", "", "", object.Errors{{Type: object.FieldValueInvalid, Field: "patch", Value: text, Detail: why.Error()}})
+	return invalid("", "", "", object.Errors{object.Invalid("patch", text, why.Error())})
 }
 
 // apply answers a server-side apply (PATCH with application/apply-patch+yaml) of an

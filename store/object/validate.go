@@ -421,6 +421,11 @@ type Error struct {
 	Detail string
 }
 
+// Invalid returns the error for a field whose value is refused.
+func Invalid(field string, value any, detail string) Error {
+	return Error{Type: FieldValueInvalid, Field: field, Value: value, Detail: detail}
+}
+
 // Error returns field and message, as "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive".
 func (e Error) Error() string { return e.Field + ": " + e.Body() }
 
