@@ -25,7 +25,7 @@ func (a *assembly) count(asks *prober.Prober) {
 	m.Scraped("log", func(to metrics.Samples) { to.Set("svcctl_log_dropped_total", float64(a.cfg.Log.Queue.Dropped())) })
 	m.Scraped("announcements", func(to metrics.Samples) { announcementSamples(a.announced.Counts(), to) })
 	m.Scraped("pools", func(to metrics.Samples) {
-		for _, p := range a.store.PoolsInUse() {
+		for _, p := range a.store.IngressPools() {
 			to.Set("svcctl_pool_addresses", float64(p.Size), cmp.Or(p.Name, "flags"), p.Range)
 			to.Set("svcctl_pool_addresses_used", float64(p.Used), cmp.Or(p.Name, "flags"), p.Range)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
@@ -106,7 +107,7 @@ func yamlOf(text string) string {
 		annotations := ""
 		if key, rest, found := strings.Cut(spec, "KEY "); found {
 			value, after, _ := strings.Cut(rest, ",")
-			annotations = ", annotations: {" + SharingAnnotation + ": " + value + "}"
+			annotations = ", annotations: {" + annotation.SharingKey + ": " + value + "}"
 			spec = key + after
 		}
 		fmt.Fprintf(&out, "---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s%s}\nspec: {%s\n", name, namespace, annotations, spec)

@@ -3,12 +3,14 @@ package store
 import (
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/store/annotation"
 )
 
 // asking is a Service that asks for load balancer IPs in its annotation.
 func asking(name, ips, spec string) string {
 	doc := yamlOf(name + " {type: LoadBalancer" + spec + "}")
-	return strings.Replace(doc, "namespace: default", "namespace: default, annotations: {"+IngressAnnotation+": '"+ips+"'}", 1)
+	return strings.Replace(doc, "namespace: default", "namespace: default, annotations: {"+annotation.LoadBalancerIPs+": '"+ips+"'}", 1)
 }
 
 func TestSeveralLoadBalancerIPs(t *testing.T) {
@@ -19,7 +21,7 @@ func TestSeveralLoadBalancerIPs(t *testing.T) {
 		t.Errorf("a has %q, want what it asks for, once and in that order", got)
 	}
 	b.apply("b.yaml", asking("b", "198.51.100.4, 198.51.100.7", ""))
-	b.wantProblems("Service default/b: metadata.annotations[" + IngressAnnotation + "]: 198.51.100.4 cannot be given: provided IP is already allocated to Service default/a")
+	b.wantProblems("Service default/b: metadata.annotations[" + annotation.LoadBalancerIPs + "]: 198.51.100.4 cannot be given: provided IP is already allocated to Service default/a")
 	if got := b.ingress("b"); got != "198.51.100.7" {
 		t.Errorf("b has %q, want the one that is free", got)
 	}
@@ -53,8 +55,8 @@ func TestSeveralLoadBalancerIPsOfTwoFamilies(t *testing.T) {
 		asking("d", "198.51.100.1, somewhere", ""),
 	}, "\n"))
 	b.wantProblems(
-		"Service default/c: metadata.annotations["+IngressAnnotation+"]: 2001:db8:198::9 is not of the Service's family, [IPv4]",
-		`Service default/d: metadata.annotations[`+IngressAnnotation+`]: "somewhere" is not an IP address and is ignored`,
+		"Service default/c: metadata.annotations["+annotation.LoadBalancerIPs+"]: 2001:db8:198::9 is not of the Service's family, [IPv4]",
+		`Service default/d: metadata.annotations[`+annotation.LoadBalancerIPs+`]: "somewhere" is not an IP address and is ignored`,
 	)
 	if got := b.ingress("a"); got != "198.51.100.4 2001:db8:198::4 2001:db8:198::5" {
 		t.Errorf("a has %q", got)

@@ -57,22 +57,11 @@ func (s *Store) Pools(most int) []Pool {
 	return append(pools, ingressPools(l.pools, s.cfg.Pools, most)...)
 }
 
-// PoolUse has the size of a range of load balancer IPs, and the number of addresses in use.
-type PoolUse struct {
-	Name, Range string
-	Size, Used  uint64
-}
-
-// PoolsInUse returns the size and use of each range of load balancer IPs. The cost is proportional
-// to the number of addresses in use.
-func (s *Store) PoolsInUse() []PoolUse {
+// IngressPools returns the ranges of load balancer IPs, without their holders. The cost is proportional to the number of addresses in use.
+func (s *Store) IngressPools() []Pool {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
-	var all []PoolUse
-	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools, 0) {
-		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})
-	}
-	return all
+	return ingressPools(s.allocator.pools, s.cfg.Pools, 0)
 }
 
 func clusterPool(a *alloc.Addresses, most int) Pool {

@@ -49,7 +49,7 @@ func TestSetPools(t *testing.T) {
 	if got := b.s.Problems(); len(got) != 0 {
 		t.Errorf("the pool is back, and problems are %v", got)
 	}
-	if use := b.s.PoolsInUse(); len(use) != 2 || use[0] != (PoolUse{"m/lan", lan.String(), 1, 1}) || use[1].Used != 1 {
+	if use := b.s.IngressPools(); len(use) != 2 || use[0].Name != "m/lan" || use[0].Range != lan.String() || use[0].Size != 1 || use[0].Used != 1 || use[1].Used != 1 {
 		t.Errorf("pools are %+v", use)
 	}
 	overlap := named("m/twice", "203.0.113.7", "203.0.113.9")

@@ -85,12 +85,7 @@ func (s *Store) hold(svc *object.Service) error {
 func (s *Store) SetHost(h Host) { s.host.Store(&h) }
 
 // hostNow returns the newest host snapshot.
-func (s *Store) hostNow() Host {
-	if h := s.host.Load(); h != nil {
-		return *h
-	}
-	return unknownHost{}
-}
+func (s *Store) hostNow() Host { return *s.host.Load() }
 
 // now returns the current time as object metadata has it: UTC, in whole seconds.
 func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
@@ -132,14 +127,6 @@ const (
 // LoadBalancerClass is the value of spec.loadBalancerClass for this product, which also serves
 // Services without a class. Load balancers of any other class are left to other products.
 const LoadBalancerClass = "svcctl.io/load-balancer"
-
-// IngressAnnotation has load balancer IPs that a Service asks for, comma-separated,
-// besides the one in spec.loadBalancerIP.
-const IngressAnnotation = annotation.LoadBalancerIPs
-
-// SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
-// as no two of them serve the same port.
-const SharingAnnotation = annotation.SharingKey
 
 // Rules validate the annotations of a single object. Their methods must not block.
 type Rules interface {
@@ -247,6 +234,7 @@ func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Recor
 			sources: newSources(), pending: newPendingSets(),
 		},
 	}
+	s.SetHost(unknownHost{})
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start
 	}

@@ -106,9 +106,7 @@ func (s *Server) collectionOf(k kind.Kind, f form) collection {
 	plain := stored{s.store, k.Name}
 	switch {
 	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
-		return adapt(plain, func() func(*object.Event) object.Object {
-			return func(e *object.Event) object.Object { return e.View() }
-		})
+		return adapted{plain, func() func(object.Object) object.Object { return eventView }}
 	case k.Name == object.KindEndpoints:
 		return endpointsOf(s.store)
 	case k.Name == object.KindIPAddress:
@@ -187,14 +185,14 @@ func (c computed) follow(string, uint64) (follower, error) {
 // poolsOf shows IPAddressPools with their use.
 func poolsOf(plain stored) adapted {
 	return adapt(plain, func() func(*object.IPAddressPool) object.Object {
-		use := plain.store.PoolsInUse()
+		use := plain.store.IngressPools()
 		return func(pool *object.IPAddressPool) object.Object { return withUse(pool, use) }
 	})
 }
 
 // withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
 // none.
-func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
+func withUse(pool *object.IPAddressPool, use []store.Pool) *object.IPAddressPool {
 	shown := object.DeepCopy(pool)
 	shown.Status = &object.IPAddressPoolStatus{}
 	for i := range use {

@@ -83,7 +83,7 @@ func TestPoolStatus(t *testing.T) {
 	const path = "/apis/metallb.io/v1beta1/namespaces/metallb-system/ipaddresspools"
 	w.does(http.StatusCreated, http.MethodPost, path, `{"kind":"IPAddressPool","apiVersion":"metallb.io/v1beta1","metadata":{"name":"lan"},
 		"spec":{"addresses":["198.51.100.0/30","2001:db8::10-2001:db8::19","198.51.100.8-198.51.100.9"]},"status":{"assignedIPv4":99}}`)
-	use := []store.PoolUse{
+	use := []store.Pool{
 		{Name: "metallb-system/lan", Range: "198.51.100.0-198.51.100.3", Size: 4, Used: 1},
 		{Name: "metallb-system/lan", Range: "198.51.100.8-198.51.100.9", Size: 2, Used: 2},
 		{Name: "metallb-system/lan", Range: "2001:db8::10-2001:db8::19", Size: 10, Used: 3},

@@ -42,13 +42,21 @@ type derivation interface {
 type view struct {
 	store  *store.Store
 	derive func() derivation
-	// one is get.
-	one func(namespace, name string) object.Object
+	// load reads what one object is derived from; nil: all sources.
+	load func(d derivation, key viewKey)
 }
 
 func (v view) get(namespace, name string) object.Object {
-	revision := v.store.Revision()
-	o := v.one(namespace, name)
+	d, key, revision := v.derive(), viewKey{namespace, name}, v.store.Revision()
+	if v.load != nil {
+		v.load(d, key)
+	} else {
+		var err error
+		if d, _, revision, err = v.at(namespace, 0); err != nil {
+			return nil
+		}
+	}
+	o := d.show(key)
 	if o == nil {
 		return nil
 	}
@@ -182,19 +190,7 @@ const (
 // addressesOf returns the view of the holders of addresses: an IPAddress for each cluster IP and
 // load balancer IP of a Service.
 func addressesOf(s *store.Store) view {
-	derive := func() derivation { return holders{} }
-	return view{store: s, derive: derive, one: func(_, name string) object.Object {
-		// Nothing is indexed by address: all Services are searched.
-		all := holders{}
-		services, _, err := s.List(object.KindService, "", 0)
-		if err != nil {
-			return nil
-		}
-		for _, o := range services {
-			all.apply(nil, o)
-		}
-		return all.show(viewKey{name: name})
-	}}
+	return view{store: s, derive: func() derivation { return holders{} }} // nothing is indexed by address: all Services are searched
 }
 
 // holders maps an address to the Services that have it. A load balancer IP that several Services share is shown as that of the oldest.
@@ -283,18 +279,15 @@ const (
 // endpointsOf returns the view of Endpoints: the stored ones, and for other Services those made from their EndpointSlices. Clients from
 // before 2022 read Endpoints.
 func endpointsOf(s *store.Store) view {
-	derive := func() derivation { return endpointsParts{} }
-	return view{store: s, derive: derive, one: func(namespace, name string) object.Object {
-		all, key := endpointsParts{}, viewKey{namespace, name}
-		service, _ := s.Get(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
-		all.apply(nil, service)
-		_, endpointSlices, _ := s.Service(namespace + "/" + name)
-		for _, slice := range endpointSlices {
-			all.apply(nil, slice)
+	return view{store: s, derive: func() derivation { return endpointsParts{} }, load: func(d derivation, key viewKey) {
+		for _, kind := range []string{object.KindService, object.KindEndpoints} {
+			o, _ := s.Get(object.Ref{Kind: kind, Namespace: key.namespace, Name: key.name})
+			d.apply(nil, o)
 		}
-		stored, _ := s.Get(object.Ref{Kind: object.KindEndpoints, Namespace: namespace, Name: name})
-		all.apply(nil, stored)
-		return all.show(key)
+		_, endpointSlices, _ := s.Service(key.namespace + "/" + key.name)
+		for _, slice := range endpointSlices {
+			d.apply(nil, slice)
+		}
 	}}
 }
 

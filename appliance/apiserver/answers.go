@@ -457,7 +457,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 	if s.announced == nil {
 		return all
 	}
-	use := s.store.PoolsInUse()
+	use := s.store.IngressPools()
 	list := s.announced.List()
 	for i := range list.Items {
 		item := &list.Items[i]
@@ -489,7 +489,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 }
 
 // namespaceOf returns the namespace of the IPAddressPool that contains an address.
-func namespaceOf(address string, use []store.PoolUse) string {
+func namespaceOf(address string, use []store.Pool) string {
 	addr, err := netip.ParseAddr(address)
 	for i := range use {
 		first, last, wrong := object.ParseAddressRange(use[i].Range)

@@ -66,24 +66,18 @@ func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 // requested.
 func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
-// publish replaces the status. programmed is the newest revision in the kernel, failure the error of the last step.
-func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, failure error) {
+// publish replaces the status. programmed is the newest revision in the kernel, failure the error of the last step, unstored has the files
+// whose objects could not be stored.
+func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, failure error, unstored []*manifest.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.status, b.reporter, b.programmed, b.failure = s, reporter, programmed, failure
+	b.status, b.reporter, b.programmed, b.failure, b.unstored = s, reporter, programmed, failure, unstored
 	b.conditions.programmed(programmed, s.RulesAway)
 	if b.guard != nil {
 		b.settled = b.guard.settled()
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})
-}
-
-// keep sets the files whose objects could not be stored.
-func (b *Board) keep(unstored []*manifest.File) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unstored = unstored
 }
 
 // NotStored returns the file and line that declare an object that could not be stored, and why; nil
@@ -342,8 +336,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 			unstored = append(unstored, file)
 		}
 	}
-	pub.Board.keep(unstored)
-	pub.Board.publish(pub.Status, pub.Reporter, l.applied, err)
+	pub.Board.publish(pub.Status, pub.Reporter, l.applied, err, unstored)
 }
 
 // becomeReady sets the status to ready, and logs that, after the first step that has applied everything.

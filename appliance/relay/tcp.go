@@ -158,16 +158,11 @@ func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []by
 			return
 		}
 	}
-	to.serveHere(ctx, client, early, from, asked)
-}
-
-// serveHere is serveFrom with the endpoints of this port, without regard to the server name.
-func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
-	if front := t.current().Front; front != nil {
-		t.serveFront(ctx, client, early, from, asked, front)
+	if front := to.current().Front; front != nil {
+		to.serveFront(ctx, client, early, from, asked, front)
 		return
 	}
-	t.servePlain(ctx, client, early, from, asked)
+	to.servePlain(ctx, client, early, from, asked)
 }
 
 // servePlain relays a client without TLS and HTTP settings.

@@ -39,7 +39,7 @@ func (a *box) besideAWrite() error {
 	if len(a.Pools(0)) == 0 {
 		return errors.New("there are no pools")
 	}
-	a.PoolsInUse()
+	a.IngressPools()
 	a.LastGood().Put("/manifests/other.yaml", []byte("# a file of another object\n"))
 	if err := a.LastGood().Flush(); err != nil {
 		return fmt.Errorf("the copy of a file: %w", err)
