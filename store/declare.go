@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/record"
@@ -386,20 +387,11 @@ func newDeclarations() declarations {
 
 // noteOwner updates undeclared for an object whose owner or declarations have changed.
 func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
-	if all := d.undeclared[before.File]; all != nil {
-		if delete(all, ref); len(all) == 0 {
-			delete(d.undeclared, before.File)
-		}
-	}
+	index.Drop(d.undeclared, before.File, ref)
 	if now.File == "" || slices.ContainsFunc(d.byObject[ref], func(c declaration) bool { return c.path == now.File }) {
 		return
 	}
-	all := d.undeclared[now.File]
-	if all == nil {
-		all = map[object.Ref]struct{}{}
-		d.undeclared[now.File] = all
-	}
-	all[ref] = struct{}{}
+	index.Put(d.undeclared, now.File, ref, struct{}{})
 }
 
 // update replaces the files and applies the declarations and duplicates that a transaction has changed.

@@ -266,17 +266,12 @@ type dependents struct {
 func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner == (Owner{}) {
 		for _, owner := range before.Object.GetMeta().OwnerReferences {
-			if delete(d.of[owner.UID], ref); len(d.of[owner.UID]) == 0 {
-				delete(d.of, owner.UID)
-			}
+			index.Drop(d.of, owner.UID, ref)
 		}
 	}
 	if after != nil && after.Owner == (Owner{}) {
 		for _, owner := range after.Object.GetMeta().OwnerReferences {
-			if d.of[owner.UID] == nil {
-				d.of[owner.UID] = map[object.Ref]struct{}{}
-			}
-			d.of[owner.UID][ref] = struct{}{}
+			index.Put(d.of, owner.UID, ref, struct{}{})
 		}
 	}
 	if before == nil || after != nil && after.Object.GetMeta().UID == before.Object.GetMeta().UID {
@@ -328,22 +323,16 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 func (t *transaction) bereft(going []*change, files map[string][]string) {
 	gone := map[object.Ref]bool{}
 	by := map[string]map[string]bool{} // the files of the endpoints that go, by Service
-	note := func(service, file string) {
-		if by[service] == nil {
-			by[service] = map[string]bool{}
-		}
-		by[service][file] = true
-	}
 	for _, c := range going {
 		gone[c.ref] = true
 		switch o := c.old.Object.(type) {
 		case *object.EndpointSlice, *object.Endpoints:
 			if key := index.ServiceKey(o); key != "" && len(index.AddressesOf(o, nil)) > 0 {
-				note(key, c.old.Owner.File)
+				index.Put(by, key, c.old.Owner.File, true)
 			}
 		case *object.Pod:
 			for _, key := range t.s.table.index.Selecting(o.Metadata.Namespace, o.Metadata.Labels) {
-				note(key, c.old.Owner.File)
+				index.Put(by, key, c.old.Owner.File, true)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/record"
@@ -241,17 +242,13 @@ func (all *sources) publish(u *sourcesUpdate) {
 
 // setFile sets the record of a file; nil removes it.
 func (all *sources) setFile(path string, f *sourceFile) {
-	name := SourceOf(path)
 	if f == nil {
 		delete(all.files, path)
-		delete(all.of[name], path)
+		index.Drop(all.of, SourceOf(path), path)
 		return
 	}
 	all.files[path] = *f
-	if all.of[name] == nil {
-		all.of[name] = map[string]bool{}
-	}
-	all.of[name][path] = true
+	index.Put(all.of, SourceOf(path), path, true)
 }
 
 func newSources() sources {

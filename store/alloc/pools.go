@@ -222,17 +222,13 @@ func (p *Pool) endsAvoided(addr netip.Addr) bool {
 
 // Suits reports whether some pool of the family (IPv4, or else IPv6) may serve a request that is given an address automatically.
 func (p *Pools) Suits(ipv4 bool, request *Request) bool {
-	return slices.ContainsFunc(p.pools, func(pool *poolState) bool {
-		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
-	})
+	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.isOffered(ipv4, request) })
 }
 
 // Offered describes the pools of a family (IPv4, or else IPv6) that Next uses for a request: their ranges as text,
 // the number of their addresses, and the owners that hold some of these, ordered by address.
 func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64, holders []string) {
-	offered := func(pool *poolState) bool {
-		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
-	}
+	offered := func(pool *poolState) bool { return pool.isOffered(ipv4, request) }
 	for _, pool := range p.pools {
 		if offered(pool) {
 			size += pool.Size()
@@ -255,9 +251,19 @@ func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64
 	return p.text(offered), size, holders
 }
 
-// isOffered reports whether Next may use the pool for a request: not if the pool is only for requests that name it (OnRequest) and this one
-// does not.
-func (p *Pool) isOffered(c *Request) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
+// isOffered reports whether Next may use the pool for a request for an address of a family (IPv4, or else IPv6): not if the pool is only
+// for requests that name it (OnRequest) and this one does not.
+func (p *Pool) isOffered(ipv4 bool, c *Request) bool {
+	return p.First.Is4() == ipv4 && p.Internal == c.Internal && p.suits(c) && (!p.OnRequest || c.Pool != "")
+}
+
+// first returns the first address of a pool that is neither used nor avoided (nil: none is), from a point that depends on the owner's name.
+func (p *Pool) first(used *numberSet, owner string, avoid func(netip.Addr) bool) (netip.Addr, bool) {
+	n, ok := pickFree(used, p.First, 0, 0, p.offset(p.Last), owner, func(addr netip.Addr) bool {
+		return p.endsAvoided(addr) || avoid != nil && avoid(addr)
+	})
+	return plus(p.First, n), ok
+}
 
 // NameOf returns the name of the pool that an address lies in; false if it lies in none.
 func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
@@ -310,15 +316,10 @@ func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (n
 		}
 	}
 	for _, pool := range p.pools {
-		if pool.First.Is4() != ipv4 || pool.Internal != request.Internal || !pool.isOffered(&request) {
+		if !pool.isOffered(ipv4, &request) {
 			continue
 		}
-		passes := avoid
-		if pool.AvoidEnds {
-			passes = func(addr netip.Addr) bool { return pool.endsAvoided(addr) || avoid != nil && avoid(addr) }
-		}
-		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), request.Owner, passes); ok {
-			addr := plus(pool.First, n)
+		if addr, ok := pool.first(pool.used, request.Owner, avoid); ok {
 			p.put(addr, request)
 			return addr, nil
 		}
@@ -434,13 +435,11 @@ func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
 // holders; false: none is free.
 func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, pool := range p.pools {
-		if pool.First.Is4() != ipv4 || pool.Internal != request.Internal || !pool.isOffered(request) {
+		if !pool.isOffered(ipv4, request) {
 			continue
 		}
-		used, last := newNumberSet(pool.offset(pool.Last)), pool.offset(pool.Last)
-		avoid := func(addr netip.Addr) bool { return pool.AvoidEnds && pool.endsAvoided(addr) || taken(addr) }
-		if n, ok := pickFree(used, pool.First, 0, 0, last, request.Owner, avoid); ok {
-			return plus(pool.First, n), true
+		if addr, ok := pool.first(newNumberSet(pool.offset(pool.Last)), request.Owner, taken); ok {
+			return addr, true
 		}
 	}
 	return netip.Addr{}, false

@@ -94,7 +94,7 @@ func (x *Index) Add(added object.Object) {
 		key := object.RefOf(o).Key()
 		x.pods[key] = o
 		for name, value := range o.Metadata.Labels {
-			put(x.podsWith, label{o.Metadata.Namespace, name, value}, key, o)
+			Put(x.podsWith, label{o.Metadata.Namespace, name, value}, key, o)
 		}
 	case *object.EndpointSlice:
 		if key == "" {
@@ -129,9 +129,7 @@ func (x *Index) Remove(removed object.Object) {
 	case *object.Service:
 		delete(x.services, key)
 		for _, addr := range ExternalIPs(o) {
-			if delete(x.externals[addr], key); len(x.externals[addr]) == 0 {
-				delete(x.externals, addr)
-			}
+			Drop(x.externals, addr, key)
 		}
 		for name, value := range o.Spec.Selector {
 			at := label{o.Metadata.Namespace, name, value}
@@ -147,7 +145,7 @@ func (x *Index) Remove(removed object.Object) {
 		key := object.RefOf(o).Key()
 		delete(x.pods, key)
 		for name, value := range o.Metadata.Labels {
-			drop(x.podsWith, label{o.Metadata.Namespace, name, value}, key)
+			Drop(x.podsWith, label{o.Metadata.Namespace, name, value}, key)
 		}
 	case *object.EndpointSlice:
 		x.hosts.remove(key, o)
@@ -158,17 +156,17 @@ func (x *Index) Remove(removed object.Object) {
 	}
 }
 
-// put adds an entry to an inner map, which it creates if needed; drop removes one.
-func put[V any](all map[label]map[string]V, at label, key string, value V) {
+// Put sets an entry of an inner map, which it creates if needed.
+func Put[K, L comparable, V any](all map[K]map[L]V, at K, key L, value V) {
 	if all[at] == nil {
-		all[at] = map[string]V{}
+		all[at] = map[L]V{}
 	}
 	all[at][key] = value
 }
 
-func drop[V any](all map[label]map[string]V, at label, key string) {
-	delete(all[at], key)
-	if len(all[at]) == 0 {
+// Drop removes an entry of an inner map, and the inner map if it is empty then.
+func Drop[K, L comparable, V any](all map[K]map[L]V, at K, key L) {
+	if delete(all[at], key); len(all[at]) == 0 {
 		delete(all, at)
 	}
 }
@@ -342,10 +340,7 @@ func ExternalIPs(svc *object.Service) []netip.Addr {
 // Add adds a Service under its external IPs.
 func (x Externals) Add(key string, svc *object.Service) {
 	for _, addr := range ExternalIPs(svc) {
-		if x[addr] == nil {
-			x[addr] = map[string]*object.Service{}
-		}
-		x[addr][key] = svc
+		Put(x, addr, key, svc)
 	}
 }
 

@@ -162,13 +162,7 @@ func CreatedAt(o object.Object) time.Time {
 
 // CompareRefs orders objects by namespace, name and kind.
 func CompareRefs(a, b object.Ref) int {
-	if a.Namespace != b.Namespace {
-		return strings.Compare(a.Namespace, b.Namespace)
-	}
-	if a.Name != b.Name {
-		return strings.Compare(a.Name, b.Name)
-	}
-	return strings.Compare(a.Kind, b.Kind)
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
 }
 
 // RevisionShift is the number of bits by which seconds of the clock are shifted to make the first revision: only a million changes a
