@@ -379,7 +379,7 @@ func Handle(at wire.Operation, h http.HandlerFunc) Endpoint {
 	}}
 }
 
-// parameters reads the parameters of a request without a body; when it returns false it has answered.
+// parameters reads the query parameters of a request without a body. If it returns false, it has sent the refusal of the request.
 func parameters[Query, A any](w http.ResponseWriter, r *http.Request, _ wire.Route[Query, A]) (q Query, ok bool) {
 	if !bodiless(w, r) {
 		return q, false

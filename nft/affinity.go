@@ -73,8 +73,8 @@ func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	return name + pools[pool].qualifier + "/" + p.ID
 }
 
-// newcomer returns the name of the chain that notes a frontend's new clients. Frontends differ in the pools they use and in the chain that
-// follows.
+// newcomer returns the name of the chain that stores the endpoints of a frontend's new clients until their first answer. Frontends of a port
+// share it if they have the same pools and the same next chain.
 func (p *compiledPort) newcomer(fe *Frontend) string {
 	snat := [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT]
 	if t, idle := p.idle(); idle {

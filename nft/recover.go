@@ -142,7 +142,8 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
 
-// beyondLimits returns the verdict that follows the limits of a frontend, and the limits.
+// beyondLimits sets the limits of a port from the frontend with a key, if its verdict goes to a chain of limits, and returns the verdict of
+// packets within them. Any other verdict is returned as it is.
 func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	for _, to := range []limitedMap{maps.inside, maps.outside} {

@@ -138,7 +138,8 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move handles a change of the addresses on which node ports answer; from has the previous ones, and before the frontends of node ports.
+// move handles a change of the addresses on which node ports answer. from has the previous addresses, and before the frontends of node
+// ports with their ports as they were.
 // Connections to an added address that began before were not translated. Connections to a removed address are treated like those to a
 // frontend that is gone.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {

@@ -96,7 +96,7 @@ type departure struct {
 	looks []time.Time // still to come, in order
 }
 
-// departing is the part of a schedule for egress sources.
+// departing has, in a schedule, the egress sources whose address has changed, and whose connections with the previous one are to end.
 type departing struct {
 	departures map[leaver]*departure
 	forgotten  map[flow]leaver // entries that were deleted, until no departure is left

@@ -381,7 +381,8 @@ func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port)
 	}
 }
 
-// noteRange records the Flows of a range of a Service for the next Take, with its new exact ports.
+// noteRange adds the Flows of a Service's range of ports to those that the next Take returns, as the exact ports within the range have
+// changed.
 func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return

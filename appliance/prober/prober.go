@@ -286,7 +286,7 @@ func (o *onDemand) expire(serials []uint64) {
 	}
 }
 
-// close implements asker. The next probe opens it again.
+// close implements asker: it closes the asker that the last probe opened. The next probe opens another one.
 func (o *onDemand) close() {
 	if o.asks != nil {
 		o.asks.close()

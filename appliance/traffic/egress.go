@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// egressIndex has the ports of an index with egress sources (nft.Egress), and their egress addresses, nil where the ports changed. Without
-// sources it is empty, and nothing is counted.
+// egressIndex has the ports of an index that have egress sources (nft.Egress), and maps of their addresses and sources, which index makes
+// again after a change of the ports (nil). Without ports nothing is counted.
 type egressIndex struct {
 	ports     []*Port
 	addresses map[netip.Addr]bool

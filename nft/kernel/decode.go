@@ -276,9 +276,8 @@ type intervals struct {
 
 func (v *intervals) add(e element) { v.bounds = append(v.bounds, e) }
 
-// join writes the intervals as first and last key. One that starts where another ends
-// comes behind it; one without an end goes on to the last key. An end without a start
-// is what nft puts before the first interval.
+// join adds the intervals to into, each under its first and its last key. The last key is the one before the next start or end, or without
+// one the highest. An end that follows no start is skipped: nft adds one before the first interval.
 func (v *intervals) join(into nft.Elements) {
 	slices.SortFunc(v.bounds, func(a, b element) int {
 		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(rank(a), rank(b)))

@@ -134,8 +134,8 @@ func choose(conn *nftables.Conn, filters []Filter, flags nftables.TableFlags) er
 	return nil
 }
 
-// expressions is `ip saddr … ip daddr … meta l4proto … th dport … ct state new limit rate 10/second
-// meta nftrace set 1`.
+// expressions returns the rule that traces the packets of the filter: ip saddr … ip daddr … meta l4proto … th dport … ct state new limit rate
+// 10/second meta nftrace set 1. Fields that the filter leaves open are left out.
 func (f *Filter) expressions() (out []expr.Any) {
 	add := func(more ...expr.Any) { out = append(out, more...) }
 	source, destination, length := uint32(12), uint32(16), uint32(4)

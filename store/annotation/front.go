@@ -119,7 +119,7 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
-// encrypt records that the port asks for TLS, and in key and format the reason why it cannot be terminated.
+// encrypt is refuse for a port that asks for TLS: the reason, by key and format, is that its TLS cannot be terminated.
 func (r *frontReader) encrypt(key, format string, args ...any) {
 	if r.Why == "" {
 		r.Unencrypted = true

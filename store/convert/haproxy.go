@@ -166,7 +166,8 @@ func (r *haproxy) front(p *proxy) {
 // haproxyArguments maps statements to the number of words that they take behind the keyword.
 var haproxyArguments = map[string]int{"mode": 1, "default_backend": 1, "timeout": 2}
 
-// loseSection records one loss for a whole section, naming the statements in it. read reports the keywords that are converted all the same.
+// loseSection records one loss for a section that is not converted, with the statements in it. It leaves out those for which read returns
+// true, as they are converted.
 func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	var inside []string
 	for _, l := range p.lines {

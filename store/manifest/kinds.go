@@ -65,7 +65,7 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	u.decodeObject(d, doc, as)
 }
 
-// decodeItems decodes the items of a List, each with the flaws that lie in it.
+// decodeItems decodes the items of a List as documents of their own. It assigns to each item the flaws of the reader whose path is in it.
 func (u *unit) decodeItems(d *decoding, doc parsed, as implied) {
 	items := doc.root.get("items")
 	flaws := map[int][]flaw{}

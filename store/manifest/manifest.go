@@ -147,7 +147,7 @@ type workspace struct {
 	index, oldIndex map[unitKey]int
 }
 
-// workspaces keeps workspaces for the next reading: most files are small, and there are many at a start.
+// workspaces is a pool of workspaces: most files are small, and a start reads many of them.
 var workspaces = sync.Pool{New: func() any { return &workspace{index: map[unitKey]int{}, oldIndex: map[unitKey]int{}} }}
 
 // largeWorkspace is the number of nodes from which a workspace is not reused.

@@ -348,7 +348,7 @@ const (
 	SchemeHTTPS = "HTTPS"
 )
 
-// defaultProbe is SetDefaults_Probe, SetDefaults_HTTPGetAction and the default of GRPCAction.
+// defaultProbe sets the defaults of a probe, as SetDefaults_Probe, SetDefaults_HTTPGetAction and the default of GRPCAction in Kubernetes.
 func defaultProbe(p *Probe) {
 	for _, field := range []struct {
 		is     *int32

@@ -42,7 +42,7 @@ func ApplyVerb() *cli.Verb {
 	}
 }
 
-// setOptions say which objects of the files are meant, and whether others of the set go.
+// setOptions returns the options that select objects of the files, and those about sets of objects (--prune).
 func setOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "selector", Letter: "l", Arg: "SELECTOR", Group: cli.GroupWhich, Usage: "only the objects of the files that have these labels"},

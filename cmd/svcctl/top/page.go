@@ -36,7 +36,7 @@ type column struct {
 	width int
 }
 
-// extra is the rank of the first column that a narrow screen does not have.
+// extra is the lowest rank of the columns that are left out on a narrow screen.
 const extra = 10
 
 // layout chooses the columns that fit, and sets their widths, which do not shrink while the screen is open. names are in the first

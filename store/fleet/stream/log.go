@@ -302,7 +302,7 @@ const (
 	State Kind = 'h'
 	// Objects is a frame with a part of the objects of a State, in Ops.
 	Objects Kind = 'o'
-	// End ends a State.
+	// End is the frame after the last Objects of a State.
 	End Kind = 'e'
 )
 
