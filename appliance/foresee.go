@@ -376,16 +376,11 @@ func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f rec
 	return answer.Foreseen, answer.Err
 }
 
-// describe adds the planned Services, and the changes of the ruleset, to plan. The ruleset is compiled here and not in the loop.
+// describe adds the planned Services, and the changes of the ruleset, to plan.
 func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
-	changes := make(map[string][]nft.ServicePort, len(f.Services))
-	for key := range f.Services {
-		changes[key] = f.Services[key].Ports
-	}
-	tr := f.From.Compiler().Update(f.Box, changes)
-	plan.Tables = forecast.Tables(&tr, nft.Printer{Interfaces: f.From.Interfaces()})
-	for _, key := range slices.Sorted(maps.Keys(changes)) {
-		if words := forecast.Service(f.From.Ports(key), changes[key]); len(words) > 0 {
+	plan.Tables = forecast.Tables(&f.Transition, f.Printer)
+	for _, key := range slices.Sorted(maps.Keys(f.Services)) {
+		if words := forecast.Service(f.Before[key], f.Services[key].Ports); len(words) > 0 {
 			plan.Services = append(plan.Services, wire.PlannedService{Service: key, Changes: words})
 		}
 		plan.Undecided = append(plan.Undecided, undecided(f.Services[key])...)

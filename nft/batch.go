@@ -121,7 +121,7 @@ type Transition struct {
 	// are carried out once more after it.
 	Forget []ForgetData
 	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
-	// their own. Only the Compiler of a Fork sets them.
+	// their own. Only Compiler.Foresee sets them.
 	Dropped []DeleteElements
 }
 

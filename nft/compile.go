@@ -84,9 +84,37 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 // manyServices is the number of Services from which a change does not use the memory of the one before.
 const manyServices = 64
 
-func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transition) {
+// Foresee returns the Transition that Update would, with Dropped, and leaves the Compiler as it is: it makes the change and takes it back.
+// before has the present ports of the Services in changes, which must not be changed.
+func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Transition, before map[string][]ServicePort) {
+	was, had := c.box, make(map[string][]*compiledPort, len(changes))
+	before = make(map[string][]ServicePort, len(changes))
+	for name := range changes {
+		had[name] = c.services[name]
+		for _, p := range had[name] {
+			before[name] = append(before[name], *p.ServicePort)
+		}
+	}
+	for _, t := range c.tables {
+		t.listsDropped = true
+	}
+	touched := c.update(box, changes, &tr)
+	for _, t := range c.tables {
+		t.listsDropped = false
+	}
+	if box != nil {
+		box = &was
+	}
+	c.exchange(box, touched, func(name string) {
+		if _, ok := changes[name]; ok {
+			c.replace(name, had[name])
+		}
+	}, &Transition{})
+	return tr, before
+}
+
+func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transition) (touched []string) {
 	names := slices.Sorted(maps.Keys(changes))
-	var touched []string
 	if box != nil {
 		// Whatever a Service brings may depend on the box.
 		touched = c.dependents(box, changes)
@@ -101,6 +129,21 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	if c.settle {
 		touched = slices.Compact(slices.Sorted(slices.Values(slices.Concat(touched, sortedKeys(c.unsettled)))))
 	}
+	c.exchange(box, touched, func(name string) {
+		if ports, ok := changes[name]; ok {
+			c.setService(name, ports)
+		}
+		if c.settle && c.unsettled[name] {
+			c.advance(name)
+		}
+	}, tr)
+	c.settle = false
+	return touched
+}
+
+// exchange replaces the box, if box is not nil, and by set the ports of each touched Service. If tr is not nil, it appends the operations of
+// the change to it.
+func (c *Compiler) exchange(box *Box, touched []string, set func(name string), tr *Transition) {
 	for _, t := range c.tables {
 		t.begin(tr != nil, len(touched) > manyServices)
 	}
@@ -115,18 +158,12 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		c.box = *box
 	}
 	for _, name := range touched {
-		if ports, ok := changes[name]; ok {
-			c.setService(name, ports)
-		}
-		if c.settle && c.unsettled[name] {
-			c.advance(name)
-		}
+		set(name)
 		for _, p := range c.services[name] {
 			f.fill(p, &c.box)
 			c.tables[p.Family].add(f, p.Family, &c.box)
 		}
 	}
-	c.settle = false
 	for _, f := range Families {
 		c.tables[f].finish(f, &c.box, box != nil, tr)
 	}
@@ -173,11 +210,6 @@ func (p *compiledPort) hasEndpointAt(addrs map[netip.Addr]bool) bool {
 // setService assigns slots to the endpoints of a Service's new ports, and records removed endpoints for the affinity maps.
 func (c *Compiler) setService(name string, ports []ServicePort) {
 	prev := c.services[name]
-	if len(ports) == 0 {
-		delete(c.services, name)
-		delete(c.unsettled, name)
-		return
-	}
 	now := make([]*compiledPort, len(ports))
 	for i := range ports {
 		sp := &ports[i]
@@ -453,55 +485,6 @@ func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
 
 func (p *compiledPort) turnsMap(pool Pool) Set {
 	return Set{Name: formTurns + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: dataEndpoint}
-}
-
-// Fork is a copy of a Compiler's state, from which a second Compiler can continue.
-type Fork struct {
-	box       Box
-	services  map[string][]*compiledPort
-	unsettled map[string]bool
-}
-
-// Fork returns the state of the Compiler. It copies a reference for each Service.
-func (c *Compiler) Fork() Fork { return Fork{c.box, maps.Clone(c.services), maps.Clone(c.unsettled)} }
-
-// Compiler returns a Compiler with the forked state, and endpoints in the same slots. The work is that of all Services, without that of
-// their elements.
-func (x Fork) Compiler() *Compiler {
-	c := NewCompiler()
-	c.box, c.services, c.unsettled = x.box, maps.Clone(x.services), maps.Clone(x.unsettled)
-	for _, t := range c.tables {
-		t.listsDropped = true
-		t.begin(false, true)
-	}
-	var f fragment
-	for _, ports := range c.services {
-		for _, p := range ports {
-			f.fill(p, &c.box)
-			c.tables[p.Family].add(&f, p.Family, &c.box)
-		}
-	}
-	for _, f := range Families {
-		c.tables[f].finish(f, &c.box, true, nil)
-	}
-	return c
-}
-
-// Ports returns the ports of a Service, nil when there are none. What they share with the Compiler must not be changed.
-func (x Fork) Ports(service string) (ports []ServicePort) {
-	for _, p := range x.services[service] {
-		ports = append(ports, *p.ServicePort)
-	}
-	return ports
-}
-
-// Interfaces returns the names of the interfaces of the box, by their indexes.
-func (x Fork) Interfaces() map[uint32]string {
-	names := make(map[uint32]string, len(x.box.Interfaces))
-	for _, i := range x.box.Interfaces {
-		names[i.Index] = i.Name
-	}
-	return names
 }
 
 // Serves reports whether a ruleset has a frontend: an address and port, or, with the zero

@@ -29,6 +29,15 @@ type Printer struct {
 	Interfaces map[uint32]string
 }
 
+// Printer returns a Printer with the names of the box's interfaces.
+func (b *Box) Printer() Printer {
+	names := make(map[uint32]string, len(b.Interfaces))
+	for _, i := range b.Interfaces {
+		names[i.Index] = i.Name
+	}
+	return Printer{names}
+}
+
 // Ruleset writes a ruleset as Ruleset.WriteText does, with the Printer's names of interfaces.
 func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
 	out := bufio.NewWriter(w)

@@ -93,7 +93,7 @@ func (c *Compiler) advance(name string) {
 	ports := slices.Clone(c.services[name])
 	for i, p := range ports {
 		if p.stage != settled {
-			next := *p // a Fork has the old one
+			next := *p // Foresee has the old one
 			next.stage--
 			ports[i] = &next
 		}
@@ -101,9 +101,11 @@ func (c *Compiler) advance(name string) {
 	c.replace(name, ports)
 }
 
-// replace sets the ports of a Service.
+// replace sets the ports of a Service; none: it is gone.
 func (c *Compiler) replace(name string, ports []*compiledPort) {
-	c.services[name] = ports
+	if c.services[name] = ports; len(ports) == 0 {
+		delete(c.services, name)
+	}
 	if slices.ContainsFunc(ports, func(p *compiledPort) bool { return p.stage != settled }) {
 		c.unsettled[name] = true
 	} else {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func TestUpdatesComeToWhatCompileSays(t *testing.T) {
 		mustCommit(t, k, c.Load(state))
 		addresses := []int{0, 1, 2, 3, 4, 5} // which ones a Service has
 		for step := range steps {
-			changes := map[string][]ServicePort{}
+			changes, last := map[string][]ServicePort{}, maps.Clone(state.Services)
 			change := func(i int) {
 				name := fmt.Sprintf("default/s%d", i)
 				delete(state.Services, name)
@@ -67,12 +68,19 @@ func TestUpdatesComeToWhatCompileSays(t *testing.T) {
 				}
 				box = &state.Box
 			}
-			forked := c.Fork()
-			tr := c.Update(box, maps.Clone(changes))
-			if step%4 == 0 { // others are alike
-				if got, want := commands(t, forked.Compiler().Update(box, maps.Clone(changes))), commands(t, tr); got != want {
-					t.Fatalf("seed %d, step %d: a fork does\n%s\nand the compiler\n%s", seed, step, got, want)
+			was := text(t, c.Ruleset())
+			foreseen, before := c.Foresee(box, maps.Clone(changes))
+			if now := text(t, c.Ruleset()); now != was {
+				t.Fatalf("seed %d, step %d: to foresee a change changes\n%s\nto\n%s", seed, step, was, now)
+			}
+			for name := range changes {
+				if !reflect.DeepEqual(before[name], last[name]) {
+					t.Fatalf("seed %d, step %d: before, %s has\n%+v\nwant\n%+v", seed, step, name, before[name], last[name])
 				}
+			}
+			tr := c.Update(box, maps.Clone(changes))
+			if got, want := commands(t, foreseen), commands(t, tr); got != want {
+				t.Fatalf("seed %d, step %d: foreseen is\n%s\nand done is\n%s", seed, step, got, want)
 			}
 			mustCommit(t, k, tr)
 

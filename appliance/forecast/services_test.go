@@ -100,7 +100,7 @@ func TestTables(t *testing.T) {
 	box := nft.Box{}
 	c := nft.NewCompiler()
 	c.Load(nft.State{Box: box, Services: map[string][]nft.ServicePort{"default/web": {portWith(nil)}}})
-	tr := c.Fork().Compiler().Update(nil, map[string][]nft.ServicePort{"default/web": nil})
+	tr, _ := c.Foresee(nil, map[string][]nft.ServicePort{"default/web": nil})
 	tables := Tables(&tr, nft.Printer{})
 	if len(tables) != 1 || tables[0].Family != "ip" || tables[0].Did != wire.Deleted {
 		t.Fatalf("without the only Service: %+v", tables)
@@ -112,7 +112,7 @@ func TestTables(t *testing.T) {
 	if got, want := strings.Join(removed["backends"], ", "), "10.96.0.1 . tcp . 80 . 0 : 10.1.1.1 . 8080, 10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"; got != want {
 		t.Errorf("removed backends %q, want %q", got, want)
 	}
-	tr = c.Fork().Compiler().Update(nil, map[string][]nft.ServicePort{"default/web": {portWith(func(p *nft.ServicePort) { p.Pools[nft.PoolCluster][1] = netip.MustParseAddrPort("10.1.1.9:8080") })}})
+	tr, _ = c.Foresee(nil, map[string][]nft.ServicePort{"default/web": {portWith(func(p *nft.ServicePort) { p.Pools[nft.PoolCluster][1] = netip.MustParseAddrPort("10.1.1.9:8080") })}})
 	for _, s := range Tables(&tr, nft.Printer{})[0].Sets {
 		if s.Name == "backends" && (len(s.Changed) != 1 || s.Changed[0].From != "10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080" || s.Changed[0].To != "10.96.0.1 . tcp . 80 . 1 : 10.1.1.9 . 8080") {
 			t.Errorf("another endpoint: %+v", s)

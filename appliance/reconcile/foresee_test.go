@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -23,20 +24,20 @@ func rulesetText(t *testing.T, rs nft.Ruleset) string {
 	return b.String()
 }
 
-// compiled is the ruleset of what was foreseen.
-func compiled(t *testing.T, f *Foreseen) string {
+// operations is a transition as text.
+func operations(t *testing.T, tr *nft.Transition) string {
 	t.Helper()
-	changes := map[string][]nft.ServicePort{}
-	for key := range f.Services {
-		changes[key] = f.Services[key].Ports
+	var b strings.Builder
+	for _, batch := range []nft.Batch{tr.Apply, tr.Cleanup} {
+		if err := batch.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c := f.From.Compiler()
-	c.Update(f.Box, changes)
-	return rulesetText(t, c.Ruleset())
+	return fmt.Sprintf("%sforget %v", &b, tr.Forget)
 }
 
 // TestForeseenIsPlanned foresees the second and the third of three worlds, with conflicts of all kinds and another host:
-// the ruleset is the one that is planned then, and to foresee it has no influence.
+// the operations are those that are planned then, and to foresee them has no influence.
 func TestForeseenIsPlanned(t *testing.T) {
 	r := newRig(t)
 	revision := r.store.Revision()
@@ -65,13 +66,13 @@ func TestForeseenIsPlanned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := compiled(t, &foreseen)
+			got := operations(t, &foreseen.Transition)
 			if now := rulesetText(t, p.compiler.Ruleset()); now != was {
 				t.Fatalf("seed %d: to foresee a world has changed the ruleset\n%s\nto\n%s", seed, was, now)
 			}
-			planStep(p, history[:i+1])
-			if was = rulesetText(t, p.compiler.Ruleset()); got != was {
-				t.Fatalf("seed %d, world %d: foreseen is\n%s\nplanned is\n%s", seed, i, got, was)
+			tr := planStep(p, history[:i+1])
+			if was = rulesetText(t, p.compiler.Ruleset()); got != operations(t, &tr) {
+				t.Fatalf("seed %d, world %d: foreseen is\n%s\nplanned is\n%s", seed, i, got, operations(t, &tr))
 			}
 		}
 	}

@@ -275,9 +275,10 @@ type Foresee struct {
 
 // Foreseen is the answer to a Foresee. It may not be changed.
 type Foreseen struct {
-	// From is the state of the loop's compiler. Box, where not nil, replaces the present host.
-	From nft.Fork
-	Box  *nft.Box
+	// Transition would be made in the kernel. Before has the present ports of the Services that would be planned again.
+	Transition nft.Transition
+	Printer    nft.Printer
+	Before     map[string][]nft.ServicePort
 	// Services has the Services that would be planned again, by key; one without ports would be
 	// gone.
 	Services map[string]*Service
@@ -329,10 +330,10 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 		relocated = !l.planner.sameHost(host)
 	}
 	p.setHost(host)
-	f.From = l.planner.compiler.Fork()
 	changed := slices.Concat(ask.Changes.Services, l.planner.needs.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
+	var box *nft.Box
 	if relocated {
-		f.Box = &host.Box
+		box = &host.Box
 	}
 	if relocated || ask.Changes.All {
 		changed = slices.Concat(changed, ask.All, l.planner.known())
@@ -340,8 +341,8 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	for _, key := range changed {
 		delete(p.quarantine.left, key)
 	}
-	p.resolve(ask.Objects, changed)
-	f.Services = p.unsent.services
+	f.Transition, f.Before = l.planner.compiler.Foresee(box, p.resolve(ask.Objects, changed))
+	f.Services, f.Printer = p.unsent.services, l.planner.host.Box.Printer()
 	for _, key := range slices.Sorted(maps.Keys(p.unsent.services)) {
 		for _, q := range p.problems[key] {
 			if slices.Contains(l.planner.problems[key], q) {
