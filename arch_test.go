@@ -166,28 +166,28 @@ var edges = map[string][]string{
 		"api/client", "appliance", "appliance/announce", "appliance/discover", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
 	},
 	"cmd/svcctl/cli": {
-		"api/client", "api/wire", "appliance", "appliance/announce", "appliance/config", "appliance/discover", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
+		"api/client", "api/wire", "appliance/announce", "appliance/checkup", "appliance/config", "appliance/discover", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
 	},
 	"cmd/svcctl/settings": {
-		"api/client", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "store/object",
+		"api/client", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "store/object", "watch",
 	},
 	"cmd/svcctl/resource": {
-		"api/client", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/settings", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/settings", "store/kind", "store/manifest", "store/object", "store/schema", "watch",
 	},
 	"cmd/svcctl/change": {
-		"api/client", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/rollout", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/report", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/kube/selector", "api/wire", "appliance/config", "appliance/rollout", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/report", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema", "watch",
 	},
 	"cmd/svcctl/look": {
 		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/object",
 	},
 	"cmd/svcctl/box": {
-		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
+		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/checkup", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
 	},
 	"cmd/svcctl/fleet": {
 		"api/client", "api/wire", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/fleet",
 	},
 	"cmd/svcctl/admin": {
-		"api/client", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/manifest", "store/object",
+		"api/client", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/manifest", "store/object", "watch",
 	},
 	"cmd/svcctl/output":   {"store/manifest"},
 	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},
@@ -218,7 +218,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
 	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
-	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
+	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/checkup", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
 	"examples":              {"appliance", "appliance/config", "appliance/discover/dns", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/targets"},
 	"store/managedfields":   {"store/kind"},
 	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest", "store/pending"},

@@ -20,9 +20,6 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Finding is the result of one check of Doctor.
-type Finding = checkup.Finding
-
 // Packaged reports whether systemd runs svcctl on this box.
 func Packaged() wire.Packaged { return checkup.Packaged() }
 
@@ -43,12 +40,12 @@ func Left() (frontends int, held bool, err error) {
 
 // Doctor checks everything on this host that the appliance depends on, and changes nothing. serving reports whether an appliance responds
 // on cfg.Socket.
-func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
+func Doctor(_ context.Context, cfg config.Config, serving bool) []checkup.Finding {
 	findings, served, adopting := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
 	facts.Packaged = checkup.Packaged()
 	if err != nil {
-		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
+		findings = append(findings, checkup.Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
 	findings = append(findings, checkup.ExamineAnnouncing(&facts))
@@ -70,16 +67,16 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 }
 
 // nodeFindings returns the findings about bridges of this host, and about its networks that overlap the service ranges.
-func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
+func nodeFindings(c *config.Config, settings *checkup.Facts) []checkup.Finding {
 	facts, err := node.Read()
 	if err != nil {
-		return []Finding{checkup.Doubt("service-range", err.Error(), "run it as root")}
+		return []checkup.Finding{checkup.Doubt("service-range", err.Error(), "run it as root")}
 	}
-	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
+	return []checkup.Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
 }
 
 // UplinkFinding returns the finding about replies from VIPs that leave by another uplink than the one with the VIP's network.
-func UplinkFinding(vips []netip.Addr) Finding {
+func UplinkFinding(vips []netip.Addr) checkup.Finding {
 	const check = "uplinks"
 	list, err := node.MisroutedReplies(vips)
 	if err != nil {
@@ -96,7 +93,7 @@ func UplinkFinding(vips []netip.Addr) Finding {
 		"route replies by the mark of their original destination: `man 7 svcctl-uplinks` has the rules")
 }
 
-func rangeFinding(c *config.Config, facts *node.Facts) Finding {
+func rangeFinding(c *config.Config, facts *node.Facts) checkup.Finding {
 	const check = "service-range"
 	if problems := c.OverlapProblems(facts, nil); len(problems) > 0 {
 		message, advice, _ := strings.Cut(problems[0].Message, "; ")
@@ -107,17 +104,17 @@ func rangeFinding(c *config.Config, facts *node.Facts) Finding {
 
 // kernelFindings returns the findings about nf_tables and other programs that use it. served is the number of the appliance's addresses and
 // ports in the kernel. adopting is set when connections of some Service are to survive a takeover by another box.
-func kernelFindings(serving bool) (findings []Finding, served int, adopting bool) {
+func kernelFindings(serving bool) (findings []checkup.Finding, served int, adopting bool) {
 	k, err := kernel.Open(kernel.Options{})
 	switch {
 	case errors.Is(err, kernel.ErrPermission):
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0, false
+		return []checkup.Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0, false
 	case err != nil:
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load the missing module, or run a kernel with the feature"}}, 0, false
+		return []checkup.Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load the missing module, or run a kernel with the feature"}}, 0, false
 	}
 	defer k.Close()
 	features := k.Probe()
-	findings = []Finding{kernelFinding(features.Release, features.Missing())}
+	findings = []checkup.Finding{kernelFinding(features.Release, features.Missing())}
 	if have, err := k.ReadFrontends(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
 		foreign, err := k.ForeignFlowtables()
@@ -128,7 +125,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 
 // otherInstance returns the finding about another svcctl that serves in this network namespace. served is the number of addresses and ports
 // in the kernel.
-func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
+func otherInstance(k *kernel.Conn, serving bool, served int) checkup.Finding {
 	const check = "instance"
 	switch held, err := k.SentinelHeld(); {
 	case err != nil:
@@ -149,7 +146,7 @@ func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
 
 // otherRules returns the finding about base chains of other programs that may interfere: those that drop forwarded packets or translate
 // addresses.
-func otherRules(k *kernel.Conn) Finding {
+func otherRules(k *kernel.Conn) checkup.Finding {
 	const check = "rulesets"
 	chains, err := k.BaseChains()
 	if err != nil {
@@ -180,7 +177,7 @@ func otherRules(k *kernel.Conn) Finding {
 	return checkup.Doubt(check, strings.Join(messages, "; "), strings.Join(advice, "; "))
 }
 
-func dataFinding(dir string, serving bool, served int) Finding {
+func dataFinding(dir string, serving bool, served int) checkup.Finding {
 	const check = "data"
 	var state engine.DirectoryState
 	err := engine.AsOwner(dir, func() (err error) {
@@ -209,7 +206,7 @@ func dataFinding(dir string, serving bool, served int) Finding {
 const scarce = 4 << 20
 
 // diskFinding returns the finding about the file system of the data directory.
-func diskFinding(dir string, free int64, readOnly bool) Finding {
+func diskFinding(dir string, free int64, readOnly bool) checkup.Finding {
 	const check = "disk"
 	switch {
 	case readOnly:
@@ -222,7 +219,7 @@ func diskFinding(dir string, free int64, readOnly bool) Finding {
 	return checkup.Well(check, fmt.Sprintf("the file system of %s has %d MiB left", dir, free>>20))
 }
 
-func manifestsFinding(dir string) Finding {
+func manifestsFinding(dir string) checkup.Finding {
 	const check = "manifests"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -245,7 +242,7 @@ var without = map[string]struct{ means, brings string }{
 }
 
 // kernelFinding returns the finding about a kernel that has all required features and lacks some optional ones.
-func kernelFinding(release string, missing []string) Finding {
+func kernelFinding(release string, missing []string) checkup.Finding {
 	const check = "kernel"
 	message := "Linux " + release + " has all that is needed"
 	var names, means, brings []string

@@ -79,10 +79,10 @@ func countFast(a *assembly) {
 }
 
 // fastFinding returns the finding about flowtables: those of other programs, and those of this box.
-func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset) []Finding {
+func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset) []checkup.Finding {
 	const check = "fast-path"
 	if err != nil {
-		return []Finding{checkup.Doubt(check, err.Error(), "try again")}
+		return []checkup.Finding{checkup.Doubt(check, err.Error(), "try again")}
 	}
 	var others []string
 	for _, w := range foreign {
@@ -98,10 +98,10 @@ func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset)
 	}
 	switch {
 	case len(others) > 0:
-		return []Finding{checkup.Doubt(check, "packets of established connections pass the rules by, also of Services: "+strings.Join(others, "; "),
+		return []checkup.Finding{checkup.Doubt(check, "packets of established connections pass the rules by, also of Services: "+strings.Join(others, "; "),
 			"take Services out of that program's flowtable, unless they may skip rules (`man 7 svcctl-fastpath`)")}
 	case len(devices) > 0:
-		return []Finding{checkup.Well(check, "connections are fast between "+strings.Join(slices.Sorted(maps.Keys(devices)), ", "))}
+		return []checkup.Finding{checkup.Well(check, "connections are fast between "+strings.Join(slices.Sorted(maps.Keys(devices)), ", "))}
 	}
 	return nil
 }

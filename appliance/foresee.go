@@ -412,22 +412,15 @@ func are(n int, noun string) string {
 	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
-// Planned is the result of Plan, besides the ruleset.
-type Planned struct {
-	// Files are the names of the files that were read, sorted, as problems have them.
-	Files    []string
-	Problems []manifest.Problem
-}
-
 // Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or of stdin
 // for "-". It needs no privileges, no kernel and no running appliance. The addresses of the box are therefore unknown: node ports answer on
 // the single addresses that cfg.NodePortAddresses names.
-func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Planned, error) {
+func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (manifest.Planned, error) {
 	files, err := readManifests(paths, stdin)
 	if err != nil {
-		return Planned{}, err
+		return manifest.Planned{}, err
 	}
-	planned := Planned{Files: slices.Sorted(maps.Keys(files))}
+	planned := manifest.Planned{Files: slices.Sorted(maps.Keys(files))}
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
 		return planned, err
@@ -509,18 +502,6 @@ func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, 
 		return nil, fmt.Errorf("read manifests: %w", err)
 	}
 	return files, nil
-}
-
-// Manifests reads manifests once, as serve does.
-type Manifests = watch.Once
-
-// ReadFile reads a file that an operator named, of at most that many bytes. It refuses files that are not regular, and never blocks.
-func ReadFile(path string, most int) ([]byte, error) {
-	data, err := watch.ReadFile(path, most)
-	if refused, is := errors.AsType[*watch.RefusedError](err); is {
-		return nil, fmt.Errorf("%s: %w", path, refused)
-	}
-	return data, err
 }
 
 // Pin allocates addresses and ports for the Services of files as a new appliance would. It needs no privileges and no running appliance. It

@@ -137,6 +137,15 @@ type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }
 
+// ReadNamed is ReadFile with the path in errors that refuse the file.
+func ReadNamed(path string, most int) ([]byte, error) {
+	data, err := ReadFile(path, most)
+	if refused, is := errors.AsType[*RefusedError](err); is {
+		return nil, fmt.Errorf("%s: %w", path, refused)
+	}
+	return data, err
+}
+
 // ReadFile reads a file that the user named, of at most that many bytes, without blocking on a path
 // that is no regular file. A descriptor of this process (/dev/stdin, /dev/fd/63, as a shell makes of
 // `<(command)`) may be a pipe. Errors: *RefusedError for one that is too large or no file; else

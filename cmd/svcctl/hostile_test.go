@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
@@ -92,7 +93,7 @@ func TestHostileSettings(t *testing.T) {
 func TestDoctorAsks(t *testing.T) {
 	b := newBox(t)
 	var with config.Config
-	b.Env.Doctor = func(_ context.Context, cfg config.Config, serving bool) []appliance.Finding {
+	b.Env.Doctor = func(_ context.Context, cfg config.Config, serving bool) []checkup.Finding {
 		with = cfg
 		if !serving {
 			t.Error("nobody serves")

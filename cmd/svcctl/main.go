@@ -47,6 +47,7 @@ func main() {
 		Discover:  discover.Run,
 		Edit:      change.RunEditor,
 		Doctor:    appliance.Doctor,
+		Uplinks:   appliance.UplinkFinding,
 	}
 	if env.Packaged {
 		env.SettingsFile = "/etc/svcctl/svcctl.yaml"

@@ -21,6 +21,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
@@ -43,7 +44,7 @@ type bench struct {
 	frontends int
 	held      bool
 	leftErr   error
-	findings  []appliance.Finding // what doctor finds
+	findings  []checkup.Finding // what doctor finds
 }
 
 func newBench() *bench {
@@ -63,17 +64,18 @@ func newBench() *bench {
 			b.served = &cfg
 			return nil
 		},
-		Plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
+		Plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (manifest.Planned, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-			return appliance.Planned{}, err
+			return manifest.Planned{}, err
 		},
 		Down:     func(context.Context) error { b.downs++; return nil },
 		Left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
 		Announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
 		Discover: func(context.Context, discover.Config, *slog.Logger) error { return nil },
 		Environ:  func() []string { return nil },
-		Doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
+		Doctor:   func(context.Context, config.Config, bool) []checkup.Finding { return b.findings },
+		Uplinks:  appliance.UplinkFinding,
 	}
 	b.Client = func(v *cli.Verb) *client.Client { return settings.Client(b.Env, v) }
 	return b
@@ -436,14 +438,14 @@ func TestDoctorTellsWhatIsHeld(t *testing.T) {
 
 func TestDoctor(t *testing.T) {
 	b := newBench()
-	b.findings = []appliance.Finding{
+	b.findings = []checkup.Finding{
 		{Check: "kernel", Level: "ok", Message: "Linux 6.12 has all that is needed"},
 		{Check: "rp_filter", Level: "warning", Message: "interfaces with a strict reverse path filter: eth0", Advice: strings.Repeat("loosen it ", 15)},
 	}
 	if code := b.run("doctor"); code != cli.ExitDone {
 		t.Errorf("warnings alone: exit %d: %s", code, b.err.String())
 	}
-	b.findings = append(b.findings, appliance.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward\nand says so twice", Advice: "run sysctl"})
+	b.findings = append(b.findings, checkup.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward\nand says so twice", Advice: "run sysctl"})
 	if code := b.run("doctor"); code != cli.ExitNo || b.err.String() != "svcctl: 1 thing wrong with this box\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
@@ -468,9 +470,9 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.Env.Plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
+	b.Env.Plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (manifest.Planned, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-		return appliance.Planned{Problems: problems}, err
+		return manifest.Planned{Problems: problems}, err
 	}
 	problems = []manifest.Problem{warning}
 	if code := b.run("plan", "-f", "x"); code != cli.ExitDone || b.err.String() != warning.String()+"\n" {

@@ -213,6 +213,13 @@ const (
 	ReasonIgnoredField       = "IgnoredField"       // warning: a field of Kubernetes that has no effect here
 )
 
+// Planned is what a plan for manifests has besides its ruleset.
+type Planned struct {
+	// Files are the names of the files that were read, sorted, as problems have them.
+	Files    []string
+	Problems []Problem
+}
+
 // Problem is something wrong in a file.
 type Problem = object.Problem
 

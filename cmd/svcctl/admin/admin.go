@@ -24,6 +24,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/watch"
 )
 
 // AdminVerb returns the verb admin, with the verbs for maintenance below it.
@@ -376,7 +377,7 @@ func runPin(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	refused := 0
 	var texts []pinFile
 	files := map[string]*manifest.File{}
-	once := appliance.Manifests{}
+	once := watch.Once{}
 	err = once.Each(paths, func(path string, data []byte, problem *manifest.Problem) error {
 		if problem != nil {
 			refused++

@@ -13,9 +13,9 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/watch"
 )
 
 const groupKubeconfig = "What is in it"
@@ -99,7 +99,7 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 		}
 	}
 	if o := v.Option("ca"); o.IsSet() {
-		if ca, err = appliance.ReadFile(o.Text(), settings.MaxPEM); err != nil {
+		if ca, err = watch.ReadNamed(o.Text(), settings.MaxPEM); err != nil {
 			return fmt.Errorf("read the CA: %w", err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
@@ -34,7 +34,7 @@ func DoctorVerb() *cli.Verb {
 
 // diagnosis is the output of doctor.
 type diagnosis struct {
-	Findings []appliance.Finding `json:"findings"`
+	Findings []checkup.Finding `json:"findings"`
 }
 
 // runDoctor prints the findings. It exits with 1 when one is an error.
@@ -46,7 +46,7 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	c := client.New(cfg.API.Socket)
 	_, err = c.Version(ctx)
 	serving := err == nil
-	var more []appliance.Finding
+	var more []checkup.Finding
 	if setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{}); err == nil {
 		more = setupFindings(env, setup)
 		// The settings of the running appliance precede the defaults.
@@ -62,8 +62,7 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	}
 	d := diagnosis{Findings: append(env.Doctor(ctx, cfg, serving), more...)}
 	if status, err := c.Status(ctx); err == nil {
-		d.Findings = append(d.Findings, heldFindings(status)...)
-		d.Findings = append(d.Findings, fleetFindings(status.Fleet)...)
+		d.Findings = slices.Concat(d.Findings, heldFindings(status), fleetFindings(status.Fleet))
 		if all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{}); err == nil {
 			d.Findings = append(d.Findings, announcingFindings(env, all, status.Problems, boxNetworks())...)
 			var vips []netip.Addr
@@ -72,12 +71,11 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 					vips = append(vips, addr)
 				}
 			}
-			d.Findings = append(d.Findings, appliance.UplinkFinding(vips))
+			d.Findings = append(d.Findings, env.Uplinks(vips))
 		}
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
-		d.Findings = append(d.Findings, refusalFindings(seen)...)
-		d.Findings = append(d.Findings, accountingFindings(seen)...)
+		d.Findings = slices.Concat(d.Findings, refusalFindings(seen), accountingFindings(seen))
 	}
 	if seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "unanswered", Limit: 3}); err == nil {
 		d.Findings = append(d.Findings, silenceFindings(seen))
@@ -131,15 +129,15 @@ var reasonAdvice = map[string]string{
 }
 
 // refusalFindings returns findings about clients that are being refused.
-func refusalFindings(seen *wire.Traffic) []appliance.Finding {
+func refusalFindings(seen *wire.Traffic) []checkup.Finding {
 	const check = "refusals"
 	if !seen.Counted {
 		return nil
 	}
-	var findings []appliance.Finding
+	var findings []checkup.Finding
 	for i := range seen.Ports {
 		if p := &seen.Ports[i]; p.RefusedRate != nil && *p.RefusedRate > 0 {
-			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+			findings = append(findings, checkup.Finding{Check: check, Level: "warning",
 				Message: fmt.Sprintf("Service %s refuses %s packets a second, as it has no endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
 				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` has the reason", p.Service, p.Namespace)})
 		}
@@ -150,19 +148,19 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 	}
 	for _, reason := range slices.Sorted(maps.Keys(seen.RefusalRates)) {
 		if rate := seen.RefusalRates[reason]; rate >= 1 && reason != "no-endpoint" {
-			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+			findings = append(findings, checkup.Finding{Check: check, Level: "warning",
 				Message: fmt.Sprintf("%s packets a second are refused or dropped: %s", output.Rate(&rate), reason), Advice: reasonAdvice[reason]})
 		}
 	}
 	if findings == nil {
-		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were, in all)", total)}}
+		findings = []checkup.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were, in all)", total)}}
 	}
 	return findings
 }
 
 // silenceFindings returns findings about endpoints that do not answer clients.
-func silenceFindings(seen *wire.Traffic) appliance.Finding {
-	f := appliance.Finding{Check: "endpoints", Level: "ok", Message: "no Service has more connections without an answer than with one"}
+func silenceFindings(seen *wire.Traffic) checkup.Finding {
+	f := checkup.Finding{Check: "endpoints", Level: "ok", Message: "no Service has more connections without an answer than with one"}
 	var silent []string
 	for i := range seen.Ports {
 		if p := &seen.Ports[i]; p.Unanswered > p.Open {
@@ -177,15 +175,15 @@ func silenceFindings(seen *wire.Traffic) appliance.Finding {
 }
 
 // accountingFindings returns a finding if the kernel does not count bytes.
-func accountingFindings(seen *wire.Traffic) []appliance.Finding {
+func accountingFindings(seen *wire.Traffic) []checkup.Finding {
 	if seen.NoBytes == "" {
 		return nil
 	}
-	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of connections are not counted, because " + seen.NoBytes}}
+	return []checkup.Finding{{Check: "accounting", Level: "ok", Message: "bytes of connections are not counted, because " + seen.NoBytes}}
 }
 
 // heldFindings returns findings about objects that stay in force although no file declares them any more.
-func heldFindings(s *wire.Status) (findings []appliance.Finding) {
+func heldFindings(s *wire.Status) (findings []checkup.Finding) {
 	for _, p := range s.Problems {
 		switch p.Reason {
 		case "UnknownServicesHeld", "MassRemovalHeld":
@@ -193,26 +191,26 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 			if advice == "" {
 				message, advice, _ = strings.Cut(p.Message, "; as that may be an accident, they stay in force: ")
 			}
-			findings = append(findings, appliance.Finding{Check: "held", Level: "error", Message: message, Advice: advice})
+			findings = append(findings, checkup.Finding{Check: "held", Level: "error", Message: message, Advice: advice})
 		}
 	}
 	return findings
 }
 
 // fleetFindings returns a finding about a box that does not follow its fleet.
-func fleetFindings(f *wire.Fleet) []appliance.Finding {
+func fleetFindings(f *wire.Fleet) []checkup.Finding {
 	if f == nil || f.State == wire.FleetFollowing {
 		return nil
 	}
-	return []appliance.Finding{{Check: "fleet", Level: "error", Message: fmt.Sprintf("the state in fleet %s is %s: %s", f.Name, f.State, f.Why),
+	return []checkup.Finding{{Check: "fleet", Level: "error", Message: fmt.Sprintf("the state in fleet %s is %s: %s", f.Name, f.State, f.Why),
 		Advice: "remove the cause; the box continues on its own then. `svcctl fleet status` shows etcd from here"}}
 }
 
 // setupFindings returns findings about the appliance's certificate and about addresses for which
 // neighbors get no answer.
-func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
+func setupFindings(env *cli.Env, s *wire.Setup) (findings []checkup.Finding) {
 	if c := s.Certificate; c != nil {
-		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
+		f := checkup.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
 		switch {
 		case c.Bad:
 			f.Level, f.Message, f.Advice = "error", c.Problem, c.Advice
@@ -222,7 +220,7 @@ func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
 		findings = append(findings, f)
 	}
 	for i, u := range s.Unanswered {
-		f := appliance.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u, env.Packaged)}
+		f := checkup.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u, env.Packaged)}
 		if len(u.Services) > 0 {
 			f.Message += " (Service " + strings.Join(u.Services, ", ") + ")"
 		}
@@ -235,7 +233,7 @@ func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
 }
 
 // doctorPage formats the findings as text: each with its next step below it.
-func doctorPage(findings []appliance.Finding, color bool) string {
+func doctorPage(findings []checkup.Finding, color bool) string {
 	p := &output.Page{Color: color}
 	level, check := 0, 0 // the widths of the columns
 	for _, f := range findings {
@@ -274,7 +272,7 @@ var announcingReasons = map[string]bool{
 
 // announcingFindings returns the findings about addresses of Services that are to be announced: what the
 // announcer lacks, routers without a session, and pools without any route to them.
-func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
+func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []checkup.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {
 		return nil
@@ -284,7 +282,7 @@ func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.P
 		if isError, is := announcingReasons[problem.Reason]; is {
 			message, advice, _ := strings.Cut(problem.Message, "; ")
 			advice = cmp.Or(advice, "`svcctl announce status` has details")
-			f := appliance.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
+			f := checkup.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
 			if isError && problem.Severity == wire.SeverityError {
 				f.Level = "error"
 			}
@@ -310,21 +308,21 @@ func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.P
 	}
 	switch {
 	case all.Drained:
-		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl announce undrain` when it is to take part again"})
+		findings = append(findings, checkup.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl announce undrain` when it is to take part again"})
 	case all.Announcer == nil && len(away) < len(all.Ranges):
-		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "no announcer is connected, and pools lie in networks of this box",
+		findings = append(findings, checkup.Finding{Check: check, Level: "warning", Message: "no announcer is connected, and pools lie in networks of this box",
 			Advice: "run " + env.Packaged.Announce() + ": nothing else answers neighbors for their addresses, unless an interface has them"})
 	case all.Announcer != nil && len(away) > 0 && len(all.Peers) == 0:
-		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "pools lie in no network of this box, and no BGP peer gets routes to them: " + strings.Join(away, ", "),
+		findings = append(findings, checkup.Finding{Check: check, Level: "warning", Message: "pools lie in no network of this box, and no BGP peer gets routes to them: " + strings.Join(away, ", "),
 			Advice: "add a BGPPeer, or --peer " + env.Packaged.AnnounceFlags() + "; or give the routers routes to this box"})
 	case len(findings) == 0 && all.Announcer == nil:
-		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or clients do not reach them"})
+		findings = append(findings, checkup.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or clients do not reach them"})
 	case len(findings) == 0:
 		message := fmt.Sprintf("%d of %d addresses are announced", in("announced"), len(all.Items))
 		if n := in("standby"); n > 0 {
 			message += fmt.Sprintf("; for %d another box answers, and this one stands by", n)
 		}
-		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: message})
+		findings = append(findings, checkup.Finding{Check: check, Level: "ok", Message: message})
 	}
 	return findings
 }

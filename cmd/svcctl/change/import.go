@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/convert"
+	"svcctl.io/svcctl/watch"
 )
 
 // maxSource is the most bytes of a configuration that is imported.
@@ -142,7 +142,7 @@ func lookUp(ctx context.Context, names []string) (map[string][]netip.Addr, error
 // readSource returns the content of a file, or of stdin for "-".
 func readSource(env *cli.Env, name string) ([]byte, error) {
 	if name != "-" {
-		return appliance.ReadFile(name, maxSource)
+		return watch.ReadNamed(name, maxSource)
 	}
 	// The writer of the pipe, as kubectl at a distant cluster, may be slow.
 	var n cli.Counter

@@ -11,12 +11,12 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
 )
 
 // What --against takes.
@@ -197,7 +197,7 @@ func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client)
 		return plan, err
 	}
 	var files []wire.PlanFile
-	once := appliance.Manifests{}
+	once := watch.Once{}
 	err = once.Each([]string{from}, func(name string, data []byte, refused *manifest.Problem) error {
 		if refused != nil {
 			return *refused

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/report"
@@ -16,6 +15,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
+	"svcctl.io/svcctl/watch"
 )
 
 // printSchema prints a JSON Schema (draft 7) of the documents that files may have.
@@ -68,7 +68,7 @@ func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	}
 	blind := givenNothing(env, v)
 	if blind && env.SettingsFile != "" {
-		if _, err := appliance.ReadFile(env.SettingsFile, settings.MaxConfigFile); err == nil {
+		if _, err := watch.ReadNamed(env.SettingsFile, settings.MaxConfigFile); err == nil {
 			v.Option("config").Texts, blind = []string{env.SettingsFile}, false
 			fmt.Fprintf(env.Err, "svcctl: with the settings of %s: --config names others\n", env.SettingsFile)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -18,8 +19,8 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/appliance/logqueue"
@@ -47,7 +48,7 @@ type Env struct {
 	Now                                   func() time.Time
 
 	Serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
-	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (appliance.Planned, error)
+	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (manifest.Planned, error)
 	Down  func(ctx context.Context) error
 	// left looks for rules in the kernel, and for a process that holds them.
 	Left func() (frontends int, held bool, err error)
@@ -58,7 +59,9 @@ type Env struct {
 	// edit has the user change a file with the command of an editor.
 	Edit func(ctx context.Context, editor, path string) error
 
-	Doctor func(ctx context.Context, cfg config.Config, serving bool) []appliance.Finding
+	Doctor func(ctx context.Context, cfg config.Config, serving bool) []checkup.Finding
+	// Uplinks finds replies from VIPs that leave by another uplink than theirs.
+	Uplinks func(vips []netip.Addr) checkup.Finding
 }
 
 // Output prints v in the format of the verb's -o; text returns the human-readable

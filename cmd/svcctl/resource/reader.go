@@ -13,7 +13,6 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/kube/selector"
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
@@ -21,6 +20,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
+	"svcctl.io/svcctl/watch"
 )
 
 // Document is an object that a file names.
@@ -108,7 +108,7 @@ func NewReader(env *cli.Env, v *cli.Verb) *Reader {
 // Each calls f for the documents in the order of the files' names and their lines. Errors
 // are those of f, and of files that cannot be read at all.
 func (r *Reader) Each(f func(*Document) error) error {
-	once := appliance.Manifests{Stdin: r.Env.In, Flat: r.flat}
+	once := watch.Once{Stdin: r.Env.In, Flat: r.flat}
 	var failed error // of f
 	err := once.Each(r.Paths, func(name string, data []byte, refused *manifest.Problem) error {
 		if refused != nil {

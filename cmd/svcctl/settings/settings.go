@@ -17,11 +17,11 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/watch"
 )
 
 // Setting is one field of config.Config or of a group of it: a flag, an environment variable and a
@@ -307,7 +307,7 @@ func configFile(env *cli.Env, v *cli.Verb) (map[string]given, []error) {
 	if path == "" {
 		return nil, nil
 	}
-	data, err := appliance.ReadFile(path, MaxConfigFile)
+	data, err := watch.ReadNamed(path, MaxConfigFile)
 	if err != nil {
 		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
 	}
@@ -495,7 +495,7 @@ func Connect(env *cli.Env, v *cli.Verb) (*client.Client, error) {
 	case tokenSource == "--token" || tokenSource != "" && fileSource != "--token-file":
 		server.Token = token
 	case file != "":
-		content, err := appliance.ReadFile(file, maxToken)
+		content, err := watch.ReadNamed(file, maxToken)
 		if err != nil {
 			return nil, cli.Usagef("%s: %v", fileSource, err)
 		}
@@ -504,7 +504,7 @@ func Connect(env *cli.Env, v *cli.Verb) (*client.Client, error) {
 		}
 	}
 	if ca, caSource := Given(env, v.Option("ca")); ca != "" {
-		content, err := appliance.ReadFile(ca, MaxPEM)
+		content, err := watch.ReadNamed(ca, MaxPEM)
 		if err != nil {
 			return nil, cli.Usagef("%s: %v", caSource, err)
 		}
