@@ -95,20 +95,25 @@ type ServicePort struct {
 	ID              string // "namespace/name/port": names its affinity map and chains
 	Family          Family
 	Protocol        Protocol
-	Affinity        time.Duration   // 0: none; else how long a client is remembered
 	AffinityOptions AffinityOptions // of Affinity
+	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
+	// ruleset of a relayed port does not depend on it, nor on Weights and Refused.
+	Balance Balance
+	// Fast lets packets of established connections pass rules and routing by. Slow is the reason of a port that does not,
+	// for people; the ruleset does not depend on it.
+	Fast bool
+	// RelayAlone has clients sent to Relay also while the port has no endpoints: the relay has other endpoints for them.
+	RelayAlone bool
+	// Refused is the weight of new connections that are refused, beside those of the endpoints of each pool. With
+	// DestinationHash it has no effect.
+	Refused  [NumPools]uint16
+	Affinity time.Duration // 0: none; else how long a client is remembered
 	// Frontends are the addresses and node ports.
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
-	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
-	// ruleset of a relayed port does not depend on it, nor on Weights and Refused.
-	Balance Balance
 	// Weights has the weights in each pool, 1 to 65535, of endpoints whose weight is not 1. Nil: all are 1.
 	Weights [NumPools]map[netip.AddrPort]uint16
-	// Refused is the weight of new connections that are refused, beside those of the endpoints of each pool. With
-	// DestinationHash it has no effect.
-	Refused [NumPools]uint16
 	// Backends, where not nil, have slots of their own in the table of a hash. Weights and Refused follow from them.
 	Backends [NumPools][]Backend
 	// Tables, where not nil, have the endpoint in each slot of a pool's table, the zero AddrPort in an
@@ -123,17 +128,12 @@ type ServicePort struct {
 	// Idle is the silence after which a connection of TCP or UDP is forgotten, in whole seconds; 0:
 	// the host's timeouts apply.
 	Idle time.Duration
-	// Fast lets packets of established connections pass rules and routing by. Slow is the reason of a port that does not,
-	// for people; the ruleset does not depend on it.
-	Fast bool
-	Slow string
+	Slow string // see Fast
 	// Limits bounds new and open connections.
 	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints, unless RelayAlone is set. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort
-	// RelayAlone has clients sent to Relay also while the pool has no endpoints: the relay has other endpoints for them.
-	RelayAlone bool
 	// Egress is what the hosts of the Service leave the box as, at one of its ports in the family.
 	Egress Egress
 }

@@ -72,7 +72,7 @@ type Problem = object.Problem
 // concurrent use.
 type Controller struct {
 	facts    Facts
-	services map[string]*service // those that have generated objects
+	services map[string]*service // those that are not empty
 	pods     map[string]*pod     // all Pods
 	vips     addressIndex        // of all Services
 	hosts    addressIndex        // of all Pods
@@ -134,7 +134,7 @@ func (c *Controller) Update(objs Objects, changes Changes) Batch {
 	}
 	var batch Batch
 	for _, key := range w.services() {
-		if w.whole[key] {
+		if w.whole[key] || c.services[key] == nil {
 			c.examine(&w, key, &batch)
 		} else {
 			c.updatePods(&w, key, &batch)

@@ -68,17 +68,20 @@ func (c *Controller) examine(w *work, key string, batch *Batch) {
 	}
 	c.setPods(w, s, members)
 	c.finish(w, s, true, batch)
-	if s.managedBy == "" {
-		delete(c.services, key)
-		return
+	if delete(c.services, key); !s.isEmpty() {
+		c.services[key] = s
 	}
-	c.services[key] = s
+}
+
+// isEmpty reports whether nothing is generated for a Service, as for those whose EndpointSlices are in manifests.
+func (s *service) isEmpty() bool {
+	return s.managedBy == "" || len(s.pods)+len(s.layout.slices)+len(s.layout.places) == 0 && s.endpoints == nil && s.foreign == nil
 }
 
 // updatePods recomputes the endpoints of some Pods of a Service whose own objects did not change.
 func (c *Controller) updatePods(w *work, key string, batch *Batch) {
 	s := c.services[key]
-	if s == nil || s.managedBy != managedBySelector {
+	if s.managedBy != managedBySelector {
 		return
 	}
 	c.setPods(w, s, w.pods[key])

@@ -91,8 +91,8 @@ func TestManyAtOnceAreAsAFewAtATime(t *testing.T) {
 		inSteps.step()
 	}
 	atOnce.step()
-	if got, want := atOnce.text(), inSteps.text(); got != want || len(atOnce.planner.sizes) != 3*minShare {
-		t.Errorf("%d Services; at once the ruleset is\n%s\nwant\n%s", len(atOnce.planner.sizes), got, want)
+	if got, want := atOnce.text(), inSteps.text(); got != want || atOnce.planner.total.services != 3*minShare {
+		t.Errorf("%d Services; at once the ruleset is\n%s\nwant\n%s", atOnce.planner.total.services, got, want)
 	}
 }
 

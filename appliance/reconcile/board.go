@@ -304,7 +304,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	}
 	total := l.planner.total
 	pub.Status.Counts = wire.Counts{
-		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
+		Services: total.services, ServicePorts: total.ports, Frontends: total.frontends,
 		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
 	}
 	pub.Status.ForeignChanges = pub.foreign
@@ -347,7 +347,7 @@ func (l *Loop) becomeReady(done committed) {
 	}
 	status.Ready, status.Reason = true, ""
 	total := l.planner.total
-	l.log.Info("programmed", "services", len(l.planner.sizes), "frontends", total.frontends, "endpoints", total.endpoints,
+	l.log.Info("programmed", "services", total.services, "frontends", total.frontends, "endpoints", total.endpoints,
 		"operations", done.operations, "elements", done.elements, "dur", done.duration.Round(time.Microsecond))
 	l.opts.OnReady()
 }

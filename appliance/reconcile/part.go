@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -167,18 +168,20 @@ func secrets(names []string) (needs []resolve.Need) {
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool
-	// of are the Pods that no selector found, but a slice names, by Service: names in its namespace. by is the
-	// reverse. There may be as many as endpoints, so neither makes text of its own, and by is made when a Pod
-	// changes for the first time, as on few boxes.
-	of map[string][]string
-	by map[namedPod][]string
+	// of are the Pods that no selector found, but a slice names, by Service. by is the reverse. There may be as many as
+	// endpoints, so both have hashes of "namespace/name" (see podHash), which at worst are those of several Pods, and by is
+	// made when a Pod changes for the first time, as on few boxes.
+	of map[string][]uint32
+	by map[uint32][]string
 }
 
-// namedPod is the name of a Pod, which need not exist.
-type namedPod struct{ namespace, name string }
+var podSeed = maphash.MakeSeed()
+
+// podHash returns a hash of the "namespace/name" of a Pod, which need not exist.
+func podHash(key string) uint32 { return uint32(maphash.String(podSeed, key)) }
 
 func newPodUsers() podUsers {
-	return podUsers{probed: map[string]bool{}, of: map[string][]string{}}
+	return podUsers{probed: map[string]bool{}, of: map[string][]uint32{}}
 }
 
 // set records which Pods the plan of a Service depends on.
@@ -189,9 +192,7 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 		delete(u.probed, service)
 	}
 	if u.by != nil {
-		namespace, _, _ := strings.Cut(service, "/")
-		for _, name := range u.of[service] {
-			pod := namedPod{namespace, name}
+		for _, pod := range u.of[service] {
 			if users := slices.DeleteFunc(u.by[pod], func(s string) bool { return s == service }); len(users) > 0 {
 				u.by[pod] = users
 			} else {
@@ -203,7 +204,12 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 	if len(out.Pods) == 0 {
 		return
 	}
-	u.of[service] = out.Pods
+	namespace, _, _ := strings.Cut(service, "/")
+	pods := make([]uint32, len(out.Pods))
+	for i, name := range out.Pods {
+		pods[i] = podHash(namespace + "/" + name)
+	}
+	u.of[service] = pods
 	if u.by != nil {
 		u.note(service)
 	}
@@ -211,9 +217,7 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 
 // note adds the Pods of a Service to the index by.
 func (u *podUsers) note(service string) {
-	namespace, _, _ := strings.Cut(service, "/")
-	for _, name := range u.of[service] {
-		pod := namedPod{namespace, name}
+	for _, pod := range u.of[service] {
 		u.by[pod] = append(u.by[pod], service)
 	}
 }
@@ -221,7 +225,7 @@ func (u *podUsers) note(service string) {
 // affected returns the Services that depend on one of these Pods.
 func (u *podUsers) affected(objs Objects, pods []string) []string {
 	if len(pods) > 0 && u.by == nil {
-		u.by = map[namedPod][]string{}
+		u.by = map[uint32][]string{}
 		for service := range u.of {
 			u.note(service)
 		}
@@ -235,8 +239,7 @@ func (u *podUsers) affected(objs Objects, pods []string) []string {
 				services = append(services, service)
 			}
 		}
-		namespace, name, _ := strings.Cut(key, "/")
-		for _, service := range u.by[namedPod{namespace, name}] {
+		for _, service := range u.by[podHash(key)] {
 			add(service)
 		}
 		if pod != nil {

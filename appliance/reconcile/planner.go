@@ -91,26 +91,29 @@ type unsent struct {
 	host     bool
 }
 
-// tally has the problems and sizes of Services, for the status.
+// tally has the problems of Services, and the size of all, for the status.
 type tally struct {
 	problems map[string][]resolve.Problem // by Service
 	before   map[string][]resolve.Problem // by Service that was planned since the last report, the problems in that
-	sizes    map[string]size              // by Service
 	total    size
 }
 
-// size has the numbers of ports, frontends and endpoints of a Service.
-type size struct{ ports, frontends, endpoints int }
+// size has the numbers of Services with ports, and of their ports, frontends and endpoints.
+type size struct{ services, ports, frontends, endpoints int }
 
-func (s size) plus(o size, sign int) size {
-	return size{s.ports + sign*o.ports, s.frontends + sign*o.frontends, s.endpoints + sign*o.endpoints}
+// add adds the ports of a Service, once or -1 times.
+func (s *size) add(ports []nft.ServicePort, times int) {
+	s.services += times * min(len(ports), 1)
+	for i := range ports {
+		s.ports, s.frontends, s.endpoints = s.ports+times, s.frontends+times*len(ports[i].Frontends), s.endpoints+times*len(ports[i].Pools[nft.PoolCluster])
+	}
 }
 
 func newPlanner() *planner {
 	return &planner{
 		progress:   func() {},
 		compiler:   nft.NewCompiler(),
-		tally:      tally{problems: map[string][]resolve.Problem{}, before: map[string][]resolve.Problem{}, sizes: map[string]size{}},
+		tally:      tally{problems: map[string][]resolve.Problem{}, before: map[string][]resolve.Problem{}},
 		unsent:     unsent{services: map[string]*Service{}},
 		quarantine: quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]rejected{}},
 		needs:      newNeeds(),
@@ -227,12 +230,17 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		if p.inUse {
 			problems = slices.Concat(problems, out.Unserved, resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
 		}
-		p.occupied.record(p.quarantine.portsOf(key), granted[i])
+		before := p.quarantine.portsOf(key)
+		p.occupied.record(before, granted[i])
 		p.quarantine.granted(svc)
 		p.needs.set(key, &out.Output)
 		p.adopting.set(key, granted[i])
-		p.record(key, granted[i], problems)
-		p.declared.set(key, out.there, p.sizes[key].endpoints > 0 && len(out.Checked) == 0, out.strays)
+		p.record(key, problems)
+		var size size
+		size.add(granted[i], 1)
+		p.total.add(before, -1)
+		p.total.add(granted[i], 1)
+		p.declared.set(key, out.there, size.endpoints > 0 && len(out.Checked) == 0, out.strays)
 	}
 	p.occupied.notify(&p.needs)
 	if p.orphans != nil {
@@ -331,25 +339,14 @@ func tuned(p *nft.ServicePort, slowStart time.Duration) bool {
 		len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) > 0 && !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() })
 }
 
-// record sets the problems and the size of a Service.
-func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
+// record sets the problems of a Service.
+func (t *tally) record(key string, problems []resolve.Problem) {
 	if _, planned := t.before[key]; !planned {
 		t.before[key] = t.problems[key]
 	}
 	if t.problems[key] = problems; len(problems) == 0 {
 		delete(t.problems, key)
 	}
-	t.total = t.total.plus(t.sizes[key], -1)
-	var now size
-	for i := range ports {
-		now = now.plus(size{1, len(ports[i].Frontends), len(ports[i].Pools[nft.PoolCluster])}, 1)
-	}
-	t.total = t.total.plus(now, 1)
-	if now == (size{}) {
-		delete(t.sizes, key)
-		return
-	}
-	t.sizes[key] = now
 }
 
 // replanned returns the problems of the Services that were planned since the last report, by Service.
@@ -361,9 +358,9 @@ func (t *tally) replanned() map[string][]resolve.Problem {
 	return all
 }
 
-// known returns the keys of the Services that have ports or problems.
-func (t *tally) known() []string {
-	return slices.AppendSeq(slices.Collect(maps.Keys(t.sizes)), maps.Keys(t.problems))
+// known returns the keys of the Services that have ports, checks or problems.
+func (p *planner) known() []string {
+	return slices.AppendSeq(slices.Collect(maps.Keys(p.quarantine.now)), maps.Keys(p.problems))
 }
 
 // allProblems returns the problems of all Services, sorted by Service.

@@ -190,7 +190,7 @@ func Service(in Input, facts *Facts) Output {
 	}
 	if len(r.out.Pods) > 0 { // each once, though it may have several ports
 		slices.Sort(r.out.Pods)
-		r.out.Pods = slices.Clone(slices.Compact(r.out.Pods))
+		r.out.Pods = slices.Compact(r.out.Pods)
 	}
 	return r.out
 }
