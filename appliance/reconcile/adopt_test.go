@@ -80,8 +80,9 @@ func TestManyAtOnceAreAsAFewAtATime(t *testing.T) {
 	atOnce, inSteps := newRig(t), newRig(t)
 	atOnce.host()
 	inSteps.host()
+	var text strings.Builder
 	for file := range 6 {
-		var text strings.Builder
+		text.Reset()
 		for i := range minShare / 2 {
 			text.WriteString(web(fmt.Sprintf("web%d-%d", file, i), fmt.Sprintf("10.96.%d.%d", file+1, i+1), fmt.Sprintf("10.1.%d.%d", file, i+1)) + "---\n")
 		}
@@ -93,6 +94,12 @@ func TestManyAtOnceAreAsAFewAtATime(t *testing.T) {
 	atOnce.step()
 	if got, want := atOnce.text(), inSteps.text(); got != want || atOnce.planner.total.services != 3*minShare {
 		t.Errorf("%d Services; at once the ruleset is\n%s\nwant\n%s", atOnce.planner.total.services, got, want)
+	}
+	before := inSteps.planner.total
+	inSteps.write("5.yaml", strings.Replace(text.String(), "10.1.5.1", "10.1.9.9", 1))
+	inSteps.step()
+	if now := inSteps.planner.total; now != before || now != atOnce.planner.total {
+		t.Errorf("%+v, %+v before a change of an endpoint, and at once %+v", now, before, atOnce.planner.total)
 	}
 }
 
