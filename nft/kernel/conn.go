@@ -339,7 +339,7 @@ type socket struct {
 }
 
 // maxSpare is the size in bytes of the largest buffer that is kept for the next transaction.
-const maxSpare = 1 << 20
+const maxSpare = 128 << 10
 
 // dial opens a socket in the network namespace of the file descriptor (0: the current
 // one). port is the netlink port to bind, 0 for any.
