@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -96,7 +97,10 @@ func (f *fleet) startEtcd() {
 	f.stop = f.etcd.Background("sh", "-c", `echo $$ >"$0"; exec etcd "$@"`, f.pid, "--data-dir", f.dir, "--listen-client-urls", "http://10.9.0.100:2379,http://127.0.0.1:2379",
 		"--advertise-client-urls", fleetEtcd, "--listen-peer-urls", "http://127.0.0.1:2380")
 	eventually(f.t, time.Minute, func() error {
-		_, _, err := f.etcdctl("endpoint", "health", "--command-timeout", "2s")
+		answer, err := f.etcd.Get(netip.MustParseAddrPort("10.9.0.100:2379"), "/health")
+		if err == nil && answer.Status != http.StatusOK {
+			err = fmt.Errorf("etcd is not healthy: %d %s", answer.Status, answer.Body)
+		}
 		return err
 	})
 }
