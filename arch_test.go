@@ -159,8 +159,9 @@ var edges = map[string][]string{
 	},
 	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/nfttest/stateful", "nft/sim", "store/object"},
 
-	"appliance/test/pki":    {},      // for tests only
-	"appliance/test/script": {"nft"}, // for tests only
+	"appliance/test/faulty": {"store/engine"}, // for tests only
+	"appliance/test/pki":    {},               // for tests only
+	"appliance/test/script": {"nft"},          // for tests only
 
 	"cmd/svcctl": {
 		"api/client", "appliance", "appliance/announce", "appliance/discover", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
@@ -201,7 +202,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/test/providertest", "appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/nfttest/stateful", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/test/faulty", "appliance/test/providertest", "appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/nfttest/stateful", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are additional imports of the tests of single packages: tests of several rooms
 // together.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/engine"
@@ -20,7 +21,7 @@ import (
 // box is a store over a memory engine, with files to write to.
 type box struct {
 	t      testing.TB
-	engine *engine.Memory
+	engine *faulty.Memory
 	cfg    Config
 	now    time.Time
 	uids   int
@@ -32,7 +33,7 @@ type box struct {
 
 func newBox(t testing.TB, change ...func(*Config)) *box {
 	t.Helper()
-	b := &box{t: t, engine: engine.NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}, texts: map[string][]byte{}}
+	b := &box{t: t, engine: faulty.NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}, texts: map[string][]byte{}}
 	b.cfg = Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:172:30::/112")},
 		Pools:           []alloc.Pool{pool("198.51.100.0", "198.51.100.15")},

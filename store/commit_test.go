@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
@@ -40,18 +41,18 @@ func TestFreshStartIsCutOff(t *testing.T) {
 	if commits = reference.engine.Commits() - commits; commits != 5 {
 		t.Fatalf("%d commits", commits)
 	}
-	for _, fault := range []engine.Fault{engine.Refuse, engine.Full, engine.CrashBefore, engine.CrashAfter} {
+	for _, fault := range []faulty.Fault{faulty.Refuse, faulty.Full, faulty.CrashBefore, faulty.CrashAfter} {
 		for at := range commits {
 			t.Run(fmt.Sprint("fault ", fault, " in commit ", at), func(t *testing.T) {
 				b := fresh(t)
 				before, n := b.s.Revision(), 0
-				b.engine.Inject(func(engine.Transaction) engine.Fault {
+				b.engine.Inject(func(engine.Transaction) faulty.Fault {
 					if n++; n-1 == at {
 						return fault
 					}
-					return engine.NoFault
+					return faulty.NoFault
 				})
-				if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, engine.ErrInjected) && !errors.Is(err, engine.ErrNoSpace) {
+				if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, faulty.ErrInjected) && !errors.Is(err, engine.ErrNoSpace) {
 					t.Fatalf("got %v", err)
 				}
 				b.engine.Inject(nil)
@@ -59,7 +60,7 @@ func TestFreshStartIsCutOff(t *testing.T) {
 				if objects(b.s) != "" || b.problems() != "" || b.s.Revision() != before {
 					t.Errorf("a part of it is seen at %d, %d before:\n%s\n%s", b.s.Revision(), before, objects(b.s), b.problems())
 				}
-				if fault == engine.CrashBefore || fault == engine.CrashAfter {
+				if fault == faulty.CrashBefore || fault == faulty.CrashAfter {
 					b.restart()
 					b.inPieces()
 				}
@@ -81,11 +82,11 @@ func TestFreshStartIsCutOff(t *testing.T) {
 func TestFreshStartIsGivenUp(t *testing.T) {
 	b := fresh(t)
 	n := 0
-	b.engine.Inject(func(engine.Transaction) engine.Fault {
+	b.engine.Inject(func(engine.Transaction) faulty.Fault {
 		if n++; n == 4 {
-			return engine.Full
+			return faulty.Full
 		}
-		return engine.NoFault
+		return faulty.NoFault
 	})
 	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, engine.ErrNoSpace) {
 		t.Fatalf("got %v", err)

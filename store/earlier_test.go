@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -23,7 +24,7 @@ import (
 var update = flag.Bool("update", false, "write testdata/earlier")
 
 // alone is an engine that other machines could write to, and do not.
-type alone struct{ *engine.Memory }
+type alone struct{ *faulty.Memory }
 
 func (alone) Follow() []engine.Followed   { return nil }
 func (alone) Arrived() <-chan struct{}    { return nil }
@@ -233,7 +234,7 @@ func Test884_pending_changes_are_stored_as_before(t *testing.T) {
 				t.Fatalf("%d pairs are stored, an earlier version has %d:\n%s\n\n%s", len(now), len(earlier), strings.Join(now, "\n"), text)
 			}
 			opened := newBox(t, large)
-			opened.engine = engine.NewMemory()
+			opened.engine = faulty.NewMemory()
 			out := engine.Transaction{CompareKey: headKey}
 			for i, line := range earlier {
 				was, is := parsePair(t, line), parsePair(t, now[i])

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/pending"
 )
@@ -90,7 +90,7 @@ func TestBadExports(t *testing.T) {
 		"another key": {strings.Replace(string(good), `{"key":"head"`, `{"key":"toe"`, 1), `"toe"`},
 		"no object":   {strings.Replace(string(good), `"kind":"Service"`, `"kind":1`, 1), "read stored"},
 	} {
-		e := engine.NewMemory()
+		e := faulty.NewMemory()
 		if _, err := Import(e, strings.NewReader(test.text), true); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/manifest"
 )
 
 // Ten thousand objects with one annotation that has no effect here are one warning, with an
 // example, and it goes with the last of them; over a restart too.
 func TestForeignersAreOneWarning(t *testing.T) {
-	engine := engine.NewMemory()
+	engine := faulty.NewMemory()
 	config := Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
 	s, err := Open(engine, config)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -112,8 +113,8 @@ func TestGenerateIsAllOrNothing(t *testing.T) {
 	if _, err := b.put(generated(t, "web-a", "10.0.0.7")); !errors.As(err, &owned) || !strings.Contains(err.Error(), "belongs to the endpoints controller") {
 		t.Errorf("the API replaces what is generated: %v", err)
 	}
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
-	if _, err := b.s.Generate(controller, nil, []object.Ref{sliceRef("web-a")}); !errors.Is(err, engine.ErrInjected) {
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
+	if _, err := b.s.Generate(controller, nil, []object.Ref{sliceRef("web-a")}); !errors.Is(err, faulty.ErrInjected) {
 		t.Errorf("a commit that fails: %v", err)
 	}
 	b.engine.Inject(nil)

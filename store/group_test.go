@@ -7,21 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
 // gather makes calls while the engine is busy with another one, and gives their errors.
-func gather(t *testing.T, b *box, n int, fault engine.Fault, write func(i int) ([]Written, error)) []error {
+func gather(t *testing.T, b *box, n int, fault faulty.Fault, write func(i int) ([]Written, error)) []error {
 	t.Helper()
 	busy, ready := make(chan struct{}), make(chan struct{})
 	first := true
-	b.engine.Inject(func(engine.Transaction) engine.Fault {
+	b.engine.Inject(func(engine.Transaction) faulty.Fault {
 		if first {
 			first = false
 			close(busy)
 			<-ready
-			return engine.NoFault
+			return faulty.NoFault
 		}
 		return fault
 	})
@@ -48,7 +49,7 @@ func gather(t *testing.T, b *box, n int, fault engine.Fault, write func(i int) (
 func TestCallsShareACommit(t *testing.T) {
 	b := newBox(t)
 	commits, results := b.engine.Commits(), make([]Written, 50)
-	errs := gather(t, b, len(results), engine.NoFault, func(i int) ([]Written, error) {
+	errs := gather(t, b, len(results), faulty.NoFault, func(i int) ([]Written, error) {
 		written, err := b.s.Write(
 			Write{Ref: ref("shared"), Object: refine(document(t, "shared {}")), Create: true, DryRun: i%5 == 0},
 			write(configMap(fmt.Sprint("a", i), "1")))
@@ -77,10 +78,10 @@ func TestCallsShareACommit(t *testing.T) {
 
 func TestCallsShareAFailure(t *testing.T) {
 	b := newBox(t)
-	for i, err := range gather(t, b, 10, engine.Refuse, func(i int) ([]Written, error) {
+	for i, err := range gather(t, b, 10, faulty.Refuse, func(i int) ([]Written, error) {
 		return b.s.Write(write(configMap(fmt.Sprint("a", i), "1")))
 	}) {
-		if !errors.Is(err, engine.ErrInjected) {
+		if !errors.Is(err, faulty.ErrInjected) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
@@ -100,7 +101,7 @@ func TestPanicInACall(t *testing.T) {
 			panic("no more uids")
 		}
 	})
-	errs := gather(t, b, 10, engine.NoFault, func(i int) (written []Written, err error) {
+	errs := gather(t, b, 10, faulty.NoFault, func(i int) (written []Written, err error) {
 		defer func() {
 			if reason := recover(); reason != nil {
 				err = fmt.Errorf("%v", reason)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 )
 
@@ -65,10 +66,10 @@ func TestLastGoodCopies(t *testing.T) {
 
 func TestLastGoodOfAFailingEngine(t *testing.T) {
 	b := newBox(t)
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	b.s.LastGood().Put("a.yaml", []byte("1"))
 	for range 2 {
-		if err := b.s.LastGood().Flush(); !errors.Is(err, engine.ErrInjected) {
+		if err := b.s.LastGood().Flush(); !errors.Is(err, faulty.ErrInjected) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -81,12 +82,12 @@ func TestLastGoodOfAFailingEngine(t *testing.T) {
 // What is put while a commit is under way shares the next one, and the newest wins, also when
 // that commit fails.
 func TestLastGoodWhileACommitIsUnderWay(t *testing.T) {
-	for _, fault := range []engine.Fault{engine.NoFault, engine.Refuse} {
+	for _, fault := range []faulty.Fault{faulty.NoFault, faulty.Refuse} {
 		b := newBox(t)
 		before := b.engine.Commits()
 		b.s.LastGood().Put("a.yaml", []byte("1"))
 		b.s.LastGood().Put("dir/c.yaml", []byte("3"))
-		b.engine.Inject(func(engine.Transaction) engine.Fault {
+		b.engine.Inject(func(engine.Transaction) faulty.Fault {
 			b.s.LastGood().Put("a.yaml", []byte("2"))
 			b.s.LastGood().Put("b.yaml", []byte("2"))
 			return fault
@@ -96,7 +97,7 @@ func TestLastGoodWhileACommitIsUnderWay(t *testing.T) {
 		if err := b.s.LastGood().Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if commits := b.engine.Commits() - before; fault == engine.NoFault && commits != 2 {
+		if commits := b.engine.Commits() - before; fault == faulty.NoFault && commits != 2 {
 			t.Errorf("%d commits", commits)
 		}
 		b.wantCopies("a.yaml=2 b.yaml=2 dir/c.yaml=3 ")
@@ -124,13 +125,13 @@ func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
 	for round, want := range []int{1, 1 + rideAlong} {
 		b.s.LastGood().Put("a.yaml", bytes.Repeat([]byte("#"), 1+rideAlong*round))
 		with := 0
-		b.engine.Inject(func(t engine.Transaction) engine.Fault {
+		b.engine.Inject(func(t engine.Transaction) faulty.Fault {
 			for _, pair := range t.Puts {
 				if pair.Key == filePrefix+"a.yaml" {
 					with = len(pair.Value)
 				}
 			}
-			return engine.NoFault
+			return faulty.NoFault
 		})
 		b.apply("a.yaml", fmt.Sprintf("a%d {}", round))
 		if got := with; (got != 0) != (round == 0) {
@@ -151,13 +152,13 @@ func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
 func TestLastGoodInAStream(t *testing.T) {
 	b := newBox(t)
 	with := 0
-	b.engine.Inject(func(t engine.Transaction) engine.Fault {
+	b.engine.Inject(func(t engine.Transaction) faulty.Fault {
 		for _, pair := range t.Puts {
 			if pair.Key == filePrefix+"a.yaml" {
 				with++
 			}
 		}
-		return engine.NoFault
+		return faulty.NoFault
 	})
 	const n = 20
 	for i := range n {
@@ -182,7 +183,7 @@ func TestManyCopiesAreWrittenInSeveralCommits(t *testing.T) {
 	for i := range files {
 		b.s.LastGood().Put(fmt.Sprintf("%d.yaml", i), bytes.Repeat([]byte{byte('a' + i)}, size))
 	}
-	b.engine.Inject(func(t engine.Transaction) engine.Fault {
+	b.engine.Inject(func(t engine.Transaction) faulty.Fault {
 		written := 0
 		for _, pair := range t.Puts {
 			written += len(pair.Value)
@@ -190,7 +191,7 @@ func TestManyCopiesAreWrittenInSeveralCommits(t *testing.T) {
 		if written > flushAtOnce {
 			b.t.Errorf("a commit has %d bytes", written)
 		}
-		return engine.NoFault
+		return faulty.NoFault
 	})
 	if err := b.s.LastGood().Flush(); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
@@ -156,7 +157,7 @@ func Test1008_other_changes_are_stored_at_once(t *testing.T) {
 // stored once there is space.
 func Test1008_a_full_disk_is_reported(t *testing.T) {
 	b, _ := changing(t)
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Full })
 	if err := b.s.LastGood().Flush(); !errors.Is(err, engine.ErrNoSpace) {
 		t.Errorf("got %v", err)
 	}
@@ -222,7 +223,7 @@ func (b *box) wantStored() {
 	if !slices.Equal(entries, stored) {
 		b.t.Errorf("%d entries of the journal are stored, want %d", len(stored), len(entries))
 	}
-	other := &box{t: b.t, engine: engine.NewMemory(), cfg: b.cfg}
+	other := &box{t: b.t, engine: faulty.NewMemory(), cfg: b.cfg}
 	if err := other.engine.Commit(engine.Transaction{CompareKey: headKey, Puts: all}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -331,7 +332,7 @@ func changeAtRandom(t *testing.T, r *rand.Rand) {
 			sync()
 		case 7:
 			if full = !full; full {
-				b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+				b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Full })
 				break
 			}
 			b.engine.Inject(nil)

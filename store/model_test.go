@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
@@ -260,13 +261,13 @@ func runModel(t *testing.T, seed uint64, most journal.Bounds) (missed int) {
 	var others []*model
 	for life := range modelLives {
 		b.bound(most)
-		fault := []engine.Fault{engine.CrashBefore, engine.CrashAfter}[r.IntN(2)]
+		fault := []faulty.Fault{faulty.CrashBefore, faulty.CrashAfter}[r.IntN(2)]
 		commit, commits := 50+r.IntN(250), 0
-		b.engine.Inject(func(engine.Transaction) engine.Fault {
+		b.engine.Inject(func(engine.Transaction) faulty.Fault {
 			if commits++; commits >= commit {
 				return fault
 			}
-			return engine.NoFault
+			return faulty.NoFault
 		})
 		others = append(others, b.live(all, acks, seed*100+uint64(life))...)
 		checkInvariants(t, b.s)
@@ -325,7 +326,7 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 	done := make(chan struct{})
 	var writers, readers sync.WaitGroup
 	dead := func(err error) bool {
-		if err != nil && !errors.Is(err, engine.ErrInjected) {
+		if err != nil && !errors.Is(err, faulty.ErrInjected) {
 			t.Error(err)
 		}
 		return err != nil

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -161,11 +162,11 @@ func TestPutWithAFailingEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := objects(b.s)
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
-	if _, err := b.put(document(t, "web {type: NodePort}")); !errors.Is(err, engine.ErrInjected) {
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
+	if _, err := b.put(document(t, "web {type: NodePort}")); !errors.Is(err, faulty.ErrInjected) {
 		t.Errorf("put: %v", err)
 	}
-	if err := b.remove("b"); !errors.Is(err, engine.ErrInjected) {
+	if err := b.remove("b"); !errors.Is(err, faulty.ErrInjected) {
 		t.Errorf("delete: %v", err)
 	}
 	b.check()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -55,7 +56,7 @@ func TestCrashInEveryCommit(t *testing.T) {
 		reference.sync()
 		states = append(states, objects(reference.s))
 	}
-	for _, fault := range []engine.Fault{engine.Refuse, engine.CrashBefore, engine.CrashAfter} {
+	for _, fault := range []faulty.Fault{faulty.Refuse, faulty.CrashBefore, faulty.CrashAfter} {
 		for crash := range story {
 			t.Run(fmt.Sprint("fault ", fault, " in step ", crash), func(t *testing.T) {
 				b := newBox(t)
@@ -78,11 +79,11 @@ func TestCrashInEveryCommit(t *testing.T) {
 
 // crash fails the next commit, checks that nothing has changed, and starts anew where
 // the process would have died.
-func (b *box) crash(fault engine.Fault) {
+func (b *box) crash(fault faulty.Fault) {
 	b.t.Helper()
 	before, problems, revision := objects(b.s), b.problems(), b.s.Revision()
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return fault })
-	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, engine.ErrInjected) {
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return fault })
+	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, faulty.ErrInjected) {
 		b.t.Fatalf("got %v", err)
 	}
 	b.engine.Inject(nil)
@@ -90,7 +91,7 @@ func (b *box) crash(fault engine.Fault) {
 	if objects(b.s) != before || b.problems() != problems || b.s.Revision() != revision {
 		b.t.Error("a failed commit has changed something")
 	}
-	if fault != engine.Refuse {
+	if fault != faulty.Refuse {
 		b.restart()
 	}
 }
@@ -127,7 +128,7 @@ func TestRevisionsNeverGoBack(t *testing.T) {
 		t.Errorf("revision %d is before the clock", last)
 	}
 	// Nothing is left: the clock puts the first revision after all that were seen.
-	b.engine = engine.NewMemory()
+	b.engine = faulty.NewMemory()
 	b.now = b.now.Add(time.Minute)
 	b.open()
 	step("lost")
@@ -354,7 +355,7 @@ func TestRandomStories(t *testing.T) {
 				b.restart()
 			case 1:
 				before := objects(b.s)
-				b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+				b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 				if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); objects(b.s) != before {
 					t.Fatalf("a commit that failed was published: %v", err)
 				}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -87,7 +88,7 @@ func (b *sealBox) seal() (sealed []*manifest.File) {
 // again is a start from the same data with another program, which is one that believes no seal.
 func (b *sealBox) again(program string) *sealBox {
 	b.t.Helper()
-	other := &sealBox{&box{t: b.t, cfg: b.cfg, guard: b.guard, now: b.now, uids: b.uids, engine: engine.NewMemory()}, map[string]string{}}
+	other := &sealBox{&box{t: b.t, cfg: b.cfg, guard: b.guard, now: b.now, uids: b.uids, engine: faulty.NewMemory()}, map[string]string{}}
 	b.engine.Tamper(func(pairs map[string]engine.Pair) {
 		other.engine.Tamper(func(copied map[string]engine.Pair) {
 			for key, pair := range pairs {

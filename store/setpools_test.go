@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -58,7 +59,7 @@ func TestSetPools(t *testing.T) {
 	}
 	b.apply("c.yaml", "c {type: LoadBalancer, loadBalancerIP: 192.0.2.9}")
 	more := named("m/more", "192.0.2.9", "192.0.2.9")
-	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+	b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Full })
 	if _, err := b.s.SetPools([]alloc.Pool{lan, far, more}); err == nil {
 		t.Error("a commit that failed is no error")
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
@@ -342,7 +342,7 @@ func TestLegacyIPs(t *testing.T) {
 }
 
 func TestConfigProblemsAllAtOnce(t *testing.T) {
-	_, err := Open(engine.NewMemory(), Config{
+	_, err := Open(faulty.NewMemory(), Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48")},
 		NodePorts:       PortRange{9, 8},
 		Pools:           []alloc.Pool{{}},
@@ -352,7 +352,7 @@ func TestConfigProblemsAllAtOnce(t *testing.T) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
 	}
-	if _, err := Open(engine.NewMemory(), Config{}); err == nil {
+	if _, err := Open(faulty.NewMemory(), Config{}); err == nil {
 		t.Error("no range of cluster IPs was accepted")
 	}
 }

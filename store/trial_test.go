@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
@@ -352,12 +353,12 @@ func TestTrialCrashes(t *testing.T) {
 		before := b.world()
 		b.try(true)
 		commits := 0
-		b.engine.Inject(func(_ engine.Transaction) engine.Fault {
+		b.engine.Inject(func(_ engine.Transaction) faulty.Fault {
 			commits++
 			if commits > crash {
-				return engine.CrashBefore
+				return faulty.CrashBefore
 			}
-			return engine.NoFault
+			return faulty.NoFault
 		})
 		b.ask(onTrial(Write{Ref: ref("web"), Delete: true}))
 		b.keep("/m/file", "file {}")

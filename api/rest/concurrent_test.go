@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 )
 
@@ -87,7 +88,7 @@ func TestConcurrentCreation(t *testing.T) {
 func TestBrokenEngine(t *testing.T) {
 	w := newWorld(t)
 	w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)
-	w.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	w.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	before := w.store.Revision()
 	for _, c := range [][3]string{
 		{"POST", configMapsPath, `{"metadata":{"name":"other"}}`},

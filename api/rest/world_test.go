@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -26,7 +26,7 @@ import (
 type world struct {
 	testing.TB
 	store   *store.Store
-	engine  *engine.Memory
+	engine  *faulty.Memory
 	server  *Server
 	handler http.Handler
 	user    auth.User
@@ -39,7 +39,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	engine := engine.NewMemory()
+	engine := faulty.NewMemory()
 	uids := 0
 	objects, err := store.Open(engine, store.Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/108")},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
@@ -16,7 +17,7 @@ import (
 )
 
 func TestAssignedAddressesBecomeEvents(t *testing.T) {
-	memory := engine.NewMemory()
+	memory := faulty.NewMemory()
 	open := func() (*store.Store, *Recorder) {
 		objects, err := store.Open(memory, store.Config{
 			ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
@@ -71,7 +72,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	}
 	write("plain", "foreign", "web")
 	const want = "web Normal IPAllocated: Assigned IP [\"198.51.100.1\"] x1\n"
-	memory.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	memory.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	if rec.Flush() == nil {
 		t.Error("no error")
 	}
@@ -106,7 +107,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 
 // What happens again is told again, by another process too; a problem that lasts is not.
 func TestWhatHappensAgain(t *testing.T) {
-	memory := engine.NewMemory()
+	memory := faulty.NewMemory()
 	ref := object.Ref{Kind: object.KindService, Namespace: "default", Name: "web"}
 	for process := 1; process <= 2; process++ {
 		objects, err := store.Open(memory, store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})

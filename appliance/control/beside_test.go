@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/endpoints"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -19,7 +20,7 @@ import (
 
 // slowEngine is an engine whose commits of Services wait, as all do in a fleet while etcd is away.
 type slowEngine struct {
-	*engine.Memory
+	*faulty.Memory
 	gate    sync.RWMutex // such a commit waits while it is locked
 	waiting chan struct{}
 }
@@ -38,7 +39,7 @@ func (e *slowEngine) Commit(t engine.Transaction) error {
 
 // Beside a loop that never waits for a commit, the store learns of pools, and the loop hears of them.
 func TestTheLoopDoesNotWaitForPools(t *testing.T) {
-	slow := &slowEngine{Memory: engine.NewMemory(), waiting: make(chan struct{}, 1)}
+	slow := &slowEngine{Memory: faulty.NewMemory(), waiting: make(chan struct{}, 1)}
 	cfg := store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
 	objects, err := store.Open(slow, cfg)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -34,7 +34,7 @@ endpoints: [{addresses: [%s]}]
 
 // TestDNSFollows: after a step names are what the store says, whether or not the kernel has it.
 func TestDNSFollows(t *testing.T) {
-	memory := engine.NewMemory()
+	memory := faulty.NewMemory()
 	var objects *store.Store
 	var part *DNS
 	var resolver *net.Resolver

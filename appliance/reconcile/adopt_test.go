@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
@@ -15,7 +16,7 @@ import (
 func TestManifestsThatCannotBeStored(t *testing.T) {
 	r := newRig(t)
 	r.host()
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	r.write("a.yaml", web("a", "10.96.1.1", "10.1.0.1"))
 	r.step()
 	if known := r.planner.known(); r.adopted || len(known) > 0 || r.wait == 0 {

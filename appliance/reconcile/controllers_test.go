@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -133,11 +134,11 @@ func TestEndpointsThatCannotBeWritten(t *testing.T) {
 	r.write("pods.yaml", server("a", "web", "10.1.0.1", ""))
 	r.step()
 	commits := 0
-	r.engine.Inject(func(engine.Transaction) engine.Fault {
+	r.engine.Inject(func(engine.Transaction) faulty.Fault {
 		if commits++; commits == 1 {
-			return engine.NoFault // the files are
+			return faulty.NoFault // the files are
 		}
-		return engine.Refuse
+		return faulty.Refuse
 	})
 	r.write("pods.yaml", server("a", "web", "10.1.0.2", ""))
 	r.step()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
@@ -44,7 +45,7 @@ func TestDiskThatFails(t *testing.T) {
 		"new":     {func(r *rig) { r.write(name(services), one(services, "10.2.0.1")) }, []string{"!10.96.0.13"}, []string{element(services, "10.2.0.1")}},
 		"removed": {func(r *rig) { r.write(name(0), "") }, []string{element(0, "10.1.0.1")}, []string{"!10.96.0.10"}},
 	}
-	faults := map[string]engine.Fault{reasonDiskFull: engine.Full, reasonDiskFailed: engine.Fail, "": engine.Refuse}
+	faults := map[string]faulty.Fault{reasonDiskFull: faulty.Full, reasonDiskFailed: faulty.Fail, "": faulty.Refuse}
 	for change, of := range changes {
 		for reason, fault := range faults {
 			for _, restart := range []string{"restart", "reboot"} {
@@ -60,7 +61,7 @@ func TestDiskThatFails(t *testing.T) {
 							}
 						}
 						r.step()
-						r.fault = func(engine.Transaction) engine.Fault { return fault }
+						r.fault = func(engine.Transaction) faulty.Fault { return fault }
 						r.engine.Inject(r.fault)
 						changed, well := false, false
 						for _, event := range order {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -197,7 +198,7 @@ func TestEventsThatCannotBeWritten(t *testing.T) {
 	r.host()
 	r.write("web.yaml", pendingService)
 	r.step()
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	if rec.Flush() == nil {
 		t.Error("no error")
 	}

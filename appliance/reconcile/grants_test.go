@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -77,11 +78,11 @@ func TestNotStored(t *testing.T) {
 	ref := func(name string) object.Ref {
 		return object.Ref{Kind: object.KindService, Namespace: "default", Name: name}
 	}
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	r.write("b.yaml", web("late", "10.96.0.11", "10.1.0.1"))
 	r.step()
 	s := r.board.NotStored(ref("late"))
-	if s == nil || s.File != "b.yaml" || s.Line == 0 || !strings.Contains(s.Why, engine.ErrInjected.Error()) {
+	if s == nil || s.File != "b.yaml" || s.Line == 0 || !strings.Contains(s.Why, faulty.ErrInjected.Error()) {
 		t.Fatalf("%+v", s)
 	}
 	if s := r.board.NotStored(ref("none")); s != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
@@ -252,7 +253,7 @@ func TestRemovalThatCannotBeStored(t *testing.T) {
 	}
 	r.step()
 	r.clock = r.clock.Add(removalQuiet)
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	r.step()
 	r.engine.Inject(nil)
 	r.step()

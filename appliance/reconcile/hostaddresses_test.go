@@ -10,9 +10,9 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft/nfttest/fake"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -38,7 +38,7 @@ func TestHostAddresses(t *testing.T) {
 	for _, text := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.3"} {
 		services[netip.MustParseAddr(text)] = true
 	}
-	objects, err := store.Open(engine.NewMemory(), cfg.Store())
+	objects, err := store.Open(faulty.NewMemory(), cfg.Store())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestHostAddressesOverARestart(t *testing.T) {
 		}
 	}
 	// On a box of which nothing is known, what is there was there first.
-	r.engine = engine.NewMemory()
+	r.engine = faulty.NewMemory()
 	r.start()
 	r.observed.facts, r.observed.moved = hostWith("192.0.2.1/24!", "203.0.113.8/24"), true
 	r.write("a.yaml", external("a", "10.96.0.10", "203.0.113.8"))

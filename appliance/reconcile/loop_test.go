@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
@@ -255,7 +256,7 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	r.host()
 	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.2"))
 	r.step()
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
@@ -281,7 +282,7 @@ kind: TCPRoute
 metadata: {name: db}
 spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}
 `
-	for _, fault := range []engine.Fault{engine.Refuse, engine.Full, engine.Fail} {
+	for _, fault := range []faulty.Fault{faulty.Refuse, faulty.Full, faulty.Fail} {
 		r := newRig(t)
 		r.host()
 		r.write("gateway.yaml", gateway)
@@ -299,9 +300,9 @@ spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]
 		}
 		settle()
 		commits := 0
-		r.engine.Inject(func(engine.Transaction) engine.Fault {
+		r.engine.Inject(func(engine.Transaction) faulty.Fault {
 			if commits++; commits == 1 { // that of the file
-				return engine.NoFault
+				return faulty.NoFault
 			}
 			return fault
 		})
@@ -309,7 +310,7 @@ spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]
 		if n := settle(); n == 10 || r.wait == 0 || commits < 2 {
 			t.Errorf("%v: %d steps at once, %d commits, the next step in %v", fault, n, commits, r.wait)
 		}
-		if fault == engine.Fail {
+		if fault == faulty.Fail {
 			continue // for good
 		}
 		r.engine.Inject(nil)
@@ -328,7 +329,7 @@ func TestFullDisk(t *testing.T) {
 	r.host()
 	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Full })
 	for i := range 30 {
 		r.write(fmt.Sprintf("%d.yaml", i), web(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.1.%d", i), "10.1.0.2"))
 	}

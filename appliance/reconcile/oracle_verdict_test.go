@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft/nfttest/fake"
 	"svcctl.io/svcctl/nft/sim"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -81,7 +81,7 @@ func fromEnv(name string, otherwise uint64) uint64 {
 // judgeWorld describes a Service of a world whose condition is not what becomes of its clients, with the kind of the
 // disagreement; "": there is none.
 func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, text string) {
-	r := &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &rig{t: t, kernel: fake.New(), engine: faulty.NewMemory(), files: map[string]*manifest.File{}, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	r.configure = func(cfg *config.Config) { *cfg = *judge.Config(&world.Box); cfg.Manifests = []string{"manifests"} }
 	r.start()
 	programs := &programs{}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -15,7 +16,7 @@ import (
 
 // lose is a new process on a data directory that is new, and the kernel as it was.
 func (r *rig) lose() {
-	r.engine = engine.NewMemory()
+	r.engine = faulty.NewMemory()
 	r.start()
 	r.host()
 }
@@ -146,7 +147,7 @@ func TestFirstStartHoldsNothing(t *testing.T) {
 	}
 	r.host()
 	r.file("manifests/a.yaml", web("a", "10.96.1.1", "10.1.0.1"))
-	objects, err := store.Open(engine.NewMemory(), r.cfg.Store())
+	objects, err := store.Open(faulty.NewMemory(), r.cfg.Store())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,10 +188,10 @@ func Test887_the_loop_does_not_wait_for_a_commit(t *testing.T) {
 		t.Fatalf("%+v released", released)
 	}
 	held, letGo := make(chan struct{}), make(chan struct{})
-	r.engine.Inject(func(engine.Transaction) engine.Fault {
+	r.engine.Inject(func(engine.Transaction) faulty.Fault {
 		close(held)
 		<-letGo
-		return engine.NoFault
+		return faulty.NoFault
 	})
 	written := make(chan error, 1)
 	go func() {
@@ -237,7 +238,7 @@ func TestUnreserveIsTriedAgain(t *testing.T) {
 	r.file("manifests/x.yaml", "# nothing")
 	r.lose()
 	r.file("manifests/x.yaml", "# nothing")
-	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	r.release()
 	r.observed.unsynced = false
 	var before time.Duration

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft/nfttest/fake"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -31,7 +32,7 @@ type rig struct {
 	hosts    *control.HostAddresses
 	grants   *Grants
 	kernel   *fake.Kernel
-	engine   *engine.Memory
+	engine   *faulty.Memory
 	shared   bool // from the next start on, the store is one that other machines write to
 	files    map[string]*manifest.File
 	ready    int
@@ -42,11 +43,11 @@ type rig struct {
 	logged     strings.Builder
 	// configure, unless nil, changes the configuration before each start.
 	configure func(*config.Config)
-	fault     func(engine.Transaction) engine.Fault // of the disk, from the next start on
+	fault     func(engine.Transaction) faulty.Fault // of the disk, from the next start on
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
+	r := &rig{t: t, kernel: fake.New(), engine: faulty.NewMemory(), files: map[string]*manifest.File{}}
 	r.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.start()
 	return r
@@ -67,7 +68,7 @@ func (r *rig) start() {
 	cfg.Clock = func() time.Time { return r.clock }
 	var in engine.Engine = r.engine
 	if r.shared {
-		in = engine.Alone{Memory: r.engine}
+		in = r.engine.Alone()
 	}
 	objects, err := store.Open(in, cfg)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/appliance/test/script"
@@ -72,7 +73,7 @@ func newScriptBox(t testing.TB, dir string, flags script.Flags) script.Box {
 	for _, i := range script.Interfaces {
 		b.network.Interfaces = append(b.network.Interfaces, oracle.Interface{Name: i.Name, Addresses: slices.Clone(i.Prefixes)})
 	}
-	b.rig = &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
+	b.rig = &rig{t: t, kernel: fake.New(), engine: faulty.NewMemory(), files: map[string]*manifest.File{}}
 	b.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b.configure = func(cfg *config.Config) {
 		cfg.API.Socket = b.socket
@@ -409,7 +410,7 @@ func injectFault(s *script.Session, args []string) error {
 		b.kernel.Inject(nil)
 		b.engine.Inject(nil)
 	case len(args) == 1 && args[0] == "writes":
-		b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+		b.engine.Inject(func(engine.Transaction) faulty.Fault { return faulty.Refuse })
 	case len(args) == 3 && args[0] == "commits":
 		left, err := strconv.Atoi(args[1])
 		fault := map[string]error{

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 )
 
@@ -11,9 +12,14 @@ var engines = []struct {
 	name string
 	open func(t *testing.T) (engine Engine, reopen func() Engine)
 }{
-	{"memory", func(*testing.T) (Engine, func() Engine) {
+	{"memory", func(t *testing.T) (Engine, func() Engine) {
 		m := NewMemory()
-		return m, func() Engine { return m.Reopen() }
+		return m, func() Engine {
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return &Memory{pairs: maps.Clone(m.pairs)}
+		}
 	}},
 	{"file", func(t *testing.T) (Engine, func() Engine) {
 		dir := t.TempDir()
@@ -91,27 +97,6 @@ func TestEngines(t *testing.T) {
 				t.Errorf("commit to the old engine: %v", err)
 			}
 		})
-	}
-}
-
-func TestMemoryFaults(t *testing.T) {
-	for _, test := range []struct {
-		fault           Fault
-		written, usable bool
-	}{{Refuse, false, true}, {CrashBefore, false, false}, {CrashAfter, true, false}} {
-		m := NewMemory()
-		m.Inject(func(Transaction) Fault { return test.fault })
-		put := Transaction{CompareKey: "head", Puts: []Pair{{Key: "head", Revision: 1}}}
-		if err := m.Commit(put); !errors.Is(err, ErrInjected) {
-			t.Errorf("fault %d: got %v", test.fault, err)
-		}
-		m.Inject(nil)
-		if written := dump(t, m) != ""; written != test.written {
-			t.Errorf("fault %d: written %t", test.fault, written)
-		}
-		if usable := m.Commit(put) == nil; usable != test.usable {
-			t.Errorf("fault %d: usable afterwards %t", test.fault, usable)
-		}
 	}
 }
 

@@ -346,10 +346,10 @@ func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
 // DiskError means that a write to disk failed, so that nothing can be committed until the data is opened again. Its text has the reason and
 // the next step.
-type DiskError struct{ cause error }
+type DiskError struct{ Err error }
 
-func (e *DiskError) Error() string { return e.cause.Error() }
-func (e *DiskError) Unwrap() error { return e.cause }
+func (e *DiskError) Error() string { return e.Err.Error() }
+func (e *DiskError) Unwrap() error { return e.Err }
 
 // isNoSpace reports whether a commit failed for lack of space in a write before any fsync, so that
 // the file is unchanged. After a failed fsync it is unknown which pages were lost.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -153,69 +152,15 @@ func (f *File) view(read func(pairs *bbolt.Bucket, checked bool) error) (err err
 	})
 }
 
-// Fault is a way in which a commit of a Memory engine fails.
-type Fault int
-
-const (
-	// NoFault means that the commit succeeds.
-	NoFault Fault = iota
-	// Refuse fails the commit and changes nothing; later ones may succeed.
-	Refuse
-	// Full fails the commit with ErrNoSpace.
-	Full
-	// Fail fails the commit with a DiskError.
-	Fail
-	// CrashBefore is a crash before anything is written.
-	CrashBefore
-	// CrashAfter is a crash after everything is written and before the call returns.
-	CrashAfter
-)
-
-// ErrInjected is returned by a commit that meets a Fault.
-var ErrInjected = errors.New("injected fault")
-
-// Memory is an Engine that stores nothing on disk: for a dry run, and for tests, which can
-// make it fail. The zero value is not usable; see NewMemory.
+// Memory is an Engine that stores nothing on disk, for a dry run. The zero value is not usable; see NewMemory.
 type Memory struct {
-	mu      sync.Mutex
-	pairs   map[string]Pair
-	inject  func(Transaction) Fault
-	dead    error
-	commits int
+	mu     sync.Mutex
+	pairs  map[string]Pair
+	closed bool
 }
 
-// NewMemory returns an empty engine that never fails.
+// NewMemory returns an empty engine.
 func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
-
-// Inject sets the function that chooses the Fault of every later commit; nil means none.
-func (m *Memory) Inject(fault func(Transaction) Fault) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.inject = fault
-}
-
-// Tamper lets a test change the pairs while a Store has the engine open.
-func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	change(m.pairs)
-}
-
-// Reopen returns an engine with the committed pairs, as a new process would find them after a
-// crash. Commits of the old engine fail from now on.
-func (m *Memory) Reopen() *Memory {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dead = ErrClosed
-	return &Memory{pairs: maps.Clone(m.pairs)}
-}
-
-// Commits returns the number of successful commits.
-func (m *Memory) Commits() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.commits
-}
 
 // Load implements Engine.
 func (m *Memory) Load(prefix string) ([]Pair, error) {
@@ -258,23 +203,8 @@ func (m *Memory) Sums(keys []string) ([]Sum, error) {
 func (m *Memory) Commit(t Transaction) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.dead != nil {
-		return m.dead
-	}
-	fault := NoFault
-	if m.inject != nil {
-		fault = m.inject(t)
-	}
-	switch fault {
-	case Refuse:
-		return ErrInjected
-	case Full:
-		return ErrNoSpace
-	case Fail:
-		return &DiskError{ErrInjected}
-	case CrashBefore:
-		m.dead = ErrInjected
-		return ErrInjected
+	if m.closed {
+		return ErrClosed
 	}
 	if m.pairs[t.CompareKey].Revision != t.CompareRevision {
 		return ErrConflict
@@ -286,11 +216,6 @@ func (m *Memory) Commit(t Transaction) error {
 		pair.Value = slices.Clone(pair.Value)
 		m.pairs[pair.Key] = pair
 	}
-	m.commits++
-	if fault == CrashAfter {
-		m.dead = ErrInjected
-		return ErrInjected
-	}
 	return nil
 }
 
@@ -298,6 +223,6 @@ func (m *Memory) Commit(t Transaction) error {
 func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dead = ErrClosed
+	m.closed = true
 	return nil
 }
