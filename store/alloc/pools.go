@@ -169,11 +169,6 @@ func (p *Pools) String() string { return p.text(func(*poolState) bool { return t
 // Internal lists the pools of internal addresses.
 func (p *Pools) Internal() string { return p.text(func(pool *poolState) bool { return pool.Internal }) }
 
-// External lists the pools of all other addresses.
-func (p *Pools) External() string {
-	return p.text(func(pool *poolState) bool { return !pool.Internal })
-}
-
 func (p *Pools) text(of func(*poolState) bool) string {
 	var texts []string
 	for _, pool := range p.pools {
