@@ -9,11 +9,11 @@
 // Writes of files, clients and controllers go the same way: it is proposed (defaults, validation, admission by a
 // snapshot of the host), gets its values from the allocator, is encoded and compared with the stored version, committed
 // together with the journal, and published to readers. What a transaction decides is in transaction and change; the
-// Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
+// Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, pending sets.
 //
-// Files: table, feed, allocator, values, pools, lastgood, declare and staged are the parts that last, and store.go has the
-// Store. transaction.go has what one call decides; its steps are proposefile, proposewrite, rules, allocate, external,
-// ingress, garbage and commit. The calls are sync, source, write, pending, rollback, follow, read, export and fork.
+// Files: store.go has the Store; table, feed, allocator, values, pools and declare the parts that last. transaction.go has what one call
+// decides; its steps are propose, allocate, external, removals and commit. The calls are sync, source, write, pending, staged, rollback and
+// export; problems has what is wrong with objects and files.
 //
 // The journal keeps the version before each change, and the author of the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower
