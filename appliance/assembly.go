@@ -82,6 +82,7 @@ type assembly struct {
 	held     *previousView
 	member   *member // nil: the box is one of its own
 	grants   *reconcile.Grants
+	slices   *control.Endpoints // run by the loop, or by member
 	parts    followers
 	traffic  *traffic.Queries
 }
@@ -123,7 +124,8 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	}
 	events := control.NewRecorder(objects, recorder)
 	held := &previousView{pools: at.pools}
-	member := newMember(o, at, held, removals, events)
+	endpoints := control.NewEndpoints(o.cfg.EndpointsFacts(), o.store)
+	member := newMember(o, at, held, endpoints, removals, events)
 	if member != nil {
 		board.OfFleet(member.State)
 		o.fleet.ReportAs(member.report(board))
@@ -156,7 +158,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	answers.Judge(suspicion.Book().Failures, checks.State, board.Conditions().Judged)
 	a := &assembly{
 		opened: o, claimed: at, metrics: metrics.New(cfg.Version), watcher: watcher, requests: requests, removals: removals,
-		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,
+		board: board, events: events, held: held, member: member, grants: grants, traffic: answers, slices: endpoints,
 		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows, discovers: parts.NewDiscovered(o.store, o.providers)},
 	}
 	a.count(asks)
@@ -164,21 +166,20 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 }
 
 // newMember returns the part of the appliance for a member of a fleet; nil: the box is in none.
-func newMember(o *opened, at *claimed, held *previousView, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
+func newMember(o *opened, at *claimed, held *previousView, slices *control.Endpoints, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
 	if o.fleet == nil {
 		return nil
 	}
-	cluster, slices := newControllers(o, at)
 	m := &member{
 		cfg: o.cfg, engine: o.fleet, store: o.store, held: held, events: events, log: o.log,
-		beside: control.NewBeside(cluster, slices, at.pools.Pools, o.store, o.fleet.HasTurn, o.log),
+		beside: control.NewBeside(newCluster(o, at), slices, at.pools.Pools, o.store, o.fleet.HasTurn, o.log),
 	}
 	m.sources = m.newReader(removals, o.log)
 	return m
 }
 
-// newControllers returns the controllers of generated objects. In a fleet every box would write the same objects, except for its Node.
-func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.Endpoints) {
+// newCluster returns the controller of objects of the cluster. In a fleet every box would write the same objects, except for its Node.
+func newCluster(o *opened, at *claimed) *control.ClusterObjects {
 	of := o.cfg.ClusterObjects()
 	if o.cfg.IsLeaf() {
 		of.ReportNode = func(node *object.Node) error { // a core box keeps it
@@ -189,7 +190,7 @@ func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.E
 			return err
 		}
 	}
-	return control.NewClusterObjects(of, o.store, at.hosts), control.NewEndpoints(o.cfg.EndpointsFacts(), o.store)
+	return control.NewClusterObjects(of, o.store, at.hosts)
 }
 
 // shown returns the store whose objects the loop plans: the store itself, or its copy without the changes of a trial that ended
@@ -366,8 +367,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	if m := a.member; m != nil {
 		opts.Cluster, opts.Endpoints, opts.Pools = control.LoopCluster{Beside: m.beside}, control.LoopEndpoints{Beside: m.beside}, control.LoopPools{Beside: m.beside}
 	} else {
-		cluster, slices := newControllers(a.opened, a.claimed)
-		opts.Cluster, opts.Endpoints, opts.Pools = cluster, slices, a.pools
+		opts.Cluster, opts.Endpoints, opts.Pools = newCluster(a.opened, a.claimed), a.slices, a.pools
 	}
 	return reconcile.New(opts), follows
 }

@@ -13,6 +13,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
@@ -227,7 +228,7 @@ func (h *previousView) hold(m *member) error {
 	if _, err := back.GoBack(manifest.Files{}); err != nil {
 		return err
 	}
-	made, err := controllersOf(*m.cfg, back)
+	made, err := controllersOf(*m.cfg, back, control.NewEndpoints(m.cfg.EndpointsFacts(), back))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package appliance
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/forecast"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
@@ -93,32 +95,23 @@ type rehearsal struct {
 	*controllers
 	fork     *store.Store
 	revision uint64 // of the store that was copied
-	// before, problems and held are the state of the copy before the change.
-	before   map[object.Ref]*store.Owned
+	// problems and held are those of the copy before the change.
 	problems []manifest.Problem
 	held     map[object.Ref]store.Decision
 	began    uint64 // the revision of the copy before the change
 }
 
-func (p *foreseer) rehearse() (*rehearsal, error) {
+func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*wire.KernelPlan, error) {
 	fork, revision, err := p.a.store.Fork()
 	if err != nil {
 		return nil, err
 	}
-	made, err := controllersOf(*p.a.cfg, fork)
+	made, err := controllersOf(*p.a.cfg, fork, p.a.slices.Fork(fork, revision))
 	if err != nil {
 		return nil, err
 	}
-	r := &rehearsal{controllers: made, fork: fork, revision: revision}
-	r.before, r.problems, r.held, r.began = fork.Everything(), fork.Problems(), fork.Held(), fork.Revision()
-	return r, nil
-}
-
-func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*wire.KernelPlan, error) {
-	r, err := p.rehearse()
-	if err != nil {
-		return nil, err
-	}
+	r := &rehearsal{controllers: made, fork: fork, revision: revision, problems: fork.Problems(), held: fork.Held(), began: fork.Revision()}
+	fork.Track()
 	plan := &wire.KernelPlan{Revision: r.revision, Objects: []wire.PlannedObject{}, Services: []wire.PlannedService{}}
 	if dir := req.URL.Query().Get("directory"); dir != "" {
 		err = p.replaceFiles(r, dir, body, plan)
@@ -295,21 +288,17 @@ func (m *member) sourceIn(dir string, objects *store.Store) (source string, err 
 // changed returns the objects that were created, changed or removed in the copy, by kind and name. Generated objects are left out.
 func (r *rehearsal) changed() []wire.PlannedObject {
 	list := []wire.PlannedObject{}
-	now, none := r.fork.Everything(), store.Owned{}
-	for ref, is := range now {
-		did, was := wire.Created, &none
-		if before := r.before[ref]; before != nil {
-			did, was = wire.Configured, before
-		}
-		if was.Object == is.Object || is.Owner.Controller != "" {
+	for ref, versions := range r.fork.Tracked() {
+		was, is, did := cmp.Or(versions[0], &store.Owned{}), cmp.Or(versions[1], &store.Owned{}), wire.Configured
+		switch {
+		case was.Object == is.Object || cmp.Or(versions[1], was).Owner.Controller != "":
 			continue
+		case versions[0] == nil:
+			did = wire.Created
+		case versions[1] == nil:
+			did = wire.Removed
 		}
 		list = append(list, wire.PlannedObject{Object: ref.String(), Did: did, Values: given(was.Object, is.Object)})
-	}
-	for ref, was := range r.before {
-		if _, still := now[ref]; !still && was.Owner.Controller == "" {
-			list = append(list, wire.PlannedObject{Object: ref.String(), Did: wire.Removed})
-		}
 	}
 	slices.SortFunc(list, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })
 	return list
@@ -428,7 +417,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (mani
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return planned, err
 	}
-	made, err := controllersOf(cfg, objects)
+	made, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects))
 	if err != nil {
 		return planned, err
 	}
@@ -515,7 +504,7 @@ func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, nil, err
 	}
-	if _, err := controllersOf(cfg, objects); err != nil {
+	if _, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects)); err != nil {
 		return nil, nil, err
 	}
 	return maps.Collect(objects.Services()), objects.Problems(), nil

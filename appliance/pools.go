@@ -79,8 +79,9 @@ type controllers struct {
 	plan   *advertise.Plan // of the objects
 }
 
-func controllersOf(cfg config.Config, objects *store.Store) (*controllers, error) {
-	c := &controllers{cfg: cfg, slices: control.NewEndpoints(cfg.EndpointsFacts(), objects).Aside()}
+// controllersOf returns controllers of objects, with those of slices, after their first run.
+func controllersOf(cfg config.Config, objects *store.Store, slices *control.Endpoints) (*controllers, error) {
+	c := &controllers{cfg: cfg, slices: slices.Aside()}
 	c.cfg.ObjectPools = &config.ObjectPools{}
 	c.pools = control.NewPools(objects, advertiseBox(&c.cfg), func(plan *advertise.Plan) {
 		c.cfg.ObjectPools.Set(plan.Pools)

@@ -342,21 +342,33 @@ var (
 // written to disk. The copy uses the current snapshot of the host. In a fleet it includes all commits of other boxes that have
 // arrived.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
+	defer s.look()()
+	switch head, isTimed := s.PendingHead(pending.Timed); {
+	case s.reserves:
+		return nil, 0, ErrForkReserved
+	case isTimed && (head.Files || head.Back != nil):
+		return nil, 0, ErrForkTimed
+	}
 	memory := engine.NewMemory()
-	c, err := s.copyTo(memory)
-	if err != nil {
+	if err := memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: s.feed.revision}}}); err != nil {
 		return nil, 0, err
 	}
-	c.cfg.Program = "" // it seals nothing
 	var in engine.Engine = memory
 	if s.storage.shared != nil {
-		in = forked{engine.Alone{Memory: memory}, s.storage.shared, c.turns}
+		of := forked{Alone: engine.Alone{Memory: memory}, of: s.storage.shared}
+		for name := range s.sources.reading {
+			r := s.sources.records[name]
+			of.turns = append(of.turns, SourceTurn{name, r.Reader, r.Instance, r.Generation})
+		}
+		in = of
 	}
-	if fork, err = open(in, c.cfg, c.fill); err != nil {
-		return nil, 0, err
+	cfg := s.cfg
+	cfg.Program = "" // it seals nothing
+	fork, err = open(in, cfg, s.copyTo)
+	if err == nil {
+		fork.SetHost(s.hostNow())
 	}
-	fork.SetHost(s.hostNow())
-	return fork, c.revision, nil
+	return fork, s.feed.revision, err
 }
 
 // SyncFork is SyncGuarded for a fork; in a fleet it syncs only the sources that this machine reads.
@@ -376,31 +388,6 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 	return s.sources.records[source].Reader, s.sources.reading[source]
 }
 
-// forkOf is the state of the original store, besides stored pairs, that a fork gets.
-type forkOf struct {
-	cfg      Config
-	table    *table
-	newest   time.Time
-	declared declarations
-	outcomes outcomes
-	sources  sources
-	pending  [2]*pending.Set
-	turns    []SourceTurn // of the sources that this machine reads
-	revision uint64
-}
-
-// fill copies the state into a fork, and registers the values that its Services hold in the allocator.
-func (c *forkOf) fill(fork *Store) ([]*record.Record, error) {
-	fork.table, fork.declared, fork.outcomes, fork.sources, fork.numbers.newest = c.table, c.declared, c.outcomes, c.sources, c.newest
-	fork.allocator.vanished, fork.pending.sets = c.declared.held, c.pending
-	for key, svc := range inOrder(c.table.index.Services()) {
-		if err := fork.hold(svc); err != nil {
-			return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
-		}
-	}
-	return nil, nil
-}
-
 // forked is the engine of a fork of a store in a fleet.
 type forked struct {
 	engine.Alone
@@ -413,28 +400,23 @@ func (f forked) Sealing() error { return f.of.Sealing() }
 func (f forked) Tries() error   { return f.of.Tries() }
 func (f forked) Rolls() error   { return f.of.Rolls() }
 
-// copyTo copies the stored pairs that a fork needs to an empty engine, and returns the rest of its input.
-func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
-	defer s.look()()
-	switch head, isTimed := s.PendingHead(pending.Timed); {
-	case s.reserves:
-		return c, ErrForkReserved
-	case isTimed && (head.Files || head.Back != nil):
-		return c, ErrForkTimed
-	}
-	c = forkOf{cfg: s.cfg, table: s.table.clone(), newest: s.numbers.newest, revision: s.feed.revision}
+// copyTo copies the state, besides stored pairs, to a fork, and registers the values that its Services hold in the allocator. It returns
+// nothing to load.
+func (s *Store) copyTo(fork *Store) ([]*record.Record, error) {
 	d, o, of := s.declared, s.outcomes, s.sources
 	d.byObject, d.duplicates, d.troubled, d.held, d.undeclared = maps.Clone(d.byObject), maps.Clone(d.duplicates), maps.Clone(d.troubled), maps.Clone(d.held), index.CloneMaps(d.undeclared)
-	c.outcomes = outcomes{maps.Clone(o.notes), maps.Clone(o.waiting)}
-	c.declared, c.sources = d, sources{maps.Clone(of.records), maps.Clone(of.files), index.CloneMaps(of.of), maps.Clone(of.reading), of.changed, maps.Clone(of.stale)}
-	for name := range s.sources.reading {
-		r := s.sources.records[name]
-		c.turns = append(c.turns, SourceTurn{name, r.Reader, r.Instance, r.Generation})
-	}
+	fork.outcomes = outcomes{maps.Clone(o.notes), maps.Clone(o.waiting)}
+	fork.sources = sources{maps.Clone(of.records), maps.Clone(of.files), index.CloneMaps(of.of), maps.Clone(of.reading), of.changed, maps.Clone(of.stale)}
+	fork.table, fork.declared, fork.allocator.vanished, fork.numbers.newest = s.table.clone(), d, d.held, s.numbers.newest
 	for k, set := range s.pending.sets {
-		c.pending[k] = set.Clone()
+		fork.pending.sets[k] = set.Clone()
 	}
-	return c, memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: s.feed.revision}}})
+	for key, svc := range inOrder(fork.table.index.Services()) {
+		if err := fork.hold(svc); err != nil {
+			return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
+		}
+	}
+	return nil, nil
 }
 
 // SeeAs sets the host snapshot of the store to the current one of another store.
@@ -450,12 +432,23 @@ func (s *Store) Files() manifest.Files {
 // Owned is an object with its owner.
 type Owned = record.Record
 
-// Everything returns all objects of this moment by reference. They may be packed (see Selected). Equal pointers of two calls mean the same
-// version.
-func (s *Store) Everything() map[object.Ref]*Owned {
+// Track makes Tracked count changes from now on.
+func (s *Store) Track() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.before = map[object.Ref]*Owned{}
+}
+
+// Tracked returns the objects that were set or removed since Track, as they were then and as they are; nil: there was none. They may be
+// packed (see Selected).
+func (s *Store) Tracked() map[object.Ref][2]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return maps.Clone(s.table.records)
+	all := make(map[object.Ref][2]*Owned, len(s.table.before))
+	for ref, before := range s.table.before {
+		all[ref] = [2]*Owned{before, s.table.records[ref]}
+	}
+	return all
 }
 
 // Held returns the objects that no file declares any more and whose removal waits for a decision, with that decision.

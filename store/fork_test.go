@@ -50,8 +50,10 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 					return fmt.Sprint(written[0].Err, written[0].Removed, written[0].Warnings)
 				}
 			}
-			inside := insideOf(b.s)
+			inside, first := insideOf(b.s), maps.Clone(fork.table.records)
+			fork.Track()
 			foreseen := do(fork)
+			checkTracked(t, fork, first)
 			if now := insideOf(b.s); now != inside {
 				t.Fatalf("seed %d, step %d: a change of the fork is one of the store's indexes:\n%s\nbecame\n%s", seed, step, inside, now)
 			}
@@ -66,6 +68,22 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 			}
 			b.check()
 		}
+	}
+}
+
+// checkTracked has exactly the objects that differ from the first ones among the tracked ones.
+func checkTracked(t *testing.T, s *Store, first map[object.Ref]*record.Record) {
+	t.Helper()
+	tracked := s.Tracked()
+	for ref, v := range tracked {
+		if v != [2]*record.Record{first[ref], s.table.records[ref]} {
+			t.Fatalf("%s is tracked as %v, want %v and %v", ref, v, first[ref], s.table.records[ref])
+		}
+		first[ref] = v[1]
+	}
+	maps.DeleteFunc(first, func(_ object.Ref, r *record.Record) bool { return r == nil })
+	if !maps.Equal(first, s.table.records) {
+		t.Fatalf("changes are not among the %d that are tracked", len(tracked))
 	}
 }
 
@@ -85,7 +103,7 @@ func insideOf(s *Store) string {
 
 // versionsOf are all objects with their owners, without what is by chance: uids and creation times.
 func versionsOf(s *Store) string {
-	all := s.Everything()
+	all := s.table.records
 	var b strings.Builder
 	refs := slices.SortedFunc(maps.Keys(all), record.CompareRefs)
 	for _, ref := range refs {
@@ -107,8 +125,8 @@ func Test1115_forks_share_objects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := b.s.Everything()
-	for ref, o := range fork.Everything() {
+	of := b.s.table.records
+	for ref, o := range fork.table.records {
 		if of[ref].Object != o.Object {
 			t.Fatalf("%s of the fork is another object than that of the store", ref)
 		}

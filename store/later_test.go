@@ -304,7 +304,7 @@ func changeAtRandom(t *testing.T, r *rand.Rand) {
 			_, err := b.put(document(t, fmt.Sprintf("api%d {ports: [{port: %d}]}", r.IntN(3), 1+r.IntN(1000))))
 			done("a client's Service", err)
 		case 2:
-			for ref, of := range b.s.Everything() {
+			for ref, of := range b.s.table.records {
 				if ref.Kind == object.KindEndpointSlice {
 					o := object.DeepCopy(of.Whole().Object)
 					o.GetMeta().Labels["client"] = fmt.Sprint(r.IntN(5))

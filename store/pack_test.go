@@ -29,7 +29,7 @@ func Test1118_EndpointSlices_are_packed(t *testing.T) {
 	}
 	b.apply("all.yaml", docs.String())
 	before := map[object.Ref]string{}
-	for ref, o := range b.s.Everything() {
+	for ref, o := range b.s.table.records {
 		before[ref] = jsonOf(record.Whole(o.Object))
 	}
 	whole, packed := make([]object.Object, 0, many), make([]*record.Record, 0, many)

@@ -287,7 +287,7 @@ func (s *Store) load(stored func(*Store) ([]*record.Record, error)) error {
 	for _, r := range records {
 		s.reopen(r)
 	}
-	s.waitForOthers()
+	s.waitForOthers(records)
 	if err := s.loadPending(); err != nil {
 		return err
 	}
@@ -337,15 +337,15 @@ func (s *Store) reopen(r *record.Record) {
 
 // waitForOthers records that load balancers wait for another address, if theirs is not served because
 // it is an external IP of another Service.
-func (s *Store) waitForOthers() {
+func (s *Store) waitForOthers(records []*record.Record) {
 	t := s.begin()
-	for ref, r := range s.table.records {
+	for _, r := range records {
 		svc, isService := r.Object.(*object.Service)
 		if !isService || r.Withheld || !isOurLoadBalancer(svc) {
 			continue
 		}
 		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, svc, r.Since(), addr) }) {
-			s.outcomes.waiting[ref] = struct{}{}
+			s.outcomes.waiting[object.RefOf(svc)] = struct{}{}
 		}
 	}
 }

@@ -60,6 +60,8 @@ type table struct {
 	dependents dependents
 	// declaredServices counts the Services that belong to files.
 	declaredServices int
+	// before are the versions of what has changed since Store.Track; nil: it was not called.
+	before map[object.Ref]*record.Record
 }
 
 func newTable() *table {
@@ -99,6 +101,9 @@ func (t *table) grow(objects int) {
 func (t *table) set(ref object.Ref, r *record.Record) {
 	old := t.get(ref)
 	t.lists.touch(ref)
+	if _, kept := t.before[ref]; t.before != nil && !kept {
+		t.before[ref] = t.records[ref]
+	}
 	t.namespaces.move(ref, old, r)
 	t.foreign.move(ref, old, r)
 	t.dependents.move(ref, old, r)

@@ -25,9 +25,11 @@ const EndpointsOwner = "endpoints"
 // Endpoints generates objects and stores them: the EndpointSlices and Endpoints of Services with a selector, the EndpointSlices that mirror
 // Endpoints, and the Services and slices of Gateways.
 type Endpoints struct {
-	core  *endpoints.Controller
 	store *store.Store
-	seen  uint64 // the revision of the store that the objects are synced to
+	mu    sync.Mutex // of core and seen, for Fork
+	core  *endpoints.Controller
+	seen  uint64            // the revision of the store that the objects are synced to
+	looks endpoints.Changes // the next Sync looks at these, too
 	// missed is set when the objects for boxes outside of a rollout are not up to date.
 	missed   bool
 	gateways *gateways
@@ -35,6 +37,20 @@ type Endpoints struct {
 
 func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
 	return &Endpoints{store: objects, core: endpoints.New(facts), gateways: newGateways(objects, facts.ServiceRanges)}
+}
+
+// Fork returns Endpoints for a copy of the store, made at a revision. Unless c writes at this moment, their first Sync looks only at changes
+// since the last one of c.
+func (c *Endpoints) Fork(copied *store.Store, revision uint64) *Endpoints {
+	f := NewEndpoints(c.core.Facts, copied)
+	if !c.mu.TryLock() {
+		return f
+	}
+	defer c.mu.Unlock()
+	if changes := c.store.Changes(min(c.seen, revision)); !changes.All {
+		f.core, f.seen, f.looks = c.core.Fork(), copied.Revision(), endpoints.Changes{Services: changes.Services, Pods: changes.Pods}
+	}
+	return f
 }
 
 // Aside makes c a controller for a copy of the store, and returns it: it writes no statuses.
@@ -50,20 +66,23 @@ func (c *Endpoints) Sync() error {
 		return err
 	}
 	changes := c.store.Changes(c.seen)
-	looked := endpoints.Changes{Services: changes.Services, Pods: changes.Pods}
+	looked := endpoints.Changes{Services: append(changes.Services, c.looks.Services...), Pods: append(changes.Pods, c.looks.Pods...)}
 	if changes.All {
 		looked = c.core.Known()
 		looked.Services = append(looked.Services, c.store.ServiceKeys()...)
 		looked.Pods = append(looked.Pods, c.store.Pods()...)
 	}
+	c.mu.Lock()
 	batch := c.core.Update(stored{c.store}, looked)
-	c.seen = changes.Revision
+	c.seen, c.looks = changes.Revision, endpoints.Changes{}
 	if !batch.Empty() {
 		if _, err := c.store.Generate(EndpointsOwner, batch.Puts, batch.Deletes); err != nil {
 			c.core.Forget(batch)
+			c.mu.Unlock()
 			return fmt.Errorf("endpoints of Services: %w", err)
 		}
 	}
+	c.mu.Unlock()
 	if err := c.syncBefore(looked); err != nil {
 		return err
 	}

@@ -71,9 +71,9 @@ type Problem = object.Problem
 // Controller generates EndpointSlices and Endpoints for all Services with a selector, and mirrors of Endpoints. It is not safe for
 // concurrent use.
 type Controller struct {
-	facts    Facts
-	services map[string]*service // those that are not empty
-	pods     map[string]*pod     // all Pods
+	Facts
+	services map[string]*service // those that are not empty; in a Fork those alone that were examined since
+	pods     map[string]pod      // all Pods
 	vips     addressIndex        // of all Services
 	hosts    addressIndex        // of all Pods
 	mirrored addressIndex        // of all Endpoints that are mirrored, by Service
@@ -84,15 +84,15 @@ type Controller struct {
 // pod is a Pod as of the last Update.
 type pod struct {
 	object   *object.Pod
-	services []string // that have it as an endpoint
+	services []string // that have it as an endpoint; not changed in place
 }
 
 // New returns an empty Controller. Its first Update needs the keys of all Services and Pods.
 func New(facts Facts) *Controller {
 	return &Controller{
-		facts:    facts,
+		Facts:    facts,
 		services: map[string]*service{},
-		pods:     map[string]*pod{},
+		pods:     map[string]pod{},
 		vips:     addressIndex{},
 		hosts:    addressIndex{},
 		mirrored: addressIndex{},
@@ -104,9 +104,16 @@ func New(facts Facts) *Controller {
 // Aside returns a Controller for other versions of some Services. It has the addresses of all Services and Pods of c, and no generated
 // objects.
 func (c *Controller) Aside() *Controller {
-	a := New(c.facts)
+	a := New(c.Facts)
 	a.vips, a.hosts = c.vips.clone(), c.hosts.clone()
 	return a
+}
+
+// Fork returns a Controller for a copy of the objects, as of the last Update of c. It has no Problems but those that it finds itself.
+func (c *Controller) Fork() *Controller {
+	f := c.Aside()
+	f.mirrored, f.pods, f.redo = c.mirrored.clone(), maps.Clone(c.pods), maps.Clone(c.redo)
+	return f
 }
 
 // Update computes the writes for everything that depends on changed objects. They must be stored, or passed to Forget, before the next
@@ -195,23 +202,13 @@ func (w *work) services() []string {
 // seePod records the new version of a Pod, and adds the Services that it concerns to the work.
 func (c *Controller) seePod(w *work, key string) {
 	now, before := w.objs.Pod(key), c.pods[key]
-	var services []string
-	if before != nil {
-		services = slices.Clone(before.services)
-	}
+	c.setPod(key, pod{now, before.services})
+	services := slices.Clone(before.services)
 	if now == nil {
 		c.hosts.set(key, nil)
-		if len(services) == 0 {
-			delete(c.pods, key)
-		}
 	} else {
 		c.hosts.set(key, addressesOf(now))
 		services = append(services, w.objs.Selecting(now.Metadata.Namespace, now.Metadata.Labels)...)
-	}
-	if before != nil {
-		before.object = now
-	} else if now != nil {
-		c.pods[key] = &pod{object: now}
 	}
 	_, name := cutKey(key)
 	slices.Sort(services)
@@ -223,21 +220,19 @@ func (c *Controller) seePod(w *work, key string) {
 // member records whether a Pod is an endpoint of a Service.
 func (c *Controller) member(podKey, service string, is bool) {
 	p := c.pods[podKey]
-	if p == nil {
-		if !is {
-			return
-		}
-		p = &pod{}
-		c.pods[podKey] = p
-	}
 	switch at := slices.Index(p.services, service); {
 	case is && at < 0:
-		p.services = append(p.services, service)
+		p.services = append(slices.Clip(p.services), service)
 	case !is && at >= 0:
-		p.services = slices.Delete(p.services, at, at+1)
+		p.services = slices.Delete(slices.Clone(p.services), at, at+1)
 	}
-	if p.object == nil && len(p.services) == 0 {
-		delete(c.pods, podKey)
+	c.setPod(podKey, p)
+}
+
+// setPod records a Pod. One that is gone and is the endpoint of no Service is forgotten.
+func (c *Controller) setPod(key string, p pod) {
+	if c.pods[key] = p; p.object == nil && len(p.services) == 0 {
+		delete(c.pods, key)
 	}
 }
 
@@ -330,8 +325,8 @@ func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.P
 	zone := meta.Labels[labelZone]
 	if zone == "" && pod.Spec.NodeName != "" {
 		var known bool
-		if zone, known = objs.ZoneOf(pod.Spec.NodeName); !known && pod.Spec.NodeName == c.facts.NodeName {
-			zone = c.facts.Zone
+		if zone, known = objs.ZoneOf(pod.Spec.NodeName); !known && pod.Spec.NodeName == c.NodeName {
+			zone = c.Zone
 		}
 	}
 	if zone != "" {
@@ -427,7 +422,7 @@ func (c *Controller) noteService(s *service) {
 
 // addressIndex maps addresses to the keys of the objects that have them, and back.
 type addressIndex struct {
-	byAddr map[netip.Addr][]string // nearly always one
+	byAddr map[netip.Addr][]string // nearly always one; not changed in place
 	byKey  map[string][]netip.Addr
 	shared map[netip.Addr]struct{} // those that more than one has
 }
@@ -440,7 +435,7 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 	before := x.byKey[key]
 	for _, addr := range before {
 		if !slices.Contains(addrs, addr) {
-			x.byAddr[addr] = slices.DeleteFunc(x.byAddr[addr], func(other string) bool { return other == key })
+			x.byAddr[addr] = slices.DeleteFunc(slices.Clone(x.byAddr[addr]), func(other string) bool { return other == key })
 			changed = append(changed, addr)
 		}
 	}
@@ -448,7 +443,7 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 		if slices.Contains(before, addr) {
 			continue
 		}
-		x.byAddr[addr] = append(x.byAddr[addr], key)
+		x.byAddr[addr] = append(slices.Clip(x.byAddr[addr]), key)
 		changed = append(changed, addr)
 	}
 	for _, addr := range changed {
@@ -514,7 +509,7 @@ func (c *Controller) refusal(addr netip.Addr) string {
 	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
 		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"
 	}
-	for _, prefix := range c.facts.ServiceRanges {
+	for _, prefix := range c.ServiceRanges {
 		if prefix.Contains(addr) {
 			return fmt.Sprintf("it lies in the service range %s, and a cluster IP cannot be an endpoint", prefix)
 		}
@@ -552,11 +547,7 @@ func (c *Controller) shared() []Problem {
 	return all
 }
 
-// clone returns a copy that shares no memory with x.
+// clone returns a copy.
 func (x *addressIndex) clone() addressIndex {
-	c := addressIndex{maps.Clone(x.byAddr), maps.Clone(x.byKey), maps.Clone(x.shared)}
-	for addr, keys := range c.byAddr {
-		c.byAddr[addr] = slices.Clone(keys)
-	}
-	return c
+	return addressIndex{maps.Clone(x.byAddr), maps.Clone(x.byKey), maps.Clone(x.shared)}
 }

@@ -189,7 +189,7 @@ func seeds(all uint64) uint64 {
 }
 
 // TestRandomChanges: whatever happens, the slices are right; a controller that is started
-// anew finds nothing to do; and two that saw the same wrote the same.
+// anew finds nothing to do; two that saw the same wrote the same; and a fork writes what its origin does, and leaves that alone.
 func TestRandomChanges(t *testing.T) {
 	for seed := range seeds(8) {
 		a, b := newWorld(t), newWorld(t)
@@ -203,7 +203,11 @@ func TestRandomChanges(t *testing.T) {
 				b.c.Forget(b.c.Update(b, b.take()))
 			}
 			batch := a.update()
-			b.update()
+			foreseen := b.c.Fork().Update(b, Changes{slices.Clone(b.dirty.Services), slices.Clone(b.dirty.Pods)})
+			if done := b.update(); describe(done) != describe(foreseen) {
+				t.Fatalf("seed %d step %d: a fork would write\n%s\nand written is\n%s", seed, step, describe(foreseen), describe(done))
+			}
+			b.update() // what it wrote is no change of the next step
 			if err := a.check(); err != nil {
 				t.Fatalf("seed %d step %d: %v\n%s", seed, step, err, describe(batch))
 			}

@@ -309,8 +309,8 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 	}
 }
 
-// foresee plans the Services that differ in the objects of ask, in a fork of the planner. Its cost is that of these Services, and of a copy
-// of all claims to frontends.
+// foresee plans the Services that differ in the objects of ask, in a fork of the planner, and takes it back. Its cost is that of these
+// Services.
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
@@ -322,6 +322,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 		return f, ErrBehind
 	}
 	p := l.planner.fork()
+	defer p.undo()
 	for i, a := range p.answerers {
 		if opens, is := a.(Opener); is {
 			p.answerers[i] = opens.Foresee(ask.Objects)
@@ -358,16 +359,26 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	return f, nil
 }
 
-// fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which it only reads, and the
-// Answerers.
+// fork returns a planner that decides as p does, for one plan of some Services. It shares the claims and the plans of p, which must not be
+// used until undo, the compiler, which it only reads, and the Answerers.
 func (p *planner) fork() *planner {
 	f := newPlanner()
-	f.claims, f.compiler, f.tuners, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.tuners, p.progress, p.inUse
+	f.claims, f.compiler, f.tuners, f.progress, f.inUse = p.claims.Try(), p.compiler, p.tuners, p.progress, p.inUse
 	f.answerers = slices.Clone(p.answerers)
-	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), maps.Clone(p.quarantine.now)
+	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), p.quarantine.now
 	if o := p.occupied; o != nil {
 		f.occupied = &occupied{look: o.look, owner: o.owner, log: o.log, nodePorts: o.nodePorts}
 		f.occupied.reset()
 	}
 	return f
+}
+
+// undo takes back what a fork has planned.
+func (p *planner) undo() {
+	p.claims.Undo()
+	for key, before := range p.quarantine.applied {
+		if p.quarantine.now[key] = before; before == nil {
+			delete(p.quarantine.now, key)
+		}
+	}
 }

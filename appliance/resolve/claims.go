@@ -26,6 +26,7 @@ type Claims struct {
 	ranges     rangeClaims
 	host       hostPorts
 	egress     egressClaims
+	undo       *undo // nil: not of Try
 }
 
 // Claim has the frontends that one Service asks for; none without Ports.
@@ -85,7 +86,7 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 	for i := range claims {
 		affected = append(affected, c.set(&claims[i])...)
 	}
-	affected = append(affected, c.loops.set(inForce, claims)...)
+	affected = append(affected, c.loops.set(c.undo, inForce, claims)...)
 	asked := make(map[string]bool, len(claims))
 	for i := range claims {
 		asked[claims[i].Service] = true
@@ -106,6 +107,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 		before[key] = c.byFrontend[key][0].service
 		had[key] = c.drop(key, service)
 	}
+	keep(c.undo, c.byService, service)
 	delete(c.byService, service)
 	var keys []claimed
 	claim.each(func(key claimed, as claimant) {
@@ -116,7 +118,8 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 		if _, ok := before[key]; !ok && len(c.byFrontend[key]) > 0 {
 			before[key] = c.byFrontend[key][0].service
 		}
-		c.byFrontend[key] = insert(c.byFrontend[key], as)
+		keep(c.undo, c.byFrontend, key)
+		c.byFrontend[key] = insert(slices.Clone(c.byFrontend[key]), as)
 	})
 	if len(keys) > 0 {
 		c.byService[service] = keys
@@ -128,7 +131,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	}
 	affected = append(affected, c.setHost(service, had, keys)...)
 	affected = slices.DeleteFunc(affected, func(key string) bool { return key == "" })
-	affected = append(affected, c.ranges.set(claim)...)
+	affected = append(affected, c.ranges.set(c.undo, claim)...)
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
@@ -157,7 +160,7 @@ func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) 
 	balancersBefore := known.of(nft.LoadBalancerIP)
 	now := known
 	now.ports = claim.Ports
-	c.externals.replace(nil, claim.Service, known.of(nft.ExternalIP), now.of(nft.ExternalIP))
+	c.externals.replace(c.undo, nil, claim.Service, known.of(nft.ExternalIP), now.of(nft.ExternalIP))
 	balancersNow := now.of(nft.LoadBalancerIP)
 	oldest := map[netip.Addr]uint64{}
 	for _, key := range keys {
@@ -176,6 +179,7 @@ func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) 
 		if !slices.Equal(list, c.balancers[addr]) {
 			affected = append(affected, c.externals.of(addr)...)
 		}
+		keep(c.undo, c.balancers, addr)
 		if c.balancers[addr] = list; len(list) == 0 {
 			delete(c.balancers, addr)
 		}
@@ -219,7 +223,8 @@ func insert(list []claimant, who claimant) []claimant {
 }
 
 func (c *Claims) drop(key claimed, service string) (had claimant) {
-	list := slices.DeleteFunc(c.byFrontend[key], func(w claimant) bool {
+	keep(c.undo, c.byFrontend, key)
+	list := slices.DeleteFunc(slices.Clone(c.byFrontend[key]), func(w claimant) bool {
 		if w.service == service {
 			had = w
 		}
@@ -377,16 +382,18 @@ func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 }
 
 // set replaces the ranges of a Service. It returns the other Services that gain or lose one by that.
-func (c *rangeClaims) set(claim *Claim) (affected []string) {
+func (c *rangeClaims) set(u *undo, claim *Claim) (affected []string) {
 	before := map[rangePlace][]rangeClaim{}
-	keep := func(place rangePlace) {
+	begin := func(place rangePlace) {
 		if _, kept := before[place]; !kept {
 			before[place] = c.winners(place)
+			keep(u, c.at, place)
 		}
 	}
+	keep(u, c.places, claim.Service)
 	for _, place := range c.places[claim.Service] {
-		keep(place)
-		c.at[place] = slices.DeleteFunc(c.at[place], func(r rangeClaim) bool { return r.service == claim.Service })
+		begin(place)
+		c.at[place] = slices.DeleteFunc(slices.Clone(c.at[place]), func(r rangeClaim) bool { return r.service == claim.Service })
 		if len(c.at[place]) == 0 {
 			delete(c.at, place)
 		}
@@ -403,12 +410,12 @@ func (c *rangeClaims) set(claim *Claim) (affected []string) {
 				*c = rangeClaims{map[rangePlace][]rangeClaim{}, map[string][]rangePlace{}}
 			}
 			place := rangePlaceOf(p, fe)
-			keep(place)
+			begin(place)
 			var since uint64
 			if claim.Since != nil {
 				since = claim.Since.OfRange(p.Protocol.Name(), netip.AddrPortFrom(fe.Addr, fe.Port), fe.Last)
 			}
-			c.at[place] = append(c.at[place], rangeClaim{claimant{service: claim.Service, since: since}, fe.Port, fe.Last})
+			c.at[place] = append(slices.Clone(c.at[place]), rangeClaim{claimant{service: claim.Service, since: since}, fe.Port, fe.Last})
 			slices.SortStableFunc(c.at[place], func(a, b rangeClaim) int { return a.compare(b.claimant) })
 			c.places[claim.Service] = append(c.places[claim.Service], place)
 		}

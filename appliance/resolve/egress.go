@@ -248,13 +248,14 @@ func (c *Claims) setEgress(services []string) (affected []string) {
 		if c.egress.known == nil {
 			c.egress = egressClaims{addressIndex{}, map[string]leaving{}}
 		}
-		changed := c.egress.sources.replace(nil, service, before.sources, now.sources)
+		changed := c.egress.sources.replace(c.undo, nil, service, before.sources, now.sources)
 		if !slices.Equal(before.with, now.with) {
 			changed = append(changed, now.sources...)
 		}
 		for _, addr := range changed {
 			affected = append(affected, c.egress.sources.of(addr)...)
 		}
+		keep(c.undo, c.egress.known, service)
 		if c.egress.known[service] = now; len(now.sources) == 0 {
 			delete(c.egress.known, service)
 		}

@@ -68,7 +68,7 @@ func (x addressIndex) of(addr netip.Addr) []string {
 
 // set replaces the ports and unready endpoints of some Services. It returns the Services that gain or lose an endpoint or a frontend by
 // that.
-func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
+func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
 		endpoints := 0
 		for i := range claims {
@@ -91,8 +91,9 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 				}
 			}
 		}
-		touched = l.vips.replace(touched, service, before.vips, now.vips)
-		touched = l.backends.replace(touched, service, before.backends, now.backends)
+		touched = l.vips.replace(u, touched, service, before.vips, now.vips)
+		touched = l.backends.replace(u, touched, service, before.backends, now.backends)
+		keep(u, l.known, service)
 		if l.known[service] = asked; len(claims[i].Ports)+len(claims[i].Unready) == 0 {
 			delete(l.known, service)
 		}
@@ -101,6 +102,7 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 		key := addr.As16()
 		hasVIP := l.vips[key] != nil
 		both := hasVIP && l.backends[key] != nil
+		keep(u, l.hosts, key)
 		hadVIP, changed := was[key]
 		if !changed {
 			hadVIP = hasVIP
@@ -154,9 +156,9 @@ func (l *loops) endpointOf(addr netip.Addr) string {
 
 // replace replaces the addresses of a Service in the index. before and now must be sorted. It appends the differences to changed and
 // returns it.
-func (x addressIndex) replace(changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
+func (x addressIndex) replace(u *undo, changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
 	for _, addr := range without(before, now) {
-		if rest := x[addr.As16()].without(service); rest == nil {
+		if rest := x.own(u, addr).without(service); rest == nil {
 			delete(x, addr.As16())
 		} else {
 			x[addr.As16()] = rest
@@ -165,10 +167,19 @@ func (x addressIndex) replace(changed []netip.Addr, service string, before, now 
 	}
 	one := &holders{one: service}
 	for _, addr := range without(now, before) {
-		x[addr.As16()] = x[addr.As16()].with(one)
+		x[addr.As16()] = x.own(u, addr).with(one)
 		changed = append(changed, addr)
 	}
 	return changed
+}
+
+// own returns the holders of an address, which may be changed in place.
+func (x addressIndex) own(u *undo, addr netip.Addr) *holders {
+	h := x[addr.As16()]
+	if keep(u, x, addr.As16()); u != nil && h != nil {
+		return &holders{h.one, maps.Clone(h.more)}
+	}
+	return h
 }
 
 // without returns the addresses of one sorted list that are not in another.
@@ -339,20 +350,21 @@ func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 // own updates c.host.owned for a frontend at an address of the host.
 func (c *Claims) own(key claimed) {
 	place := key.asNodePort()
+	keep(c.undo, c.host.owned, place)
+	at := maps.Clone(c.host.owned[place])
 	if slices.ContainsFunc(c.byFrontend[key], func(w claimant) bool { return w.host }) {
 		if c.host.owned == nil {
 			c.host.owned = map[claimed]map[netip.Addr]bool{}
 		}
-		if c.host.owned[place] == nil {
-			c.host.owned[place] = map[netip.Addr]bool{}
+		if at == nil {
+			at = map[netip.Addr]bool{}
 		}
-		c.host.owned[place][key.addr] = true
+		at[key.addr] = true
+	} else if delete(at, key.addr); len(at) == 0 {
+		delete(c.host.owned, place)
 		return
 	}
-	delete(c.host.owned[place], key.addr)
-	if len(c.host.owned[place]) == 0 {
-		delete(c.host.owned, place)
-	}
+	c.host.owned[place] = at
 }
 
 // setHost updates the claims of a Service to node ports and addresses of the host. had are its previous claims, keys its present ones. It

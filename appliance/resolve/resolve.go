@@ -2,7 +2,6 @@ package resolve
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -466,49 +465,32 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 	})
 }
 
-// Clone returns an independent copy of the claims, which later changes of c do not affect.
-func (c *Claims) Clone() *Claims {
-	return &Claims{
-		byFrontend: lists(c.byFrontend), byService: maps.Clone(c.byService), balancers: lists(c.balancers),
-		externals: c.externals.clone(), loops: c.loops.clone(), ranges: c.ranges.clone(), host: c.host.clone(),
-		egress: egressClaims{c.egress.sources.clone(), maps.Clone(c.egress.known)},
+// Try returns claims that decide as c does. They share the memory of c, which must not be used until Undo takes back their changes.
+func (c *Claims) Try() Claims {
+	tried := *c
+	tried.undo = &undo{}
+	return tried
+}
+
+// Undo takes back all changes since Try.
+func (c *Claims) Undo() {
+	for _, back := range slices.Backward(*c.undo) {
+		back()
 	}
 }
 
-// lists clones a map of lists that are modified in place.
-func lists[K comparable, V any](m map[K][]V) map[K][]V {
-	if m == nil {
-		return nil
+// undo takes changes back, the last one first; nil: they stay.
+type undo []func()
+
+// keep records the value of a key that is set or deleted next. The value may not be changed in place.
+func keep[K comparable, V any](u *undo, m map[K]V, key K) {
+	if u == nil {
+		return
 	}
-	clone := make(map[K][]V, len(m))
-	for key, list := range m {
-		clone[key] = slices.Clone(list)
-	}
-	return clone
-}
-
-func (c *rangeClaims) clone() rangeClaims { return rangeClaims{lists(c.at), lists(c.places)} }
-
-func (h *hostPorts) clone() hostPorts {
-	owned := maps.Clone(h.owned)
-	for key, at := range owned {
-		owned[key] = maps.Clone(at)
-	}
-	return hostPorts{h.nodePorts, owned}
-}
-
-func (l *loops) clone() loops {
-	return loops{l.vips.clone(), l.backends.clone(), maps.Clone(l.hosts), maps.Clone(l.known)}
-}
-
-// clone returns a copy of the index. Holders of several Services are copied, as they are modified in place; those of a single Service are
-// shared.
-func (x addressIndex) clone() addressIndex {
-	clone := maps.Clone(x)
-	for key, h := range clone {
-		if h.more != nil {
-			clone[key] = &holders{more: maps.Clone(h.more)}
+	old, had := m[key]
+	*u = append(*u, func() {
+		if delete(m, key); had {
+			m[key] = old
 		}
-	}
-	return clone
+	})
 }

@@ -2,8 +2,6 @@ package fleet_test
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,15 +11,17 @@ import (
 
 // versions are all objects with their owners, without what is by chance or by the moment.
 func versions(s *store.Store) string {
-	all := s.Everything()
 	var b strings.Builder
-	for _, ref := range slices.SortedFunc(maps.Keys(all), func(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }) {
-		svc, _ := all[ref].Object.(*object.Service)
-		address := ""
-		if svc != nil {
-			address = svc.Spec.ClusterIP
+	for _, kind := range []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod, object.KindNamespace, object.KindNode, object.KindSecret} {
+		all, _, _ := s.List(kind, "", 0)
+		for _, o := range all {
+			address := ""
+			if svc, is := o.(*object.Service); is {
+				address = svc.Spec.ClusterIP
+			}
+			_, owner := s.Get(object.RefOf(o))
+			fmt.Fprintf(&b, "%s %+v %s %v\n", object.RefOf(o), owner, address, o.GetMeta().Labels)
 		}
-		fmt.Fprintf(&b, "%s %+v %s %v\n", ref, all[ref].Owner, address, all[ref].Object.GetMeta().Labels)
 	}
 	return b.String()
 }
