@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -337,20 +338,20 @@ var (
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
 
-// Fork returns a copy of the store in memory, on which changes can be tried, and the revision that was copied: objects with
-// their owners, values and ages, and the declarations of files. The objects are shared, the indexes are copied. Nothing is
-// written to disk. The copy uses the current snapshot of the host. In a fleet it includes all commits of other boxes that have
-// arrived.
+// Fork returns a copy of the store in memory, on which changes can be tried, and the revision that was copied: objects with their owners,
+// values and ages, and the declarations of files. The objects are shared, the indexes are copied. Nothing is written to disk. The copy uses
+// the current snapshot of the host. In a fleet it includes all commits of other boxes that have arrived.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
-	defer s.look()()
+	end := sync.OnceFunc(s.look())
+	defer end()
 	switch head, isTimed := s.PendingHead(pending.Timed); {
 	case s.reserves:
 		return nil, 0, ErrForkReserved
 	case isTimed && (head.Files || head.Back != nil):
 		return nil, 0, ErrForkTimed
 	}
-	memory := engine.NewMemory()
-	if err := memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: s.feed.revision}}}); err != nil {
+	memory, revision := engine.NewMemory(), s.feed.revision
+	if err := memory.Commit(engine.Transaction{CompareKey: headKey, Puts: []engine.Pair{{Key: headKey, Revision: revision}}}); err != nil {
 		return nil, 0, err
 	}
 	var in engine.Engine = memory
@@ -364,11 +365,20 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	}
 	cfg := s.cfg
 	cfg.Program = "" // it seals nothing
-	fork, err = open(in, cfg, s.copyTo)
+	fork, err = open(in, cfg, func(fork *Store) ([]*record.Record, error) {
+		s.copyTo(fork)
+		end() // writers of the store need not wait for the rest
+		for key, svc := range inOrder(fork.table.index.Services()) {
+			if err := fork.hold(svc); err != nil {
+				return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
+			}
+		}
+		return nil, nil
+	})
 	if err == nil {
 		fork.SetHost(s.hostNow())
 	}
-	return fork, s.feed.revision, err
+	return fork, revision, err
 }
 
 // SyncFork is SyncGuarded for a fork; in a fleet it syncs only the sources that this machine reads.
@@ -400,9 +410,8 @@ func (f forked) Sealing() error { return f.of.Sealing() }
 func (f forked) Tries() error   { return f.of.Tries() }
 func (f forked) Rolls() error   { return f.of.Rolls() }
 
-// copyTo copies the state, besides stored pairs, to a fork, and registers the values that its Services hold in the allocator. It returns
-// nothing to load.
-func (s *Store) copyTo(fork *Store) ([]*record.Record, error) {
+// copyTo copies the state to a fork, without stored pairs and the values that are held in the allocator.
+func (s *Store) copyTo(fork *Store) {
 	d, o, of := s.declared, s.outcomes, s.sources
 	d.byObject, d.duplicates, d.troubled, d.held, d.undeclared = maps.Clone(d.byObject), maps.Clone(d.duplicates), maps.Clone(d.troubled), maps.Clone(d.held), index.CloneMaps(d.undeclared)
 	fork.outcomes = outcomes{maps.Clone(o.notes), maps.Clone(o.waiting)}
@@ -411,12 +420,6 @@ func (s *Store) copyTo(fork *Store) ([]*record.Record, error) {
 	for k, set := range s.pending.sets {
 		fork.pending.sets[k] = set.Clone()
 	}
-	for key, svc := range inOrder(fork.table.index.Services()) {
-		if err := fork.hold(svc); err != nil {
-			return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
-		}
-	}
-	return nil, nil
 }
 
 // SeeAs sets the host snapshot of the store to the current one of another store.
@@ -439,8 +442,7 @@ func (s *Store) Track() {
 	s.table.before = map[object.Ref]*Owned{}
 }
 
-// Tracked returns the objects that were set or removed since Track, as they were then and as they are; nil: there was none. They may be
-// packed (see Selected).
+// Tracked returns the objects that were set or removed since Track, as they were (nil: not there) and as they are, maybe packed (Selected).
 func (s *Store) Tracked() map[object.Ref][2]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

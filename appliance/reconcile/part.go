@@ -328,18 +328,15 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 			p.answerers[i] = opens.Foresee(ask.Objects)
 		}
 	}
-	host, relocated := l.planner.host, false
+	host, box := l.planner.host, (*nft.Box)(nil)
 	if ask.Host != nil {
-		host = ask.Host(l.observed.facts)
-		relocated = !l.planner.sameHost(host)
+		if host = ask.Host(l.observed.facts); !l.planner.sameHost(host) {
+			box = &host.Box
+		}
 	}
 	p.setHost(host)
 	changed := slices.Concat(ask.Changes.Services, l.planner.needs.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
-	var box *nft.Box
-	if relocated {
-		box = &host.Box
-	}
-	if relocated || ask.Changes.All {
+	if box != nil || ask.Changes.All {
 		changed = slices.Concat(changed, ask.All, l.planner.known())
 	}
 	for _, key := range changed {
