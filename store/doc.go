@@ -13,7 +13,7 @@
 //
 // Files: store.go has the Store; table, feed, allocator, values, pools and declare the parts that last. transaction.go has what one call
 // decides; its steps are propose, allocate, external, removals and commit. The calls are sync, source, write, pending, staged, rollback and
-// export; problems has what is wrong with objects and files.
+// export; problems has the faults of objects and files.
 //
 // The journal keeps the version before each change, and the author of the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower
