@@ -34,8 +34,8 @@ const (
 // readyPoll is the interval at which Ready is asked during a wait for it.
 const readyPoll = 50 * time.Millisecond
 
-// bodyGrace bounds the time for sending the body of a request that is refused for it: net/http
-// reads it before it closes the connection.
+// bodyGrace bounds the time in which the client may send the rest of the body of a refused request: net/http reads it before it closes the
+// connection.
 const bodyGrace = time.Second
 
 // HealthHandler answers /healthz, /livez and /readyz in plain text as Kubernetes'
@@ -241,8 +241,8 @@ func profiles() http.Handler {
 // maxReport bounds a report of the announcer, in bytes: of 100,000 addresses.
 const maxReport = 32 << 20
 
-// announcements answers GET /svcctl/v1/announcements with all of them, with ?watch=true followed by
-// changes. ?announcer=true makes the watcher the announcer.
+// announcements answers GET /svcctl/v1/announcements with all announcements, and with ?watch=true then with their changes. ?announcer=true makes the
+// watcher the announcer.
 func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 	if !isWatch(r) {
 		writeJSON(w, http.StatusOK, s.cfg.Announcements.List())
@@ -368,7 +368,7 @@ func Stream[Query, Value any](at wire.Route[Query, Value], answer func(r *http.R
 	}}
 }
 
-// Handle returns the endpoint that serves an operation by a handler, which may take its time for the body and the answer.
+// Handle returns the endpoint that serves an operation by a handler, with the time limits of streaming for the body and the answer.
 func Handle(at wire.Operation, h http.HandlerFunc) Endpoint {
 	return Endpoint{at, func(s *Server) http.Handler {
 		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -470,7 +470,7 @@ const forwardedUser = "Svcctl-Forwarded-User"
 // maxForwardedUser bounds that name, in bytes.
 const maxForwardedUser = 256
 
-// awayRetry is the Retry-After, in seconds, of a change that no core box could be asked to make.
+// awayRetry is the Retry-After, in seconds, of a change that could not be sent to a core box.
 const awayRetry = 5
 
 // applyPath is the path of a batch of objects, which Config.Objects answers.
@@ -535,7 +535,7 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// notForwarded answers a change that no core box has answered, by whether the change may have been made.
+// notForwarded answers a change that no core box has answered: 503 if it was not sent, 504 if it may have been made.
 func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) {
 		return // the client hung up

@@ -113,8 +113,8 @@ func bearerToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// impersonates reports whether a request asks for impersonation, and of which user. It must not be
-// served as the requesting user, whose rights may be larger.
+// impersonates reports whether a request asks for impersonation, and of which user. Such a request must not be served as the requesting user, whose
+// rights may be larger.
 func impersonates(r *http.Request) (asks bool, who string) {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {

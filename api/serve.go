@@ -259,7 +259,7 @@ type limitListener struct {
 	mu      sync.Mutex
 	open    map[net.Conn]*list.Element // nil: in the middle of a request
 	waiting *list.List                 // of net.Conn, those that wait for a request, longest first
-	peers   map[netip.Prefix]int       // how many of open each has
+	peers   map[netip.Prefix]int       // number of open connections, by peer
 }
 
 func newLimitListener(ln net.Listener, max int) *limitListener {
@@ -454,8 +454,8 @@ func isEndless(r *http.Request) bool {
 	return isWatch(r)
 }
 
-// isWatch reports whether a request is for an answer without end: any value of watch is true
-// but these two, as Kubernetes reads it. The old paths have it in front of the resource.
+// isWatch reports whether a request is for an answer without end: as in Kubernetes, every value of the parameter watch is true except "0" and
+// "false". Paths of the deprecated watch API have /watch/ before the resource.
 func isWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
@@ -498,7 +498,7 @@ func (p *pieces) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// FlushError is for http.ResponseController.
+// FlushError flushes within the deadline of a write; http.ResponseController calls it.
 func (p *pieces) FlushError() (err error) {
 	p.within(func() { err = p.control.Flush() })
 	return err
@@ -507,7 +507,7 @@ func (p *pieces) FlushError() (err error) {
 // Flush implements http.Flusher.
 func (p *pieces) Flush() { _ = p.FlushError() }
 
-// SetWriteDeadline is for http.ResponseController: the deadlines are our own.
+// SetWriteDeadline ignores deadlines from http.ResponseController: pieces sets its own.
 func (p *pieces) SetWriteDeadline(time.Time) error { return nil }
 
 // Unwrap lets http.ResponseController reach the connection.

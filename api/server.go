@@ -21,11 +21,11 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Health is asked by the health endpoints. Both answer at once.
+// Health is the source of the health endpoints. Both methods return at once.
 type Health interface {
-	// Healthy is nil while the appliance works, whatever it was given.
+	// Healthy returns nil while the appliance itself works, even if its objects are invalid.
 	Healthy() error
-	// Ready is nil once everything that the appliance was given at its start is in the kernel.
+	// Ready returns nil once everything that the appliance was given at its start is in the kernel.
 	Ready() error
 }
 
@@ -35,12 +35,11 @@ type Backend interface {
 	Health
 	// Status returns a consistent copy, which the caller owns.
 	Status() wire.Status
-	// Synced returns nil when everything accepted up to revision is in the kernel;
-	// revision 0 is everything accepted until the call. It waits until then, and
-	// returns an error when ctx is done first or it never will be.
+	// Synced returns nil when everything accepted up to revision is in the kernel; revision 0 is everything accepted until the call. It waits until
+	// then, and returns an error when ctx is done first, or when that will never be the case.
 	Synced(ctx context.Context, revision uint64) error
-	// Release releases Services that are kept in force although no object declares it, or not any more
-	// (Status.HeldRemovals, Status.UnknownFrontends), and counts it.
+	// Release removes Services that are kept in force although no object declares them (Status.HeldRemovals, Status.UnknownFrontends), and returns
+	// their numbers.
 	Release(ctx context.Context) (wire.Released, error)
 }
 
@@ -96,10 +95,10 @@ type Announcements interface {
 	List() wire.Announcements
 	// Of returns the announcements of a Service, "namespace/name".
 	Of(service string) []wire.Announcement
-	// Watch calls send with all of them and then with changes, until ctx is done or send
-	// fails; announces is set when the watcher is the announcer.
+	// Watch calls send with all announcements and then with their changes, until ctx is done or send fails; announces is set when the watcher is the
+	// announcer.
 	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
-	// Report takes what became of them.
+	// Report takes the announcer's report of the results.
 	Report(wire.AnnouncerReport)
 }
 
@@ -117,7 +116,7 @@ type TLS struct {
 	CA func() []byte
 	// Leaves identifies the box of a client certificate; nil: no certificates are requested.
 	Leaves *auth.Leaves
-	// Address is the address that it listens on, host:port, with the actual port.
+	// Address is the address of the TCP listener, host:port, with the actual port.
 	Address string
 }
 
@@ -128,7 +127,7 @@ type Server struct {
 	log     *slog.Logger
 	local   auth.Local
 	limits  limits
-	onTLS   budget // what clients on TLS have under way
+	onTLS   budget // requests in progress over TLS
 	onUnix  budget
 }
 
@@ -232,7 +231,7 @@ const (
 	socketMode      = 0o660
 	openDirMode     = 0o755
 	openSocketMode  = 0o666 // to connect is to write
-	closedUntilMode = 0o600 // of a socket that gets another group
+	closedUntilMode = 0o600 // until the socket has its configured group
 	// probeTimeout bounds the wait for another server to accept a connection.
 	probeTimeout = 2 * time.Second
 	// lockPatience bounds the wait for the lock of another server that is starting; such a one holds it for probeTimeout at most.
@@ -242,10 +241,10 @@ const (
 // ErrInUse is wrapped by the error of Listen when another server answers on the socket.
 var ErrInUse = errors.New("another svcctl serves")
 
-// socketAccess has the group and users that may open the socket, in addition to those that
-// the appliance runs as. Package auth decides about their requests.
+// socketAccess has the group and users that may open the socket, in addition to the user that the appliance runs as. Package auth decides about their
+// requests.
 type socketAccess struct {
-	group   int // its members, in place of those of the appliance's own group
+	group   int // with grouped: the group that may, in place of the appliance's own
 	grouped bool
 	readers bool // all users
 }
@@ -355,8 +354,8 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	return ln, nil
 }
 
-// lockSocket keeps two that start at the same moment from removing each other's socket. The lock is on a file that only
-// its owner can open: any user that may read the directory could hold one on that. The file is gone when it is unlocked.
+// lockSocket keeps two servers that start at the same moment from removing each other's socket. It locks a file that only its owner can open: the
+// directory could be locked by any user that may read it. unlock removes the file.
 func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	name := path + ".lock"
 	for end := time.Now().Add(atMost); ; time.Sleep(lockRetry) {
@@ -378,7 +377,7 @@ func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	}
 }
 
-// isAt reports whether the open file is still the one at path: a process that had it locked may have removed it.
+// isAt reports whether the open file is still the one with this name: a process that had it locked may have removed it.
 func isAt(f *os.File, name string) bool {
 	mine, err := f.Stat()
 	if err != nil {

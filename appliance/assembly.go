@@ -80,7 +80,7 @@ type assembly struct {
 	board    *reconcile.Board
 	events   *control.Recorder
 	held     *previousView
-	member   *member // nil: the box is one of its own
+	member   *member // nil: the box is in no fleet
 	grants   *reconcile.Grants
 	slices   *control.Endpoints // run by the loop, or by member
 	parts    followers

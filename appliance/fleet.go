@@ -196,11 +196,11 @@ type member struct {
 	store  *store.Store
 	beside *control.Beside
 	held   *previousView
-	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
+	// sources reads the directories of this box; wake, once it is set, makes the loop update their status.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
 	events  *control.Recorder
-	over    time.Time // since when the trial under way is over; the zero Time: it is not
+	over    time.Time // when the running trial was first seen to be over; the zero Time: it is not over
 	notHeld string    // the last error of holdBack, which is logged once
 	log     *slog.Logger
 }

@@ -47,7 +47,7 @@ const (
 // for the store, and asks the loop to plan the result.
 type foreseer struct {
 	a *assembly
-	// turn is held by the one that works: a plan takes the memory of the indexes of a second store.
+	// turn lets one plan run at a time, as each takes the memory of the indexes of a second store.
 	turn chan struct{}
 }
 

@@ -101,17 +101,17 @@ type opened struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	calls   *reconcile.SlowCalls
-	fleet   *fleet.Engine // nil: the box is one of its own
+	fleet   *fleet.Engine // nil: the box is in no fleet
 	kernel  *kernel.Conn
 	store   *store.Store
 	history *history.Book
-	before  totals // of the process before
+	before  totals // of the previous process
 	// providers are those that svcctl discover asks.
 	providers *parts.Providers
 	// readsFlows is set when connections are reported as they end.
 	readsFlows bool
 	fast       fastPath
-	// monitor watches the tables, which have been read since: that takes seconds when they are large.
+	// monitor has watched the tables since before they were read, as the reading of large ones takes seconds.
 	monitor *monitor
 	early   reconcile.Early
 }
@@ -198,8 +198,8 @@ const (
 	hugeRoom = 256 << 20
 )
 
-// collectLater sets GOGC for the start of the program, again after each collection, and has the heap grow in huge pages where the kernel has
-// them: each takes one page fault instead of 512. It does nothing if the environment sets GOGC.
+// collectLater sets GOGC for the start of the program, and again after each collection. It lets the heap grow in huge pages if the kernel has them:
+// each takes one page fault instead of 512. It does nothing if the environment sets GOGC.
 func collectLater() {
 	collecting.Lock()
 	defer collecting.Unlock()

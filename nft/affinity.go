@@ -31,7 +31,7 @@ func (p *compiledPort) unansweredMap(pool Pool) Set {
 	return p.clientMap("unanswered", pool, newcomerLife)
 }
 
-// clientMap is a map of clients to endpoints.
+// clientMap returns the definition of a map of clients to endpoints.
 func (p *compiledPort) clientMap(name string, pool Pool, life time.Duration) Set {
 	return Set{
 		Name: name + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
@@ -53,18 +53,18 @@ func (p *compiledPort) client(field Field) []Field {
 	return []Field{field}
 }
 
-// members returns the name of the set with a pool's endpoints. An endpoint that was removed may still answer earlier connections, and no
-// client may be remembered for it then.
+// members returns the definition of the set with a pool's endpoints. Clients are remembered only for endpoints in it: one that was removed may still
+// answer earlier connections.
 func (p *compiledPort) members(pool Pool) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
 }
 
-// inBothPools returns the name of the set with the endpoints in both pools. Neither pool contains the other: hints and fallbacks choose
-// each separately.
+// inBothPools returns the definition of the set with the endpoints that are in both pools. Neither pool contains the other: hints and fallbacks
+// choose each separately.
 func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
 
-// recall returns the name of the chain that sends a frontend's remembered clients to their endpoints. Node ports have one of their own: new
-// clients there are sent to other maps.
+// recall returns the name of the chain that sends a frontend's remembered clients to their endpoints. Node ports have a chain of their own, as their
+// new clients pick from other maps.
 func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	name := "recall"
 	if !fe.Addr.IsValid() {
@@ -167,8 +167,8 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(p.slots[PoolLocal]), func(ap netip.AddrPort) bool { return !inCluster[ap] })
 }
 
-// recallChain sends a client that is remembered where it went before, or that is waiting for
-// its first answer where it went just now, and lets the others pick.
+// recallChain returns the chain that sends a remembered client to its endpoint, and a client that waits for its first answer to the endpoint it was
+// just sent to. Other clients pick an endpoint.
 //
 //	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
 //	meta l4proto tcp ip saddr @newcomers dnat ip to ip saddr map @unanswered/default/web
@@ -185,7 +185,7 @@ func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
 	}}
 }
 
-// newcomerChain notes a newcomer's endpoint and goes on to source NAT.
+// newcomerChain returns the chain that stores a newcomer's endpoint and goes on to source NAT.
 //
 //	ip saddr != @newcomers goto masquerade-outside
 //	add @unanswered/default/web { ip saddr timeout 1s : ip daddr . th dport }
@@ -207,17 +207,16 @@ func (p *compiledPort) newcomerChain(f *fragment, box *Box, fe *Frontend) Chain 
 	return Chain{Name: p.newcomer(fe), Rules: append(rules, Rule{end})}
 }
 
-// noting is the direction and kind of the packet by which a client and its endpoint are noted.
+// noting is the packet by which a client and its endpoint are stored.
 type noting uint8
 
 const (
-	byNewcomer noting = iota // the client's, in the map of the unanswered
-	byAnswer                 // the endpoint's, in the affinity map
+	byNewcomer noting = iota // the first packet of a newcomer: stored in the map of the unanswered
+	byAnswer                 // an answer of the endpoint: stored in the affinity map
 )
 
-// note gives the rules that note a client of the frontend and its endpoint, for the pool
-// that it was sent to and, when its endpoint is in the other pool too, for that one. end is
-// where a packet goes on for which that is all.
+// note returns the rules that store a client of the frontend with its endpoint, for the pool that the client was sent to and, if the endpoint is in
+// both pools, for both. end is the verdict for packets that need no further one of these rules.
 //
 //	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
 //	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
@@ -255,13 +254,11 @@ func (p *compiledPort) update(pool Pool, by noting) Update {
 	return Update{Map: p.unansweredMap(pool).Name, Key: p.client(Saddr), Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
 }
 
-// answerChains returns the base chains for the first packets of endpoints; nil without a Service
-// port with affinity. A packet from a client is the first of its connection, or the one that makes
-// it assured; a reply is the SYN-ACK, or an answer of UDP in the first 2 seconds. Established
-// connections do not come here (see strayChains).
+// answerChains returns the base chains for the first packets of endpoints; nil without a Service port with affinity. They see the packets of
+// connections that are not assured yet: from a client the first packet and the one that makes the connection assured, from an endpoint the SYN-ACK,
+// or answers of UDP in the first 2 seconds (see strayChains).
 //
-// A reset or an ICMP error is no answer. Its client is no newcomer any more, so that it picks again
-// when it tries again.
+// A reset or an ICMP error is no answer. It removes the client from the newcomers, so that the client's next try picks an endpoint again.
 func (t *tableState) answerChains() []Chain {
 	if !t.hasAffinity() {
 		return nil
@@ -305,10 +302,10 @@ func (t *tableState) answerRules() []Rule {
 	return []Rule{{MatchAssured{}, established}, {MatchReply{}, GotoChain(chainAnswer)}}
 }
 
-// refreshes reports whether each answer of a Service port's endpoints renews the memory of its client.
+// refreshes reports whether a Service port in the table has AffinityOptions.Refresh.
 func (t *tableState) refreshes() bool { return t.count(setRefresh)+t.count(setNPRefresh) > 0 }
 
-// refreshChain has answers of established connections remember their clients.
+// refreshChain returns the chain in which answers of established connections restart the timeout of their clients' affinity entries.
 //
 //	ct direction reply meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @refresh
 func (t *tableState) refreshChain() Chain {
@@ -329,7 +326,7 @@ func (t *tableState) refreshChain() Chain {
 	return Chain{Name: chainRefresh, Rules: rules}
 }
 
-// noteForOthers gives the rules that note a client and its endpoint for the other ports.
+// noteForOthers returns the rules that store a client and its endpoint for the other ports of the Service (AffinityOptions.WholeService).
 //
 //	ip saddr @members-8443/default/web/https update @affinity/default/web/https { ip daddr timeout 3h : ip saddr . 8443 }
 func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
@@ -370,7 +367,7 @@ func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPor
 	return others
 }
 
-// number returns the name of the set with the addresses of a pool's endpoints at a port number.
+// number returns the definition of the set with the addresses of a pool's endpoints at a port number.
 func (p *compiledPort) number(pool Pool, port uint16) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
 }
@@ -400,8 +397,8 @@ func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
 	}
 }
 
-// parsePrefix reads from the name of an affinity map how much of a client's address counts; false: all of it, or
-// the set is another one.
+// parsePrefix parses the prefix length of clients and the ID of the Service port from the name of an affinity map. ok is false for a map of whole
+// addresses, and for any other set.
 func parsePrefix(set string) (bits uint8, id string, ok bool) {
 	kind, id, _ := strings.Cut(set, "/")
 	if !strings.HasPrefix(kind, "affinity") {
@@ -433,8 +430,8 @@ func (p *compiledPort) idle() (t Timeout, ok bool) {
 	return Timeout{p.Protocol, p.Idle}, p.Idle > 0 && p.Protocol != SCTP
 }
 
-// onlySYN gives the verdict by which the dispatch sends clients to a chain. Of TCP with an idle
-// timeout, only packets that begin a connection get there.
+// onlySYN returns the verdict with which the dispatch sends clients to a chain. For a TCP port with an idle timeout it leads through a chain that
+// lets only SYNs pass.
 func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 	if _, idle := p.idle(); !idle || p.Protocol != TCP {
 		return to
@@ -470,7 +467,7 @@ func idleRules(chain string) (rules []Rule, is bool) {
 	return rules, true
 }
 
-// addIdle adds what a frontend with an idle timeout needs where its endpoints are the box itself.
+// addIdle adds a frontend's idle timeout and, if the box itself is one of its endpoints, the element that sets it in the chain input.
 func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 	t, idle := p.idle()
 	if !idle || !p.serves(fe) {
@@ -503,7 +500,7 @@ func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
 	return false
 }
 
-// idleChains give connections to the box itself their timeout.
+// idleChains returns the chain that sets the idle timeout of connections whose endpoint is the box itself.
 //
 //	chain input {
 //		type nat hook input priority 100; policy accept;

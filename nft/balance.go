@@ -12,8 +12,7 @@ import (
 // are picked from at random.
 const MaxTableEndpoints = 4096
 
-// tableSizes holds the slots of a table by weights and of one by hashes, for pools of up to that
-// many endpoints.
+// tableSizes holds, for pools of at most endpoints, the number of slots of a table by weights (one level) and of a table by hashes.
 var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{16, 64, 256},
 	{64, 256, 1024},
@@ -21,14 +20,14 @@ var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{MaxTableEndpoints, 4096, 16384},
 }
 
-// table maps each slot to an endpoint, by index in the pool. One by weights has two levels: a draw
-// that meets a hole of the first half is repeated in the second.
+// table maps each slot to an endpoint, by index in the pool. A table by weights may have a second level behind the first: a packet that draws a hole
+// of the first level draws again from the second.
 type table struct {
 	form  string // weigh-64, hash-256
 	slots []uint16
 }
 
-// Weight is an endpoint of a pool with its weight.
+// Weight returns the weight of an endpoint in a pool, 1 if none is set.
 func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
 	if w, given := sp.Weights[pool][ap]; given {
 		return uint32(w)
@@ -36,8 +35,8 @@ func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
 	return 1
 }
 
-// competitors are the identities and weights of those that share the slots of a pool: its endpoints, and behind them the
-// refused share, if there is one.
+// competitors returns the identities and weights of the shares that compete for the slots of a pool: its endpoints, then the refused share, if there
+// is one.
 func (sp *ServicePort) competitors(pool Pool) (ids []uint64, weights []uint32) {
 	ids = endpointIDs(sp.Pools[pool])
 	for _, ap := range sp.Pools[pool] {
@@ -62,11 +61,11 @@ func (sp *ServicePort) FitsTable(pool Pool) bool {
 	return uint64(n)*sum < MaxTableEndpoints*(sum-refused)
 }
 
-// refusedID stands for the refused share among the identities of competitors.
+// refusedID is the identity of the refused share in the result of competitors.
 var refusedID = identity([]byte("refused"))
 
-// assign shares slots out by weight. Those of the refused share are holes. If there is one, so is the first slot, as it is looked
-// up for packets that drew a hole; and the last is not, as the number of slots is read back by it.
+// assign divides slots by quota. The slots of the refused share are holes. If there is such a share, the first slot is a hole, since packets that
+// drew a hole look it up, and the last slot is none, since the number of slots is read back from it.
 func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) []uint16 {
 	endpoints := len(sp.Pools[pool])
 	slots := spread(ids[:endpoints], quotas[:endpoints], size)
@@ -83,7 +82,7 @@ func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) [
 	return slots
 }
 
-// hashed makes a table by hashes. A table with holes has a form of its own: that of a full one takes every slot for one with an endpoint.
+// hashed returns a table by hashes. A table with holes has a form of its own, whose rules refuse packets that meet a hole.
 func (sp *ServicePort) hashed(slots []uint16) *table {
 	form := chainHash
 	if sp.Balance == SourceHash {
@@ -95,9 +94,8 @@ func (sp *ServicePort) hashed(slots []uint16) *table {
 	return &table{form, slots}
 }
 
-// divided makes a table by hashes in which each backend has slots that depend on the shares alone, and divides them among its
-// endpoints as if no others were there: no client of another backend moves when endpoints come and go. The slots of a backend
-// without endpoints are holes.
+// divided returns a table by hashes for the port's Backends. The slots of a backend depend on the shares of the backends alone, and are divided among
+// its own endpoints: when those come and go, no client of another backend moves. The slots of a backend without endpoints are holes.
 func (sp *ServicePort) divided(pool Pool) *table {
 	backends := sp.Backends[pool]
 	ids, shares := make([]uint64, len(backends)), make([]uint32, len(backends))
@@ -146,8 +144,8 @@ func (sp *ServicePort) divided(pool Pool) *table {
 // drawn reports whether slots of a pool's table are drawn at random.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
-// TableSlots returns the number of slots that the endpoints have in the table of LeastConnection of a pool, 0 where it has
-// none. Those of the refused share are in front of them.
+// TableSlots returns how many slots of a pool's table of LeastConnection belong to the refused share, which are the first ones, and to the endpoints;
+// 0 and 0 if the pool has no table.
 func (sp *ServicePort) TableSlots(pool Pool) (refused, slots int) {
 	ids, weights := sp.competitors(pool)
 	for _, s := range tableSizes {
@@ -179,8 +177,8 @@ func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
 	return slots
 }
 
-// Shares are the parts of a pool's new connections that its endpoints get, in their order, where they are
-// drawn by chance or have turns. The sum is 1, with the refused share.
+// Shares returns the share of new connections of each endpoint of a pool, in their order, for a Balance that draws at random or by turns. Together
+// with RefusedShare the sum is 1.
 func (sp *ServicePort) Shares(pool Pool) []float64 {
 	endpoints := sp.Pools[pool]
 	index, slots, sum := make(map[netip.AddrPort]int, len(endpoints)), make([]float64, len(endpoints)), 0.0
@@ -207,7 +205,7 @@ func (sp *ServicePort) Shares(pool Pool) []float64 {
 	return slots
 }
 
-// RefusedShare is the part of a pool's new connections that is refused.
+// RefusedShare returns the share of a pool's new connections that is refused.
 func (sp *ServicePort) RefusedShare(pool Pool) float64 {
 	if sp.Refused[pool] == 0 {
 		return 0
@@ -249,13 +247,11 @@ func (sp *ServicePort) givenTable(pool Pool) *table {
 	return nil
 }
 
-// weigh makes the two levels of a table by weights. The first has size slots, of which
-// each stands for 1/size of the connections. What an endpoint has a right to beyond whole
-// slots stays a hole; the second level, of size slots too, is there if there are any, and
-// shares the holes out. So shares are right to 1/size² for each hole.
+// weigh returns the slots of a table by weights. The first level has size slots, each for 1/size of the connections. The parts of shares beyond whole
+// slots become holes. If there are any, a second level of size slots divides the holes by these parts, so shares are exact to 1/size² for each hole.
 //
-// The first slot is a hole only if a share is refused: it is where a packet goes that falls between two changes, or drew two
-// holes. The refused share, behind those of the endpoints, has no slot of the first level, and holes of the second.
+// The first slot is a hole only if a share is refused: packets that fall between two changes, or drew two holes, look it up. The refused share, last
+// in weights and ids, has no slot in the first level, and holes in the second.
 func (sp *ServicePort) weigh(pool Pool, weights []uint32, ids []uint64, size int) []uint16 {
 	units := quotas(weights, ids, size*size)
 	whole, rests, holes := make([]int, len(units)), make([]uint32, len(units)), false
@@ -310,8 +306,8 @@ func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	return endpoints[best]
 }
 
-// Choice gives the endpoint that a new connection of a client gets at a frontend, the zero AddrPort if it is refused, where
-// that does not depend on chance. With Maglev it depends on the client's port.
+// Choice returns a function that maps a client to the endpoint of its new connections at a frontend: the zero AddrPort if they are refused, false if
+// chance, turns or open connections decide. With Maglev the result depends on the client's port too.
 func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
@@ -410,14 +406,14 @@ var tableForms = func() (forms []string) {
 	return forms
 }()
 
-// splitForm parses the name of such a chain: its form, and the number of slots.
+// splitForm splits one of tableForms into its kind, such as chainHash, and the number of slots.
 func splitForm(form string) (kind string, size uint32) {
 	at := strings.IndexByte(form, '-') + 1
 	return form[:at], numgenOf(strings.TrimSuffix(form[at:], withHoles)).Mod
 }
 
-// drawRules draw a slot of a table and go to its endpoint. A frontend whose table is gone
-// meanwhile has slots of another kind, which `pick-1` looks up. Holes of hashes are refused.
+// drawRules returns the rules that draw a slot of a table and translate to its endpoint. If the frontend has lost its table since it was looked up,
+// its slots are in the other map, where `pick-1` looks. Holes of hashes are refused.
 //
 //	chain weigh-64 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 map @tables
@@ -444,8 +440,8 @@ func drawRules(form string, m *slotMaps) []Rule {
 	return []Rule{lookup(Field{Kind: FieldHashFlow, Mod: mod}), end}
 }
 
-// tableOf makes the table of a pool, nil where `pick-N` does the same: where all
-// endpoints are alike and picked at random, and where there is one, unless a share is refused.
+// tableOf returns the table of a pool. It is nil where `pick-N` has the same effect (no share is refused, and there is one endpoint, or a random one
+// of equal weights is picked), with DestinationHash, and for too many endpoints.
 func (sp *ServicePort) tableOf(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	refused := sp.Refused[pool]
@@ -488,8 +484,8 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 // maxTurns bounds the length of a round, unless there are more endpoints.
 const maxTurns = 128
 
-// turns makes the round of a pool: the smooth order of nginx (ngx_http_upstream_round_robin.c),
-// in which the turns of an endpoint are apart.
+// turns makes the round of a pool: the smooth order of nginx (ngx_http_upstream_round_robin.c), which spreads the turns of an endpoint over the
+// round.
 func (sp *ServicePort) turns(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	if sp.Tables[pool] != nil {

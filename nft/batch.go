@@ -75,16 +75,14 @@ type (
 		Set      Set
 		Elements []Element // Data is not looked at
 	}
-	// ForgetData deletes those elements of a dynamic map whose data is in Data:
-	// the clients that are remembered on endpoints which are gone. Elements
+	// ForgetData deletes those elements of a dynamic map whose data is in Data: clients that are remembered for endpoints which are gone. Elements
 	// that expire meanwhile are no error.
 	ForgetData struct {
 		Family Family
 		Set    Set
 		Data   []string
 	}
-	// CapTimeouts shortens the life of those elements of a dynamic map that have more
-	// left than Timeout to Timeout: a Service remembers its clients for less long.
+	// CapTimeouts reduces the remaining life of the elements of a dynamic map to at most Timeout, after a Service's affinity timeout was reduced.
 	CapTimeouts struct {
 		Family  Family
 		Set     Set
@@ -108,20 +106,16 @@ func (o DeleteElements) op() Family { return o.Family }
 func (o ForgetData) op() Family     { return o.Family }
 func (o CapTimeouts) op() Family    { return o.Family }
 
-// Transition changes one ruleset into another by two transactions; Stages gives
-// those that are to be committed.
-// Apply makes every packet go where it must. Cleanup, when it is not empty, then
-// removes chains and sets that nothing refers to any more; they are apart because
-// kernels before 6.2 may refuse (EBUSY) to delete a chain in the transaction that
-// removes the last reference to it.
+// Transition changes one ruleset into another, by the transactions that Stages returns. After Apply every packet is treated as in the new ruleset.
+// Cleanup, when it is not empty, then removes chains and sets that nothing refers to any more; they are apart because kernels before 6.2 may refuse
+// (EBUSY) to delete a chain in the transaction that removes the last reference to it.
 type Transition struct {
 	Apply, Cleanup Batch
-	// Forget lists the ForgetData operations of Apply. A client may be remembered
-	// on an endpoint by a packet that is under way while Apply commits, so they
-	// are carried out once more after it.
+	// Forget lists the ForgetData operations of Apply. They are carried out once more after Apply: a packet that is under way during its commit may
+	// have a client remembered for a removed endpoint.
 	Forget []ForgetData
-	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
-	// their own. Only Compiler.Foresee sets them.
+	// Dropped are the elements that are deleted together with their sets or tables, without an operation of their own. Only Compiler.Foresee sets
+	// them.
 	Dropped []DeleteElements
 }
 
@@ -289,10 +283,8 @@ func (x *forgotten) op(f Family) ForgetData {
 // takes some 3 µs for each, during which no other program can change the ruleset.
 const stageElements = 100_000
 
-// Stages are the transactions that carry a transition out, one after the other: Apply and
-// Cleanup, as far as there is something to do. A large Apply is several, of which none but
-// the last one can be noticed by a packet. If that is interrupted, the rest is a
-// transition like any other.
+// Stages returns the transactions that carry out a transition, in order: Apply and Cleanup, without empty ones. A large Apply is split into several,
+// of which only the last one affects packets. After an interruption, the rest is a transition like any other.
 func (t *Transition) Stages() []Batch {
 	var stages []Batch
 	switch {
@@ -320,7 +312,7 @@ func (b *Batch) elements() (n int) {
 	return n
 }
 
-// isBeginning reports whether every table that a batch is about is made by it, from nothing.
+// isBeginning reports whether a batch only creates tables and their contents, and changes no existing table.
 func (b *Batch) isBeginning() bool {
 	made := map[Family]bool{}
 	for _, op := range b.Ops {
@@ -366,15 +358,14 @@ func (b *Batch) split() []Batch {
 	return early.then(last)
 }
 
-// secondary are the maps in which nothing is looked up but what was found in another one
-// before, so that elements that come early are not noticed.
+// secondary are the maps that a packet looks up only after its frontend was found in a dispatch map, so that elements added early have no effect.
 var secondary = map[string]bool{
 	setBackends: true, setLocalBackends: true, setNPBackends: true, setLocalNPBackends: true,
 	setTables: true, setLocalTables: true, setNPTables: true, setLocalNPTables: true,
 }
 
-// ahead divides a batch: batches that add elements to secondary maps come first, the rest is the last one. A map that the batch creates,
-// or deletes elements of, is left to the last.
+// ahead divides a batch: batches that add elements to secondary maps come first, the rest is the last one. Elements of a map that the batch creates,
+// or deletes elements of, stay in the last one.
 func (b *Batch) ahead() []Batch {
 	type id struct {
 		family Family

@@ -16,14 +16,14 @@ type Compiler struct {
 	box      Box
 	services map[string][]*compiledPort
 	tables   map[Family]*tableState
-	adopted  Ruleset  // where endpoints had their slots before the first Update
+	adopted  Ruleset  // the ruleset before the first Update, in which endpoints had slots
 	brings   fragment // reused by each call of update
 
-	unsettled map[string]bool // Services with a port that is not settled
-	settle    bool            // in the next Update
+	unsettled map[string]bool // Services with a port that is not settled, see unsettled.go
+	settle    bool            // the next Update settles these
 }
 
-// NewCompiler starts with no Services on a box without addresses.
+// NewCompiler returns a Compiler without Services, for a box without addresses.
 func NewCompiler() *Compiler {
 	c := &Compiler{services: map[string][]*compiledPort{}, tables: map[Family]*tableState{}, unsettled: map[string]bool{}}
 	for _, f := range Families {
@@ -32,7 +32,7 @@ func NewCompiler() *Compiler {
 	return c
 }
 
-// remembering is a Service port whose clients are remembered in another way than before.
+// remembering identifies a Service port whose remember chain changed.
 type remembering struct {
 	family Family
 	id     string
@@ -81,11 +81,11 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 	return tr
 }
 
-// manyServices is the number of Services from which a change does not use the memory of the one before.
+// manyServices is the number of touched Services above which the maps of a change are not reused by the next one.
 const manyServices = 64
 
-// Foresee returns the Transition that Update would, with Dropped, and leaves the Compiler as it is: it makes the change and takes it back.
-// before has the present ports of the Services in changes, which must not be changed.
+// Foresee returns the Transition that Update would return, with Dropped. It makes the change and reverts it, so the Compiler stays as it is. before
+// has the present ports of the Services in changes, which must not be changed.
 func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Transition, before map[string][]ServicePort) {
 	was, had := c.box, make(map[string][]*compiledPort, len(changes))
 	before = make(map[string][]ServicePort, len(changes))
@@ -254,9 +254,8 @@ func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool
 	}
 }
 
-// capTimeouts records that a Service port now remembers its clients for less long. Entries
-// of the kernel from before a start may have longer timeouts too: those of the remember
-// chains.
+// capTimeouts records that a Service port now remembers its clients for less long. It does so for every adopted port too, since the entries in the
+// kernel may have a longer timeout.
 func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
 	if p.Affinity == 0 {
 		return
@@ -312,8 +311,7 @@ func (c *Compiler) VIPs() int {
 	return n
 }
 
-// Serves reports whether something is taken from the host: an address of its own and a port, or,
-// with the zero Addr, a node port.
+// Serves reports whether a frontend takes a port from the host: on an address of the host, or, with the zero Addr, a node port.
 func (c *Compiler) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return c.tables[f].hosted[string(frontendKey(proto, at))] > 0
 }
@@ -327,8 +325,8 @@ type fragment struct {
 	elements  []placed     // elements that are its own
 	endpoints []netip.Addr // for the hairpin set, shared with other ports
 	vips      []vipUse     // the VIPs it is reached by
-	original  []netip.Addr // addresses with an element in source-nat, one for each
-	// insideOnly are the addresses of frontends that only clients inside reach, one for each.
+	original  []netip.Addr // addresses of frontends with an element in source-nat, once for each
+	// insideOnly are the addresses of frontends that only clients inside reach, once for each frontend.
 	insideOnly []netip.Addr
 	hosted     []string          // keys of frontends that it takes from the host
 	chains     []Chain           // chains that are its own
@@ -339,7 +337,7 @@ type fragment struct {
 	sourceSets []*SourceSet
 	// timeouts has the idle timeouts of its frontends, once for each frontend.
 	timeouts []Timeout
-	// adopted has the elements that exist while no other frontend adopts their endpoint.
+	// adopted has the port's elements of setAdopted. Each is in the set only while no other frontend adopts its endpoint.
 	adopted []placed
 	egress  *Egress
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
@@ -353,15 +351,15 @@ type placed struct{ set, key, data string }
 
 type vipUse struct {
 	addr  netip.Addr
-	ready bool // some client of it is served
-	named bool // only the ports of frontends are taken there
+	ready bool // the frontend has endpoints
+	named bool // the frontend takes its port, not the whole address
 }
 
 // compiledPort is a Service port with the slots of its endpoints.
 type compiledPort struct {
 	*ServicePort
 	slots  [NumPools][]netip.AddrPort
-	tables [NumPools]*table // nil: an endpoint is picked from the slots, each as likely
+	tables [NumPools]*table // nil: endpoints are picked from the slots with equal probability
 	// others are the ports of the Service for which a client is remembered together with this one.
 	others []*compiledPort
 	stage  stage
@@ -372,7 +370,7 @@ type frontendMaps struct {
 	all, byClient, inside, outside, sourceNAT, answers, refresh, restricted, allowed string
 
 	insideOnly    string
-	insideOnlyKey []Field // what of a packet is looked up in it
+	insideOnlyKey []Field // the fields of a packet that are looked up in insideOnly
 
 	limits limitedMaps
 }
@@ -421,8 +419,8 @@ var (
 		limitedMaps{setNPLimitedBy, limitedMap{setNPLimited, chainNPLimited}, limitedMap{setNPLimitedOutside, chainNPLimitedOutside}}}
 )
 
-// limitedMaps names the maps of the verdicts of frontends with limits, which apply before these
-// verdicts.
+// limitedMaps names the maps for frontends with limits: by leads to the chain of the limits, inside and outside have the verdicts for packets within
+// them.
 type limitedMaps struct {
 	by              string
 	inside, outside limitedMap

@@ -147,11 +147,11 @@ const (
 	RefusedNoSuchPort   = "no-such-port"       // a port of a VIP that no Service has
 	RefusedNotAllocated = "not-allocated"      // an address of a service range that no Service has
 	RefusedSourceRange  = "source-range"       // a client that the frontend's source ranges leave out
-	RefusedInsideOnly   = "inside-only"        // a client outside, of what only clients inside reach
+	RefusedInsideOnly   = "inside-only"        // an outside client of a frontend that only inside clients reach
 	RefusedRate         = "rate-limit"         // more new connections than a Service's limit
 	RefusedClientRate   = "client-rate-limit"  // more new connections than a client's limit
 	RefusedClientConns  = "client-connections" // more open connections than a client's limit
-	RefusedStray        = "stray"              // a packet of no connection, to or from a Service
+	RefusedStray        = "stray"              // a packet to or from a Service that belongs to no connection
 )
 
 // Refusals are the names of the counters, sorted.
@@ -159,7 +159,7 @@ var Refusals = []string{
 	RefusedClientConns, RefusedClientRate, RefusedInsideOnly, RefusedNoEndpoint, RefusedNoSuchPort, RefusedNotAllocated, RefusedRate, RefusedSourceRange, RefusedStray,
 }
 
-// ofLimits are the names of the counters that are there while something is limited.
+// ofLimits are the names of the counters that exist only while a Service port has limits.
 var ofLimits = []string{RefusedClientConns, RefusedClientRate, RefusedRate}
 
 // reasons maps the chains that refuse to their reasons.
@@ -189,8 +189,7 @@ func (b *Box) counted(reason string, then ...Statement) []Statement {
 	return append([]Statement{Counter{reason}}, then...)
 }
 
-// setCounters keeps the counters that rules name. A table that is there has all of them, but for those of
-// limits, which come with the first limit.
+// setCounters sets the names of the table's counters: all of Refusals if the box counts, those of limits only while a Service port has limits.
 func (t *tableState) setCounters(box *Box) {
 	t.counters = nil
 	if t.exists && box.Counters {

@@ -123,7 +123,7 @@ func (d *tableDiff) counters(have, want []string) {
 type tableDiff struct {
 	family        Family
 	created, gone []Op     // counters, timeouts and flowtables
-	remade        []string // sets that go and come again
+	remade        []string // sets that are deleted and created again
 	emptied       []string // chains whose rules are removed first, because they refer to sets in remade
 	newSets       []Set
 	goneSets      []string
@@ -140,7 +140,7 @@ type tableDiff struct {
 type elementChange struct {
 	set      Set
 	elements []Element
-	sorted   bool // the order of elements is the same each time
+	sorted   bool // the order of elements is deterministic
 }
 
 func (d *tableDiff) set(old, now *Set) {

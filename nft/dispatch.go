@@ -37,12 +37,10 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	return append(chains, t.sourceChains(f, box)...)
 }
 
-// dispatch returns the rules for a connection's first packet in prerouting and output. A
-// frontend is found by one lookup, and only those that ask more about a packet make it
-// pay for more. What else is sent to an address of ours is found by sets: the kernel walks
-// every map of verdicts that a base chain leads to whenever one changes, in prerouting and
-// again in output. These are NAT chains, so a connection's other packets are not asked
-// anything here, and refusing is part of the dispatch.
+// dispatch returns the rules for a connection's first packet in prerouting and output. A frontend is found by one lookup; only frontends with
+// conditions on the client cost more. Other packets to our addresses are found by sets, not by verdict maps: whenever a verdict map changes, the
+// kernel walks all those that a base chain leads to, in prerouting and again in output. NAT chains see no later packets of a connection, so refusing
+// here affects new connections only.
 func (t *tableState) dispatch(box *Box) []Rule {
 	var rules []Rule
 	if t.has(setServices) {
@@ -87,8 +85,7 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 	return append(rules, Rule{inside})
 }
 
-// insideChain lets those through that may reach what only clients inside reach. The others
-// get no answer.
+// insideChain returns the chain that lets clients inside pass and drops the packets of all others.
 func insideChain(box *Box) Chain {
 	letIn := Verdict{Kind: Return}
 	return Chain{Name: chainInside, Rules: []Rule{
@@ -131,7 +128,7 @@ func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	return append(chains, Chain{Name: chainVIP, Rules: rules})
 }
 
-// sourceChains decide about the source of connections whose destination changed.
+// sourceChains returns the chains that decide on source NAT of connections whose destination was translated.
 func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 	if !t.has(setHairpin) {
 		return nil // no endpoint, so nothing is ever translated
@@ -167,9 +164,8 @@ func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 	return append(chains, t.hairpinChains()...)
 }
 
-// clusterIPs masquerades outside clients of all addresses in the service ranges. Frontends
-// that are treated in another way have an element. The box's own pings of VIPs, which it
-// answers itself, keep their address.
+// clusterIPs masquerades outside clients of all addresses in the service ranges. Frontends that need another treatment have an element in a map of
+// source NAT. The box's own pings of VIPs, which it answers itself, keep their address.
 func clusterIPs(f Family, box *Box) (rules []Rule) {
 	if !box.hasInternalSources(f) {
 		return nil
@@ -284,8 +280,7 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	t.setNodeAddresses(nodeAddrs)
 }
 
-// setInsideElements makes the elements of the sets of inside clients, which exist while a Service refers to them. The uses of addresses
-// must be settled.
+// setInsideElements makes the elements of the sets of inside clients, which exist while a Service refers to them. It must run after settleAddresses.
 func (t *tableState) setInsideElements(f Family, box *Box) {
 	sources, interfaces := Elements{}, Elements{}
 	if t.hasInsideOnly() {
@@ -302,8 +297,7 @@ func (t *tableState) setInsideElements(f Family, box *Box) {
 	t.setElements(setInsideInterfaces, interfaces)
 }
 
-// setNodeAddresses makes these the node-port addresses of the map in postrouting, which
-// holds VIPs too.
+// setNodeAddresses replaces the node-port addresses in the map original-addresses of postrouting, which holds VIPs too.
 func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
 	for _, list := range [][]netip.Addr{t.nodeAddrs, addrs} {
 		for _, a := range list {
@@ -331,9 +325,8 @@ func (t *tableState) setElements(set string, elements Elements) {
 	t.box[set] = elements
 }
 
-// sourceNAT is the frontend's verdict in postrouting: note newcomers first, if the
-// port is sticky, then masquerade it or not. What the rules for cluster IPs do anyway
-// needs none.
+// sourceNAT returns the frontend's verdict in postrouting: to store newcomers first, if the port has affinity, and to masquerade clients or not. It
+// returns false if no element is needed, because the rules for cluster IPs have the same effect.
 func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
 	if !p.serves(fe) {
 		return "", false

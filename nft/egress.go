@@ -29,12 +29,12 @@ import (
 //		ip daddr @source-set/partner snat ip to ip saddr map @egress
 //	}
 
-// Egress has connections that sources begin themselves leave the box with an address of their Service. A source is one of one
-// Service port: package resolve decides between several.
+// Egress makes connections that sources open leave the box with an address of their Service. A source belongs to one Service port: package resolve
+// decides between several.
 type Egress struct {
-	Addr    netip.Addr   // a frontend of the Service is there
+	Addr    netip.Addr   // the address of a frontend of the Service
 	Sources []netip.Addr // sorted; empty: there is no egress
-	To      *SourceSets  // the destinations, where these are not all that are outside
+	To      *SourceSets  // the destinations; nil: all that are outside
 }
 
 // String returns the address, and the destinations where they are not all.
@@ -62,7 +62,7 @@ const (
 	setEgressBack      = "egress-back"      // address of a Service with one source : that source
 	setEgressAddresses = "egress-addresses" // addresses of Services with several sources
 	setEgressSources   = "egress-sources"   // the sources
-	setEgressTo        = "egress-to"        // source with destinations : the chain of these
+	setEgressTo        = "egress-to"        // source that is limited to destinations : verdict to the chain that checks them
 	setEgressInside    = "egress-inside"    // destinations for which sources keep their addresses, where they are too many for a rule
 
 	chainEgress    = "egress"
@@ -78,7 +78,7 @@ var egressSets = []Set{
 	{Name: setEgressInside, Key: []Type{TypeAddr}, Interval: true},
 }
 
-// frontendSets returns the sets of FrontendSets, with the set of segments led back to a source if they are adopted.
+// frontendSets is the result of FrontendSets.
 var frontendSets = []string{setServices, setNodePorts, setPortRanges, setAdopted, setEgressBack}
 
 // egressUses has the egress sources of a table by the address that they leave with, and the elements of addresses before the current change
@@ -130,7 +130,7 @@ func (t *tableState) useEgress(e *Egress, is bool) {
 	}
 }
 
-// egressBack returns the element for segments to an address that belong to no entry of conntrack; the zero Element if there is none.
+// egressBack returns the element that decides on segments to an address without a conntrack entry; the zero value if the address has no sources.
 func (t *tableState) egressBack(addr string) placed {
 	for source := range t.egress.of[addr] {
 		if len(t.egress.of[addr]) > 1 {
@@ -156,7 +156,7 @@ func (t *tableState) settleEgress() {
 	clear(t.egress.old)
 }
 
-// egressElements yields the elements of addresses. It reports whether more are wanted.
+// egressElements yields, for each address that sources leave with, the set and the element of egressBack. It returns false once yield does.
 func (t *tableState) egressElements(yield func(string, Element) bool) bool {
 	for _, addr := range sortedKeys(t.egress.of) {
 		if e := t.egressBack(addr); !yield(e.set, Element{e.key, e.data}) {
@@ -191,7 +191,7 @@ func (t *tableState) egressStrays(f Family, box *Box) (rules []Rule) {
 	return rules
 }
 
-// egressChains returns the base chain, none without sources. Adopting comes first: such a segment belongs to a client of the
+// egressChains returns the base chain of egress, nil without sources. Segments of adopted endpoints are matched first: they belong to a client of the
 // Service.
 func (t *tableState) egressChains(f Family, box *Box) []Chain {
 	if !t.has(setEgress) {
@@ -209,7 +209,7 @@ func (t *tableState) egressChains(f Family, box *Box) []Chain {
 	return []Chain{c}
 }
 
-// egressSource returns the rule that translates the source of a connection to the address it leaves with.
+// egressSource is the statement that translates the source of a connection to the address it leaves with.
 var egressSource Statement = SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}
 
 // egressTo returns the rules of sources that are limited to some destinations: packets to those of
@@ -227,7 +227,7 @@ func egressTo(to setNames) (rules []Rule) {
 	return rules
 }
 
-// egressReplies returns the rules of the chain vip for segments to addresses of sources.
+// egressReplies returns the rules of the chain vip for segments to addresses that sources leave with.
 func (t *tableState) egressReplies(box *Box) (rules []Rule) {
 	if t.has(setEgressBack) {
 		rules = append(rules, Rule{MatchNoSYN{}, DNAT{Key: []Field{Daddr}, Map: setEgressBack, KeepPort: true}})

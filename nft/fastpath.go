@@ -16,13 +16,13 @@ import (
 //
 // Connections to the box itself, and those that it opens, do not come there.
 
-// Names of the fast path.
+// The names of the flowtable, the sets and the chains of the fast path.
 const (
 	flowtableName = "fast"
-	setFast       = "fast-services"  // original frontends
-	setNPFast     = "fast-nodeports" // original node ports
-	setFastRanges = "fast-ranges"    // original frontends, ranges of ports
-	setFastOther  = "fast-other"     // connections and a direction: a packet of the opposite one asked
+	setFast       = "fast-services"  // frontends whose connections may take it, as clients address them
+	setNPFast     = "fast-nodeports" // node ports, likewise
+	setFastRanges = "fast-ranges"    // frontends with ranges of ports, likewise
+	setFastOther  = "fast-other"     // 5-tuples of the replies to recent sampled packets
 
 	chainFastPath = "fast-path"
 	chainFastAdd  = "fast-add"
@@ -35,15 +35,15 @@ var fastSets = []Set{
 	fastOther,
 }
 
-// fastOther is the set of recent packets: a connection is added when a packet of its other direction is in it. While it is full,
-// connections are added later.
+// fastOther is the set of recent sampled packets, by the 5-tuple of their replies: a packet that is found there adds its connection to the flowtable.
+// While it is full, connections are added later.
 var fastOther = Set{Name: setFastOther, Key: []Type{TypeProto, TypeAddr, TypeService, TypeAddr, TypeService}, Timeout: fastOtherLife, Dynamic: true, Size: affinitySize}
 
-// fastOtherLife is the longest time between the packets of both directions that add a connection: that after which the kernel removes a
-// flow without packets.
+// fastOtherLife is the longest time between the two packets, one of each direction, that add a connection. The kernel removes a flow without packets
+// after the same time.
 const fastOtherLife = 30 * time.Second
 
-// fastSample is the number of packets of which one asks to be added.
+// fastSample is N, where one packet in N, at random, asks for its connection to be added to the flowtable.
 const fastSample = 16
 
 // PriorityFastPath is the priority of the chain of the fast path in forward.
@@ -53,9 +53,9 @@ const PriorityFastPath = 100
 type Flowtable struct {
 	// Devices are the interfaces where packets of its connections are looked for, sorted by name.
 	Devices []Device
-	// Counter has the packets counted in connection tracking, where that counts (--traffic flows).
+	// Counter makes the flowtable count packets in connection tracking, if that counts (--traffic flows).
 	Counter bool
-	// Foreign is set when a flowtable that was read is one that this product could not have made.
+	// Foreign is set for a flowtable read from the kernel that this product could not have made.
 	Foreign bool
 }
 
@@ -238,8 +238,8 @@ func (op DeleteFlowtable) text() string {
 	return "delete flowtable " + op.Family.String() + " " + TableName + " " + op.Name
 }
 
-// RenewFast returns the transaction that has all fast connections pass the rules again, which may add them again or
-// drop them: rules of other programs changed. It is empty while no Service is fast.
+// RenewFast returns the transaction that makes all fast connections pass the rules again, after rules of other programs changed: they may drop a
+// connection, or let it be added again. It is empty while no Service is fast.
 func (c *Compiler) RenewFast() (b Batch) {
 	for _, f := range Families {
 		t := c.tables[f]

@@ -55,7 +55,7 @@ func (p *keeper) keep(k Key) string {
 	return p.room.String()[start:]
 }
 
-// AddrKey returns the key of a set of addresses.
+// AddrKey returns the key of an address in a set of addresses.
 func AddrKey(a netip.Addr) string {
 	var room [16]byte
 	return string(Key(room[:0]).Addr(a))
@@ -67,7 +67,7 @@ func (p *keeper) pairKey(a netip.Addr) string {
 	return p.keep(Key(room[:0]).Addr(a).Addr(a))
 }
 
-// AddrPortData returns the data of a map to endpoints.
+// AddrPortData returns the data of an endpoint in a map to endpoints.
 func AddrPortData(ap netip.AddrPort) string {
 	var room [20]byte
 	return string(Key(room[:0]).Addr(ap.Addr()).Port(ap.Port()))
@@ -80,8 +80,7 @@ type Value struct {
 	Num  uint32     // every other type: the number in host byte order
 }
 
-// JoinKey returns the bytes the kernel holds for a key or data of these values, of which
-// a single one is not padded.
+// JoinKey returns the bytes that the kernel holds for a key or data of these values. A single value is not padded.
 func JoinKey(values ...Value) string {
 	var room [64]byte
 	k := Key(room[:0])

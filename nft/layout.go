@@ -14,9 +14,8 @@ import (
 // carry the Service's own timeout, so a change of it needs no new map.
 const affinityLife = 24 * time.Hour
 
-// newcomerLife is for how long a client that is not remembered comes back to an endpoint
-// that has not answered: longer than an answer takes, and as short as a client's first
-// repetition of a SYN (RFC 6298), so that the next try of a client that gave up is a new pick.
+// newcomerLife is the time for which a client without an affinity entry is sent to the same endpoint again while that has not answered. It is longer
+// than an answer takes, and as short as the first retransmission of a SYN (RFC 6298), so that the next try of a client that gave up picks again.
 const newcomerLife = time.Second
 
 // affinitySize bounds the clients remembered for a Service port. When the map is
@@ -147,8 +146,8 @@ func isFirstPick(name string) bool {
 // packet a third of a lookup in an interval set.
 const fewInternalSources = 3
 
-// insideClients returns matches, of which exactly one holds for a client that is an internal
-// source. client is Saddr, or Daddr of packets to the client.
+// insideClients returns matches, exactly one of which matches a client that is an internal source. client is Saddr, or Daddr of packets to the
+// client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
@@ -178,9 +177,8 @@ func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 	return rule
 }
 
-// preparedPicks counts the pick chains that exist as soon as `backends` does. The kernel looks at
-// every element of a map when a chain that looks into it is new, so a Service that gets one
-// endpoint more should find the chain for it. While the map is empty that costs nothing.
+// preparedPicks is the largest N whose chain pick-N exists as soon as the map `backends` does. The kernel looks at every element of a map when a
+// chain that looks into it is new, so a Service that gets one endpoint more should find the chain for it. While the map is empty that costs nothing.
 const preparedPicks = 8
 
 // pick returns the name of the chain that picks one of n slots; firstPick that of pick-1, for the first slot.
@@ -235,18 +233,18 @@ func numgenOf(n string) Field {
 // into it: no packet pays for a feature that no Service uses.
 const (
 	setServices         = "services"                 // VIP frontend : verdict
-	setInsideServices   = "inside-services"          // the same, of frontends that depend on the client
-	setOutsideServices  = "outside-services"         // the same for outside clients, where they get another route
+	setInsideServices   = "inside-services"          // VIP frontend : verdict for inside clients, where the client matters
+	setOutsideServices  = "outside-services"         // the same for outside clients, where they have another route
 	setBackends         = "backends"                 // frontend . slot : endpoint, cluster pools
 	setLocalBackends    = "local-backends"           // frontend . slot : endpoint, local pools
 	setNodePorts        = "nodeports"                // node port : verdict
-	setInsideNodePorts  = "inside-nodeports"         // the same, of node ports that depend on the client
+	setInsideNodePorts  = "inside-nodeports"         // node port : verdict for inside clients, where the client matters
 	setOutsideNodePorts = "outside-nodeports"        // the same for outside clients
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
 	setVIPs             = "vips"                     // the addresses that Services are reached by
 	setOwned            = "owned"                    // ranges of addresses that are for Services alone
-	setIdleVIPs         = "idle-vips"                // those of them without an endpoint
+	setIdleVIPs         = "idle-vips"                // VIPs without an endpoint
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
 	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
 	setOriginal         = "original-addresses"       // original address : verdict in postrouting
@@ -256,7 +254,7 @@ const (
 	setNPAnswers        = "nodeport-answers"         // original node port : verdict for an endpoint's first answer
 	setRefresh          = "refresh"                  // original frontend : verdict for every answer, of affinity that is refreshed
 	setNPRefresh        = "nodeport-refresh"         // the same of original node ports
-	setNewcomers        = "newcomers"                // clients that no affinity map had, for a moment
+	setNewcomers        = "newcomers"                // clients that no affinity map had, for newcomerLife
 	setHairpin          = "hairpin"                  // endpoint . the same endpoint
 	setSameInterface    = "same-interface"           // interface . the same interface
 	setOnLink           = "on-link"                  // interface . addresses of its segment
@@ -266,9 +264,9 @@ const (
 	setNPAllowed        = "allowed-nodeport-sources" // node port . clients that may connect
 	setInsideOnly       = "inside-only"              // addresses that only clients inside reach
 	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only clients inside reach
-	setInsideSources    = "inside-sources"           // prefixes of these clients
-	setInsideInterfaces = "inside-interfaces"        // interfaces behind which they all are
-	setTables           = "tables"                   // frontend . slot : endpoint, of weights and hashes, cluster pools
+	setInsideSources    = "inside-sources"           // prefixes of clients that reach inside-only addresses and node ports
+	setInsideInterfaces = "inside-interfaces"        // interfaces whose clients all reach them
+	setTables           = "tables"                   // frontend . slot : endpoint, of tables by weights or hashes, cluster pools
 	setLocalTables      = "local-tables"             // the same, local pools
 	setNPTables         = "nodeport-tables"          // node port . slot : endpoint, cluster pools
 	setLocalNPTables    = "local-nodeport-tables"    // the same, local pools
@@ -301,61 +299,61 @@ const (
 	prefixNewcomer   = "newcomer"
 )
 
-// Names of limits, in sourceset.go.
+// The sets and chains of limits, see sourceset.go.
 const (
 	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
 	setNPLimitedBy        = "nodeport-limited-by"       // node port : the same
-	setLimited            = "limited-services"          // VIP frontend : where it leads under its limits
+	setLimited            = "limited-services"          // VIP frontend : verdict for packets within its limits
 	setLimitedOutside     = "limited-outside-services"  // the same for outside clients
-	setNPLimited          = "limited-nodeports"         // node port : where it leads
+	setNPLimited          = "limited-nodeports"         // node port : verdict for packets within its limits
 	setNPLimitedOutside   = "limited-outside-nodeports" // the same for outside clients
-	chainLimited          = "limited"                   // those of elements that lead to the maps
+	chainLimited          = "limited"                   // looks up limited-by, then limited-services; the next three: the other maps
 	chainLimitedOutside   = "limited-outside"           //
 	chainNPLimited        = "nodeport-limited"          //
 	chainNPLimitedOutside = "nodeport-limited-outside"  //
-	chainRefuseClient     = "refuse-client"             // refuses a client of too many connections
-	prefixLimits          = "limits"                    // with the limits and an ID: the chain that asks
-	prefixClientRates     = "client-rates-"             // with the limit and an ID: the clients of late, each with its rate
-	prefixClientConns     = "client-connections-"       // with the limit and an ID: the clients, each with its connections
+	chainRefuseClient     = "refuse-client"             // refuses a client with too many connections
+	prefixLimits          = "limits"                    // before the limits and an ID: the chain that applies them
+	prefixClientRates     = "client-rates-"             // before the limit and an ID: the set of recent clients with their rates
+	prefixClientConns     = "client-connections-"       // before the limit and an ID: the set of clients with their connections
 )
 
-// Names of idle timeouts, in affinity.go.
+// The sets and chains of idle timeouts, see affinity.go.
 const (
-	setOwnIdle   = "idle-timeouts"          // original frontend : verdict, of endpoints that are the box itself
+	setOwnIdle   = "idle-timeouts"          // original frontend : verdict in input, where the box is an endpoint
 	setNPOwnIdle = "nodeport-idle-timeouts" // the same of original node ports
 
 	chainInput    = "input"
 	prefixIdle    = "idle-"
 	prefixOnlySYN = "only-syn/"
 	qualifierIdle = "-idle-"
-	idleMap       = "/only" // behind a timeout: the chain that does nothing else
+	idleMap       = "/only" // after the name of a timeout: the chain that only sets it
 )
 
-// Names of strays, in recover.go.
+// The sets and chains for packets without a connection (strays), see recover.go.
 const (
 	setOpenNodePorts = "open-nodeports" // the node ports
-	setOpenPorts     = "open-ports"     // frontends that take their port alone of an address
+	setOpenPorts     = "open-ports"     // frontends that take their port of an address, not all of it
 
 	chainInvalid = "invalid"
 	chainStray   = "stray"
 )
 
-// Names of adopted connections, in rule.go.
+// The set and chain of adopted connections, see rule.go.
 const (
 	setAdopted = "adopted" // endpoint : frontend
 	chainAdopt = "adopt"
 )
 
-// Names of ranges of ports, in portrange.go.
+// The sets and chains of ranges of ports, see portrange.go.
 const (
 	setPortRanges     = "port-ranges"      // VIP frontend, a range of ports : verdict
-	setOpenPortRanges = "open-port-ranges" // ranges that take their ports alone of an address
+	setOpenPortRanges = "open-port-ranges" // ranges that take their ports of an address, not all of it
 	setRangeSourceNAT = "range-source-nat" // original frontend, a range of ports : verdict in postrouting
 
-	chainRange        = "range"          // with the qualifier of a pool and an ID: the chain and the map of its endpoints
-	chainRangeClients = "range-clients-" // with a number and an ID: the chain that depends on the client
-	suffixAdmitted    = "-in"            // behind the number: clients that source sets have let in
-	setRangeSources   = "range-sources-" // with a number and an ID: the set of clients that may connect
+	chainRange        = "range"          // before the qualifier of a pool and an ID: the chain and the map of its endpoints
+	chainRangeClients = "range-clients-" // before a number and an ID: the chain that checks the client
+	suffixAdmitted    = "-in"            // after the number: the chain of clients that source sets admit
+	setRangeSources   = "range-sources-" // before a number and an ID: the set of clients that may connect
 )
 
 // Names of source sets and of the chains that check clients, in sourceset.go.
@@ -366,14 +364,13 @@ const (
 	qualifierNodePort = "nodeport-"
 )
 
-// The names of chains that draw a slot of a table: behind the qualifier of the pool,
-// before the size.
+// The parts of names of chains that draw a slot of a table, between the prefix of the pool and the size.
 const (
 	chainWeigh  = "weigh-"
 	chainHash   = "hash-"
 	chainSource = "source-"
-	withHoles   = "-holes" // behind the size
+	withHoles   = "-holes" // after the size: the table has holes
 )
 
-// chainRefusePort refuses what no frontend of a VIP took, where that is counted.
+// chainRefusePort refuses packets to a VIP that match no frontend, if the box counts.
 const chainRefusePort = "refuse-port"

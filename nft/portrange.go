@@ -136,7 +136,7 @@ func rangeForm(form string) string {
 	return kind
 }
 
-// rangeDraws returns the rules that draw one of n slots. The last one is for a packet between two changes of set.
+// rangeDraws returns the rules that draw one of n slots. The last one is for packets that find no endpoint in the slot, as set is changing.
 func rangeDraws(set, form string, n uint32) []Rule {
 	draw := func(slot Field) Rule { return Rule{DNAT{Key: []Field{slot}, Map: set, KeepPort: true}} }
 	last := draw(Numgen(1))
@@ -273,7 +273,7 @@ func sortedSets(sets []*SourceSet) (names []string) {
 	return slices.Compact(names)
 }
 
-// asksTheSame reports whether two frontends of a port let the same clients in by the same ways.
+// asksTheSame reports whether two frontends of a port admit the same clients and have the same routes.
 func asksTheSame(a, b *Frontend) bool {
 	sets := func(fe *Frontend) SourceSets {
 		if fe.Sets == nil {
@@ -286,7 +286,7 @@ func asksTheSame(a, b *Frontend) bool {
 		slices.Equal(sets(a).Allow, sets(b).Allow) && slices.Equal(sets(a).Deny, sets(b).Deny)
 }
 
-// rangeRule looks the ranges up, for what no exact frontend took.
+// rangeRule returns the rule that looks up ranges, for packets that match no frontend of a single port.
 func rangeRule() Rule { return Rule{VerdictMap{Key: frontend, Map: setPortRanges}} }
 
 // ranges reads the ranges of a table back. Ranges whose clients are restricted by source sets are
@@ -422,7 +422,7 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 	return false
 }
 
-// renumbered returns a rule of the first chain of clients, with names for the chain of another number.
+// renumbered returns a rule of the chain range-clients-0 as it is in the chain with another number.
 func renumbered(r Rule, number, id string) Rule {
 	r = slices.Clone(r)
 	for i, s := range r {

@@ -159,10 +159,9 @@ func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict
 	return verdict
 }
 
-// askedForByMore marks frontends as adopting whose endpoints are adopted for no frontend, because several ask for them.
-// The kernel does not keep which frontends asked in vain; read back as frontends that do not ask, their endpoints would be
-// adopted for the others. Candidates are the frontends without an adopted endpoint, except those with an endpoint that no
-// other frontend has. All candidates are marked, which adopts none of their endpoints.
+// askedForByMore sets Adopt for frontends whose endpoints are not adopted because several frontends ask for them. The kernel does not record these
+// frontends; if some were recovered without Adopt, their endpoints would be adopted for the others. Candidates are the frontends without an adopted
+// endpoint, except those with an endpoint that no other frontend has. Adopt is set for all of them, so that none of their endpoints is adopted.
 func (r *recovery) askedForByMore() {
 	if len(r.adopters) == 0 {
 		return
@@ -213,7 +212,7 @@ type recovery struct {
 	box      *Box
 	ports    []ServicePort
 	byID     map[string]int  // ports with affinity, by ID
-	timeouts []time.Duration // of affinity, that were found so far
+	timeouts []time.Duration // the affinity timeouts found so far
 	sets     map[string]*SourceSet
 	prefixes map[string]uint8  // AffinityOptions.PrefixLen, by ID
 	limits   map[string]Limits // by ID
@@ -289,7 +288,7 @@ func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ..
 	}
 }
 
-// leadsTo reports whether a verdict goes to a chain, at once or from a recall chain.
+// leadsTo reports whether a verdict goes to a chain, directly or through a recall chain.
 func (r *recovery) leadsTo(verdict, chain string) bool {
 	to, _ := strings.CutPrefix(verdict, "goto ")
 	if to == chain {
@@ -303,7 +302,7 @@ func (r *recovery) leadsTo(verdict, chain string) bool {
 	return slices.Contains(r.marks(c), goes)
 }
 
-// marks has the marks of a chain's rules.
+// marks returns the marks of a chain's rules.
 func (r *recovery) marks(c *Chain) []uint64 {
 	if c.Marks != nil {
 		return c.Marks
@@ -315,8 +314,8 @@ func (r *recovery) marks(c *Chain) []uint64 {
 	return marks
 }
 
-// standbys finds the endpoints of a port with affinity that no slot has: with
-// DestinationHash each frontend has one, and all of them are members.
+// standbys restores DestinationHash and the endpoints of a port with affinity: the frontend has a single endpoint in its slots, while the set of
+// members has several.
 func (r *recovery) standbys(p *compiledPort) {
 	for pool := range NumPools {
 		if members := r.table.endpoints(p.members(pool).Name); len(members) > 1 && len(p.Pools[pool]) == 1 {
@@ -391,8 +390,8 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 	return id, remember
 }
 
-// timeout returns how long clients are remembered. The kernel does not return rules, only their marks: it tries timeouts until the rule's
-// mark is one of the chain's.
+// timeout returns how long clients are remembered. The kernel does not return rules, only their marks: timeout tries values until the mark of a rule
+// with the value is in the chain.
 func (r *recovery) timeout(chain, id string, pool Pool, sticky AffinityOptions) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {

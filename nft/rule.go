@@ -114,17 +114,15 @@ type (
 	MatchLocalSource struct{}
 	// MatchLocalDest is `fib daddr type local`: the box itself is the receiver.
 	MatchLocalDest struct{}
-	// MatchReply is `ct direction reply`. In a NAT chain that is the reset which
-	// answers a refused connection: all other replies were decided about before.
+	// MatchReply is `ct direction reply`. In a NAT chain it matches only the reset that answers a refused connection: NAT chains see no other
+	// replies.
 	MatchReply struct{}
-	// MatchAssured is `ct status assured`: both ends take part in the connection. Of TCP
-	// that is so from the client's first acknowledgment on, of UDP after 2 s with answers.
+	// MatchAssured is `ct status assured`: both ends take part in the connection. TCP is assured from the client's first ACK on, UDP after 2 s with
+	// answers.
 	MatchAssured struct{}
-	// MatchInvalid is `ct state invalid`: the packet belongs to no connection that it could
-	// belong to, so nothing translates it.
+	// MatchInvalid is `ct state invalid`: conntrack can assign the packet to no connection, so NAT does not translate it.
 	MatchInvalid struct{}
-	// MatchNoSYN is `tcp flags ! syn`: a TCP segment that neither opens a connection nor
-	// answers one that does.
+	// MatchNoSYN is `tcp flags ! syn`: a TCP segment that is neither a SYN nor a SYN-ACK.
 	MatchNoSYN struct{}
 	// MatchSYN is `tcp flags syn`, MatchRST `tcp flags rst`.
 	MatchSYN struct{}
@@ -157,10 +155,9 @@ type (
 		Map      string
 		KeepPort bool
 	}
-	// Update is `update @map { key timeout T : data }`: remember data under key for the time of
-	// Timeout. A key that exists keeps its data, and its time starts again. With Add it is `add
-	// @map { ... }`, and such a key keeps its time too. A full map is left as it is and the rule
-	// does not match.
+	// Update is `update @map { key timeout T : data }`: remember data under key for the time of Timeout. A key that exists keeps its data, and its
+	// time starts again. With Add it is `add @map { ... }`, and a key that exists keeps its time too. A full map is left as it is and the rule does
+	// not match.
 	Update struct {
 		Map     string
 		Key     []Field
@@ -181,8 +178,8 @@ type (
 		Set string
 		Key []Field
 	}
-	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection gets the timeouts of the object,
-	// which is given by the rule's Timeout. Only a connection's first packet can do that.
+	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection gets the timeouts of the object, whose name Timeout gives. Only a connection's
+	// first packet can set them.
 	SetTimeout struct{ Timeout Timeout }
 	// Counter is `counter name "no-endpoint"`: it counts the packets that reach it.
 	Counter struct{ Name string }

@@ -11,11 +11,9 @@ import (
 	"strings"
 )
 
-// assignSlots gives every endpoint of want a slot in 0..len(want)-1. An endpoint
-// that has one keeps it while it lies in that range; the endpoints behind it move
-// into the holes, last one first, then newcomers take the free slots. So replacing
-// an endpoint changes one slot, adding one adds one, and removing one moves at
-// most one other. Newcomers are placed in the order of want.
+// assignSlots gives every endpoint of want a slot in 0..len(want)-1. An endpoint that has a slot in that range keeps it; endpoints in slots beyond it
+// move into the holes, the last one first, then newcomers take the free slots. So replacing an endpoint changes one slot, adding one adds one, and
+// removing one moves at most one other. Newcomers are placed in the order of want.
 func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
 	if len(prev) == 0 || slices.Equal(prev, want) {
 		return want // which is held anyway
@@ -84,7 +82,7 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 type SlotRun struct {
 	Frontend string // the key, without the slot
 	Slots    uint32
-	// Spare is the number of further slots, after these, that exist if one of these is missing.
+	// Spare is the number of slots of the second level, which follow these and exist only if one of these is missing.
 	Spare uint32
 }
 
@@ -96,9 +94,8 @@ func (r *SlotRun) Key(slot uint32) string {
 // IsSlotMap reports whether a map holds slots of frontends.
 func IsSlotMap(name string) bool { return secondary[name] }
 
-// SlotRuns returns the slots that a map of slots should have, by the chains that the verdicts of a
-// table lead to. All other sets of the table, and its chains, have to be known. It is a guess:
-// another program may have changed the table.
+// SlotRuns returns the slots that a map of slots should have, by the chains that the verdicts of a table lead to. It needs all other sets of the
+// table, and its chains. It is a guess: another program may have changed the table.
 func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 	r := recovery{family: f, table: t}
 	var runs []SlotRun
@@ -252,7 +249,7 @@ func spread(ids []uint64, quotas []int, size int) []uint16 {
 	return spreadOver(all, ids, quotas, size)
 }
 
-// spreadOver spreads endpoints over some of the slots, free ones in ascending order.
+// spreadOver spreads endpoints as spread does, but only over the slots in free, which are in ascending order. The others stay holes.
 func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 	places := min(positions, size)
 	begin := make([]int, places+1) // of the slots of each place in free
@@ -424,9 +421,8 @@ func smooth(shares []int) (order []uint16) {
 // client the same way, so it never changes within a TableVersion.
 const HashSeed = 0x73766363 // "svcc"
 
-// jhash is jhash of the kernel (include/linux/jhash.h, Bob Jenkins' lookup3): more than
-// the last 12 bytes are read as numbers of this machine's byte order, the rest byte by
-// byte.
+// jhash is jhash of the kernel (include/linux/jhash.h, Bob Jenkins' lookup3): blocks of 12 bytes are read as numbers in host byte order, the last 1
+// to 12 bytes one by one.
 func jhash(key []byte, seed uint32) uint32 {
 	const golden = 0xdeadbeef // JHASH_INITVAL
 	a := golden + uint32(len(key)) + seed

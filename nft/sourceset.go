@@ -128,11 +128,10 @@ func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) 
 	return true
 }
 
-// admission selects the clients of a frontend with source sets, in a chain that the dispatch goes
-// to before it goes to by-client. Frontends of the same sets share the chain.
+// admission is the check of clients by source sets, in a chain between the dispatch and by-client. Frontends with the same sets share the chain.
 type admission struct {
 	nodePort bool
-	ranges   bool // those of allowed-sources may connect too
+	ranges   bool // clients in allowed-sources may connect too
 	setNames
 }
 
@@ -159,7 +158,7 @@ func (n setNames) chain() string {
 	return text
 }
 
-// parseSetNames parses that part of a chain's name.
+// parseSetNames is the inverse of setNames.chain.
 func parseSetNames(chain string) setNames {
 	allow, deny, _ := strings.Cut(chain, "//")
 	split := func(s string) []string {
@@ -186,7 +185,7 @@ func (a admission) chain() string {
 	return name + a.setNames.chain()
 }
 
-// parseAdmission parses the name of such a chain.
+// parseAdmission is the inverse of admission.chain; false for other chains.
 func parseAdmission(chain string) (a admission, is bool) {
 	chain, a.nodePort = strings.CutPrefix(chain, qualifierNodePort)
 	names, is := strings.CutPrefix(chain, prefixAdmit)
@@ -200,7 +199,7 @@ func parseAdmission(chain string) (a admission, is bool) {
 	return a, true
 }
 
-// rules let the clients of a frontend on to by-client, or not.
+// rules returns the rules that send permitted clients on to by-client and drop the others.
 //
 //	chain admit-ranges/office//scanners {
 //		ip saddr @source-set/scanners drop
@@ -275,8 +274,8 @@ func RecoverSourceSet(have Ruleset, name string) *SourceSet {
 // clients are not limited.
 const limitedSize = 65535
 
-// clientRateLife is for how long the rate of a client is kept after its last new connection: longer
-// than the slowest rate, one a minute, takes to be full again.
+// clientRateLife is the time for which the rate of a client is kept after its last new connection: longer than the token bucket of the slowest rate,
+// one a minute, takes to refill.
 const clientRateLife = 2 * time.Minute
 
 // word returns a rate as in the name of a chain: "100s" for 100 a second.
@@ -316,7 +315,7 @@ func prefixWord(bits uint8) string {
 	return "-p" + strconv.Itoa(int(bits))
 }
 
-// parseLimits parses the name of such a chain.
+// parseLimits is the inverse of Limits.chain; false for other chains.
 func parseLimits(chain string) (l Limits, id string, ok bool) {
 	name, id, _ := strings.Cut(chain, "/")
 	words, ok := strings.CutPrefix(name, prefixLimits+"-")
@@ -355,7 +354,7 @@ func parseLimits(chain string) (l Limits, id string, ok bool) {
 //		limit rate over 100/second burst 100 packets counter name "rate-limit" drop
 //	}
 //
-// The rate of all is asked last, so that what a client sends over its own does not count.
+// The rate of all clients is checked last, so that connections over a client's own limit do not count against it.
 func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	l := p.Limits
 	client := func(bits uint8) []Field {
@@ -395,12 +394,12 @@ func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict str
 	return GotoChain(to.chain).String(), true
 }
 
-// jumpToLimits returns the rule by which clients pass the limits of the port.
+// jumpToLimits returns the verdict that jumps to the chain of the port's limits.
 func (p *compiledPort) jumpToLimits() Verdict {
 	return Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}
 }
 
-// limitedChains lead to the limits of a frontend, and from there to where it leads.
+// limitedChains returns the chains that apply the limits of a frontend and then its verdict.
 //
 //	chain limited {
 //		ip daddr . meta l4proto . th dport vmap @limited-by

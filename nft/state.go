@@ -44,12 +44,12 @@ type Box struct {
 	MasqueradeOnLink bool
 	// Ping is the answer of a VIP to an echo request.
 	Ping Ping
-	// Fast is the flowtable, nil if no Service is fast. Whether it is nil stays the same, too.
+	// Fast is the flowtable; nil: no Service is fast. Whether it is nil does not change as long as a Compiler lives.
 	Fast *Flowtable
 	// Counters has the kernel count connections and refusals. It is the same for as long as a
 	// Compiler lives.
 	Counters bool
-	// SettleFrom is the number of frontends from which changed ones settle later, see unsettled.go; 0: 4096.
+	// SettleFrom is the number of VIP frontends from which on changed ones get their `goto` later, see unsettled.go; 0: 4096.
 	SettleFrom int
 }
 
@@ -99,8 +99,8 @@ type ServicePort struct {
 	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
 	// ruleset of a relayed port does not depend on it, nor on Weights and Refused.
 	Balance Balance
-	// Fast lets packets of established connections pass rules and routing by. Slow is the reason of a port that does not,
-	// for people; the ruleset does not depend on it.
+	// Fast lets packets of established connections pass rules and routing by. Slow is the reason, for display, that a port is not Fast; the ruleset
+	// does not depend on it.
 	Fast bool
 	// RelayAlone has clients sent to Relay also while the port has no endpoints: the relay has other endpoints for them.
 	RelayAlone bool
@@ -131,14 +131,14 @@ type ServicePort struct {
 	Slow string // see Fast
 	// Limits bounds new and open connections.
 	Limits Limits
-	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
-	// while the pool has endpoints, unless RelayAlone is set. It makes the connections to them.
+	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to while the pool has endpoints, or always with
+	// RelayAlone. The relay connects to the endpoints.
 	Relay [NumPools]netip.AddrPort
-	// Egress is what the hosts of the Service leave the box as, at one of its ports in the family.
+	// Egress is the source NAT of connections that endpoints of the Service open. At most one port of a Service has it in each family.
 	Egress Egress
 }
 
-// Backend is endpoints that get a part of the new connections of a port together, and their weights in it.
+// Backend is a group of endpoints that together get a share of the new connections of a port, with their weights in it.
 type Backend struct {
 	Name    string
 	Share   uint32
@@ -200,8 +200,7 @@ type Frontend struct {
 	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
 	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
 	Last uint16
-	// Internal is the route of internal sources and the box itself, Outside that of all
-	// other clients.
+	// Internal is the route of internal sources and the box itself, External that of all other clients.
 	Internal, External Route
 	SNAT               SNAT
 	// HostOwned is set when the address belongs to the host: only this port of it is taken.
@@ -215,14 +214,13 @@ type Frontend struct {
 	// Sources, when not nil, are the only prefixes that may connect. Empty and not nil: no client
 	// may.
 	Sources []netip.Prefix
-	// InsideOnly restricts the frontend to the box itself, internal sources and inside sources.
-	// Other clients get no answer, at an address neither by other ports nor to pings. All frontends
-	// of an address have the same value.
+	// InsideOnly restricts the frontend to the box itself, internal sources and inside sources. Other clients get no answer; at an address, neither
+	// from its other ports nor to pings. All frontends of an address have the same value.
 	InsideOnly bool
 	// Sets, when not nil, are named sets of clients that may connect, or may not.
 	Sets *SourceSets
-	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see rule.go. The
-	// frontend is one address and port, and of a port whose Balance is a hash.
+	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see rule.go. The frontend is a single address and port, of a
+	// Service port whose Balance is a hash.
 	Adopt bool
 }
 
@@ -257,7 +255,7 @@ func (fe *Frontend) wholeAddress() bool {
 // Route is the destination of new connections of a frontend.
 type Route struct {
 	Pool Pool
-	// Fallback is the answer to it when the pool is empty.
+	// Fallback is the answer to new connections while the pool is empty.
 	Fallback Refusal
 }
 
@@ -279,7 +277,7 @@ const (
 	SNATAlways              // everybody
 )
 
-// Limits of a Service port. Zero: none.
+// Limits are the limits of a Service port; the zero value of a field: no limit.
 type Limits struct {
 	Rate, ClientRate  Rate
 	ClientConnections uint32

@@ -149,15 +149,15 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	t.change.clear()
 }
 
-// kinds has the kinds of Service ports in use that no set's elements show.
+// kinds has the kinds of Service ports in use on which chains depend and which no set shows.
 type kinds struct{ tcp, udp, sctp, answersHere, limits bool }
 
 func (u *uses) kinds() kinds {
 	return kinds{u.protocols[TCP] > 0, u.protocols[UDP] > 0, u.protocols[SCTP] > 0, u.answersHere > 0, u.limits > 0}
 }
 
-// setStaticChains updates the chains that exist once in a table. They are few and cheap, so all are built and compared. Those of dispatch
-// maps' elements keep their content.
+// setStaticChains updates the chains that exist once in a table. They are few and cheap, so all are built and compared. A chain that is no longer
+// wanted stays while an element goes to it.
 func (t *tableState) setStaticChains(f Family, box *Box) {
 	t.exists = len(t.sets) > 0
 	want := map[string]Chain{}
@@ -236,8 +236,8 @@ type tableState struct {
 	tallies      map[string]*tally     // elements, by set
 	box          map[string]Elements   // the sets that describe the box
 	nodeAddrs    []netip.Addr          // node-port addresses in postrouting
-	sourceSets   map[string]*SourceSet // those that are there
-	timeouts     map[string]Timeout    // those that are there
+	sourceSets   map[string]*SourceSet // the source sets in the table, by name
+	timeouts     map[string]Timeout    // the timeout objects in the table, by name
 	flowtables   map[string]Flowtable  // the one of the fast path, if it is there
 	wereFast     map[string]Flowtable  // the same, before the change under way
 	listsDropped bool                  // the elements that go with their sets are listed (Transition.Dropped)
@@ -247,7 +247,7 @@ type tableState struct {
 
 // uses counts how often Service ports use what they share.
 type uses struct {
-	endpoints map[[16]byte]int32         // an element of the hairpin set
+	endpoints map[[16]byte]int32         // by address: uses of its element in the hairpin set
 	addresses map[netip.Addr]addressUses // by address: the frontends there
 	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
 	shared    map[string]int             // shared chains
@@ -264,9 +264,9 @@ type uses struct {
 
 // addressUses counts the users of an address that clients connect to.
 type addressUses struct {
-	frontends int32 // as a VIP that is wholly Services'
-	named     int32 // frontends that take their port alone
-	ready     int32 // those of both with endpoints
+	frontends int32 // frontends that take the whole address
+	named     int32 // frontends that take only their port
+	ready     int32 // frontends of both kinds with endpoints
 	sourceNAT int32 // frontends with an element in source-nat
 	inside    int32 // frontends that only clients inside reach
 	node      bool  // a node-port address, for postrouting
@@ -300,9 +300,9 @@ func newTableState() *tableState {
 	return t
 }
 
-// companions are sets that rules name for the sake of another set's elements: they
-// are there, even empty, for as long as that one has any. setIdleVIPs is, as the kernel walks the elements of all
-// maps when a rule is added or removed: the first Service that loses its endpoints should not wait for that.
+// companions maps sets to the sets whose rules name them too: a set exists, even empty, as long as its companion has elements. setIdleVIPs is one
+// because the kernel walks the elements of all maps when a rule is added or removed, and the first Service that loses its endpoints should not wait
+// for that.
 var companions = map[string]string{
 	setIdleVIPs:    setVIPs,
 	setNPAddresses: setNodePorts,
@@ -347,13 +347,13 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// former is a value before a change; concerned is set if the change is about Services of the family, unsettles if it may make frontends
-// wait. settleFrom is that of the box.
+// former has values from before a change. concerned is set if the change is about Services of the family, unsettles if it may make frontends wait
+// (see unsettled.go). settleFrom is Box.SettleFrom or its default.
 type former struct {
 	oldCounters []string
 	oldKinds    kinds
 	concerned   bool
-	large       bool // the maps of the change are not used again
+	large       bool // the maps of the change are not reused by the next one
 	unsettles   bool
 	settleFrom  int
 }
@@ -361,7 +361,7 @@ type former struct {
 // change collects what one Update changes in a table. Removals come before additions.
 type change struct {
 	discard        bool               // the caller wants no Transition
-	fresh          bool               // nothing was there before, so nothing goes
+	fresh          bool               // the table was empty before, so nothing is deleted
 	deleted, added map[element]string // the data of elements
 	touched        map[netip.Addr]addressUses
 	oldChains      map[string]*Chain // chains as they were, nil if they were not there
@@ -369,17 +369,16 @@ type change struct {
 	former
 	forget []forgotten
 	caps   []CapTimeouts
-	// sourcesTouched are the source sets that frontends came to or left, setChanges what they
-	// become by that.
+	// sourcesTouched are the source sets whose uses by frontends changed, setChanges the resulting changes of their elements.
 	sourcesTouched map[string]bool
 	setChanges     []setChange
-	oldTimeouts    map[string]bool // whether a timeout was there
+	oldTimeouts    map[string]bool // whether a timeout object existed before, by name
 	// oldAdopted are the frontends that endpoints were adopted for, "" for none, by their keys.
 	oldAdopted map[string]string
 	keeper
 }
 
-// clear ends a change, but for what Adopt reads after it.
+// clear resets a change, except for forget and caps, which Adopt reads later.
 func (c *change) clear() {
 	if c.large || c.deleted == nil {
 		c.deleted, c.added, c.touched = map[element]string{}, map[element]string{}, map[netip.Addr]addressUses{}
@@ -445,7 +444,7 @@ type forgotten struct {
 // tally counts the elements of a set, and records those that come and go in a change.
 type tally struct {
 	count int
-	all   []Element // in a fresh table: they themselves, in their order
+	all   []Element // in a fresh table: the elements themselves, in order
 }
 
 // setChange lists the elements of a source set that go and come in one table.
@@ -463,8 +462,8 @@ type content struct {
 	flowtables map[string]Flowtable
 	counters   []string
 	elements   iter.Seq2[string, Element] // by set; not those that packets add
-	counts     map[string]int             // of the elements, by set
-	sorted     bool                       // those of a set come in an order that is the same each time
+	counts     map[string]int             // numbers of elements, by set
+	sorted     bool                       // the order of a set's elements is deterministic
 }
 
 // hasAffinity reports whether clients of any Service port are remembered.

@@ -82,7 +82,7 @@ func (c *Count) kind() (countKind, bool) {
 	return countsConnections, true
 }
 
-// Start sets the counts from which totals are counted: those of the first reading, if it is not called. Later calls do nothing.
+// Start sets the counts at which totals begin with 0. If it is not called, those of the first reading count. Later calls do nothing.
 func (t *Tally) Start(counts []Count) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,8 +194,8 @@ func (e *tallied) total(kind countKind) uint64 {
 	return n
 }
 
-// Takes reports whether a batch deletes elements or counters with counts, or adds ones that begin at 0: then it is passed to Committing and
-// Committed.
+// Takes reports whether a batch deletes elements or counters with counts, or adds ones that begin at 0. Such a batch needs Committing before its
+// commit, and Committed after it.
 func (b *Batch) Takes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool {
 		switch op := op.(type) {
@@ -272,8 +272,8 @@ func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	}
 }
 
-// carry keeps the count of an element or counter that is removed, or added and begins at 0. The first element of a frontend decides
-// whether its counts stay; named counters, of which there are few, always do.
+// carry keeps the count of an element or counter that is removed, or added and begins at 0. For the element that a frontend always has, it records in
+// ended whether the frontend is gone; the counts of named counters, of which there are few, always stay.
 func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	if e := t.entries[id]; e != nil {
 		e.carry()

@@ -20,7 +20,7 @@ import (
 //   - `ct status & dnat == 0` is `ct status ! dnat`;
 //   - `reject with icmp port-unreachable` is the default, so it is `reject`.
 //
-// The text of one family means the same rule in every program: it loads.
+// The text loads with `nft -f`, so rules of a family with equal texts are equal.
 func (r Rule) Text(f Family) string {
 	return string(r.appendText(make([]byte, 0, 128), f))
 }
@@ -144,7 +144,7 @@ func (t *ruleText) statement(s Statement) {
 	}
 }
 
-// The statements that read alike wherever they stand.
+// The statements whose text does not depend on the rest of the rule.
 func (MatchNotDNAT) text() string     { return "ct status ! dnat" }
 func (MatchLocalSource) text() string { return "fib saddr type local" }
 func (MatchLocalDest) text() string   { return "fib daddr type local" }

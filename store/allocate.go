@@ -13,7 +13,8 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// maxRounds bounds how often allocation is repeated because a Service that gives values up could not get the ones that it asks for instead.
+// maxRounds bounds the attempts of one allocation. An attempt is repeated if a Service gives values up and cannot get the ones that it asks for
+// instead.
 const maxRounds = 16
 
 // errTooManyMoves ends an allocation after maxRounds: a chain of Services each wait for a value that the next one is about to give up.
@@ -193,8 +194,8 @@ func (c *change) giveBack(l *allocator) {
 	}
 }
 
-// takeAsked takes the values that the Service names in its spec: cluster IPs, node ports and
-// the health-check node port, those that it already has included, and load balancer IPs.
+// takeAsked takes the values that the Service names in its spec: cluster IPs, node ports and the health-check node port. Of the load balancer IPs
+// it only takes those that the Service keeps, with the new request.
 func (c *change) takeAsked(t *transaction) error {
 	l := t.s.allocator
 	svc, before := c.service(), c.held()
@@ -362,8 +363,8 @@ func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 // mostPassed bounds the values that a search examines.
 const mostPassed = 64
 
-// search looks through the reserved values for the one that a Service had before the data was lost, in the order in which allocation
-// would try them for its name: a value before it may have belonged to another Service.
+// search looks for the reserved value that a Service had before the data was lost, in the order in which allocation tries values for its name. It
+// passes over values that other Services have, or may have had.
 type search struct {
 	seen  int
 	found bool
@@ -450,8 +451,8 @@ func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
-// reaches reports whether a Service and some reserved frontends have an endpoint address in common.
-// It returns unknown if the addresses of either are not known yet.
+// reaches reports whether a Service and some reserved frontends have an endpoint address in common. If the addresses of either are not available
+// yet, the result is the parameter unknown.
 func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown bool) bool {
 	known := t.backing(c.service())
 	if len(known) == 0 {

@@ -11,13 +11,14 @@ import (
 
 // allocator has the allocations of all Services, with savepoints to undo those of a transaction.
 type allocator struct {
-	families  []string                  // those that have cluster IPs, the primary one first
-	addresses map[bool]*alloc.Addresses // by whether they are IPv4
+	families  []string                  // the families that have cluster IPs, the primary one first
+	addresses map[bool]*alloc.Addresses // the cluster IPs; true: of IPv4
 	ports     *alloc.Ports
 	pools     *alloc.Pools
-	reserved  reserved                // by reservedOwner
-	vanished  map[object.Ref]Decision // Store.held, as of the transaction under way
-	// kept has the values that are reserved during a trial or a rollout, with the Service that gave each up, by pending.Kind.Holder.
+	reserved  reserved                // the frontends whose values reservedOwner holds
+	vanished  map[object.Ref]Decision // objects whose removal is held in this transaction, see Store.held
+	// kept has the values that Services gave up during a trial or a rollout and that are reserved for them, each with its Service. The outer key is
+	// pending.Kind.Holder.
 	kept map[string]map[value]string
 
 	undo []func()
@@ -99,8 +100,8 @@ func (l *allocator) release(v value, owner string) {
 	l.undo = append(l.undo, func() { l.restore(v, before) })
 }
 
-// cede is release for a value for which no Service waits: a reserved one, or one that its Service takes again after it lost it in a trial or
-// a rollout.
+// cede is release without setting released, for a value that no Service waits for: a reserved one, or one that its Service takes again after it
+// lost it in a trial or a rollout.
 func (l *allocator) cede(v value, owner string) {
 	released := l.released
 	l.release(v, owner)
@@ -118,7 +119,7 @@ func (l *allocator) restore(v value, request alloc.Request) {
 	}
 }
 
-// requestOf returns the request by which an owner holds a value, which for a cluster IP and a port has the owner alone.
+// requestOf returns the request by which an owner holds a value. The request for a cluster IP or a port has only the owner.
 func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had bool) {
 	var holder string
 	switch v.kind {
@@ -132,8 +133,8 @@ func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had
 	return alloc.Request{Owner: owner}, had && holder == owner
 }
 
-// claim enters a value in the allocation of its kind. A value that is not asked for may lie outside of the range; it does nothing for a
-// cluster IP of a family that has no range, as no other Service can get the address.
+// claim enters a value in the allocation of its kind. With asked it returns an error for a value outside of the range; otherwise such a value is
+// accepted. A cluster IP of a family that has no range is then not entered, as no other Service can get the address.
 func (l *allocator) claim(v value, request alloc.Request, asked bool) error {
 	addresses := l.addresses[v.addr.Is4()]
 	switch {
@@ -273,7 +274,7 @@ func (c *Config) families() []string {
 	return object.Texts(c.ClusterIPRanges, func(p netip.Prefix) string { return object.FamilyOf(p.Addr()) })
 }
 
-// explain wraps a *alloc.HeldError whose holder is a Service that is only held, because its removal waits for confirmation.
+// explain wraps a *alloc.HeldError in a vanishedError if the holder is a Service whose removal waits for confirmation.
 func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {

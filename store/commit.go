@@ -20,12 +20,11 @@ import (
 // writer serializes the calls that change the store. While one of them waits for other machines to commit, it
 // admits calls that change only what belongs to this machine.
 type writer struct {
-	// turn is held by a call that changes something, from its first look to the last assignment: the channel, which takes one, is full.
-	// It is no mutex, as other machines are waited for with it: in virtual time (testing/synctest) waits for a mutex do not count.
+	// turn is a lock, taken by a send to the channel of capacity 1. A call that changes something holds it from its first read to its last
+	// assignment, also while it waits for other machines. A mutex would not do: in virtual time (testing/synctest) waits for a mutex do not count.
 	turn chan struct{}
-	// state guards what such a call decides on. It is held with turn, except while the engine of several machines
-	// commits: then calls take state alone that change nothing which these machines share. They find the store as it was
-	// before that commit, and the allocator with it.
+	// state guards the data that such a call decides on. It is held with turn, except while the engine of several machines commits. Then calls may
+	// hold state alone if they change nothing that these machines share; they find the store and the allocator as they were before that commit.
 	state sync.Mutex
 }
 
@@ -35,8 +34,8 @@ func (w *writer) Lock() { w.turn <- struct{}{}; w.state.Lock() }
 // Unlock implements sync.Locker.
 func (w *writer) Unlock() { w.state.Unlock(); <-w.turn }
 
-// look begins a call that reads what the writer guards and commits nothing shared. It does not wait for other machines: it takes
-// over what they have committed, unless a commit of this machine is under way. The caller must call end.
+// look begins a call that reads the data guarded by the writer and commits nothing shared. It does not wait for other machines. It takes over what
+// they have committed, unless a commit of this machine is under way. The caller must call end.
 func (s *Store) look() (end func()) {
 	select {
 	case s.writer.turn <- struct{}{}:
@@ -100,8 +99,7 @@ func without(puts []engine.Pair, deletes []string) []engine.Pair {
 	return slices.DeleteFunc(puts, func(p engine.Pair) bool { _, is := slices.BinarySearch(gone, p.Key); return is })
 }
 
-// laterMost bounds the revisions that are published and not committed yet. A crash loses them; the next process numbers on behind this
-// bound.
+// laterMost bounds the revisions that are published and not committed yet. A crash loses them, so the next process continues beyond this bound.
 const laterMost = 1_000
 
 // mayWait reports whether a commit may be joined to the next one, because a crash in between would lose nothing: it only changes
@@ -117,8 +115,8 @@ func (t *transaction) mayWait(changes []*change) bool {
 	})
 }
 
-// send commits pairs that other machines share. It releases writer.state meanwhile; calls that take it have an undo
-// list of the allocator of their own.
+// send commits pairs that other machines share. During the commit it releases writer.state and gives the allocator an empty undo list, for calls
+// that take writer.state meanwhile.
 func (s *Store) send(t engine.Transaction) error {
 	undo, released := s.allocator.undo, s.allocator.released
 	s.allocator.undo = nil
@@ -335,8 +333,8 @@ func journalOf(changes []*change) []journal.Change {
 	return entries
 }
 
-// commitNote is the value of the head: what other machines need for their journals and cannot see from the
-// objects. If a commit changes an object several times, the note has the last change.
+// commitNote is the value of the head pair: data that other machines need for their journals and that is not in the objects. If a commit changes an
+// object several times, the note has the last change.
 type commitNote struct {
 	At      time.Time    `json:"at"`
 	Changes []noteChange `json:"changes"` // by revision
@@ -447,7 +445,7 @@ func (c *change) encode() error {
 	return c.encodeAs(c.owner, record.SinceNow(c.before(), c.next, c.revision))
 }
 
-// encodeAs is encode with a given owner and given times of creation and of the last request for ports.
+// encodeAs is encode with a given owner and age.
 func (c *change) encodeAs(owner Owner, since record.Since) error {
 	r := &record.Record{Object: c.next, Owner: owner, Created: since.Created, Asked: since.Asked}
 	var err error
@@ -458,7 +456,7 @@ func (c *change) encodeAs(owner Owner, since record.Since) error {
 	return nil
 }
 
-// sameOwner returns the owner that the old version must have for the new one to be unchanged. A
+// sameOwner returns the owner that the old version must have for the new one to be unchanged. For a write of a client it is the old owner, as a
 // client that changes nothing does not become the owner of a controller's object.
 func (c *change) sameOwner() Owner {
 	if c.by != nil {

@@ -15,12 +15,11 @@ import (
 // declaration is the place where a file declares an object, with the object.
 type declaration struct {
 	path string
-	// document is its index in the file, object what it holds. A document that could
-	// not be read as an object has no index (-1) and no object: whatever the file
-	// owned under that name stays as it was.
+	// document is the index of the document in the file, object its content. A document that could not be read as an object has no index (-1) and
+	// no object: whatever the file owned under that name stays as it was.
 	document int
 	object   object.Object
-	// sealed is the file while it is not decoded: then object is in it.
+	// sealed is the file while it is not decoded; wanted then decodes it to get the object.
 	sealed *manifest.File
 }
 
@@ -268,7 +267,7 @@ func (t *transaction) declarationsOf(ref object.Ref) []declaration {
 type verdict int
 
 const (
-	keep   verdict = iota // it stays as it is, or stays out
+	keep   verdict = iota // the object is not changed: it stays as stored, or absent
 	use                   // it becomes the declared object
 	remove                // no file or client declares it any more
 )
@@ -368,11 +367,11 @@ func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}
 // declarations has what the files declare, by object. Only the writer changes it, under Store.mu.
 type declarations struct {
 	files      manifest.Files
-	byObject   map[object.Ref][]declaration // by path
+	byObject   map[object.Ref][]declaration // each list by path
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
-	// undeclared are the objects of files that have no document for them: because the file has not
-	// been read yet, or cannot be read, or because their removal is held.
+	// undeclared has, by path, the objects that belong to a file and have no document in it: because the file has not been read yet, or cannot be
+	// read, or because their removal is held.
 	undeclared map[string]map[object.Ref]struct{}
 	held       map[object.Ref]Decision // objects that are not removed, see Removals
 	synced     bool                    // SyncFiles has succeeded once

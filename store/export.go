@@ -309,9 +309,8 @@ func IsSecretKey(key string) bool {
 	return strings.HasPrefix(pending.ObjectOfKey(key), record.ObjectPrefix+object.KindSecret+"/")
 }
 
-// ForShared converts the stored object of a single box for a fleet; nil means that the fleet does not get it, as the Node
-// that the box made of itself. named maps the path of a file to the source that becomes the owner of its objects; for "" the
-// owner is the API.
+// ForShared converts the stored object of a single box for a fleet. It returns nil for an object that the fleet does not get: the Node of the box,
+// which nodeOwner owns. named maps the path of a file to the source that becomes the owner of its objects; for "" the owner is the API.
 func ForShared(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := record.Decode(engine.Pair{Key: key, Value: value})
 	if err != nil {

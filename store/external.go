@@ -211,9 +211,8 @@ func (c *change) checkReserved(host Host) object.Errors {
 	return errs
 }
 
-// losesIngress reports whether a Service has to give up a load balancer IP that it was given
-// automatically: another Service has one of its ports there by an older external IP, so it is not
-// served there. A port that the version before did not have is the youngest.
+// losesIngress reports whether a Service has to give up a load balancer IP that it was given automatically: another Service has one of its ports
+// there by an older external IP, so it is not served there. A port that the version before did not have counts as younger than any external IP.
 func (t *transaction) losesIngress(svc, before *object.Service, since record.Since, addr netip.Addr) bool {
 	request := requestOf(svc)
 	if slices.Contains(request.Requested, addr) {
@@ -234,8 +233,7 @@ func (t *transaction) losesIngress(svc, before *object.Service, since record.Sin
 // note. It has those that it asks for, and one of each of its families of which it asks
 // for none.
 
-// wantedIngress returns the number of load balancer IPs that the Service has once it waits for none: for each family those that it names,
-// or one.
+// wantedIngress returns the number of load balancer IPs that a Service is to have: for each of its families those that it names, or one.
 func wantedIngress(svc *object.Service) int {
 	n := 0
 	for _, family := range svc.Spec.IPFamilies {
@@ -490,8 +488,8 @@ func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether an internal load balancer has an address that it would be given
-// another one for: one of a pool that is not internal, or of no pool although there is an internal one.
+// couldBeInternal reports whether a Service that asks for an internal load balancer has an address to be replaced by an internal one: an address of
+// a pool that is not internal, or of no pool although there is an internal one.
 func (l *allocator) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))

@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// maxLog is the number of changes that are kept for Store.Changes. For older ones ChangeSet.All is
-// set, which costs no more at that point.
+// maxLog is the number of changes that are kept for Store.Changes. For older ones ChangeSet.All is set: after so many changes, reading everything
+// costs no more.
 const maxLog = 100_000
 
 // maxLogged is the number of changes of one transaction that are kept: after more of them, as at a
@@ -100,7 +100,7 @@ type changeLog struct {
 
 type logEntry struct {
 	revision uint64
-	key      string // "namespace/name"; of others that of the engine
+	key      string // "namespace/name"; for ofOther the key in the engine
 	of       logKind
 }
 
@@ -180,12 +180,11 @@ type ChangeSet struct {
 	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
 	// EndpointSlices or Endpoints were; sorted. Empty when All is set.
 	Services []string
-	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
-	// when All is set.
+	// Pods has the "namespace/name" of Pods that were created, updated or deleted; sorted. Empty when All is set.
 	Pods []string
-	// Secrets are the same of Secrets.
+	// Secrets is the same for Secrets.
 	Secrets []string
-	// Others are the objects of other kinds that changed, came or went, but for Leases and Events; each as often as it did.
+	// Others has the objects of other kinds that were created, updated or deleted, except Leases and Events, with one entry for each change.
 	Others []object.Ref
 }
 
@@ -203,15 +202,14 @@ type Event struct {
 	Revision uint64
 	At       time.Time
 	Ref      object.Ref
-	// Old is nil when the object came, New when it went.
+	// Old is nil when the object was created, New when it was deleted.
 	Old, New object.Object
 	By       Caller
 	Owner    Owner
 }
 
-// Events returns the changes after a revision in order, at most limit (0: no limit). The error is
-// ErrExpired if the journal does not reach back to the revision, or the revision is in the future. The
-// caller must not change them.
+// Events returns the changes after a revision in order, at most limit (0: no limit). The error is ErrExpired if the journal does not reach back to
+// the revision, or the revision is in the future. The caller must not change the objects.
 func (s *Store) Events(after uint64, limit int) ([]Event, error) {
 	return s.EventsAbout(after, limit, nil)
 }
@@ -273,8 +271,8 @@ func (s *Store) PublishedEphemeral() <-chan struct{} {
 	return s.feed.ephemeral
 }
 
-// Recent returns the revision to pass to Events for the newest changes: as many of them as given for
-// which about returns true, or all in the journal. A nil about counts all.
+// Recent returns the revision after which Events has the newest changes: the given number of those for which about returns true, or all in the
+// journal. A nil about counts all.
 func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -284,7 +282,7 @@ func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) 
 // Since is the age of a Service and of its requests for ports, see record.Since.
 type Since = record.Since
 
-// maxLost is the time after which a call that other machines' commits overtook is not tried again.
+// maxLost is the longest time for which a call is repeated because other machines committed first.
 const maxLost = 20 * time.Second
 
 // errLost means that other machines committed first on every attempt within maxLost.
@@ -349,8 +347,7 @@ func decided[T any](s *Store, call func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// Lost counts the commits of this machine that another machine's overtook, so that they were
-// decided again.
+// Lost counts the commits of this machine that were decided again because another machine committed first.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
 // follow takes over the commits of other machines that have arrived. The writer must be held.

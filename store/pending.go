@@ -145,7 +145,7 @@ func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now
 	return begun, err
 }
 
-// CountFrom converts the end of the trial to the clock of the boot in which now was read. It only writes after a reboot.
+// CountFrom converts the end of the trial to the clock of the current boot, of which now is a reading. It only writes after a reboot.
 func (s *Store) CountFrom(now deadline.Reading) error {
 	return s.changePending(func() error {
 		timed := s.pending.timed()
@@ -218,9 +218,9 @@ func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
 	return state, err
 }
 
-// GoBack undoes the changes of the trial: objects are restored with the uids, addresses and ports that they had. Files whose content
-// differs from that before the trial are held: SyncFiles uses their earlier content until they change, or Confirm. found are the files as
-// they are now. Errors: ErrNoTimed.
+// GoBack undoes the changes of the trial: objects are restored with the uids, addresses and ports that they had. Files whose content differs from
+// that before the trial are held: SyncFiles uses their earlier content until they change, or Confirm is called. found has the present files.
+// Errors: ErrNoTimed.
 func (s *Store) GoBack(found manifest.Files) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if !s.pending.timed().Pending() {
@@ -347,8 +347,8 @@ func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) err
 	return nil
 }
 
-// publishPending publishes the changes of a transaction to pending sets, and logs as changed the Services of which a machine now programs
-// another version. It reports whether there may be any. Store.mu must be held.
+// publishPending publishes the changes of a transaction to pending sets. It logs as changed the Services of which a machine now programs another
+// version, and reports whether there may be such Services. Store.mu must be held.
 func (s *Store) publishPending(t *transaction) (moved bool) {
 	for k, versions := range t.pending.before {
 		set := s.pending.sets[k]
@@ -441,7 +441,7 @@ func (s *Store) keepEnd(k pending.Kind, end *pending.LocalEnd) {
 	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: k.EndKey(), Value: value, Revision: s.feed.revision}}})
 }
 
-// countHere sets the end of a set, which is stored for all machines, on the clocks of this one: the end that this machine stored earlier,
+// countHere converts the end of a set, which is stored for all machines, to the clocks of this one. It is the end that this machine stored earlier,
 // also before a restart, or else the whole time from now on.
 func (s *Store) countHere(set *pending.Set) {
 	if !set.Pending() || set.Ends == (deadline.Deadline{}) {

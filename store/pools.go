@@ -40,10 +40,10 @@ type Pool struct {
 type Holder struct {
 	Value    string
 	Services []string
-	Outside  bool // of the range
+	Outside  bool // the value is outside of the range
 }
 
-// Pools returns all ranges, each with its first holders, at most so many, sorted by value. Values that lie in no range are
+// Pools returns all ranges, each with its first holders, sorted by value: at most the given number. Values that lie in no range are
 // left out.
 func (s *Store) Pools(most int) []Pool {
 	s.writer.state.Lock()
@@ -113,7 +113,7 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool, most int) []Pool {
 	return all
 }
 
-// add counts a value that is held, and lists it among the first.
+// add counts a value that is held, and adds it to Holders while these are fewer than most.
 func (p *Pool) add(most int, value fmt.Stringer, inside bool, services ...string) {
 	if p.Held++; p.Held <= most {
 		p.Holders = append(p.Holders, Holder{value.String(), services, !inside})
@@ -194,7 +194,7 @@ func (l *allocator) held() (n int) {
 	return n
 }
 
-// unheld finds the values of Services that the allocator does not assign to them. It returns the number of the others.
+// unheld finds the values of Services that the allocator does not assign to them. It returns the number of values that are assigned.
 func (c *poolCheck) unheld() (held int) {
 	l := c.allocator
 	for owner, svc := range c.services {

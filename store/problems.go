@@ -83,13 +83,13 @@ const (
 // note is a Problem of an object without file and line. These are looked up when the
 // problem is read, as they change with the file.
 type note struct {
-	path    string // of the file whose document it is about; "" for the API's
+	path    string // the file whose document it is about; "" for a version of the API
 	field   string
 	reason  string
 	message string
 	warning bool
-	asked   netip.Addr // a load balancer IP that is waited for; the zero Addr: none
-	use     string     // the other use of asked for which it is not given, as by an endpoint; "": none
+	asked   netip.Addr // a load balancer IP that the Service waits for; the zero Addr: none
+	use     string     // the other use of asked that prevents its allocation, such as an endpoint; "": none
 }
 
 // fieldInFile returns the field in a document from which a field of the object was derived: spec.clusterIP for spec.clusterIPs.
@@ -114,9 +114,9 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 	return c.Rules.Remarks(o)
 }
 
-// refusals returns errors for annotations that Config.Rules refuse. Those that the old version has with the same value are left
-// out, so that the rest of the object can be updated; so are those that only make the object of a file safer, since its last
-// good content may be what the change has to end, as a port without TLS.
+// refusals returns errors for annotations that Config.Rules refuse. It leaves out those that the old version has with the same value, so that the
+// rest of the object can be updated. For the object of a file it also leaves out those whose part of the object is not served (Remark.Safe):
+// refusing the change would keep the last good version in force, for example a port without TLS that the change is to end.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
 	var before []annotation.Remark
 	looked := false
@@ -187,8 +187,8 @@ type Host interface {
 	// for all others. Such an address is never allocated; for allocation Reserved is called without a
 	// Service. A client of the API that asks for one as a cluster IP is refused; files are not.
 	Reserved(svc *object.Service, addr netip.Addr) string
-	// Avoid reports addresses of the ranges for cluster IPs that are allocated only on request;
-	// isEndpoint reports whether the address is an endpoint's.
+	// Avoid reports whether an address of the ranges for cluster IPs is allocated only on request; isEndpoint reports whether the address is an
+	// endpoint's.
 	Avoid(addr netip.Addr, isEndpoint func() bool) bool
 	// NodePort returns why a client of the API may not have a node port that it asks for, as when a program
 	// of the host listens there; nil allows it. It is not called for ports that a Service has already, nor
@@ -197,7 +197,7 @@ type Host interface {
 	// HostPort returns why a client of the API may not have a port at an external IP, as when it is an address of
 	// the host and a program listens there; nil allows it. As with NodePort, it is called for new ports.
 	HostPort(addr netip.Addr, protocol string, port uint16) error
-	// AnswersNodePorts reports an address of the host that node ports answer on.
+	// AnswersNodePorts reports whether node ports answer on an address of the host.
 	AnswersNodePorts(addr netip.Addr) bool
 }
 

@@ -183,7 +183,7 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 	return errs
 }
 
-// keepOwned restores the parts of a version that are written by a subresource, from the stored one.
+// keepOwned restores, from the stored version, the parts of a version that only a subresource may write.
 func (c *change) keepOwned(next object.Object) {
 	var before object.Object
 	if c.old != nil {
@@ -427,8 +427,8 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	return errs
 }
 
-// added yields the addresses in a list of a Service that the version before, nil for none, does not have in it, by their index. It leaves
-// out malformed ones, which Validate reports.
+// added yields the addresses, by their index, that are in a list of a Service and not in that list of the version before (nil: none). It leaves out
+// malformed ones, which Validate reports.
 func added(svc, before *object.Service, list func(*object.Service) []string) iter.Seq2[int, netip.Addr] {
 	return func(yield func(int, netip.Addr) bool) {
 		for i, text := range list(svc) {

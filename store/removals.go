@@ -77,7 +77,7 @@ func (s *Store) garbage() (writes []Write) {
 	return writes
 }
 
-// isThere reports whether the owner of an object exists: in the same namespace, or without one.
+// isThere reports whether the owner of an object in a namespace exists: in that namespace, or as an object without one.
 func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	for _, in := range []string{namespace, ""} {
 		r := s.table.get(object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name})
@@ -103,7 +103,7 @@ func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 
 // NamespacesInUse lists the namespaces that have objects of files or of clients.
 type NamespacesInUse struct {
-	// State is to be given to the next call of Namespaces.
+	// State is the argument of the next call of Namespaces.
 	State uint64
 	// Files are the namespaces in which files have objects, Clients those in which clients
 	// of the API have some; sorted.
@@ -189,11 +189,9 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 // namespaceUse counts the objects of files and of clients by namespace. Events do not count: they
 // expire.
 type namespaceUse struct {
-	// state is another number whenever a namespace comes into use or falls out of it, and
-	// whenever a Namespace changes.
+	// state changes whenever a namespace comes into use or falls out of it, and whenever a Namespace changes.
 	state uint64
-	// The counts are by namespace: of objects of files, of objects of clients, and of all that keep a
-	// Namespace from going.
+	// The numbers of objects by namespace: of files, of clients, and of all that keep a Namespace from being removed.
 	files, clients, keeping map[string]int
 }
 
@@ -254,15 +252,16 @@ func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kin
 // garbageCollector is the Caller, in the journal, of deletions of objects that have lost their owners.
 var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
 
-// dependents indexes the objects of clients by the uids of their owners (metadata.ownerReferences).
-// Objects of files and controllers are not included, as these remove them.
+// dependents indexes the objects of clients by the uids of their owners (metadata.ownerReferences). Objects of files and controllers are not
+// included: these remove their objects themselves.
 type dependents struct {
 	of map[string]map[object.Ref]struct{}
 	// orphaned has the objects that lost an owner and have not been examined yet.
 	orphaned map[object.Ref]struct{}
 }
 
-// move updates the index for a change of an object from was to is; either may be nil.
+// move updates the index for a change of an object from before to after; either may be nil. The dependents of an object that is gone become
+// orphaned.
 func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner == (Owner{}) {
 		for _, owner := range before.Object.GetMeta().OwnerReferences {
@@ -317,9 +316,8 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	return held
 }
 
-// bereft adds to the Removals of each file the Services that have no endpoints left without the
-// objects of the file. Objects that controllers generate from other objects do not count, as they
-// go with these.
+// bereft adds to the list of each file (Removals.Files) the Services that have no endpoints left after the removals in going. Objects that
+// controllers generate from other objects do not count, as they are removed with these.
 func (t *transaction) bereft(going []*change, files map[string][]string) {
 	gone := map[object.Ref]bool{}
 	by := map[string]map[string]bool{} // the files of the endpoints that go, by Service

@@ -26,8 +26,8 @@ type Rollback struct {
 
 // RolledBack is the outcome of a rollback: its revisions, and the outcome for each object.
 type RolledBack struct {
-	Revision uint64 // the one that the objects are back at
-	Last     uint64 // the last change by a client before it; 0 when the journal has none
+	Revision uint64 // the revision whose versions were restored
+	Last     uint64 // the last change by a client before the rollback; 0 when the journal has none
 	Objects  []Revived
 }
 
@@ -154,7 +154,7 @@ func (s *Store) lastChange() (revision, previous uint64, found bool) {
 // Revived is the outcome of restoring one object to an earlier version.
 type Revived struct {
 	Ref object.Ref
-	// Did is one of the Revive words.
+	// Did is one of the constants ReviveCreated to ReviveConflict.
 	Did string
 	// Why is the reason why it was left, or names the missing object.
 	Why string
@@ -166,7 +166,7 @@ const (
 	ReviveChanged  = "changed"  // it had been changed
 	ReviveDeleted  = "deleted"  // it had not been there
 	ReviveLeft     = "left"     // it belongs to a file, or a controller
-	ReviveConflict = "conflict" // it is there, and not served: another one has a value of it
+	ReviveConflict = "conflict" // it was restored and is not served: another object has one of its values
 )
 
 // The verbs of journal entries for objects restored to an earlier version: by undoing a trial or rollout, or by svcctl rollback.

@@ -34,7 +34,7 @@ const mostLines = 256 << 10
 // Source is the stored record of a source, shared by all machines.
 type Source struct {
 	Name string `json:"-"`
-	// Reader is the machine that reads it, Instance its data directory; "" any that it has.
+	// Reader is the machine that reads the source, Instance its data directory; "" accepts any one of that machine.
 	Reader   string `json:"reader"`
 	Instance string `json:"instance,omitempty"`
 	// Generation is the number of the directory's content, set by the program that writes it; 0:
@@ -56,9 +56,9 @@ type sourceFile struct {
 type sources struct {
 	records map[string]Source
 	files   map[string]sourceFile      // by path
-	of      map[string]map[string]bool // the paths of a source
-	reading map[string]bool            // SyncSources has brought in all of it
-	// changed counts what SyncSources has to look at although no file has changed.
+	of      map[string]map[string]bool // the paths of the files, by source
+	reading map[string]bool            // the sources that this machine reads and has read completely
+	// changed increases whenever SyncSources has work to do although no file has changed.
 	changed uint64
 	stale   map[object.Ref]struct{} // declared objects that other machines have changed
 }
@@ -75,7 +75,7 @@ type SourceVerdict struct {
 	// differs from the one in force.
 	Behind  bool
 	Differs string
-	// Given is set when the source was assigned to the Reader, which has not begun.
+	// Given is set when the source was assigned to the Reader (TakeSource), which has not begun to read it.
 	Given bool
 	// Reader is the machine that reads it.
 	Reader string
@@ -158,9 +158,9 @@ func ofSource(files manifest.Files, name string) []*manifest.File {
 type sourcesUpdate struct {
 	records map[string]Source
 	files   map[string]sourceFile
-	gone    map[string]bool // paths
+	gone    map[string]bool // the paths of removed files
 	fresh   map[string]bool // the sources that are read from now on
-	// forgotten is a source that is none any more; "": there is none.
+	// forgotten is a source whose record is to be deleted; "": none.
 	forgotten string
 }
 
@@ -314,9 +314,8 @@ func (s *Store) SourcesChanged() uint64 {
 	return s.sources.changed
 }
 
-// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with the
-// same data directory, and so may the one that TakeSource has named; any other one if its files equal those in force,
-// or have a higher generation.
+// JudgeSource decides whether a machine with these files may read a source: the machine that read it last, with the same data directory; the one
+// that TakeSource has named; or another one whose files equal those in force or have a higher generation.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

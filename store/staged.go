@@ -18,8 +18,8 @@ func StagedKinds() []string {
 	return []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindSecret}
 }
 
-// BeginStaged begins a rollout (staged set): no machine programs writes with its ID (Caller) before Advance names machines. If that does
-// not happen in time, the caller has to undo it. Errors: ErrAlone, *StagedError.
+// BeginStaged begins a rollout (staged set). No machine programs the writes with its ID (Caller) until Advance names machines. If Advance is not
+// called within the time, the caller has to undo the rollout. Errors: ErrAlone, *StagedError.
 func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.Head, error) {
 	if s.storage.shared == nil {
 		return pending.Head{}, pending.ErrAlone
@@ -70,7 +70,7 @@ func (s *Store) Undo(head pending.Head, by Caller) ([]Revived, error) {
 	return s.endStaged(head, pending.Undone, &by)
 }
 
-// endStaged ends the rollout. If by is not nil, it restores the objects in the name of that Caller.
+// endStaged ends the rollout. If restore is not nil, it restores the objects in the name of that Caller.
 func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Caller) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if err := s.expectStaged(&seen); err != nil {
@@ -170,13 +170,13 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 // caller must not change the objects.
 type View struct {
 	s      *Store
-	before bool // also on a machine that programs the rollout
+	before bool // the versions before the rollout, also on a machine that programs it
 }
 
 // InForce returns the objects that this machine programs: those in a rollout that it does not program yet have their versions before it.
 func (s *Store) InForce() View { return View{s, false} }
 
-// Before returns the objects that the machines program which a rollout has not reached.
+// Before returns the objects as they are programmed by the machines that the rollout has not reached.
 func (s *Store) Before() View { return View{s, true} }
 
 // versions returns the versions before the rollout, nil for objects that did not exist, that replace those of the store. Store.mu must be

@@ -24,15 +24,14 @@ import (
 type Store struct {
 	cfg Config
 
-	// writer is held during a change, from the first look to the last assignment; its state guards the
-	// fields up to mu.
+	// writer is held during a change, from the first read to the last assignment. Its state guards the fields up to mu.
 	writer    writer
 	storage   storage
 	allocator *allocator
 	numbers   numbers
 	queue     writeQueue
 
-	// mu guards what readers see. Only the writer changes it, and may read without.
+	// mu guards the fields that readers use. Only the writer changes them, and it reads them without mu.
 	mu sync.RWMutex
 	accepted
 
@@ -55,7 +54,7 @@ type accepted struct {
 // numbers has lower bounds for the next revision and for the next creation time.
 type numbers struct {
 	seed   uint64    // the least revision that the next change may have
-	newest time.Time // the last creation
+	newest time.Time // the newest creation time
 }
 
 // sawCreation raises the lower bound for creation times to that of an object.
@@ -143,24 +142,24 @@ type Config struct {
 	ClusterIPRanges []netip.Prefix
 	// NodePorts is the range of node ports and health-check node ports; zero means 30000-32767.
 	NodePorts PortRange
-	// NodePortSpace is one space of node ports for all protocols, or one for each.
+	// NodePortSpace decides whether protocols share the numbers of node ports.
 	NodePortSpace alloc.Space
 	// Pools has the ranges of load balancer IPs, the preferred ones first; empty: none are
 	// allocated.
 	Pools []alloc.Pool
 	// Objects has the options of validation.
 	Objects object.Options
-	// Rules judge what Validate does not; nil: nothing.
+	// Rules add checks to those of Validate; nil: none.
 	Rules Rules
 	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
 	// which share nothing but the documents agree.
 	Pinned bool
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
-	// Box names this machine among those that share the store: the steps of a rollout say what it programs.
+	// Box is the name of this machine among those that share the store. A rollout names the machines that program its changes.
 	Box string
-	// Program names the version of the program to the last bit: what another one has found about a
-	// file is not believed. "" believes nothing (see LastGood.Seal).
+	// Program identifies the exact build of the program. Seals that another build wrote are ignored; with "" all seals are, and none are written
+	// (see LastGood.Seal).
 	Program string
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
@@ -354,14 +353,14 @@ func (s *Store) waitForOthers(records []*record.Record) {
 type storage struct {
 	engine engine.Engine
 	shared engine.Shared // engine, if other machines write to it; else nil
-	// head is the revision of what the engine has, as a rule that of the store.
+	// head is the revision that the engine has. It is that of the store unless commits wait in later.
 	head    uint64
-	later   engine.Transaction // see mayWait; of pairs with the same key the last one counts
+	later   engine.Transaction // commits that wait, see mayWait; of pairs with the same key the last one counts
 	refused bool               // the last commit failed
 	partial partial
-	piece   int // see commitInPieces; tests have their own
+	piece   int // objects in one transaction of commitInPieces: pieceObjects, fewer in tests
 	copies  copies
-	failed  bool          // something of another machine could not be read, and nothing more is followed
+	failed  bool          // a commit of another machine could not be read, and no further ones are taken over
 	lost    atomic.Uint64 // see Store.Lost
 }
 

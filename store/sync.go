@@ -80,12 +80,10 @@ func (t *transaction) unstored() (paths []string) {
 // verbStatus is the journal's verb for a status that a controller writes to an object that it does not own.
 const verbStatus = "status"
 
-// Generate creates, replaces and deletes objects of a controller, all in one commit or not at all.
-// Unchanged objects are not written, and objects to be deleted may not exist. Of the objects in
-// statuses, which may have any owner, only the status is stored, if the object still has their
-// resourceVersion: the change of another version lets the controller plan again. Errors:
-// *OwnedError if an object in puts or deletes has another owner by now; object.Errors if one is
-// invalid; else those of the engine.
+// Generate creates, replaces and deletes objects of a controller, all in one commit or not at all. Unchanged objects are not written, and objects
+// to be deleted may not exist. Of the objects in statuses, which may have any owner, only the status is stored, and only if the object still has
+// their resourceVersion: if it has changed since, the controller plans again. Errors: *OwnedError if an object in puts or deletes has another owner
+// by now; object.Errors if one is invalid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref, statuses ...object.Object) (result SyncResult, err error) {
 	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes, statuses) })
 }
@@ -144,9 +142,8 @@ const (
 	sealAtOnce = 4_000
 )
 
-// Seal writes the seals of files that have none. It is called at the end of a start and when the
-// process ends: files that change in between are decoded after a crash. It returns Files, equal
-// to the sealed ones but without decoded documents, to replace these and save memory.
+// Seal writes the seals of files that have none. It is called at the end of a start and when the process ends: files that change in between are
+// decoded after a crash. It returns the sealed files as Files without decoded documents, which replace the decoded ones to save memory.
 func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
 		var some []*manifest.File
@@ -335,8 +332,8 @@ type seal struct {
 	// Copy is the engine.Sum of the copy of the file, whose text has Hash: while it is the same, the copy need not be
 	// read. Older programs have not written it.
 	Copy []byte `json:"copy,omitempty"`
-	// Versions are the resourceVersions of the objects as they are stored: those that were stored
-	// again may be what another text, program or setting made of them.
+	// Versions are the resourceVersions of the objects when the seal was written. An object that was stored again since may come from another text,
+	// program or setting.
 	Versions []string `json:"versions"`
 }
 
@@ -374,7 +371,7 @@ func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	return sealed, err
 }
 
-// sealedCopy decodes the copy of a sealed file, if that still has the Sum that it had when it was sealed.
+// sealedCopy is a sealed file, with the Sum that its copy had when it was sealed.
 type sealedCopy struct {
 	file *manifest.File
 	sum  engine.Sum
@@ -532,8 +529,8 @@ func (c *copies) finish(err error) {
 const (
 	// rideAlong is the size of copies, in bytes, up to which they are written with a commit of objects.
 	rideAlong = 64 << 10
-	// rideEvery is the minimum time between two commits of objects with copies. A copy has its whole
-	// file, and is written with the whole page that it is in.
+	// rideEvery is the minimum time between two commits of objects with copies. A copy has the content of a whole file, and is written with the
+	// whole page of the engine that it is in.
 	rideEvery = 500 * time.Millisecond
 	// flushAtOnce bounds one commit that has only copies, in bytes.
 	flushAtOnce = 4 << 20

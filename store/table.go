@@ -48,8 +48,8 @@ func IsNodeController(owner string) bool {
 
 // table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
-	records map[object.Ref]*record.Record // packed ones among them, see get
-	// whole are EndpointSlices that are not packed, those that changed last at the end, and versions before of them.
+	records map[object.Ref]*record.Record // some of them packed, see get
+	// whole are the EndpointSlices that are not packed, those that changed last at the end. It may include their earlier versions.
 	whole []*record.Record
 	packs bool // see Pack
 	index *index.Index
@@ -60,7 +60,7 @@ type table struct {
 	dependents dependents
 	// declaredServices counts the Services that belong to files.
 	declaredServices int
-	// before are the versions of what has changed since Store.Track; nil: it was not called.
+	// before has the objects that have changed since Store.Track, as they were then; nil: Track was not called.
 	before map[object.Ref]*record.Record
 }
 
@@ -145,7 +145,7 @@ type foreigners map[annotation.Foreign]*foreigner
 
 type foreigner struct {
 	count   int
-	example object.Ref // the zero Ref when that one has gone
+	example object.Ref // one of the objects; the zero Ref when it is gone
 }
 
 // move updates the counts for a change of an object; a nil version is none. Objects that the appliance generated do not count.
@@ -195,9 +195,9 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole is the number of most recently changed EndpointSlices that are not packed (compressed); packs is whether packing is on during a
-// start. Tests change both. A change packs either none, or at least keepWhole and at most packAtOnce EndpointSlices at once, which takes 2
-// ms: one by one each would take 60 us, with cold caches.
+// keepWhole is the number of most recently changed EndpointSlices that are not packed (compressed); packs is the value of table.packs during a
+// start. Tests change both. A change packs either none, or at least keepWhole and at most packAtOnce EndpointSlices, in 2 ms. Packed one by one,
+// each would take 60 us, with cold caches.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
@@ -431,7 +431,7 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	return r.Owner.File, line
 }
 
-// ListPacked is List with objects that may be packed: their metadata has only namespace and name, and Whole returns the complete object.
+// ListPacked is List with objects that may be packed: their metadata has only namespace and name, and record.Whole returns the complete object.
 func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
@@ -515,11 +515,11 @@ type lists struct {
 type kindList struct {
 	// sorted is replaced, never changed: readers hold it.
 	sorted []object.Object
-	// touched are the objects that have changed since.
+	// touched are the objects that have changed since sorted was made.
 	touched map[object.Ref]struct{}
 }
 
-// maxTouched is the number of changes after which a cached list is dropped, beyond half of its length.
+// maxTouched is the number of changes, in addition to half of the length of a cached list, after which the list is dropped.
 const maxTouched = 1_000
 
 // touch records that an object has changed since its kind was listed. A list with too many changes is dropped.

@@ -16,12 +16,11 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// transaction is the state of one call that changes the store: which objects change,
-// decided and allocated for before anything is written. It has more than 15 fields: the
-// decisions, and everything that is committed with them.
+// transaction is the state of one call that changes the store. It decides which objects change and allocates their values before anything is
+// written. It has more than 15 fields: the decisions, and everything that is committed with them.
 type transaction struct {
 	s    *Store
-	host Host // as of its beginning
+	host Host // as of the beginning of the transaction
 	declaring
 	changes map[object.Ref]*change
 	removes bool // objects without a declaration may be removed
@@ -36,10 +35,10 @@ type transaction struct {
 	dry bool
 	// feeding has the objects of changes by the Service that they belong to; see backing.
 	feeding map[string][]object.Object
-	// extra is committed together with the changes, and so is sourced, unless nil.
+	// extra is committed together with the changes, and so is sourced if it is not nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
-	// announced is set when other machines have to learn of extra.
+	// announced is set when other machines need extra: the commit then gets a revision even without changes of objects.
 	announced bool
 	pending   pendingUpdate
 }
@@ -58,9 +57,9 @@ type declaring struct {
 type settled struct {
 	order []*change
 	last  map[object.Ref]*change // the last one of each object
-	// base is the state of the allocator up to which they took and released.
+	// base is the state of the allocator after these changes, to which each attempt to allocate for the others returns.
 	base mark
-	// externals has those of them with external IPs.
+	// externals has the Services with external IPs among these changes.
 	externals index.Externals
 }
 
@@ -106,7 +105,7 @@ type assigned struct {
 	ingress []netip.Addr
 	// outcome has the problems of the allocation.
 	outcome []note
-	// outside is set when it asks for a value that no range has.
+	// outside is set when the Service asks for a value that no range has.
 	outside bool
 }
 
@@ -191,7 +190,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.Object.(*object.Service)
 }
 
-// before returns the version that the new one updates; nil for a new object.
+// before returns the version that the new one updates; nil for a new object, or one that replaces that of a controller.
 func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil

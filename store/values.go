@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// value is an address or a port that one Service holds, or several: a load balancer IP may be shared. Its kind is that of its Pool.
+// value is an address or a port that one Service holds, or several: a load balancer IP may be shared. kind is one of the values of Pool.Kind.
 type value struct {
 	kind string
 	addr netip.Addr // the zero Addr for a port
@@ -24,7 +24,7 @@ func clusterIP(addr netip.Addr) value      { return value{kind: PoolClusterIP, a
 func nodePort(port alloc.Port) value       { return value{kind: PoolNodePort, port: port} }
 func loadBalancerIP(addr netip.Addr) value { return value{kind: PoolLoadBalancer, addr: addr} }
 
-// String returns the value as that of its Pool: an address, or a port such as "TCP 30080".
+// String returns the address, or a port such as "TCP 30080".
 func (v value) String() string {
 	if v.kind == PoolNodePort {
 		return fmt.Sprintf("%s %d", v.port.Protocol, v.port.Number)
@@ -316,11 +316,11 @@ func (s *Store) HasReserved() bool {
 	return s.reserves
 }
 
-// Reserve excludes the addresses and node ports of frontends from automatic allocation, until Unreserve. A Service that seems to
-// be the former owner still gets them: the value is the first free one in the order that its name gives, the Service has the ports
-// of the frontend, and they have an endpoint in common. In a range with few reserved cluster IPs the endpoints need not be known
-// yet. A Service that asks for a value by name gets it. The store records across restarts that values are reserved, but not which:
-// the caller reads them from the kernel. They are reserved until the next restart even if Reserve returns an error.
+// Reserve excludes the addresses and node ports of frontends from automatic allocation, until Unreserve. A Service that asks for a value by name
+// gets it, and so does one that seems to be the former owner: the value comes before any free one in the order in which allocation tries values for
+// its name, the Service has the ports of the frontend, and they have an endpoint in common. In a range with few reserved cluster IPs the endpoints
+// may still be unknown. The store records across restarts that values are reserved, but not which: the caller reads them from the kernel. They are
+// reserved until the next restart even if Reserve returns an error.
 func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

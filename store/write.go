@@ -27,7 +27,7 @@ type OwnedError struct {
 	Owner Owner
 	// Reader is the machine that reads the file of the Owner, when it is another one.
 	Reader string
-	// Of is the object that a controller has made this one of; the zero Ref: of none, or of a Service.
+	// Of is the object from which a controller generated this one; the zero Ref if there is none, or it is a Service.
 	Of object.Ref
 }
 
@@ -76,31 +76,30 @@ func (e *PreconditionError) Unwrap() error { return ErrStale }
 type Write struct {
 	// Ref names the object.
 	Ref object.Ref
-	// Object is the whole new version with its managedFields; it is not kept. Nil with
-	// Delete.
+	// Object is the whole new version with its managedFields; the store keeps no reference
+	// to it. Nil with Delete.
 	Object object.Object
-	// Delete removes the object, or marks it as going while it has finalizers or, a Namespace,
-	// objects in it.
+	// Delete removes the object. While it has finalizers, or is a Namespace with objects in it, it is only marked as being deleted.
 	Delete bool
 	// Create refuses the write when the object exists (ErrExists).
 	Create bool
 	// Status takes the status and managedFields from Object and leaves all else; without it
 	// the status stays. The creator of a Pod or a Node sets its first status.
 	Status bool
-	// Version is the resourceVersion that the stored version must have; "" is any. UID likewise.
+	// Version and UID are the resourceVersion and the uid that the stored object must have; "" accepts any.
 	Version, UID string
 	// DryRun decides and allocates, and changes nothing. The dry runs of a call come after
-	// its other writes, and see each other.
+	// its other writes; each starts from the result of those before.
 	DryRun bool
 	By     Caller
 }
 
 // Written is the outcome of one Write: the object after it, warnings, or the error.
 type Written struct {
-	// Object is the version that is stored afterwards, or would be; of a removal the last
-	// one. What a dry run would store has no resourceVersion of its own.
+	// Object is the version that is stored afterwards, or would be after a dry run; after a
+	// removal the last one. The version of a dry run has no resourceVersion of its own.
 	Object object.Object
-	// Removed is set when the object is gone; Revision is that of its removal, 0 of a dry run.
+	// Removed is set when the object is gone. Revision is then that of its removal; 0 in a dry run.
 	Removed  bool
 	Revision uint64
 	// Warnings are for the client of the request.
@@ -149,16 +148,16 @@ func (q *writeQueue) take() []*call {
 // more. It bounds how long the first call waits for the last.
 const maxGroup = 1_000
 
-// Write makes changes in one commit: each is accepted or refused by itself, in order, and later
-// ones see the earlier ones. Concurrent calls may share a commit. The error is that of the engine,
-// when nothing has changed. Metadata that the server owns is kept, whatever an Object has there.
-// An object of a file stays the file's when a client writes to it. A load balancer of ours keeps
-// its allocated ingress IPs, whatever is written to its status; their ipMode and ports, and the
-// conditions, are taken from the write. A write that changes nothing makes no new version. A
-// deleted object is removed when it has no finalizer left; if a file declares it, it then becomes
-// the file's. Errors of one change: object.Errors if it is invalid, or a requested value is not
-// available; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for a Version or UID of an
-// object that does not exist; ErrStale.
+// Write makes changes in one commit. Each is accepted or refused by itself, in order; later ones
+// see the earlier ones. Concurrent calls may share a commit. The error is that of the engine, when
+// nothing has changed. The metadata fields that the server sets are kept, whatever an Object has
+// there. An object that belongs to a file still does after a client has written to it. A load
+// balancer whose IPs the store allocates keeps them, whatever is written to its status; their
+// ipMode and ports, and the conditions, are taken from the write. A write that changes nothing
+// makes no new version. A deleted object is removed when it has no finalizer left; if a file
+// declares it, it then becomes the file's. Errors of one change: object.Errors if it is invalid, or
+// a requested value is not available; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for
+// a Version or UID of an object that does not exist; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
 	if !slices.ContainsFunc(writes, func(w Write) bool { return !w.DryRun }) {
@@ -319,8 +318,8 @@ func (t *transaction) serve(c *call) {
 	t.warnOfFamilies(c)
 }
 
-// warnOfFamilies adds a warning for each Service that a call wrote, or wrote an EndpointSlice of, if after all writes
-// of the call its endpoints are all of the other IP family.
+// warnOfFamilies adds a warning for each Service that a call wrote, or of which it wrote an EndpointSlice, if all its endpoints are of the other IP
+// family after all writes of the call.
 func (t *transaction) warnOfFamilies(c *call) {
 	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
 	for i := range c.writes {
@@ -390,8 +389,8 @@ func (t *transaction) dryRun(c *call) {
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
-// finish commits the settled changes, with their consequences for other objects: files that declare
-// a name which has become free get the object, and waiting Services get values.
+// finish commits the settled changes, with their consequences for other objects: a removed object that a file declares is created from the file,
+// and waiting Services get values.
 func (t *transaction) finish() error {
 	if len(t.order) == 0 {
 		t.s.allocator.rollback()

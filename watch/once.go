@@ -25,7 +25,7 @@ const stdinName = "stdin"
 // directory, the same bounds, and the same reasons to leave one out.
 type Once struct {
 	Stdin io.Reader // what Stdin among the paths reads
-	// Flat leaves out the directories in a directory.
+	// Flat leaves out subdirectories.
 	Flat bool
 	// Bytes is the most bytes of a file; 0 is the default of manifest.Limits.
 	Bytes int
@@ -71,7 +71,7 @@ func (o *Once) bytes() int {
 	return mostBytes(manifest.Limits{Bytes: o.Bytes})
 }
 
-// directory reads what a Watcher of the directory would read at its start.
+// directory calls f for the files that a Watcher of the directory would read at its start.
 func (o *Once) directory(dir string, f func(string, []byte, *manifest.Problem) error) error {
 	s := &source{dir: filepath.Clean(dir)}
 	if err := s.open(); err != nil {
@@ -198,7 +198,7 @@ func isDescriptor(path string) bool {
 	return path == "/dev/stdin" || strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/")
 }
 
-// readStream reads what has no size to look at first.
+// readStream reads a stream, whose size is not known in advance. It refuses one of more than most bytes.
 func readStream(r io.Reader, most int) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
 	if err == nil && len(data) > most {
@@ -227,22 +227,22 @@ const (
 // gitLocks are the locks of git that changes of a source wait for.
 type gitLocks struct {
 	locks    []gitLock
-	locked   bool      // changes wait for one
-	unlocked time.Time // when they ended to
+	locked   bool      // changes wait for a lock
+	unlocked time.Time // when changes last ceased to wait
 }
 
 // A gitLock is the lock of a repository that a source is in, or that is in a source.
 type gitLock struct {
 	path  string
-	id    identity  // zero: it is not there
+	id    identity  // of the lock file; zero: there is none
 	first time.Time // when it was seen first
 	// stale is set when the lock is ignored as left behind; mtime is its modification time then.
 	stale bool
 	mtime int64
 }
 
-// findGitLocks looks for the repositories that a directory is in, which may be one of its
-// parents, and adds those that were found in it: directories with an entry named .git.
+// findGitLocks sets s.git.locks to the locks of the git work trees at the directory of the source, at its
+// parents, and at the directories in inside, which are in the source and have an entry named .git.
 func (s *source) findGitLocks(inside []string) {
 	dirs := slices.Clone(inside)
 	if real, err := filepath.EvalSymlinks(s.dir); err == nil {

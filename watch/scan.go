@@ -156,13 +156,13 @@ const maxWalks = 3
 type walk struct {
 	dir      string
 	root     *os.Root            // dir, opened
-	before   map[string]identity // linked, of the reading before
+	before   map[string]identity // linked of the previous reading
 	visited  map[identity]bool   // directories
 	files    map[identity]bool   // regular files
 	found    map[string]fileState
 	dirs     map[string]identity
 	linked   map[string]identity // directories that are reached by a link
-	switched map[string]bool     // those of them that are not what they were
+	switched map[string]bool     // those of linked that are new or lead to another directory than before
 	links    []string            // relative paths, to be followed when all else is read
 	unread   []unread
 	trees    []string // directories that have an entry .git
@@ -175,7 +175,7 @@ type walk struct {
 // unread is a directory that could not be read; the state of its files is unknown.
 type unread struct {
 	path, why string
-	missed    bool // it is known to be one, or files of it are in force
+	missed    bool // it was a directory for certain, or files below it are in force
 }
 
 func (wk *walk) problems() (out []manifest.Problem) {
@@ -193,7 +193,7 @@ func (s *source) walk() (*walk, error) { return s.walkDirs(false) }
 // walkDirs reads the directory, and unless it is flat the directories inside.
 func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run() }
 
-// newWalk prepares a reading, which may run beside the loop.
+// newWalk prepares a reading, which may run concurrently with the loop.
 func (s *source) newWalk(flat bool) *walk {
 	s.parent = linkParent(s.dir)
 	return &walk{dir: s.dir, root: s.root, before: s.linked, byLink: s.parent != "", flat: flat,
@@ -217,8 +217,8 @@ func (wk *walk) run() (*walk, error) {
 	return wk, nil
 }
 
-// linkParent returns the directory with the symbolic link that dir is, "" if it is none: a change of the link sends no event to its former
-// target.
+// linkParent returns the parent of dir if dir is a symbolic link, else "". The parent has to be watched, since a change of the link sends
+// no event for its former target.
 func linkParent(dir string) string {
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return ""
@@ -343,22 +343,22 @@ func linkReason(err error) string {
 	return "the link cannot be followed: " + reason(err)
 }
 
-// A look is a reading of all directories in a goroutine beside the loop, in case events were lost: it takes 5 µs for each file, during
-// which the loop would handle no change.
+// A look is a reading of all directories in case events were lost. It takes 5 µs for each file, and runs in a goroutine so that the loop
+// can handle changes meanwhile.
 type look struct {
 	walks []*walk          // of the sources, in their order; nil: the directory could not be read
-	older map[*source]bool // those that were read since it began
+	older map[*source]bool // sources that were scanned after the look began
 }
 
 // looks has the look that is under way.
 type looks struct {
 	current *look      // nil: none
-	done    chan *look // has one that is done
-	// readDir reads a directory for one; tests have their own.
+	done    chan *look // gets the look when it is done
+	// readDir reads a directory for a look; tests replace it.
 	readDir func(*walk) (*walk, error)
 }
 
-// lookBeside starts a look, unless one is running or the state is such that a full scan is needed.
+// lookBeside starts a look if one is due and none is running. It returns false if a full scan is needed instead.
 func (w *Watcher) lookBeside(now time.Time) bool {
 	if w.schedule.lost || w.tree.notify == nil || w.tree.noEvents != nil {
 		return false

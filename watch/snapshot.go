@@ -16,8 +16,8 @@ import (
 // problems of files that cannot be parsed have.
 const (
 	ReasonUnreadable  = "Unreadable"           // a file or directory cannot be opened or read, or is no file
-	ReasonUnavailable = "DirectoryUnavailable" // a watched directory is gone, or empty without a trace
-	ReasonPolling     = "Polling"              // warning: no watches; changes are found by looking
+	ReasonUnavailable = "DirectoryUnavailable" // a watched directory is missing, or became empty unexpectedly
+	ReasonPolling     = "Polling"              // warning: no watches; changes are found by polling
 	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not have the last good content
 )
 
@@ -31,8 +31,8 @@ type Snapshot struct {
 	Problems []manifest.Problem
 	// Sources are the directories, as configured.
 	Sources []Source
-	// Noticed is the time at which the oldest change was noticed that is in no earlier snapshot
-	// that was received, zero if there is none.
+	// Noticed is the time at which the oldest change was noticed that is not in a snapshot that was
+	// received before; zero if there is none.
 	Noticed time.Time
 }
 
@@ -161,9 +161,9 @@ const (
 type fileState struct {
 	kind    stateKind
 	version version // of a regular file
-	// linked: the path is a symbolic link. shared: it is, or the file has other names, a write to which sends no event of the path.
+	// linked: the path is a symbolic link. shared: it is one, or the file has other hard links; a write through them sends no event.
 	linked, shared bool
-	why            string // not usable
+	why            string // the reason if kind is unusable
 }
 
 func (s fileState) same(other fileState) bool {
@@ -182,21 +182,21 @@ type file struct {
 	broken *manifest.Problem
 	// good is the last good content, which LastGood has too.
 	good *manifest.File
-	// taken is set when the file was dealt with once since the start, counted while source.good counts it.
+	// taken is set when the file was handled once since the start, counted while source.good includes it.
 	taken, counted bool
-	// aside is set while it is being read beside the loop.
+	// aside is set while the file is being read concurrently with the loop.
 	aside bool
-	// change is not nil while there is something else to see than seen.
+	// change is the newer state of the file while it has not settled, else nil.
 	change *change
 }
 
 // A change is something new at a path that has not settled.
 type change struct {
 	seen        fileState
-	first, last time.Time // when it began, and when it was last different
+	first, last time.Time // when the path changed first and last
 	// complete: no writer can be at work on it any more.
 	complete bool
-	// lacking: an object is missing that was there; not believed before the cap.
+	// lacking: the content lacks an object of the last good one, so the change only settles after SettleCap.
 	lacking bool
 }
 
@@ -227,7 +227,7 @@ type contents struct {
 	silent  map[string]bool           // paths of those that can change without an event: unreadable, or with other names
 }
 
-// note updates them for one file.
+// note updates the maps for one file.
 func (c *contents) note(f *file) {
 	if f.good != nil {
 		c.changed[f.path] = f.good
@@ -257,12 +257,12 @@ func (c *contents) forget(f *file) {
 
 // LastGood stores the last good content of every file, which is used when a file is broken at the next start. Paths are absolute.
 type LastGood interface {
-	// Load returns what was put: for files whose content is known already the file, sealed and with
-	// its Hash, instead of the content.
+	// Load returns every file that was put, by path: the content or, for files that were sealed
+	// (manifest.File), the sealed file with its Hash.
 	Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error)
-	// Put sets the content that is kept of a path, nil if none is kept. It does not wait for a disk,
-	// so that an implementation can write the content together with what comes of it. The content
-	// is not changed afterwards.
+	// Put sets the content to keep for a path; nil removes it. Put does not wait for a disk, so that
+	// an implementation can write the content in one commit with the objects in it. The caller does
+	// not change the content afterwards.
 	Put(path string, content []byte)
 	// Flush returns when all that was put is durable. Its error is reported, and the call
 	// repeated later.
@@ -273,7 +273,7 @@ type LastGood interface {
 type saver struct {
 	to      LastGood
 	wake    chan struct{}
-	full    chan struct{} // much waits
+	full    chan struct{} // more than flushBytes wait
 	changed chan struct{} // the error came or went
 	waiting atomic.Int64  // bytes that were put since the last flush
 
@@ -294,7 +294,7 @@ func (s *saver) put(path string, content []byte) {
 	signal(s.wake)
 }
 
-// retry stores again what failed to be stored.
+// retry tries again to store contents if that failed last time.
 func (s *saver) retry() {
 	if s.err() != nil {
 		signal(s.wake)
@@ -308,15 +308,15 @@ func (s *saver) err() error {
 	return s.last
 }
 
-// flushAfter is the time for which contents wait to be written together with something else. Those
-// without an effect, as when a comment changed, cost no more than two commits a second.
+// flushAfter is how long contents wait to be written in the commit of another change. Contents that change
+// no object, as when a comment was edited, cause at most two commits a second.
 const flushAfter = 500 * time.Millisecond
 
 // flushBytes is the size from which waiting contents are written at once: at a start all files are put, and each
 // is held until it is written.
 const flushBytes = 4 << 20
 
-// run works until stop is closed, and then finishes the rest.
+// run stores contents until stop is closed, and then those that still wait.
 func (s *saver) run(stop <-chan struct{}) {
 	for {
 		select {
@@ -371,7 +371,8 @@ func newSettling(settle, most time.Duration) settling {
 	return settling{settle: settle, most: most, files: map[string]*file{}, waiting: map[string]*file{}}
 }
 
-// observe compares the state of a path with the one that was handled. It returns the file if that is gone and existed before.
+// observe records a change if the state of a path differs from the one that was handled, and ends it if not. It returns the file if the
+// path is gone and that was handled, so that the caller can forget it.
 func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
 	f := st.files[path]
 	if f == nil {
@@ -422,9 +423,9 @@ func (st *settling) drop(s *source) {
 	}
 }
 
-// ready returns the changed files that have settled, by path, but those of sources that wait for git, and
-// those with events that were not looked at yet, unless they have waited for the most time. When files are
-// vanishing at the same time, that may be one change of several files: it waits for them, but not for long.
+// ready returns the changed files that have settled, sorted by path. It leaves out those of sources that wait
+// for git, and those with pending events, unless the change is complete or older than SettleCap. While other
+// files are vanishing, which may be part of the same change, it returns none, for at most Config.Settle.
 func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now time.Time) (ready []*file) {
 	vanishing := false
 	for _, f := range st.waiting {
@@ -525,10 +526,10 @@ func (f *file) isComplete(seen fileState, h eventHint) bool {
 	}
 }
 
-// Between two snapshots are at least paceLeast, in which several changes become one, and
-// restFor times as long as the last one took, up to paceMost: making one costs a copy of
-// the list of files. While a thousand files change in a second, one of them waits for
-// little more than the disk, and all of them take half a CPU.
+// The time between two snapshots is at least paceLeast, so that changes are combined. It is also
+// restFor times the time to make the last one, up to paceMost, since each copies the list of files.
+// While a thousand files change in a second, each change waits for little more than the disk, and
+// all of them take half a CPU.
 const (
 	paceLeast = 4 * time.Millisecond
 	paceMost  = 50 * time.Millisecond
@@ -539,9 +540,9 @@ const (
 type publisher struct {
 	snapshots chan *Snapshot // of capacity one
 	changed   bool           // since the last snapshot
-	began     time.Time      // when the oldest change of a file that is in none was noticed; zero: there is none
+	began     time.Time      // when the oldest change that is in no received snapshot was noticed; zero: none
 	previous  *Snapshot      // nil: there was none
-	next      time.Time      // not before
+	next      time.Time      // earliest time of the next snapshot
 	published atomic.Uint64
 }
 

@@ -28,7 +28,7 @@ type source struct {
 	// no link leads out of it. It is nil while the directory is unavailable.
 	root *os.Root
 	id   identity
-	// trusted: files were seen in this very directory, so that it may be empty later.
+	// trusted: files were seen in this very directory, so if it is empty later, they were deleted.
 	trusted bool
 
 	good  int       // how many files of it are in force
@@ -161,8 +161,8 @@ func typeName(mode fs.FileMode) string {
 	return "something else (" + mode.Type().String() + ")"
 }
 
-// read reads a file, and returns its state after the reading. It never blocks: a path that was no regular file is not opened, and one that
-// becomes something else meanwhile is opened without waiting. The content may be in room.
+// read reads a file that was seen as a regular one, and returns its content and its state after the reading; see readOpen. It never
+// blocks, even if the path is something else by now (openFlags). The content may use the memory of room.
 func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	if root == nil {
 		return nil, fileState{}, fs.ErrNotExist
@@ -179,7 +179,8 @@ func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]b
 // the controlling one.
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// readOpen reads an open file if it is the one that was seen, at most so many bytes of it; into room, if that is enough.
+// readOpen reads an open file, into room if that is large enough. If it is not the one that was seen, the content is nil. A file of more
+// than most bytes is an error.
 func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -316,8 +317,8 @@ func (t *tree) disconnect() {
 	clear(t.watching)
 }
 
-// watch makes the watched directories those that are read: dirs of s, and what the other
-// sources have. It reports whether there is a watch that was not there before.
+// watch sets the directories that are watched: dirs, which were read for s, those of the other
+// sources, and the parents of links. It reports whether it added a watch.
 //
 // Old watches go first: the kernel has one watch for an inode, and fsnotify one name
 // for it, so that a directory that was renamed cannot be watched under its new name
@@ -361,9 +362,9 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 	return more
 }
 
-// begin watches a directory that is about to be read for the first time, so that it need not be read again for that.
-// When it takes another one's place meanwhile, the parent directory sends an event, which was watched before it. What
-// cannot be watched is left to watch.
+// begin watches a directory before it is read for the first time, so that it need not be read again after watch. If
+// another directory takes its place meanwhile, the parent, which is watched already, sends an event. Errors are left
+// to watch, which tries again.
 func (t *tree) begin(dir string, id identity) {
 	if t.notify == nil || t.noEvents != nil {
 		return

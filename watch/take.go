@@ -65,8 +65,8 @@ type sealing struct {
 	done  chan struct{}
 }
 
-// TakeSealed has sealed files take the places of those with the same Hash, so that the watcher does not hold the documents
-// of these any more. It returns when that is in a snapshot, which may be an unread one.
+// TakeSealed replaces files of the same Hash by sealed ones, so that the watcher no longer holds their documents. It
+// returns when a snapshot has the sealed files, even if nobody has received it.
 func (w *Watcher) TakeSealed(ctx context.Context, files []*manifest.File) error {
 	s := sealing{files, make(chan struct{})}
 	return await(ctx, w.sealings, s, s.done)
@@ -108,8 +108,8 @@ func (w *Watcher) settle(now time.Time) {
 	}
 }
 
-// The files, and the bytes of them, that are read before they are processed: this bounds the texts
-// that are in memory at once.
+// The largest number of files, and of their bytes, that are read before they are processed. This
+// bounds the texts in memory.
 const (
 	chunkFiles = 64
 	chunkBytes = 64 << 20
@@ -173,10 +173,10 @@ func (w *Watcher) done(f *file) {
 
 // content is the content of a file.
 type content struct {
-	data []byte // empty when it is one that is known; nil when it could not be read
+	data []byte // empty if the file had this content already; nil if it could not be read
 	seen fileState
 	hash manifest.Hash
-	next *manifest.File // nil when the content is one that is known
+	next *manifest.File // nil if the file had this content already
 	err  error
 }
 
@@ -227,10 +227,10 @@ func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 	return c
 }
 
-// rooms are for the content of files that are probably known: only their hashes matter then.
+// rooms has buffers for reading files that have probably not changed: their content is only hashed.
 var rooms = sync.Pool{New: func() any { return new([]byte) }}
 
-// mostRoom bounds the memory of each, in bytes.
+// mostRoom is the size in bytes of the largest buffer that goes back to rooms.
 const mostRoom = 1 << 20
 
 // read deals with a file that settled, unless it turns out that it did not.
@@ -335,7 +335,7 @@ type aside struct {
 type background struct {
 	current *aside        // nil: none
 	done    chan struct{} // has a value when they are read
-	large   int64         // asideBytes; tests have their own
+	large   int64         // asideBytes; tests change it
 }
 
 // setAside starts to read files concurrently with the loop if one of them is large. It returns the files that
@@ -364,9 +364,9 @@ func (w *Watcher) setAside(ready []*file) []*file {
 	return nil
 }
 
-// takeAside deals with the files that were read beside the loop, as what was seen of them when
-// reading began; what was seen since comes after it. Those that are gone, or not gone any
-// more, or as they were before, or whose directory was lost, are left to settle.
+// takeAside handles the files that were read concurrently with the loop, in the state in which they
+// were when reading began. A state that was seen since then is a new change. Files that were removed
+// or created meanwhile, have their old state again, or were in a lost directory are left to settle.
 func (w *Watcher) takeAside(now time.Time) {
 	a := w.background.current
 	w.background.current = nil

@@ -33,8 +33,8 @@ const (
 	// poll is the interval of looks at directories that send no events: those that are unavailable,
 	// and all of them when there are no watches.
 	poll = time.Second
-	// lookRarely is the interval of looks at all files on a local filesystem, of which inotify reports every change but those
-	// through a mapping of memory.
+	// lookRarely is the interval of looks at all files on a local filesystem, for which inotify reports every change except
+	// writes through mmap(2).
 	lookRarely = 5 * time.Minute
 )
 
@@ -94,7 +94,7 @@ type Watcher struct {
 	sealings chan sealing // those of TakeSealed
 	counts   counts
 
-	// What follows belongs to Run.
+	// Only the goroutine of Run uses the fields below.
 	tree       tree
 	events     events
 	settling   settling
@@ -110,8 +110,8 @@ type Watcher struct {
 // schedule has the times at which directories are read without an event.
 type schedule struct {
 	poll, rescan time.Time
-	full         time.Time // of the next look at directories of which inotify reports every change
-	lost         bool      // events were, since the directories were read last
+	full         time.Time // when directories are read for which inotify reports every change
+	lost         bool      // events were lost since the directories were last read
 }
 
 // counts has the counters of Stats.
@@ -208,9 +208,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Rescan reads the directories once more and returns when what they held at the time of
-// the call is in a snapshot, which may be an unread or an earlier one. It waits for
-// files that are being written, for each at most SettleCap.
+// Rescan reads the directories again and returns when there is a snapshot of what they held
+// at the time of the call, even if nobody has received it. If nothing changed, that is an
+// earlier one. It waits for files that are being written, for each at most SettleCap.
 func (w *Watcher) Rescan(ctx context.Context) error {
 	done := make(chan struct{})
 	return await(ctx, w.requests, done, done)
@@ -234,7 +234,7 @@ func await[T any](ctx context.Context, loop chan<- T, request T, done <-chan str
 // A request waits for the content of the directories at a moment.
 type request struct {
 	done  chan struct{}
-	waits map[*file]*change // that had not settled by then
+	waits map[*file]*change // changes that had not settled at that moment
 }
 
 // answer ends the requests whose changes are all in a snapshot, whatever has changed since.
@@ -303,7 +303,7 @@ type eventHint struct {
 	created bool // appeared, by whatever means
 	moved   bool // was renamed to this name inside of the watched directories
 	written bool // was written to, or its mode or times were changed, since
-	quiet   bool // and that is all: there were no more events for a moment
+	quiet   bool // no event of any path followed within gather
 	// switched is no event: a link on the way to it leads elsewhere than before.
 	switched bool
 }
@@ -313,7 +313,7 @@ type events struct {
 	hints       map[string]eventHint // by path
 	first, last time.Time            // zero first: there are none
 	renamed     bool                 // some manifests were renamed into place
-	structural  bool                 // what an event was about may go on, in other paths, too
+	structural  bool                 // something was created, moved or removed: related events of other paths may follow
 
 	gather time.Duration // see the constant
 	settle time.Duration // Config.Settle
@@ -376,7 +376,7 @@ func (e *events) gathered() time.Time {
 // quiet reports whether there were no events for a moment.
 func (e *events) quiet(now time.Time) bool { return !now.Before(e.last.Add(e.gather)) }
 
-// take gives the paths to look at, which are forgotten.
+// take returns the hints of the paths to look at now, and removes them.
 func (e *events) take(now time.Time) map[string]eventHint {
 	if early := e.renamed && !e.structural && now.Before(e.gathered()); !early {
 		return e.takeAll()
@@ -395,16 +395,15 @@ func (e *events) take(now time.Time) map[string]eventHint {
 	return moved // those that are being written to go on to gather
 }
 
-// takeAll gives all paths, which are forgotten.
+// takeAll returns all hints and removes them.
 func (e *events) takeAll() map[string]eventHint {
 	all := e.hints
 	*e = events{gather: e.gather, settle: e.settle}
 	return all
 }
 
-// ignored reports whether a file never matters: those of editors and other programs that are
-// temporary. A name that starts with two dots may be the link that a ConfigMap mount is switched
-// with.
+// ignored reports whether a name is that of a temporary file of an editor or another program. A name
+// that starts with two dots may be the link that a ConfigMap mount is switched with.
 func ignored(name string) bool {
 	switch {
 	case strings.HasPrefix(name, ".."):
@@ -431,7 +430,7 @@ func isManifest(name string) bool {
 // drainMost bounds the events that are taken before the loop looks at the time.
 const drainMost = 1000
 
-// drain takes an event, and those behind it.
+// drain adds an event, and those that are queued after it, at most drainMost.
 func (w *Watcher) drain(ev fsnotify.Event, ok bool, events <-chan fsnotify.Event) {
 	for range drainMost {
 		if !ok {
@@ -480,8 +479,8 @@ func (w *Watcher) check(now time.Time) {
 	}
 }
 
-// failed deals with an error of the notifier: the events that it lost must be
-// looked for.
+// failed handles an error of the notifier, which may have lost events: all directories are
+// read again.
 func (w *Watcher) failed(err error) {
 	if errors.Is(err, fsnotify.ErrEventOverflow) {
 		w.counts.overflows.Add(1)
@@ -497,7 +496,7 @@ func (w *Watcher) died() {
 	w.rescanSoon()
 }
 
-// rescanSoon leaves time for more of the same to happen.
+// rescanSoon schedules a rescan after Config.Settle, since more errors may follow.
 func (w *Watcher) rescanSoon() {
 	w.schedule.lost = true
 	if soon := time.Now().Add(w.cfg.Settle); soon.Before(w.schedule.rescan) {

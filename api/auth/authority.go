@@ -33,7 +33,7 @@ const (
 	// leafBackdate is subtracted from the start of a certificate, for clients with slow
 	// clocks.
 	leafBackdate = 24 * time.Hour
-	// maxAddresses bounds the addresses in a certificate that were added for clients.
+	// maxAddresses bounds the addresses in a certificate.
 	maxAddresses = 100
 
 	pemCertificate = "CERTIFICATE"
@@ -123,7 +123,7 @@ func parseAuthority(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return cert, key, nil
 }
 
-// renewAuthority creates a CA if there is none that outlives another certificate.
+// renewAuthority creates a CA of this box's own if there is none, or if it expires within renewBefore.
 func (a *Authority) renewAuthority() error {
 	if a.shared || a.ca != nil && !a.ends() {
 		return nil
@@ -146,7 +146,7 @@ func (a *Authority) renewAuthority() error {
 	return nil
 }
 
-// ends reports whether the CA is to be replaced.
+// ends reports whether the CA expires within renewBefore, so that it has to be replaced.
 func (a *Authority) ends() bool { return !a.now().Add(renewBefore).Before(a.ca.NotAfter) }
 
 // Share signs certificates with a CA that several boxes share, as Export and NewAuthorityKey encode it, or with this box's own CA again if
@@ -264,8 +264,8 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf, nil
 }
 
-// renewal returns the time at which the certificate must be replaced. One that ends with a shared CA is good until
-// there is another CA.
+// renewal returns the time at which the certificate must be replaced. One that expires together
+// with a shared CA is not renewed earlier, since that CA cannot sign a longer one.
 func (a *Authority) renewal() time.Time {
 	if end := a.leaf.Leaf.NotAfter; a.shared && end.Equal(a.ca.NotAfter) {
 		return end
@@ -273,8 +273,8 @@ func (a *Authority) renewal() time.Time {
 	return a.leaf.Leaf.NotAfter.Add(-renewBefore)
 }
 
-// addAddress adds an address to the certificate's and reports whether it is new. Beyond
-// maxAddresses it drops the oldest added address; configured ones stay.
+// addAddress adds an address to those of the certificate and reports whether it is new. If there are
+// maxAddresses already, it drops the oldest in the second half; the first half begins with configured ones.
 func (a *Authority) addAddress(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {

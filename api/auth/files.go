@@ -37,7 +37,7 @@ type Files struct {
 	cert     *tls.Certificate
 	looked   time.Time
 	modified [2]time.Time // of both files, when cert was read
-	refused  error        // why what they are now is not used
+	refused  error        // why the present content of the files is not used
 }
 
 // OpenFiles reads a certificate, followed by those of its issuers, and its key, both in
@@ -261,12 +261,12 @@ func (l Local) User(p Peer) User {
 // boxPrefix begins the names of users that are boxes.
 const boxPrefix = "box:"
 
-// GroupBoxes has the boxes that follow this one.
+// GroupBoxes is the group of users that are boxes, which follow this one.
 const GroupBoxes = "svcctl:boxes"
 
-// Leaves authenticates boxes by certificates of a CA of the operator's: the common name is the name of the box. The
-// file, PEM, may have certificate revocation lists (RFC 5280, section 5) of that CA and its certificates. It is looked at again
-// every 2 seconds while it is asked. Leaves is safe for concurrent use.
+// Leaves authenticates boxes by client certificates from a CA of the operator: the common name is the name of the box. A
+// PEM file has the certificates of the CA and may have its certificate revocation lists (RFC 5280, section 5). A method that
+// uses the file reads it again if leavesInterval is over. Leaves is safe for concurrent use.
 type Leaves struct {
 	path string
 	log  *slog.Logger
@@ -307,7 +307,7 @@ func (l *Leaves) load() error {
 	return nil
 }
 
-// parseLeaves reads certificates of a CA, and what they have revoked.
+// parseLeaves parses the certificates of a CA, and the keys of revoked certificates from its revocation lists.
 func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 	var issuers []*x509.Certificate
 	var lists []*x509.RevocationList
@@ -402,7 +402,8 @@ func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 	return User{Name: boxPrefix + name, Groups: []string{GroupBoxes, GroupAuthenticated}, Role: Box}, nil
 }
 
-// ErrCertificate means that the client certificate is not that of a leaf.
+// ErrCertificate means that a client certificate does not authenticate a box of the fleet: it is revoked or does not
+// verify, or its common name is no name of a box.
 var ErrCertificate = errors.New("the certificate is not that of a leaf")
 
 // BoxName returns the name of a box that is a user; "" for other users.

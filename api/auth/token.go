@@ -58,7 +58,7 @@ type Tokens struct {
 	path, endedPath string
 	now             func() time.Time
 
-	changing sync.Mutex // the files, and then what follows
+	changing sync.Mutex // guards the files; locked before mu
 
 	mu      sync.RWMutex
 	key     []byte
@@ -198,7 +198,7 @@ func (t *Tokens) End(id string) error {
 }
 
 // RevokeAll replaces the key of this box, which invalidates all tokens issued before. After an error
-// they are still valid. A key that boxes share is theirs to replace.
+// they are still valid. It returns an error if boxes share the key, which has to be replaced for all of them.
 func (t *Tokens) RevokeAll() error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -437,7 +437,8 @@ func readKeyFile(path string) ([]byte, error) {
 }
 
 // writeKeyFile writes a file that only its owner can read, and creates its directory if
-// needed. The write is atomic and durable: after an error the file is unchanged.
+// needed. The write is atomic, and durable unless it fails. After an error the
+// file is the old one, or the new one if only the sync of the directory failed.
 func writeKeyFile(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := makeKeyDir(dir); err != nil {

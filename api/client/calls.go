@@ -26,7 +26,7 @@ const applyPatience = 10 * time.Minute
 // ndjson is the media type of JSON values one a line.
 const ndjson = "application/x-ndjson"
 
-// ApplyOptions say how a batch is applied.
+// ApplyOptions are the options of applying a batch.
 type ApplyOptions struct {
 	// Manager is the field manager that owns the applied fields.
 	Manager string
@@ -34,7 +34,7 @@ type ApplyOptions struct {
 	Force bool
 	// DryRun decides and allocates, and changes nothing.
 	DryRun bool
-	// AsFile decides as if the file of the appliance that declares an object said so; it is for
+	// AsFile decides as if the objects were read from the files that declare them; it is for
 	// dry runs.
 	AsFile bool
 }
@@ -143,7 +143,7 @@ func (c *Client) Export(ctx context.Context, w io.Writer) error {
 // tail is an io.Writer that passes bytes on to w and keeps the last ones, which include the line with the checksum.
 type tail struct {
 	w      io.Writer
-	failed error // of w
+	failed error // error of the last write to w
 	last   []byte
 }
 
@@ -176,8 +176,8 @@ func (c *Client) post(ctx context.Context, path string, v, answer any) error {
 	return c.ask(ctx, request{method: http.MethodPost, path: path, form: jsonType, body: body, patience: callTimeout}, answer)
 }
 
-// Stream makes a request of a route that answers by values, and calls f with each as it comes. It ends with the answer, when ctx
-// is done, or with an error of f.
+// Stream makes a request of a route whose answer is a sequence of values, and calls f with each as it arrives. It returns at the end
+// of the answer, when ctx is done, or with an error of f.
 func Stream[Query, Value any](ctx context.Context, c *Client, at wire.Route[Query, Value], q Query, f func(Value) error) error {
 	return stream(ctx, c, request{method: at.Method, path: at.Path, query: wire.WriteQuery(q)}, f)
 }
@@ -216,8 +216,8 @@ func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 	return r, c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
 }
 
-// Journal asks for the newest changes of objects, at most limit, the oldest first, those of
-// Events among them when they are wanted.
+// Journal asks for the newest changes of objects, at most q.Limit, the oldest first. Those of Events are
+// among them if q.Events is set.
 func (c *Client) Journal(ctx context.Context, q wire.JournalQuery) (entries []wire.JournalEntry, err error) {
 	err = stream(ctx, c, request{method: http.MethodGet, path: wire.GetJournal.Path, query: wire.WriteQuery(q), patience: callTimeout}, func(entry wire.JournalEntry) error {
 		entries = append(entries, entry)
@@ -238,8 +238,8 @@ type request struct {
 	patience time.Duration
 }
 
-// A busy server answers 429 with Retry-After (RFC 6585 section 4): the retries, and the longest wait
-// before one.
+// The number of retries after a busy server has answered 429 with Retry-After (RFC 6585 section 4), and
+// the longest wait before one.
 const (
 	maxRetries  = 5
 	maxRetryGap = 10 * time.Second
@@ -248,9 +248,9 @@ const (
 // maxFailure bounds the body of a failure, in bytes.
 const maxFailure = 4 << 20
 
-// do makes a request and gives the body of the answer, which the caller closes. A server
-// that is busy is asked again. Errors: *UnreachableError; *wire.Failure for an answer that is
-// none of success.
+// do makes a request and returns the body of the answer, which the caller closes. It retries
+// while the server is busy. Errors: *UnreachableError; *wire.Failure for an HTTP status other
+// than success.
 func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 	if c.Failed != nil {
 		return nil, c.Failed
@@ -339,8 +339,8 @@ func bodyOf(b []byte) io.Reader {
 // field manager.
 const agent = "svcctl/v1"
 
-// patienceOr returns the cause that ended a request: context.DeadlineExceeded when patience was
-// over, else err.
+// patienceOr returns the error of a request: context.DeadlineExceeded if its patience was over or
+// the process of the server is stopped, else err.
 func patienceOr(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); errors.Is(why, context.DeadlineExceeded) || errors.Is(why, errStopped) {
 		return context.DeadlineExceeded

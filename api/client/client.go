@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// dialTimeout is for a socket whose server does not accept any more.
+	// dialTimeout bounds connecting to a socket, in case its server no longer accepts.
 	dialTimeout = 3 * time.Second
-	// callTimeout is for an answer that the server gives at once.
+	// callTimeout bounds the wait for an answer that the server gives at once.
 	callTimeout = 10 * time.Second
 	// idleConnection is the time for which an idle connection is kept open for the next call.
 	idleConnection = 30 * time.Second
@@ -44,7 +44,7 @@ const (
 type Condition string
 
 const (
-	// Synced: everything accepted until the call is in the kernel.
+	// Synced: everything that was accepted before the call is in the kernel.
 	Synced Condition = "synced"
 	// Ready: every source was read once, and what was accepted then is in the kernel.
 	Ready Condition = "ready"
@@ -56,9 +56,9 @@ type Client struct {
 	Warned func(text string)
 	// Failed, when it is not nil, is the error of every call.
 	Failed error
-	// Trial is the ID of the trial that all writes belong to; "": they stay.
+	// Trial is the ID of the trial that all writes belong to; "": none.
 	Trial string
-	// InRollout is the ID of the rollout that all writes belong to; "": to none.
+	// InRollout is the ID of the rollout that all writes belong to; "": none.
 	InRollout string
 
 	place string // the path of the socket, or the URL
@@ -94,7 +94,7 @@ type UnreachableError struct {
 	Err    error
 	// After is the timeout that has passed; 0 for other failures.
 	After time.Duration
-	peer  peer // that listens there; zero when it is not known
+	peer  peer // process that listens on Socket; zero if unknown
 	start string
 }
 
@@ -118,7 +118,7 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may have the reason", e.Socket, e.Err)
 }
 
-// Sent reports whether the request may have arrived: no connection was refused.
+// Sent reports whether the request may have reached the server: connecting to it did not fail.
 func (e *UnreachableError) Sent() bool {
 	return !errors.Is(e.Err, fs.ErrPermission) && !errors.Is(e.Err, fs.ErrNotExist) && !errors.Is(e.Err, syscall.ECONNREFUSED)
 }
@@ -131,7 +131,7 @@ func (c *Client) Status(ctx context.Context) (*wire.Status, error) {
 	return Call(ctx, c, wire.GetStatus, wire.None{})
 }
 
-// Version asks which API is spoken.
+// Version asks for the version of the server and of its API.
 func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	var v wire.Version
 	if err := c.call(ctx, http.MethodGet, "/version", nil, callTimeout, &v); err != nil {
@@ -249,7 +249,7 @@ func cause(err error) error {
 	return err
 }
 
-// failure returns the error of an answer that is none of success.
+// failure returns the error of an answer with an HTTP status other than success.
 func failure(code int, body []byte) error {
 	var f wire.Failure
 	if json.Unmarshal(body, &f) == nil && f.Kind == "Status" {
@@ -358,8 +358,8 @@ type peer struct {
 	stopped bool  // by a signal, or by a debugger
 }
 
-// peerOf asks the kernel for the process that listens on a socket (SO_PEERCRED, unix(7)): a process that is
-// stopped takes no connection, but the kernel does for it.
+// peerOf asks the kernel for the process that listens on a socket (SO_PEERCRED, unix(7)). The kernel
+// completes the connection even if the process is stopped.
 func peerOf(socket string) (p peer) {
 	conn, err := net.DialTimeout("unix", socket, dialTimeout)
 	if err != nil {

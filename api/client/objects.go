@@ -63,8 +63,8 @@ func (c *Client) Patch(ctx context.Context, path string, query url.Values, form 
 	return c.send(ctx, request{method: http.MethodPatch, path: path, query: query, form: form, body: patch})
 }
 
-// Delete removes the object at a path, at once if uid is "" or the object's. The answer is
-// a Status, or the object while something keeps it from going.
+// Delete deletes the object at a path if uid is "" or the UID of the object. The answer is a
+// Status, or the object while finalizers keep it.
 func (c *Client) Delete(ctx context.Context, path string, query url.Values, uid string) (Object, error) {
 	options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
 	if values := query["dryRun"]; len(values) > 0 {

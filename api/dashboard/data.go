@@ -13,10 +13,10 @@ import (
 
 // overview is the data of the first page.
 type overview struct {
-	Headline, Rest string // of the verdict
+	Headline, Rest string // of the verdict, up to and after the first semicolon
 	Newest         *wire.ProblemGroup
 	Problems       []wire.ProblemGroup
-	More           int // problems
+	More           int // number of problems that are left out of Problems
 	Box            Box
 	Graph          wire.TrafficGraph
 	Busy           []Row
@@ -56,7 +56,7 @@ func rowValues(k map[string]string, rows []Row) {
 	}
 }
 
-// shapeOf writes the columns of rows that are not among their values: the page is fetched again when one differs.
+// shapeOf writes the columns of rows that rowValues does not add: the page is fetched again when one of them changes.
 func shapeOf(b *strings.Builder, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
@@ -86,7 +86,7 @@ func (d *listed) shape() string {
 	return b.String()
 }
 
-// listLinks has the links from a page of the list: to its orders and states, each by its name, and to the pages beside it.
+// listLinks has the links of a page of the list: to each order and to each state, by their names, and to the previous and the next page.
 type listLinks struct {
 	Sort, State    map[string]string
 	Previous, Next string // "" where there is none

@@ -104,7 +104,7 @@ func clock(now, at time.Time) string {
 	return at.UTC().Format("2 Jan")
 }
 
-// commands finds the command in a next step: what follows it explains it.
+// commands matches the command in a next step, without the explanation behind it.
 var commands = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
 })
@@ -132,7 +132,7 @@ func share(part, whole uint64) string {
 	return strconv.FormatUint(part*100/whole, 10) + " %"
 }
 
-// dict returns a map of pairs of a name and a value, the arguments of a template within another one.
+// dict returns a map made of names, each followed by its value, for passing several values to a template within another one.
 func dict(pairs ...any) map[string]any {
 	m := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// The graph, in its own units: new connections as an area, refused and failed ones as bars, open ones as a line.
+// The positions in the graph, in its own units: new connections are an area, refused and failed ones bars, open ones a line.
 const (
 	graphWidth         = 1000.0
 	newTop, newBottom  = 4.0, 125.0
@@ -23,13 +23,13 @@ const (
 // graph has the paths and labels of the graph of traffic over time, for the template.
 type graph struct {
 	Area, Line, Refused, Failed, Open, Marks string // paths
-	NewMost, BadMost, OpenMost               string // what the upper edges are
+	NewMost, BadMost, OpenMost               string // the values at the upper edges
 	Times                                    []time.Time
 	Events                                   []Event
 	From                                     time.Time
 	Step                                     int    // seconds
 	Points                                   string // JSON for the script
-	Text                                     string // for readers of screens
+	Text                                     string // for screen readers
 }
 
 // graphOf draws traffic, with the newest faults of the events in it.
@@ -137,7 +137,7 @@ func curve(points []wire.TrafficPoint, x func(float64) float64, y func(*wire.Tra
 // spark is a small curve of new connections.
 type spark struct{ Line, Area string }
 
-// The size of a small curve, in its own units, and the points of the graph that are one of it.
+// The size of a small curve, in its own units, and the number of points of the graph that one of its points is the mean of.
 const sparkWidth, sparkHeight, sparkPoints = 90.0, 24.0, 3
 
 // sparkOf draws new connections; nil where there are none.
@@ -191,7 +191,7 @@ type beat struct {
 // beatCell is half an hour of a beat.
 type beatCell struct {
 	X     int
-	Class string // up, dn or un
+	Class string // up, dn (down) or un (unknown)
 }
 
 const beatCells, beatWidth = 48, 5

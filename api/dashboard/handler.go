@@ -32,15 +32,15 @@ const Path = "/dashboard/"
 //go:embed pages static
 var files embed.FS
 
-// manual is the documentation as a site. Only the programs of packages have it: .ci/package/build lays it over this directory.
+// manual is the documentation as a website. Only programs in packages contain it: .ci/package/build copies it to this directory.
 const manual = "static/manual.zip"
 
 // policy is the Content-Security-Policy of every page: nothing from elsewhere, nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
-// Handler serves the pages below Path. mayAdmin reports whether the user of a request is an admin. A bug of a page is a panic with
-// an http.Handler, which answers with a page: the caller that recovers names the log.
+// Handler serves the pages below Path. mayAdmin reports whether the user of a request is an admin. When a page panics, Handler panics with an
+// http.Handler that answers with an error page. The caller has to recover it, write it to the log and call it.
 func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	h := &handler{source: source, mayAdmin: mayAdmin}
 	mux := http.NewServeMux()
@@ -102,8 +102,8 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// The interval at which an open page is fetched again: it takes at most half a percent of a core, without the readings of connections,
-// and is at most half a minute.
+// The interval at which an open page is fetched again is everyShare times its CPU time, so that it takes half a percent of a core,
+// without the readings of connections. The interval is at least everyLeast and at most everyMost.
 const (
 	everyLeast = 3 * time.Second
 	everyMost  = 30 * time.Second
@@ -137,16 +137,16 @@ type page struct {
 	Status *wire.Status
 	Admin  bool
 	Now    time.Time
-	URL    string // path and query below /dashboard/, which live.json is asked about; "": it does not change by itself
+	URL    string // path and query below /dashboard/, for requests of live.json; "": the page does not change by itself
 	Data   any
-	began  time.Duration // what the thread had used when the request began
+	began  time.Duration // the CPU time of the thread when the request began
 }
 
 // changing is the data of a page that changes while it is open.
 type changing interface {
-	// values are texts by the data-k of their elements.
+	// values returns the texts of elements, by their attribute data-k.
 	values() map[string]string
-	// shape is another text when more than values changed.
+	// shape returns a text that changes when more than the values has changed.
 	shape() string
 }
 
@@ -188,7 +188,7 @@ func (p *page) Version() string {
 // page is measured.
 func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
-// asked is the context key of a request of live.json about a page.
+// asked is the context key that marks a request of a page made by live.json.
 type asked struct{}
 
 // live answers GET live.json of an open page with the state of the box and the new values of the page. Without a page in the query it is
@@ -212,7 +212,7 @@ func (h *handler) live(mux *http.ServeMux) http.HandlerFunc {
 	}
 }
 
-// answer is the answer to a request of live.json.
+// answer answers a request of live.json.
 func (h *handler) answer(w http.ResponseWriter, p *page) {
 	answer := struct {
 		At      time.Time         `json:"at"`
@@ -280,7 +280,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why str
 	h.show(w, r, code, "error", titleOf(code), why)
 }
 
-// What the overview has at most.
+// The greatest numbers of Services, problems and events on the overview.
 const (
 	busiest      = 8
 	mostProblems = 20

@@ -18,12 +18,12 @@ type path struct {
 	Port, Protocol, Family string
 	Frontends              []node
 	Endpoints              []node
-	Balance                string // "random" where nothing else is asked for
-	Up, All                int    // endpoints
-	More                   int    // endpoints that are left out
-	// Relay is the listener of the appliance that clients of a relayed port are sent to, and how it is; "" for others.
+	Balance                string // "random" by default
+	Up, All                int    // numbers of endpoints
+	More                   int    // number of endpoints that are left out
+	// Relay is the listener of the appliance to which clients of a relayed port are sent, with its state; "" for other ports.
 	Relay string
-	// Height, Middle and Edge place the wide picture, Tall and Knee the narrow one.
+	// Height and Middle place the wide picture, Tall and Knee the narrow one.
 	Height, Middle, Tall, Knee int
 }
 
@@ -38,7 +38,7 @@ func (p path) Target() string {
 	return ""
 }
 
-// Label describes the picture for readers of screens.
+// Label describes the picture for screen readers.
 func (p path) Label() string {
 	var from, dead []string
 	for _, f := range p.Frontends {
@@ -65,9 +65,9 @@ type node struct {
 	Class, Word, Check string
 	Open, Unanswered   int
 	Rate, Failed       *float64
-	Total, Weight      string // "": not counted; "": all are equal
-	Width              string // of its line
-	Y, Low             int    // in the wide picture and in the narrow one
+	Total, Weight      string // Total "": not counted; Weight "": all are equal
+	Width              string // of the line to it
+	Y, Low             int    // vertical position in the wide picture, and in the narrow one
 	Beat               *beat
 }
 

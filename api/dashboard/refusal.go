@@ -11,7 +11,8 @@ import (
 	"sync"
 )
 
-// A refusal is a page that stands alone: it needs neither a Source nor another request, so clients without any right can see it.
+// refusalPage returns the template of a refusal, a page that stands alone: it needs neither a Source nor another request, so clients without any
+// right can see it.
 var refusalPage = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "pages/refusal.html")) })
 
 var refusalStyle = sync.OnceValue(func() string { return string(must(files.ReadFile("static/style.css"))) })

@@ -12,9 +12,9 @@ type Source interface {
 	Status() wire.Status
 	// Services returns the Services that match a Query.
 	Services(Query) (*Services, error)
-	// Busiest returns at most that many Services with traffic, those with the most new connections first.
+	// Busiest returns the Services with the most new connections first, at most so many, without those that have no traffic.
 	Busiest(most int) ([]Row, error)
-	// Service is nil when there is none of that name.
+	// Service returns a Service, nil when there is none of that name.
 	Service(namespace, name string) (*Service, error)
 	// Box returns the numbers of the box.
 	Box() (Box, error)
@@ -26,8 +26,8 @@ type Source interface {
 	Allocations() wire.Allocations
 	// Journal gives the newest changes, the oldest first.
 	Journal(limit int) ([]wire.JournalEntry, error)
-	// Trace follows packets, until there were so many, the time is over, or ctx is done, or predicts one. While another trace is
-	// under way it returns wire.ErrTracing.
+	// Trace calls each for every packet that it follows, until the number or the time of the query is reached or ctx is done; or it predicts the
+	// path of one packet. While another trace is under way it returns wire.ErrTracing.
 	Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 }
 
@@ -47,7 +47,7 @@ const PageRows = 100
 // MostClients bounds the clients on the page of a Service.
 const MostClients = 20
 
-// The orders of a list: by state is trouble first.
+// The orders of a list. byState has Services in trouble first.
 const (
 	byState   = "state"
 	byName    = "name"
@@ -71,7 +71,7 @@ var states = []string{"", stateBad, stateWarn, stateGood, stateUnchecked}
 // Services is one page of the list of Services, and the size of the list.
 type Services struct {
 	Rows       []Row
-	Total      int // that match
+	Total      int // number of Services that match the Query
 	Namespaces []string
 }
 
@@ -80,7 +80,7 @@ type Row struct {
 	Namespace, Name, Type string
 	Addresses             []string // cluster IPs, external and load balancer IPs
 	Ports                 []string // "80/TCP", "80:30080/TCP"
-	// Up counts the endpoints that new connections go to and that are not known to be down, of All; -1 where there are none to have.
+	// Up counts, of All endpoints, those that new connections go to and that no check found down; -1 when no port of the Service is served.
 	Up, All int
 	// Unchecked is set for a Service with endpoints and without health checks.
 	Unchecked bool
@@ -94,9 +94,9 @@ type Row struct {
 // Box has the numbers of the overview.
 type Box struct {
 	wire.ServiceTraffic       // of all Services
-	Tracked, MostTracked int  // connections, and the most there may be; 0: not known
+	Tracked, MostTracked int  // tracked connections, and the most that the kernel tracks; 0: unknown
 	Counted              bool // the kernel counts connections and refusals
-	Announced, Addresses int  // addresses that are announced, of those that are to be
+	Announced, Addresses int  // numbers of addresses that are announced, and that are to be
 }
 
 // Event is an entry of the history: a change of state, with its time and text.

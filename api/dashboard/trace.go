@@ -51,10 +51,10 @@ func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 
 // tracing is the data of the page of a trace. The template reads packets from it while the page is rendered.
 type tracing struct {
-	From, To, Protocol, Count, Seconds string // as they were written
+	From, To, Protocol, Count, Seconds string // as entered in the form
 	Established                        bool
 	Do                                 string
-	Wrong                              string // why it cannot be asked; "": it can
+	Wrong                              string // the error in the form; "": none
 	Query                              wire.TraceQuery
 	Came                               int    // packets so far
 	Failed                             string // why it ended early; "": it did not

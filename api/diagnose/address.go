@@ -42,7 +42,7 @@ func Nobody(f Facts) []Finding {
 	return d.findings
 }
 
-// place adds the range that contains an address or port without a holder.
+// place adds a finding about the allocation range that contains the address of q, which no Service answers on.
 func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {
@@ -65,7 +65,7 @@ func (d *diagnosis) place(q Question) {
 	}
 }
 
-// portHint returns how to write an IPv6 address with a port, for one whose last group may be meant as one; "": none is.
+// portHint returns a hint for an IPv6 address whose last group may be meant as a port: how to write the port. Otherwise it returns "".
 func portHint(addr netip.Addr) string {
 	text := addr.String()
 	i := strings.LastIndexByte(text, ':')
@@ -79,7 +79,7 @@ func portHint(addr netip.Addr) string {
 	return fmt.Sprintf("if %s is meant as a port, write [%s]:%s", text[i+1:], before, text[i+1:])
 }
 
-// inRange reports whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.
+// inRange reports whether an address lies in a range, which is a prefix such as 10.0.0.0/8, or "10.0.0.1-10.0.0.9".
 func inRange(addr netip.Addr, text string) bool {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return prefix.Contains(addr)
@@ -112,7 +112,7 @@ type Backend struct {
 	Slice   string
 	// Conditions are those of the endpoint in the slice.
 	Conditions object.EndpointConditions
-	// Health has its checks; nil: none asks it.
+	// Health has the health checks of the endpoint; nil: there are none.
 	Health []wire.EndpointHealth
 }
 
@@ -148,8 +148,8 @@ func (b *Backend) text() (string, Level) {
 	return worst, level
 }
 
-// Endpoint returns the findings about an address that is an endpoint of Services, and no address of one. There must be a
-// backend.
+// Endpoint returns the findings about an address that is an endpoint of Services, but not an address of one. backends
+// must not be empty.
 func Endpoint(f Facts, backends []Backend) []Finding {
 	d := &diagnosis{Facts: f}
 	var lines []string

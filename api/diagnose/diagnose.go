@@ -31,7 +31,7 @@ type Finding struct {
 	Details []string
 	// Next is the next step for the reader; "" where nothing needs to be done.
 	Next string
-	// own is set when the appliance has not judged this.
+	// own is set for a fact that the conditions of the Service do not cover.
 	own bool
 }
 
@@ -49,7 +49,7 @@ type Facts struct {
 	Question        Question
 	Service         *object.Service
 	Slices          []*object.EndpointSlice
-	// Led are the EndpointSlices of the Services of a Gateway to which server names lead.
+	// Led has the EndpointSlices of the Services of a Gateway to which the Service passes clients by TLS server name.
 	Led []*object.EndpointSlice
 	// Pods has the Pods that the Service selects.
 	Pods        []*object.Pod
@@ -59,7 +59,7 @@ type Facts struct {
 	State *wire.ServiceState
 	// Traffic has the kernel's counts of the Service; nil: not known.
 	Traffic *wire.Traffic
-	// Probed is what connections of the box to each endpoint came to just now; nil: it was not asked for.
+	// Probed has the results of connections that the box has just made to each endpoint; nil: none were requested.
 	Probed []wire.Probed
 	// Wide adds revisions to the output.
 	Wide bool
@@ -147,7 +147,7 @@ func (d *diagnosis) othersFail() bool {
 	})
 }
 
-// elsewhere reports whether a problem is about other ports than that of the Question, or about the family that its address is not of.
+// elsewhere reports whether a problem concerns only ports or addresses other than those of the Question, or only the other IP family.
 func (d *diagnosis) elsewhere(p *wire.Problem) bool {
 	ports, other := d.ports(), object.IPv6
 	if d.Question.Address.Is6() {
@@ -483,8 +483,8 @@ func (d *diagnosis) ports() []object.ServicePort {
 	return ports
 }
 
-// asksNodePort reports whether a port of the box is asked for: one without an address, or at
-// an address that is not the Service's.
+// asksNodePort reports whether the Question is about a port of the box: it has no address, or
+// one that is not the Service's.
 func (d *diagnosis) asksNodePort() bool {
 	q := d.Question
 	if !q.Address.IsValid() {

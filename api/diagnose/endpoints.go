@@ -15,12 +15,12 @@ import (
 // tally counts the endpoints of a Service port.
 type tally struct {
 	ready, draining, unfit int
-	local                  int // of those that would be used
+	local                  int // ready and draining ones on this box
 	why                    []string
-	// usable are the addresses of the ready ones, or of the draining ones when none is ready.
+	// usable has the addresses of the ready endpoints, drains those of the draining ones.
 	usable []string
 	drains []string
-	shared bool // they are of the other family than the addresses: a relay uses them
+	shared bool // the endpoints are of the other IP family than the addresses, and used by a relay
 }
 
 func (t *tally) total() int { return t.ready + t.draining + t.unfit }
@@ -154,7 +154,7 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 }
 
 // tally counts the endpoints of a port: those of the wanted families or, for a relayed port without one, those of the other.
-// others are the ports of the slices, if none of them is that port.
+// If no slice has that port, others lists the ports that the slices have.
 func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 	if t, others = d.tallyOf(port, d.wantsFamily); t.total() == 0 && d.isRelayed(port) {
 		if all, _ := d.tallyOf(port, func(string) bool { return true }); all.total() > 0 {
@@ -262,12 +262,12 @@ func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
 	return len(d.front(new(annotation.RelayOf(d.Service)), port).Services) > 0
 }
 
-// goodAlone adds the finding that a port routed by server name has no endpoint of its own.
+// goodAlone adds the finding that a port which passes clients on by server name has no endpoint of its own.
 func (d *diagnosis) goodAlone(port *object.ServicePort) {
 	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
 
-// noEndpoints adds the reason for which there are none.
+// noEndpoints adds the finding about why the Service has no endpoints.
 func (d *diagnosis) noEndpoints() {
 	switch selector := d.Service.Spec.Selector; {
 	case annotation.HasSources(d.Service.Metadata.Annotations):

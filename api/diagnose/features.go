@@ -91,8 +91,8 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	return lines
 }
 
-// standsBy returns why weight or priority exclude an endpoint from new connections, "" if they
-// do not.
+// standsBy returns why its weight or priority excludes an endpoint from new connections; "" if
+// neither does.
 func (d *diagnosis) standsBy(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -272,7 +272,7 @@ func RangeAt(svc *object.Service, port uint16, protocol string) bool {
 	})
 }
 
-// ranges returns the ranges of ports that are asked for. A port of spec is none of them.
+// ranges returns the port ranges of the Service that the Question is about; none if its port is one of spec.ports.
 func (d *diagnosis) ranges() (list []object.PortRange) {
 	q := d.Question
 	if d.asksNodePort() || d.Service.Headless() {
@@ -301,7 +301,7 @@ func (d *diagnosis) behindRanges() (ports []object.ServicePort) {
 	return ports
 }
 
-// rangeFrontends returns the frontends of the ranges that are asked for, as the state has them.
+// rangeFrontends returns the frontends of ranges, such as "TCP 192.0.2.1:8000-8010".
 func (d *diagnosis) rangeFrontends() (list []string) {
 	for _, r := range d.ranges() {
 		for _, addr := range d.addresses() {

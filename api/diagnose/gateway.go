@@ -177,7 +177,7 @@ func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	return text
 }
 
-// gateway names the Gateway that the Service is generated of, and for each port, or server name, the listener, the route and the backends.
+// gateway adds the Gateway for which the Service is generated, and for each port or server name the listener, the route and the backends.
 func (d *diagnosis) gateway() {
 	owners := d.Service.Metadata.OwnerReferences
 	if len(owners) == 0 || owners[0].Kind != object.KindGateway {
@@ -207,7 +207,7 @@ func (d *diagnosis) gateway() {
 	}
 }
 
-// leads adds the listener, the route and the backends of some generated EndpointSlices, if there are any.
+// leads adds the finding about where at leads: the listener, the route and the backends of the generated EndpointSlices that in selects.
 func (d *diagnosis) leads(at string, list []*object.EndpointSlice, in func(*object.EndpointSlice) bool) {
 	with := func(s *object.EndpointSlice) bool {
 		return in(s) && s.Metadata.Annotations[object.AnnotationRoute] != ""

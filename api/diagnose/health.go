@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// health checks that the endpoints which are asked are up.
+// health checks that the endpoints with health checks are up.
 func (d *diagnosis) health() {
 	if d.State == nil || d.isNewer() {
 		return
@@ -69,8 +69,8 @@ func (d *diagnosis) health() {
 	}
 }
 
-// withoutCheck adds findings about a port of TCP without health checks: which of its endpoints are dead, and what
-// connections of the box to them came to.
+// withoutCheck adds findings about a TCP port without health checks: which of its endpoints are dead, and the results
+// of the box's own connections to them.
 func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []string, ejected bool) {
 	name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
 	switch used := len(d.inUse(port, false)); {

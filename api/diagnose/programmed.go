@@ -26,7 +26,7 @@ func (d *diagnosis) states(port object.ServicePort) (list []wire.PortState) {
 	return list
 }
 
-// inUse returns the addresses of the endpoints to which a port leads: those on this box, or all.
+// inUse returns the addresses of the endpoints to which a port leads; with local set, only of those on this box.
 func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	addrs := map[string]bool{}
 	for _, s := range d.states(port) {
@@ -43,7 +43,7 @@ func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	return addrs
 }
 
-// leftOut returns the endpoints among given ones that a port does not lead to, and their number.
+// leftOut returns a line for each candidate endpoint to which a port does not lead, at most maxDetails, and the number of them.
 func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines []string, n int) {
 	used := d.inUse(port, false)
 	for _, text := range candidates {

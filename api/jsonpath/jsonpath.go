@@ -132,7 +132,7 @@ func field(name string) step {
 	}
 }
 
-// children returns the step to the items of a list, or to the values of a mapping in the order of its keys.
+// children is the step to the items of a list, or to the values of a mapping in the order of its keys.
 func children(_, v any) (all []any) {
 	switch v := v.(type) {
 	case []any:
@@ -145,7 +145,7 @@ func children(_, v any) (all []any) {
 	return all
 }
 
-// below returns the step to a value itself and all its descendants.
+// below is the step to a value itself and all its descendants.
 func below(root, v any) []any {
 	all := []any{v}
 	for _, child := range children(root, v) {

@@ -107,7 +107,7 @@ type batch struct {
 	items  []*item
 	refs   map[object.Ref]bool // of items
 	length int                 // of items, in bytes
-	spaces map[string]bool     // the namespaces that a dry run has made so far
+	spaces map[string]bool     // the namespaces that this dry run would have created so far
 }
 
 // item is one object of a batch.
@@ -322,14 +322,14 @@ const yamlLimit = 8 << 20
 // A document is one value of a stream.
 type document struct {
 	content       any
-	fieldWarnings []string // about fields that are there twice
-	line          int      // where it starts in YAML
-	length        int      // about, in bytes
-	err           error    // why it is none that can be used; the next ones can
+	fieldWarnings []string // about duplicate fields
+	line          int      // the line where it starts, in YAML
+	length        int      // approximate, in bytes
+	err           error    // why this document is unusable; the stream continues
 }
 
-// documents returns the values of a stream of YAML documents, or of JSON values. The items
-// of arrays and Lists come one by one. An error is the last of it.
+// documents returns the values of a stream of YAML documents, or of JSON values. The items of arrays and Lists come one by one. An error
+// ends the sequence.
 func documents(body io.Reader, mediaType string) iter.Seq2[document, error] {
 	return func(yield func(document, error) bool) {
 		// The memory for a stream is that of its longest document, which may be a List.

@@ -22,7 +22,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// bodyTypes are the media types of bodies that hold an object; no type is the first.
+// bodyTypes are the media types of bodies that hold an object. A body without Content-Type has the first.
 var bodyTypes = []string{typeJSON, typeYAML, protobuf.MediaType}
 
 // decodeReview reads the object in the body of a review.
@@ -74,8 +74,7 @@ func (o *options) decode(body []byte, mediaType string, r *request) (map[string]
 	return content, inNamespace(content, r)
 }
 
-// mediaTypeOf returns the media type of a request's body, one of those that are accepted; the
-// first of them when the request does not say.
+// mediaTypeOf returns the media type of a request's body, which must be one of those accepted; without Content-Type the first of them.
 func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return "", refusal(wire.ReasonUnsupportedMediaType, nil, "the body of the request has the content encoding %q: send it without", encoding)
@@ -94,8 +93,7 @@ func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	return mediaType, nil
 }
 
-// decode reads an object of a kind, and returns warnings about its fields: unknown fields and those
-// that are there twice.
+// decode reads an object of a kind, and returns warnings about unknown and duplicate fields.
 func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any, fieldWarnings []string, err error) {
 	if mediaType == protobuf.MediaType && k.Custom {
 		return nil, nil, unsupportedMedia(typeJSON, typeYAML)
@@ -123,7 +121,7 @@ func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any,
 	return content, append(fieldWarnings, unknown...), nil
 }
 
-// parse reads one value of JSON or YAML. The fieldWarnings are about fields that are there twice.
+// parse reads one value of JSON or YAML. The fieldWarnings are about duplicate fields.
 func parse(body []byte, mediaType string) (value any, fieldWarnings []string, err error) {
 	value, fieldWarnings, err = schema.Parse(body)
 	if err == nil || mediaType == typeJSON || len(body) > schema.MaxBytes {
@@ -139,7 +137,7 @@ func parse(body []byte, mediaType string) (value any, fieldWarnings []string, er
 	return documents[0].Data, duplicateFields(documents[0]), nil
 }
 
-// duplicateFields returns the warnings about fields that a YAML value has twice.
+// duplicateFields returns the warnings about duplicate fields in a YAML value.
 func duplicateFields(v manifest.Value) []string {
 	return object.Texts(v.Duplicates, func(field string) string { return fmt.Sprintf("duplicate field %q", field) })
 }
@@ -161,7 +159,7 @@ func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {
 	return content, nil
 }
 
-// checkKind refuses an object with another kind than that of the path. It may have none.
+// checkKind refuses an object whose kind or apiVersion differs from that of the path. Both may be absent.
 func checkKind(content map[string]any, k kind.Kind) error {
 	named, version := content["kind"], content["apiVersion"]
 	for _, value := range []any{named, version} {
@@ -202,7 +200,7 @@ func unrecognized(body []byte, k kind.Kind, why error) *statusError {
 	return badRequest("the object provided is unrecognized (must be of type %s): %v (%s)", k.Name, why, text)
 }
 
-// inNamespace puts an object into the namespace of the path, if it is not in another one.
+// inNamespace sets the namespace of an object to that of the path. It refuses an object that names another one.
 func inNamespace(content map[string]any, r *request) error {
 	metadata := metadataIn(content)
 	switch namespace, _ := metadata["namespace"].(string); {
@@ -216,7 +214,7 @@ func inNamespace(content map[string]any, r *request) error {
 	return nil
 }
 
-// metadataIn returns the metadata of an object, which it adds if there are none.
+// metadataIn returns the metadata of an object, and adds an empty one if it is missing.
 func metadataIn(content map[string]any) map[string]any {
 	metadata, ok := content["metadata"].(map[string]any)
 	if !ok {
@@ -283,7 +281,7 @@ const (
 // bodies counts the bytes that bodies of requests hold above smallBody each.
 type bodies struct{ held atomic.Int64 }
 
-// reserve counts n more bytes in; false when they would be more than most.
+// reserve adds n bytes to the count. It returns false, and adds none, if the count would exceed most.
 func (b *bodies) reserve(n, most int64) bool {
 	if b.held.Add(n) > most {
 		b.held.Add(-n)
@@ -292,8 +290,8 @@ func (b *bodies) reserve(n, most int64) bool {
 	return true
 }
 
-// read reads the body of a request up to a length in bytes. Its bytes count until the
-// request is answered: the decoded values live as long.
+// read reads the body of a request up to a length in bytes. Its bytes count in bodies until the request is answered, since the decoded
+// values live as long.
 func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	limit := fmt.Sprintf("limit is %d", most)
 	if r.http.ContentLength > most {

@@ -12,10 +12,10 @@ import (
 // A collection is the objects of one kind as the API shows them: as stored, or computed from others. Callers may not change the objects
 // that it returns.
 type collection interface {
-	// get is one object, nil when there is none.
+	// get returns one object, nil if there is none.
 	get(namespace, name string) object.Object
-	// list returns all objects of a namespace or ("") of all, sorted by namespace and name, at a
-	// revision, 0 being the newest, and that revision. They are selected as they are, and shown by viewOf.
+	// list returns the objects of a namespace ("": of all), sorted by namespace and name, as of the revision at (0: the newest), and that
+	// revision. Selectors apply to them as returned; viewOf then converts them for the answer.
 	list(namespace string, at uint64) ([]object.Object, uint64, error)
 	// follow returns a follower that turns the changes of the store after a revision into those of
 	// the collection; it must be given all of them in order. The revision is one that list
@@ -25,8 +25,7 @@ type collection interface {
 
 // A follower turns a change of the store into changes of a collection.
 type follower struct {
-	// about are the stored objects that the collection has to do with. The others' changes
-	// are nothing to it, and their versions need not be read.
+	// about reports whether changes of a stored object can change the collection. Versions of other objects need not be read.
 	about   func(object.Ref) bool
 	changes func(store.Event) []change
 }
@@ -34,7 +33,7 @@ type follower struct {
 // A change is a change of an object that the API shows.
 type change struct {
 	revision uint64
-	// old is nil when it came, new when it went.
+	// old is nil for a creation, new for a deletion.
 	old, new object.Object
 }
 
@@ -68,7 +67,8 @@ func isIn(ref object.Ref, namespace string) bool {
 // adapted is a collection of stored objects that view changes before they are shown, as by adding conditions.
 type adapted struct {
 	stored
-	// view returns the function that shows an object, made for each answer and each event; nil stays nil.
+	// view returns a function that converts a stored object to what the API shows, and nil to nil. It is called once for each answer and
+	// each event.
 	view func() func(object.Object) object.Object
 }
 
@@ -101,7 +101,8 @@ func (c adapted) follow(namespace string, after uint64) (follower, error) {
 	return f, err
 }
 
-// collectionOf returns the collection of a kind, as an answer of a form needs it: conditions of Services are not computed for one without.
+// collectionOf returns the collection of a kind for an answer in form f. Conditions of Services are not computed for a form that does not
+// show them.
 func (s *Server) collectionOf(k kind.Kind, f form) collection {
 	plain := stored{s.store, k.Name}
 	switch {
@@ -210,7 +211,7 @@ func withUse(pool *object.IPAddressPool, use []store.Pool) *object.IPAddressPool
 	return shown
 }
 
-// plus adds up to the largest number that there is.
+// plus adds, and returns the largest int64 on overflow.
 func plus(sum int64, n uint64) int64 {
 	const most = 1<<63 - 1
 	if n > uint64(most-sum) {

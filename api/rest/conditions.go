@@ -19,12 +19,12 @@ import (
 // Conditions computes the conditions of Services. They are not stored: an object with the same resourceVersion may be
 // shown with others, and a watch delivers it again.
 type Conditions interface {
-	// Of returns the conditions of a Service as it is stored; settled is false while they wait for its version.
+	// Of returns the conditions of a Service as it is stored. settled is false while its version is not in the kernel.
 	Of(*object.Service) (conditions []object.Condition, settled bool)
-	// Since returns the Services, "namespace/name", whose conditions changed after a turn, and the newest turn; known
-	// is false when they are too many.
+	// Since returns the Services, "namespace/name", whose conditions changed after turn, a number that counts such changes, and the newest
+	// turn. known is false when those changes are no longer kept.
 	Since(turn uint64) (keys []string, newest uint64, known bool)
-	// Changed is closed when conditions may be others than at the call.
+	// Changed returns a channel that is closed when conditions may differ from those at the call.
 	Changed() <-chan struct{}
 }
 
@@ -50,10 +50,10 @@ func withConditions(svc *object.Service, computed []object.Condition) *object.Se
 type conditionNews struct {
 	by      Conditions
 	turn    uint64
-	pending map[viewKey]struct{} // shown before their version was settled
+	pending map[viewKey]struct{} // sent before the conditions of their version were settled
 }
 
-// recently is the age of a transition that the client of a new watch may not have seen in its list.
+// recently is the largest age of a condition transition that the client of a new watch may have missed in its list.
 const recently = time.Minute
 
 // newsOf returns the news for a watch; nil if it shows no conditions of Services.
@@ -108,9 +108,9 @@ func (n *conditionNews) changed() <-chan struct{} {
 	return n.by.Changed()
 }
 
-// send sends the Services whose conditions changed. Those with a newer version than the watch stands at come with it.
-// The events have the resourceVersion of the stored object, below that of events before them: a bookmark behind them
-// keeps a client from going on there.
+// send sends the Services whose conditions changed. A Service with a version newer than the revision of the watch is left to the event of
+// that version. The events have the resourceVersion of the stored object, below that of events before them: a bookmark after them keeps a
+// client from resuming at that resourceVersion.
 func (n *conditionNews) send(l *watchSession) error {
 	if n == nil {
 		return nil
@@ -214,7 +214,7 @@ func badRequest(format string, args ...any) *statusError {
 	return refusal(wire.ReasonBadRequest, nil, format, args...)
 }
 
-// at adds the field of a type error to the answer's details.
+// at adds the field that a *schema.TypeError names to the details of the answer.
 func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
 	if wrong, is := errors.AsType[*schema.TypeError](why); is {
 		e.Details = detailsOf(k, name)

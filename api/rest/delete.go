@@ -40,7 +40,7 @@ func (s *Server) delete(w http.ResponseWriter, r *request) error {
 	return respondJSON(w, r.http, http.StatusOK, r.form.pretty, success(r.kind, r.name, last.GetMeta().UID))
 }
 
-// remove removes an object, or marks it as going, and gives its last version.
+// remove removes an object, or sets its deletionTimestamp if finalizers keep it, and returns its last version.
 func (s *Server) remove(r *request, d deletion) (last object.Object, removed bool, err error) {
 	for try := 1; ; try++ {
 		write, err := s.removal(r, d)
@@ -97,9 +97,8 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 	}, nil
 }
 
-// deleteCollection answers a DELETE of the objects of a kind that a list with the same query would
-// have, with the list of them: with a limit, no more than that. When one of them may not be
-// removed, none is.
+// deleteCollection answers a DELETE of the objects that a list with the same query, including its limit, would return. The answer lists
+// them. If one of them may not be removed, none is.
 func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	d, err := s.deletionOf(w, r)
 	if err != nil {
@@ -140,7 +139,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	return s.respondList(w, r, page.meta(objects, revision, &o), slices.Values(removed))
 }
 
-// removeAll makes many removals, and gives the last versions of what was removed.
+// removeAll makes many removals, and returns the last versions of the removed objects.
 func (s *Server) removeAll(r *request, d deletion, writes []store.Write) ([]object.Object, error) {
 	var removed []object.Object
 	for chunk := range slices.Chunk(writes, commitObjects) {
@@ -188,7 +187,7 @@ func preconditions(r *request, live object.Object, version, uid string) error {
 // A deletion has the options and preconditions of a removal.
 type deletion struct {
 	options      *options
-	version, uid string // preconditions; "" is any
+	version, uid string // preconditions; "": none
 	// orphan keeps the dependents of the objects (propagationPolicy Orphan).
 	orphan bool
 	// foreground is set when the answer must say whether the object is gone already
@@ -290,9 +289,9 @@ func deleteErrors(asked object.DeleteOptions) object.Errors {
 	return append(errs, dryRunErrors(asked.DryRun)...)
 }
 
-// removeDependents removes what goes with objects that writes have removed: what has lost all its
-// owners by that, and the Endpoints of a Service, as Kubernetes does it, so that a later Service of
-// that name does not begin with them. What files declare and what controllers make is left to them.
+// removeDependents removes what depends on the objects that writes have removed: objects whose owners are all gone, and the Endpoints of a
+// Service, as in Kubernetes, so that a later Service of that name does not start with them. Dependents that belong to files or controllers
+// stay.
 func (s *Server) removeDependents(writes []store.Write, results []store.Written) {
 	var removals []store.Write
 	removed := false

@@ -57,8 +57,7 @@ func (s *Server) sweepEvents() error {
 	return nil
 }
 
-// seenAt returns the time at which an Event's subject was last seen; for a time in the future, the
-// creation time of the Event.
+// seenAt returns the latest of the times in an Event, among them its creation time. It ignores other times that are in the future.
 func seenAt(o object.Object, now time.Time) time.Time {
 	e, ok := o.(*object.Event)
 	if !ok {

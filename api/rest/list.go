@@ -125,9 +125,9 @@ func (o *listOptions) behind(objects []object.Object, start viewKey, err error) 
 
 // page is the range of a list that one answer covers.
 type page struct {
-	length int // how many objects it looks at, selected or not
+	length int // the number of objects it covers, selected or not
 	more   bool
-	last   object.Object // the last one it looks at
+	last   object.Object // the last of them
 }
 
 // pageOf returns the page that starts with the first of objects and has as many selected ones as the limit.
@@ -230,8 +230,7 @@ func intIn(r *request, key string) (int64, error) {
 	return n, nil
 }
 
-// boolIn reports whether a query parameter is there and is not 0 or false, in which clients
-// differ: some send True.
+// boolIn reports whether a query parameter is present and not 0 or false, in any case: some clients send True.
 func boolIn(r *request, key string) bool {
 	values := r.query[key]
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
@@ -306,7 +305,7 @@ const latest = -1
 type continueToken struct {
 	Version  string `json:"v"`
 	Revision int64  `json:"rv"`
-	// Start is after which "namespace/name" to go on.
+	// Start is the "namespace/name" of the object after which the list continues.
 	Start string `json:"start"`
 }
 
@@ -352,11 +351,10 @@ type selection struct {
 	labels selector.Labels
 	fields selector.Fields
 	name   string // "": any
-	text   string // in the JSON of all of them; "": unknown
+	text   string // a substring of the JSON of all selected objects; "": unknown
 }
 
-// selectionOf reads the selectors of a request. A name in the path of a watch is as a
-// selector of that name.
+// selectionOf reads the selectors of a request. A name in the path of a watch selects that name.
 func selectionOf(r *request) (selection, error) {
 	labels, err := selector.ParseLabels(r.query.Get("labelSelector"))
 	if err != nil {
@@ -503,9 +501,9 @@ func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListM
 type listing struct {
 	form     form
 	head     any    // the list without its items
-	member   string // that holds it
+	member   string // the field of the list that has the items
 	item     func(object.Object) any
-	typeMeta []byte // taken out of each item after its brace
+	typeMeta []byte // removed from each item, after its opening brace
 	scratch  bytes.Buffer
 }
 

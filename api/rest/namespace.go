@@ -16,8 +16,8 @@ import (
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
-// hasNamespace refuses to create an object in a namespace that does not exist or is being removed. The namespace of MetalLB's objects is
-// created with the first of them; a controller creates those of other objects of clients.
+// hasNamespace refuses to create an object in a namespace that does not exist or is being removed. The namespace of MetalLB may be missing,
+// as control.ClusterObjects creates it after the first object in it.
 func (s *Server) hasNamespace(r *request) error {
 	if !r.kind.Namespaced {
 		return nil
@@ -71,9 +71,8 @@ func (s *Server) deleteNamespace(w http.ResponseWriter, r *request, d deletion) 
 	return s.respond(w, r, http.StatusOK, namespace)
 }
 
-// removeNamespace removes a namespace with all that is in it, and gives its last version. What
-// a file declares in it has to go first, and what controllers have made goes with what they
-// made it of. The namespace stays, and can be filled no more, as long as something is in it.
+// removeNamespace removes a namespace with all objects in it, and returns its last version. It refuses while a file declares an object in
+// it. Objects of controllers go with those that they are made from. Until it is empty, the namespace stays and takes no new objects.
 func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, err error) {
 	s.guards.namespaces.Lock()
 	defer s.guards.namespaces.Unlock()
@@ -182,7 +181,7 @@ type fileDeclaration struct {
 	typed   []object.ManagedFieldsEntry
 }
 
-// fileOf returns the claim of the file that declares an object.
+// fileOf returns the fileDeclaration of the file that declares an object.
 func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (fileDeclaration, error) {
 	if owner.File == "" {
 		return fileDeclaration{}, nil
@@ -238,7 +237,7 @@ func (f fileDeclaration) addEntries(content map[string]any) bool {
 	return true
 }
 
-// keep restores the file's managedFields entry, which a client may not change: the next version of the file is merged by it.
+// keep restores the file's managedFields entry, which a client may not change: it is needed to merge the next version of the file.
 func (f fileDeclaration) keep(meta, before *object.ObjectMeta) {
 	i := slices.IndexFunc(before.ManagedFields, ofFile)
 	if len(f.entries) == 0 || i < 0 {

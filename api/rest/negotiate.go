@@ -38,7 +38,7 @@ type form struct {
 	// metaVersion is the version of meta.k8s.io that a Table or PartialObjectMetadata is
 	// written in: v1 or v1beta1, which differ in name only.
 	metaVersion string
-	include     table.Include // in a row of a Table
+	include     table.Include // the part of the object in each row of a Table
 	yaml        bool
 	pretty      bool // JSON for people
 }
@@ -184,14 +184,13 @@ type encodingKey struct {
 	revision         uint64 // of the change
 	apiVersion, kind string
 	namespace, name  string
-	old              bool // what was before the change
+	old              bool // the version before the change
 	shape            shape
 	metaVersion      string
-	conditions       string // that it is shown with
+	conditions       string // the conditions in the encoded Service
 }
 
-// maxEncodings bounds how many bytes of objects are kept encoded: what all watchers of
-// the same objects are about to send.
+// maxEncodings bounds the size of the encodings cache, in bytes. It only has to hold what watches of the same objects have yet to send.
 const maxEncodings = 8 << 20
 
 // encodings caches recently changed objects as encoded: each version is encoded once for all clients that watch it.
@@ -260,8 +259,7 @@ type options struct {
 	asFile bool
 }
 
-// optionsOf reads the query parameters. Their kind is how errors name them:
-// CreateOptions, UpdateOptions, PatchOptions.
+// optionsOf reads the query parameters. kind names them in errors: CreateOptions, UpdateOptions or PatchOptions.
 func optionsOf(r *request, kind string) (*options, error) {
 	o := &options{manager: r.query.Get("fieldManager"), validation: r.query.Get("fieldValidation")}
 	if values, ok := r.query["force"]; ok {

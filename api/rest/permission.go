@@ -34,7 +34,7 @@ func may(role auth.Role, verb string, k kind.Kind) bool {
 	return slices.Contains(reading, verb) && k.Name != object.KindSecret || writesSome(role, k) && slices.Contains(changing, verb)
 }
 
-// writesSome reports whether a role may write some objects of a kind, which owns selects.
+// writesSome reports whether a role may write some objects of a kind; owns decides which.
 func writesSome(role auth.Role, k kind.Kind) bool {
 	return role == auth.Endpoints && slices.Contains([]string{object.KindEndpointSlice, object.KindEvent, object.KindLease}, k.Name)
 }
@@ -90,8 +90,7 @@ func forbidden(r *request) *statusError {
 	return refusal(wire.ReasonForbidden, detailsOf(r.kind, r.name), "%s is forbidden: %s%s", named, why, askAnAdmin)
 }
 
-// askAnAdmin names to a reader the ways to get the rights; Kubernetes puts the reasons of an
-// authorizer in this place.
+// askAnAdmin ends the message of a 403 with the ways to get the rights. Kubernetes has the reasons of the authorizer there.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
 // review answers a SelfSubject review with its request and the answer in its status.

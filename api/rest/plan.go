@@ -19,8 +19,7 @@ type writing struct {
 	request *request // names the object
 	options *options
 	verb    string // for the journal
-	// edit makes the new version of the live object, which it must not change, or ("create")
-	// of nothing, when live is nil.
+	// edit returns the new version of the live object, which it must not modify; live is nil for a creation.
 	edit func(live map[string]any) (map[string]any, error)
 	// applied is the applied configuration of a server-side apply, whose edit settles the managers
 	// of fields; else nil.
@@ -35,8 +34,8 @@ type writing struct {
 // A plan is the write to the store for a writing.
 type plan struct {
 	write store.Write
-	// before is the live object as clients see it; nil when there is none. Unchanged is the
-	// same when nothing is to be done.
+	// before is the live object as clients see it, nil if there is none. If the write changes nothing, unchanged has it instead, and write
+	// is empty.
 	before, unchanged object.Object
 }
 
@@ -216,7 +215,7 @@ func checkName(written map[string]any, r *request) error {
 	return nil
 }
 
-// dedupOwners leaves each owner reference once.
+// dedupOwners removes duplicate owner references, and adds a warning for each.
 func (o *options) dedupOwners(meta *object.ObjectMeta) {
 	var left []object.OwnerReference
 	for _, owner := range meta.OwnerReferences {

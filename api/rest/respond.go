@@ -79,7 +79,7 @@ func send(w http.ResponseWriter, r *http.Request, code int, contentType string, 
 	a.Close()
 }
 
-// fail answers with the error. Internal errors are logged; a full range is not an internal error.
+// fail answers with the error. It logs internal errors, except that a range of addresses or ports is full (alloc.ErrFull).
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	e := statusOf(err, r)
 	if e.Code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {
@@ -139,7 +139,7 @@ var (
 type answer struct {
 	w      http.ResponseWriter
 	code   int
-	zip    bool // as soon as it is long
+	zip    bool // compress it if it is longer than gzipFrom
 	buffer *[gzipFrom]byte
 	used   int
 	begun  bool

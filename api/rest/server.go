@@ -37,7 +37,7 @@ type Config struct {
 	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
 	// They are the caller's.
 	Computed map[string]func() []object.Object
-	// Conditions computes those of Services; nil: they have the stored ones.
+	// Conditions computes the conditions of Services; nil: they are shown with their stored ones.
 	Conditions Conditions
 	// MaxWatches bounds concurrent watches; 0 means 1,500.
 	MaxWatches int
@@ -59,13 +59,13 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	computed map[string]func() []object.Object
-	// conditions is nil when Services have the stored ones.
+	// conditions is nil if Services are shown with their stored conditions.
 	conditions Conditions
 	look       func(*object.Service)
 	watches    chan struct{} // holds one for each watch
 	views      chan struct{} // holds one for each list or watch of computed objects
 	encoded    *encodings
-	guards     guards // of writes
+	guards     guards // coordinates concurrent writes
 	bodies     bodies
 }
 
@@ -334,7 +334,7 @@ func (r *request) ref() object.Ref {
 	return object.Ref{Kind: r.kind.Name, Namespace: r.namespace, Name: r.name}
 }
 
-// checkSegment refuses what cannot be the name of anything, as it has a meaning in paths.
+// checkSegment refuses a path segment that cannot be a name, since it has a meaning in paths.
 func checkSegment(name string) error {
 	if name == "" {
 		return noResource()

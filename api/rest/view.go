@@ -24,16 +24,15 @@ func compareKeys(a, b viewKey) int {
 	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
-// A derivation computes objects from stored ones, of which it keeps what it needs.
+// A derivation computes objects from stored ones, and keeps what it needs of these.
 type derivation interface {
-	// sources are the kinds of stored objects that it reads.
+	// sources returns the kinds of stored objects that it reads.
 	sources() []string
-	// affected are the computed objects that a stored one has to do with; sorted.
+	// affected returns the keys of the computed objects that depend on a stored one, sorted.
 	affected(o object.Object) []viewKey
-	// apply replaces a stored object; old is nil when it came, new when it went.
+	// apply replaces a stored object; old is nil for a creation, new for a deletion.
 	apply(old, new object.Object)
-	// show is a computed object, nil when there is none; it has no resourceVersion, unless
-	// it is a stored one.
+	// show returns a computed object, nil if there is none. Only an object that is itself stored has a resourceVersion.
 	show(viewKey) object.Object
 }
 
@@ -81,7 +80,7 @@ func (v view) list(namespace string, at uint64) ([]object.Object, uint64, error)
 // store changes faster than it is read.
 const loads = 3
 
-// at returns the derivation as of a revision (0: now), with the keys of all that it may show.
+// at returns the derivation as of the revision at (0: the newest), the keys of all objects that it may show, and the revision.
 func (v view) at(namespace string, at uint64) (d derivation, keys map[viewKey]struct{}, revision uint64, err error) {
 	for range loads {
 		d, keys, revision = v.derive(), map[viewKey]struct{}{}, at

@@ -58,7 +58,7 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// enter counts a watch, or a request for a view, among those that hold much memory for long; leave ends that.
+// enter counts a watch (in watches), or a request for computed objects (in views), against its limit until leave is called.
 func (s *Server) enter(r *request) (leave func(), err error) {
 	var places []chan struct{}
 	if r.verb == "watch" {
@@ -85,8 +85,7 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 	return leave, nil
 }
 
-// begin sends the headers, and what there is already if that is asked for. An error is
-// answered in the place of the watch.
+// begin sends the headers, and the present objects if the client wants them. An error is the answer instead of the watch.
 func (l *watchSession) begin() error {
 	o := l.options
 	objects := l.server.collectionOf(l.request.kind, l.request.form)

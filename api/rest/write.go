@@ -195,10 +195,9 @@ func (s *Server) update(w http.ResponseWriter, r *request) error {
 }
 
 const (
-	// nameLetters make no words (alphanums of apimachinery's util/rand).
+	// nameLetters are the characters of generated names, without vowels so that they form no words (alphanums of apimachinery's util/rand).
 	nameLetters = "bcdfghjklmnpqrstvwxz2456789"
-	// nameSuffix is the number of letters behind a prefix, and maxPrefix bounds the prefix, so that
-	// the name is a label.
+	// nameSuffix is the number of characters that follow a prefix. maxPrefix bounds the prefix, so that the name is a DNS label.
 	nameSuffix = 5
 	maxPrefix  = 63 - nameSuffix
 )
@@ -384,7 +383,7 @@ func (s *Server) apply(w http.ResponseWriter, r *request, o *options, body []byt
 	return s.answer(w, wr)
 }
 
-// applying returns the writing of an object that is applied. The object is its own to change.
+// applying returns the writing of an object that is applied. It may modify applied.
 func (s *Server) applying(r *request, o *options, applied map[string]any, fieldWarnings []string) (*writing, error) {
 	if err := checkApplied(applied, r); err != nil {
 		return nil, err
@@ -460,8 +459,8 @@ func (s *Server) unmerged(err error, r *request) error {
 	return err
 }
 
-// editFile returns the object that results if its file has the applied document instead of its present one; without an object, that of a
-// new file.
+// editFile returns live as it would be if its file had the applied document instead of the present one. If live is nil, the file is a new
+// one.
 func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
 	r := wr.request
 	document, err := typed(wr.applied, r.kind)

@@ -22,7 +22,7 @@ type TokenRequest struct {
 // Token is the answer to a TokenRequest.
 type Token struct {
 	Token   string    `json:"token"`
-	User    string    `json:"user"` // its holder
+	User    string    `json:"user"` // the user that it authenticates
 	Role    string    `json:"role"`
 	Expires time.Time `json:"expires"` // in UTC
 }
@@ -30,7 +30,7 @@ type Token struct {
 // Revoked is the answer to DELETE /svcctl/v1/token: all earlier tokens are invalid.
 type Revoked struct {
 	Revoked bool `json:"revoked"`
-	// Pending is where and why they are still valid; "": nowhere.
+	// Pending describes where earlier tokens are still valid, and why; "": nowhere.
 	Pending string `json:"pending,omitempty"`
 }
 
@@ -74,7 +74,7 @@ func (e *JournalEntry) Author() string {
 // History has the transitions on this box: the answer to /svcctl/v1/history.
 type History struct {
 	At time.Time `json:"at"` // the clock of the box, in UTC
-	// From is the time from which on it is known.
+	// From is the start of the recorded history.
 	From    time.Time      `json:"from"`
 	Entries []HistoryEntry `json:"entries"` // the oldest first
 }
@@ -88,7 +88,7 @@ type HistoryEntry struct {
 	Severity string `json:"severity,omitempty"`
 	// Text is the whole in words: "10.1.2.12:8080 of shop/web and 10 others went down: connection refused".
 	Text string `json:"text"`
-	// Services are the first that it is about, "namespace/name", and Concerned counts all.
+	// Services lists the first Services concerned, as "namespace/name"; Concerned counts all of them.
 	Services  []string `json:"services,omitempty"`
 	Concerned int      `json:"concerned,omitempty"`
 }

@@ -5,27 +5,27 @@ import "time"
 // Announcement is an address for which neighbors or routers are to send packets to this box.
 type Announcement struct {
 	Address string `json:"address"`
-	// Services have it, each as "namespace/name".
+	// Services lists the Services that have the address, each as "namespace/name".
 	Services []string `json:"services"`
 	// Flags is set when the address lies in a pool given by flags; it is announced according to the flags of the announcer.
 	Flags bool `json:"flags,omitempty"`
-	// L2 are the interfaces that L2Advertisements have it announced on, "*" for all; Via the names of the
-	// BGPAdvertisements that it is announced by.
+	// L2 lists the interfaces on which L2Advertisements have the address announced, "*" for all; Via lists the names of the
+	// BGPAdvertisements that cover it.
 	L2  []string `json:"l2,omitempty"`
 	Via []string `json:"via,omitempty"`
-	// Withheld is why it is not to be announced; empty: it is.
+	// Withheld is the reason not to announce the address; empty if it is to be announced.
 	Withheld string `json:"withheld,omitempty"`
 	// Uncovered is set when it is withheld because no advertisement covers it.
 	Uncovered bool `json:"uncovered,omitempty"`
-	// Nowhere is why it has no Places though it is not withheld.
+	// Nowhere is the reason why Places is empty although the address is not withheld.
 	Nowhere string `json:"nowhere,omitempty"`
-	// Places lists the places where it is announced, as the announcer last said; none: nowhere, or
-	// there is no announcer.
+	// Places has the state of the address on each interface and at each BGP peer, as the announcer last reported it; empty if
+	// there is no such place, or no announcer.
 	Places []Place `json:"places,omitempty"`
 }
 
-// AnnounceConfig configures the announcer, in addition to its flags, by objects of the kinds of MetalLB. It has passwords,
-// and is for the announcer alone.
+// AnnounceConfig configures the announcer from MetalLB objects, in addition to its flags. It contains passwords: only the
+// announcer gets it.
 type AnnounceConfig struct {
 	Peers          []PeerConfig    `json:"peers,omitempty"`
 	Advertisements []Advertisement `json:"advertisements,omitempty"`
@@ -34,7 +34,7 @@ type AnnounceConfig struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
-// PeerConfig is a BGP peer of an object; times are in nanoseconds, and 0 is the default. It has more than
+// PeerConfig configures a BGP peer from an object. Times are in nanoseconds; 0 means the default. It has more than
 // 15 fields: one for each setting of a session.
 type PeerConfig struct {
 	Name        string        `json:"name"`
@@ -47,7 +47,7 @@ type PeerConfig struct {
 	Dynamic     string        `json:"dynamic,omitempty"`
 	IPv4        bool          `json:"ipv4,omitempty"`
 	IPv6        bool          `json:"ipv6,omitempty"`
-	Hold        time.Duration `json:"hold,omitempty"` // -1: none
+	Hold        time.Duration `json:"hold,omitempty"` // -1: no hold timer
 	Keepalive   time.Duration `json:"keepalive,omitempty"`
 	Connect     time.Duration `json:"connect,omitempty"`
 	Restart     time.Duration `json:"restart,omitempty"`
@@ -70,7 +70,7 @@ type BFDConfig struct {
 type Advertisement struct {
 	Name  string   `json:"name"` // "metallb-system/lan"
 	Peers []string `json:"peers"`
-	// Length4 and Length6 are the lengths of the prefixes.
+	// Length4 and Length6 are the prefix lengths of the IPv4 and IPv6 routes.
 	Length4     int         `json:"length4"`
 	Length6     int         `json:"length6"`
 	LocalPref   uint32      `json:"localPref,omitempty"`
@@ -84,13 +84,13 @@ type Advertisement struct {
 type Place struct {
 	// By is "l2 eth0", or "bgp tor-1".
 	By string `json:"by"`
-	// State is probing, announced, conflict or standby; or host, when the address is the host's,
-	// which answers for it itself. Of BGP it is announced; down without a session; sending before
-	// the session has all routes; unsent, when the session takes no routes of the family; damped, when it came
-	// and went; or leaving and then drained, on a box that is drained.
+	// State on an interface is probing, announced, conflict, standby, or host (the address is the host's own, and the host
+	// answers for it). At a BGP peer it is announced, down (no session), sending (the session does not have all routes yet),
+	// unsent (the session takes no routes of the family), damped (the address came and went), or, on a drained box, leaving
+	// and then drained.
 	State string `json:"state"`
-	// With is the Ethernet address of the host that has it, in state conflict; the address of the box
-	// that answers, if it is known, in state standby.
+	// With, in state conflict, is the Ethernet address of the other host that has the address; in state standby, the address
+	// of the box that answers, if it is known.
 	With string `json:"with,omitempty"`
 	// Why is the reason, in the states unsent and damped.
 	Why   string    `json:"why,omitempty"`
@@ -100,14 +100,14 @@ type Place struct {
 // Peer is a router that the announcer has a BGP session with, or should have.
 type Peer struct {
 	Name string `json:"name"`
-	// At is its address or interface, AS its number; 0: any that the flag allows.
+	// At is the address or interface of the peer. AS is its AS number; 0 while several are allowed and none is agreed on.
 	At string `json:"at"`
 	AS uint32 `json:"as,omitempty"`
-	// State is one of RFC 4271, as "Established".
+	// State is the state of the BGP session (RFC 4271), as "Established".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Routes counts the routes that it was sent and that were not withdrawn, Updates the messages
-	// since the announcer started.
+	// Routes counts the routes that were sent to the peer and not withdrawn, Updates the UPDATE messages sent since the
+	// announcer started.
 	Routes  int    `json:"routes"`
 	Updates uint64 `json:"updates,omitempty"`
 	// BFD is the state of the BFD session (RFC 5880), as "Up"; empty without BFD, and before the first
@@ -130,8 +130,8 @@ type Announcements struct {
 	Announcer *Announcer `json:"announcer,omitempty"`
 	// Drained reports that this box is to announce nothing (`svcctl announce drain`).
 	Drained bool `json:"drained,omitempty"`
-	// Peers has the peers of the announcer, as it last said, and Group its election, nil if there is
-	// none.
+	// Peers has the BGP peers of the announcer, as it last reported them. Group is its VRRP election, nil
+	// if there is none.
 	Peers []Peer `json:"peers,omitempty"`
 	Group *Group `json:"group,omitempty"`
 }
@@ -150,13 +150,13 @@ type Group struct {
 	Master string `json:"master,omitempty"`
 	// Transitions counts changes of State since the announcer started.
 	Transitions uint64 `json:"transitions"`
-	// Differs has the differences of the addresses of the box that answers from ours; nil: there
-	// are none.
+	// Differs has the differences between the addresses of the box that answers and those of this box;
+	// nil: there are none.
 	Differs *GroupDifference `json:"differs,omitempty"`
 }
 
-// GroupDifference has addresses that only one of two boxes announces, or would. Boxes list the lowest 20 of
-// the segment's family to each other: without any in Theirs and Ours others differ.
+// GroupDifference has the addresses that only one of two boxes announces, or would announce. An advert lists only the
+// lowest 20 addresses of the segment's family: if Theirs and Ours are both empty, the difference is among the others.
 type GroupDifference struct {
 	With   string    `json:"with"`
 	Since  time.Time `json:"since"`
@@ -177,7 +177,7 @@ type AnnouncementsEvent struct {
 	Set []Announcement `json:"set,omitempty"`
 	// Gone are addresses that no Service has any more.
 	Gone []string `json:"gone,omitempty"`
-	// Config has the settings of objects; nil: as before. It comes with All, for the announcer alone.
+	// Config is the configuration from objects; nil: unchanged. It comes with All, and only to the announcer.
 	Config *AnnounceConfig `json:"config,omitempty"`
 	// Drained is the drain state of the box; nil: unchanged.
 	Drained *bool `json:"drained,omitempty"`
@@ -189,7 +189,7 @@ type AnnouncerReport struct {
 	// All is set when Items replaces everything reported before.
 	All   bool               `json:"all,omitempty"`
 	Items []AnnouncedAddress `json:"items"`
-	// Problems keep it from announcing; each is a sentence with what to do.
+	// Problems lists what keeps the announcer from announcing, each a sentence with the remedy.
 	Problems []string `json:"problems,omitempty"`
 	// Segments are the interfaces that it announces on, with their networks: "eth0 (192.0.2.1/24)".
 	Segments []string `json:"segments,omitempty"`

@@ -2,21 +2,21 @@ package wire
 
 import "time"
 
-// Trial has changes that are rolled back unless they are confirmed, or the files that are held since a
-// rollback.
+// Trial describes changes that are rolled back unless they are confirmed, or, after the rollback, the files
+// that are held until they are changed or confirmed.
 type Trial struct {
 	// ID names it in writes that belong to it (the query parameter trial).
 	ID string `json:"id"`
-	// Began and Ends are in UTC; Ends is when it is undone, by the time of day at the moment.
+	// Began and Ends are in UTC. Ends is the time of the rollback by the present time of day.
 	Began time.Time `json:"began"`
 	Ends  time.Time `json:"ends"`
-	// Left is the time until then.
+	// Left is the time until Ends.
 	Left Duration `json:"left"`
-	User string   `json:"user,omitempty"` // that began it
+	User string   `json:"user,omitempty"` // author of the trial
 	// CoversFiles is set when changes of files are part of the trial.
 	CoversFiles bool `json:"coversFiles,omitempty"`
-	// Objects and Files are what it has changed so far: "Service default/web", and paths. Of one that
-	// was undone they are those that are held.
+	// Objects ("Service default/web") and Files (paths) are what the trial has changed so far. After a
+	// rollback they are those that are held.
 	Objects []string `json:"objects,omitempty"`
 	Files   []string `json:"files,omitempty"`
 	// WentBack is the time at which it was rolled back; nil while it waits to be confirmed.
@@ -29,7 +29,7 @@ func (t *Trial) Pending() bool { return t != nil && t.WentBack == nil }
 // Revived is the outcome of a rollback for one object.
 type Revived struct {
 	Object string `json:"object"` // "Service default/web"
-	// Did is created, changed, deleted, left (it belongs to a file) or conflict (another one has a value of it).
+	// Did is created, changed, deleted, left (it belongs to a file) or conflict (another object holds one of its addresses or ports).
 	Did string `json:"did"`
 	Why string `json:"why,omitempty"`
 }
@@ -38,7 +38,7 @@ type Revived struct {
 type RolledBack struct {
 	// Revision is the revision whose state the objects have now.
 	Revision uint64 `json:"revision"`
-	// Last is the last change by a client before; 0 when the journal has none.
+	// Last is the revision of the last change by a client before the rollback; 0 when the journal has none.
 	Last    uint64    `json:"last,omitempty"`
 	DryRun  bool      `json:"dryRun,omitempty"`
 	Objects []Revived `json:"objects"`
@@ -49,13 +49,13 @@ type RolledBack struct {
 type Rollout struct {
 	// ID names it in writes that belong to it (the query parameter rollout).
 	ID string `json:"id"`
-	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel), Baking (all
-	// have, and are watched), Stopped (it waits for resume or undo; Why has the reason), Done or Undone (Why has the reason, if that was automatic). Pending is false of the last
-	// two.
+	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel yet), Baking (all
+	// have them, and are observed), Stopped (it waits for resume or undo; Why has the reason), Done, or Undone (Why has the reason, if that
+	// was automatic). Pending is false in Done and Undone.
 	Phase   string `json:"phase"`
 	Pending bool   `json:"pending"`
-	// Began is the time of the request and User its author. Since is the start of the present phase; Left is the time left of it, if
-	// it ends by time.
+	// Began is the time of the request and User its author. Since is the start of the present phase, and Left the time until its end,
+	// if that is at a fixed time.
 	Began time.Time `json:"began"`
 	User  string    `json:"user,omitempty"`
 	Since time.Time `json:"since"`
@@ -75,7 +75,7 @@ type Rollout struct {
 	// the rollout is under way.
 	Objects []string     `json:"objects,omitempty"`
 	Boxes   []RolloutBox `json:"boxes,omitempty"`
-	// BoxesUnknown is why the boxes could not be asked for.
+	// BoxesUnknown is the reason why Boxes could not be determined.
 	BoxesUnknown string `json:"boxesUnknown,omitempty"`
 }
 
@@ -89,7 +89,7 @@ type RolloutBox struct {
 	State string `json:"state"`
 }
 
-// What can be done with a rollout.
+// The moves of a rollout, which clients request.
 const (
 	RolloutStart  = "start"
 	RolloutPause  = "pause"
@@ -97,7 +97,7 @@ const (
 	RolloutUndo   = "undo"
 )
 
-// RolloutMoves lists them.
+// RolloutMoves returns all moves of a rollout.
 func RolloutMoves() []string { return []string{RolloutStart, RolloutPause, RolloutResume, RolloutUndo} }
 
 // What a rollout does where a step goes wrong.
@@ -118,9 +118,9 @@ const (
 type ServiceRollout struct {
 	ID    string `json:"id"`
 	Phase string `json:"phase"`
-	// New reports whether they are those of the rollout; else they are those before.
+	// New reports whether this box serves the versions of the rollout; else it serves those before it.
 	New bool `json:"new"`
-	// Step and Of are the present step and their number.
+	// Step is the present step, from 1, and Of the number of steps.
 	Step int    `json:"step"`
 	Of   int    `json:"of"`
 	Why  string `json:"why,omitempty"`
@@ -152,19 +152,19 @@ type KernelPlan struct {
 	Revision uint64 `json:"revision"`
 	// Objects has the objects that would change, or would be refused.
 	Objects []PlannedObject `json:"objects"`
-	// Services has the change in words, by Service.
+	// Services has the changes in words, by Service.
 	Services []PlannedService `json:"services"`
-	// Tables has it in nft's terms, by family; empty: nothing changes in the kernel.
+	// Tables has the changes in nft's terms, by family; empty: nothing changes in the kernel.
 	Tables []PlannedTable `json:"tables"`
 	// Problems has the problems that the Services would have and do not have now.
 	Problems []Problem `json:"problems,omitempty"`
-	// Undecided are sentences about what depends on more than objects, as on checks that were not made yet.
+	// Undecided has sentences about what depends on more than the objects, such as health checks that were not made yet.
 	Undecided []string `json:"undecided,omitempty"`
 }
 
 // The results of planned objects, in addition to Created, Configured and Refused.
 const (
-	// Removed: the object is removed. An applied object was being deleted, and the write removed its last finalizer.
+	// Removed: the object is removed. Applying does so if the object was being deleted and the write removed its last finalizer.
 	Removed = "removed"
 	// Held: no file declares the object any more, and it stays until `svcctl confirm --removals`.
 	Held = "held"
@@ -172,12 +172,12 @@ const (
 
 // PlanRemoval is an object that the plan removes.
 type PlanRemoval struct {
-	// Path is that of the object below the API, "/api/v1/namespaces/default/services/web".
+	// Path is the path of the object in the API, "/api/v1/namespaces/default/services/web".
 	Path string `json:"path"`
-	UID  string `json:"uid,omitempty"` // that it must have; "": any
+	UID  string `json:"uid,omitempty"` // the UID that the object must have; "": any
 }
 
-// PlannedObject is an object that a change is about.
+// PlannedObject is an object that would change, or would be refused.
 type PlannedObject struct {
 	Object string `json:"object"` // "Service default/web"
 	// Did is created, configured, removed, held or refused.
@@ -186,8 +186,8 @@ type PlannedObject struct {
 	Values []string `json:"values,omitempty"`
 	// Message is the reason of a refused or held object, with file and line where a file declares it.
 	Message string `json:"message,omitempty"`
-	// Document is the place of a refused object among those that were sent, from 1, and Status the whole refusal; 0
-	// and nil of one that a file declares.
+	// Document is the position of a refused object among those that were sent, from 1, and Status the whole refusal;
+	// 0 and nil if a file declares the object.
 	Document int      `json:"document,omitempty"`
 	Status   *Failure `json:"status,omitempty"`
 }
@@ -198,14 +198,14 @@ type PlannedService struct {
 	Changes []PlannedChange `json:"changes"`
 }
 
-// What a PlannedChange is about.
+// The values of PlannedChange.Of.
 const (
 	OfFrontend = "frontend"
 	OfEndpoint = "endpoint"
 	OfPort     = "port"
 )
 
-// How a PlannedChange goes on.
+// The values of PlannedChange.Did: what happens to the frontend, endpoint or port.
 const (
 	Begins  = "begins"
 	Ends    = "ends"
@@ -255,8 +255,8 @@ type PlannedSet struct {
 	Removed []string `json:"removed,omitempty"`
 	// Changed are keys that stay and get other data.
 	Changed []ElementChange `json:"changed,omitempty"`
-	// Forgotten are endpoints: remembered clients of theirs are removed. Capped is the longest time that remembered
-	// clients have left afterwards.
+	// Forgotten lists endpoints whose remembered clients (session affinity) are removed. Capped is the longest time for
+	// which clients stay remembered afterwards.
 	Forgotten []string `json:"forgotten,omitempty"`
 	Capped    Duration `json:"capped,omitempty"`
 }
@@ -297,7 +297,7 @@ func (p *KernelPlan) Refused() (n int) {
 	return n
 }
 
-// PlanFile is a file that the plan has in place of the one of that name in a watched directory: a line of JSON of the body of
+// PlanFile is a file that a plan reads instead of the one of that name in a watched directory: a line of JSON in the body of
 // /svcctl/v1/plan?directory=DIR.
 type PlanFile struct {
 	Path string `json:"path"` // below the directory

@@ -6,16 +6,16 @@ import "time"
 // Lease.
 type Discovered struct {
 	Kind     string            `json:"kind"`     // dns, consul, nomad, docker, targets
-	Services int               `json:"services"` // those that ask it
+	Services int               `json:"services"` // that take endpoints from the provider
 	States   []DiscoveredState `json:"states,omitempty"`
 }
 
-// The states of questions to providers, but for the usual one.
+// The states of questions to providers. A question without a problem has none.
 const (
 	DiscoveredUnread = "unread" // no answer since the start: stored endpoints stay
-	DiscoveredStale  = "stale"  // no answer any more: its endpoints stay
+	DiscoveredStale  = "stale"  // no answer any more: the endpoints of the last one stay
 	DiscoveredEmpty  = "empty"  // the answer is empty
-	DiscoveredHeld   = "held"   // it is, together with most others
+	DiscoveredHeld   = "held"   // the answer is empty, as are most others: the endpoints stay until that is confirmed
 	DiscoveredBad    = "bad"    // a part of the answer cannot be used
 )
 

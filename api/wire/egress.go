@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// EgressPorts is how many ports the kernel has for the connections that leave with one address towards one address, port and protocol:
-// those from 1024 on.
+// EgressPorts is the number of source ports that the kernel has for connections from one address to one destination (address, port and
+// protocol): 1024 to 65535.
 const EgressPorts = 64_512
 
 // EgressTraffic has the connections that endpoints of a Service began themselves and that left with one of its addresses.
@@ -13,22 +13,22 @@ type EgressTraffic struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
 	Address   string `json:"address"`
-	// To has the source sets with the destinations, as the annotation names them; absent: all that are outside.
+	// To names the source sets that contain the destinations, as in the annotation; absent: all destinations outside.
 	To      string         `json:"to,omitempty"`
 	Sources []EgressSource `json:"sources"`
-	// Open counts the connections that are tracked, of all sources, and Connections those since the start, where the kernel counts.
+	// Open counts the tracked connections of all sources. Connections counts those since the start, where the kernel counts them.
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
-	// Rate is connections a second since the look before; absent where there was none.
+	// Rate is new connections a second since the previous scan; absent in the first scan.
 	Rate *float64 `json:"rate,omitempty"`
-	// Ports are used of EgressPorts towards Fullest ("203.0.113.5:443/TCP"), where the address uses most, and By is the source with
-	// most of them. Services that share the address share its ports.
+	// Ports is the number of EgressPorts in use towards Fullest ("203.0.113.5:443/TCP"), the destination with most of them in use.
+	// By is the source that uses most of them. Services that share the address share its ports.
 	Ports   int    `json:"ports"`
 	Fullest string `json:"fullest,omitempty"`
 	By      string `json:"by,omitempty"`
 }
 
-// PortRatio returns the share of the ports that are used where most are.
+// PortRatio returns the used part, from 0 to 1, of the source ports towards Fullest.
 func (e *EgressTraffic) PortRatio() float64 { return float64(e.Ports) / EgressPorts }
 
 // EgressSource is a host whose connections leave with the address.
@@ -36,8 +36,8 @@ type EgressSource struct {
 	Address     string  `json:"address"`
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
-	// Towards is where most of its open connections lead ("203.0.113.5:443/TCP"), and Uplink the interface by which they leave, of
-	// a source that was asked for.
+	// Towards is the destination of most of its open connections ("203.0.113.5:443/TCP"). Uplink is the interface by which they
+	// leave; it is set only for TrafficQuery.Source.
 	Towards string `json:"towards,omitempty"`
 	Uplink  string `json:"uplink,omitempty"`
 }

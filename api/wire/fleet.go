@@ -14,8 +14,8 @@ type Fleet struct {
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
-	// Revision is the newest one that this box has followed, Newest the one that etcd had in its
-	// last answer, the time of which is the field after it.
+	// Revision is the newest revision that this box has followed. Newest is the one in etcd's last
+	// answer; the next field is the time of that answer.
 	Revision uint64    `json:"revision"`
 	Newest   uint64    `json:"newest"`
 	Heard    time.Time `json:"heard"`
@@ -23,7 +23,7 @@ type Fleet struct {
 	Writer string `json:"writer,omitempty"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
-	// LostRaces counts the commits of this box that another box was ahead of, and that were decided again.
+	// LostRaces counts the commits of this box that were repeated because another box had committed first.
 	LostRaces uint64 `json:"lostRaces"`
 	// Replica is why the replica on this box is not written; "" while it is.
 	Replica string `json:"replica,omitempty"`
@@ -36,19 +36,19 @@ type FleetBox struct {
 	Name    string `json:"name"`
 	Zone    string `json:"zone,omitempty"`
 	Version string `json:"version"`
-	// State is OK, Behind (what it accepted is not in its kernel yet), Failing, Away (it does not
-	// report), or as that of Fleet.
+	// State is OK, Behind (what the box accepted is not in its kernel yet), Failing, Away (it does not
+	// report), or a state of Fleet.
 	State string `json:"state"`
 	// Accepted is the revision that it has followed, Programmed the one in its kernel.
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
 	Problems   int    `json:"problems"`
 	Why        string `json:"why,omitempty"`
-	// Since is when the State began; of a box that is Away when its Node became Unknown, and left out until then.
+	// Since is when the State began. For a box that is Away it is when its Node became Unknown, and is absent until then.
 	Since time.Time `json:"since,omitzero"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
-	// Rollout is new or before, as the box has the versions of the rollout that is under way; "" when none is.
+	// Rollout is new if the box has the versions of the current rollout, before if it has the earlier ones; "" without a rollout.
 	Rollout string `json:"rollout,omitempty"`
 }
 
@@ -60,7 +60,7 @@ const (
 	BoxAway    = "Away"
 )
 
-// BoxKeyMissing is the state, of a Fleet and of a FleetBox, that a Secret is sealed by a key that the box does not have.
+// BoxKeyMissing is the state, of a Fleet and of a FleetBox, in which the box lacks the key by which a Secret is sealed.
 const BoxKeyMissing = "KeyMissing"
 
 // FleetSource is a directory of manifests that one box at a time reads for all.
@@ -79,7 +79,7 @@ type FleetSource struct {
 // ForgottenSource has a source that was removed from the fleet, in its last state.
 type ForgottenSource struct {
 	FleetSource
-	// Objects counts the objects that its files had declared, which are the API's now.
+	// Objects counts the objects that its files had declared. They belong to clients of the API now.
 	Objects int `json:"objects"`
 }
 
@@ -108,7 +108,7 @@ type Failure struct {
 type FailureDetails struct {
 	Name   string         `json:"name,omitempty"`
 	Group  string         `json:"group,omitempty"`
-	Kind   string         `json:"kind,omitempty"` // the plural, or the kind
+	Kind   string         `json:"kind,omitempty"` // plural name of the resource, or the kind
 	UID    string         `json:"uid,omitempty"`
 	Causes []FailureCause `json:"causes,omitempty"`
 	// RetryAfterSeconds is the time to wait before trying again; 0: unspecified.

@@ -54,7 +54,7 @@ var (
 	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
 	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
 	BeginRollout = Route[RolloutQuery, Rollout]{changeAll("rollout/begin", "begins a rollout")}
-	// MoveRollout has the routes that move the rollout that runs, by RolloutMoves.
+	// MoveRollout has the routes of the moves in RolloutMoves, by move.
 	MoveRollout = map[string]Route[MoveQuery, Rollout]{
 		RolloutStart: {changeAll("rollout/start", "starts the rollout")}, RolloutPause: {changeAll("rollout/pause", "pauses the rollout")},
 		RolloutResume: {changeAll("rollout/resume", "resumes the rollout")}, RolloutUndo: {changeAll("rollout/undo", "undoes the rollout")},
@@ -103,21 +103,21 @@ func changeAll(path, does string) Operation {
 
 // WaitQuery is the condition that Wait waits for.
 type WaitQuery struct {
-	// For is synced, for everything accepted up to Revision, or ready, for everything that the appliance was given at its start.
+	// For is synced: everything accepted up to Revision is in the kernel; or ready: so is all that the appliance was given at its start.
 	For      string        `query:"for" required:"true" oneof:"synced,ready"`
 	Timeout  time.Duration `query:"timeout" default:"30s" least:"1ns" most:"1h" want:"a duration as 30s or 2m, at most 1h"`
 	Revision uint64        `query:"revision"` // 0: up to the request
 }
 
-// ObjectQuery names a Service; without a name all of a namespace, without both all.
+// ObjectQuery selects a Service; without Name all Services of the namespace, without both all Services.
 type ObjectQuery struct {
 	Namespace string `query:"namespace"`
 	Name      string `query:"name"`
 }
 
-// AllocationsQuery selects all holders and differences, or the ranges with the holder of one value.
+// AllocationsQuery selects the holder of one value; without a value, all holders and the disagreements.
 type AllocationsQuery struct {
-	Value string `query:"value"` // as Holder has it; "": all
+	Value string `query:"value"` // see Holder.Value; "": all
 }
 
 // ServiceQuery names a Service, and a client whose endpoint is wanted.
@@ -132,10 +132,10 @@ type EnvironmentQuery struct {
 	Namespace string `query:"namespace" default:"default"`
 }
 
-// namespacePattern is an RFC 1123 label, which namespaces are.
+// namespacePattern matches the names of namespaces: RFC 1123 labels.
 var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
-// Complete returns an error if the namespace is not a valid name of one.
+// Complete returns an error if the name of the namespace is not valid.
 func (q *EnvironmentQuery) Complete() error {
 	if !namespacePattern().MatchString(q.Namespace) {
 		return fmt.Errorf("namespace=%q: want lower case letters, digits and '-', at most 63", q.Namespace)
@@ -163,8 +163,8 @@ type TrialQuery struct {
 	Files bool          `query:"files"` // changes of files are part of it
 }
 
-// EndQuery names a trial by its ID. It is no parameter of ConfirmTrial: a server of an earlier version would ignore that, and confirm
-// whatever the trial has.
+// EndQuery names a trial by its ID. ConfirmTrial has no such parameter: a server of an earlier version would ignore it, and confirm
+// whichever trial there is.
 type EndQuery struct {
 	ID string `query:"id" required:"true" want:"the ID of a trial"`
 }
@@ -172,9 +172,9 @@ type EndQuery struct {
 // RollbackQuery describes a rollback.
 type RollbackQuery struct {
 	Revision uint64 `query:"revision" least:"1"` // 0: the one before the last change by a client
-	Last     uint64 `query:"last" least:"1"`     // refused (409) after a newer change by a client than this one; 0: whatever came
+	Last     uint64 `query:"last" least:"1"`     // refuse (409) if a client made a change after this revision; 0: never refuse
 	DryRun   string `query:"dryRun"`             // "All", or ""
-	Trial    string `query:"trial"`              // the ID of the trial that it belongs to; "": it stays
+	Trial    string `query:"trial"`              // the ID of the trial that it belongs to; "": none
 }
 
 // RolloutQuery describes a rollout to begin.
@@ -193,17 +193,17 @@ type MoveQuery struct {
 // JournalQuery bounds the entries of the journal.
 type JournalQuery struct {
 	Limit  int  `query:"limit" default:"100" least:"1" most:"10000"`
-	Events bool `query:"events"` // with changes of Events
+	Events bool `query:"events"` // include changes of Events
 	// Since is the age of the oldest entry; 0: any.
 	Since     time.Duration `query:"since" least:"0s" most:"87600h" want:"a duration as 90m or 24h"`
-	Namespace string        `query:"namespace"` // of the objects; "": of all
+	Namespace string        `query:"namespace"` // of the objects; "": all namespaces
 	Name      string        `query:"name"`      // of a Service of Namespace: its own changes, and those of its endpoints
 }
 
 // HistoryQuery bounds the entries of the history.
 type HistoryQuery struct {
-	Since     time.Duration `query:"since" default:"24h" least:"1s" most:"87600h" want:"a duration as 90m or 24h"` // before now
-	Limit     int           `query:"limit" default:"100" least:"1" most:"10000"`                                   // the newest
+	Since     time.Duration `query:"since" default:"24h" least:"1s" most:"87600h" want:"a duration as 90m or 24h"` // age of the oldest entry
+	Limit     int           `query:"limit" default:"100" least:"1" most:"10000"`                                   // at most so many, the newest
 	Namespace string        `query:"namespace"`                                                                    // "": of all
 	Name      string        `query:"name"`                                                                         // of a Service of Namespace
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ServiceState is one Service as the appliance's own planner has it: the
-// answer of /svcctl/v1/service.
+// ServiceState is the state of one Service on this box: the answer of
+// /svcctl/v1/service.
 type ServiceState struct {
 	// Ports are the Service's ports, once for each family that it is served in.
 	Ports []PortState `json:"ports"`
@@ -19,14 +19,14 @@ type ServiceState struct {
 	InsideOnly []string `json:"insideOnly,omitempty"`
 	// Unanswered are addresses of the Service for which no neighbor gets an answer.
 	Unanswered []Unanswered `json:"unanswered,omitempty"`
-	// Health is of its endpoints that are checked, or taken out.
+	// Health has the states of the endpoints that are checked, or taken out.
 	Health []EndpointHealth `json:"health,omitempty"`
 	// Announcements are its addresses that lie in a pool, and what became of them.
 	Announcements []Announcement `json:"announcements,omitempty"`
 	// Certificates lists the certificates that clients of its ports with TLS get.
 	Certificates []ServiceCertificate `json:"certificates,omitempty"`
-	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
-	// while the line is not known; "" for what no file declares.
+	// Declared is the source, file and line in a fleet that declare the Service, whichever box reads them: "lb:web.yaml:7", or
+	// "lb:web.yaml" while the line is not known; "" if no file of a source declares it.
 	Declared string `json:"declared,omitempty"`
 	// Rollout is the rollout that the Service is in, as this box programs it, nil if it is in none.
 	Rollout *ServiceRollout `json:"rollout,omitempty"`
@@ -45,11 +45,11 @@ type BoxAddress struct {
 	NodePorts bool `json:"nodePorts,omitempty"`
 }
 
-// BridgedEndpoint is an endpoint behind a bridge of the box whose packets pass the rules for routed ones.
+// BridgedEndpoint is an endpoint behind a bridge of the box whose frames pass the netfilter rules for routed packets (br_netfilter).
 type BridgedEndpoint struct {
 	Address string `json:"address"`
 	Bridge  string `json:"bridge"`
-	// Setting is the one of the kernel, as in sysctl, that is 1.
+	// Setting is the sysctl that enables this.
 	Setting string `json:"setting"`
 }
 
@@ -65,24 +65,23 @@ func (c ServiceCertificate) String() string {
 	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
 }
 
-// PortState is a port of a Service in one family. It has more than 15 fields: it is the answer of an endpoint, with a line for each.
+// PortState is a port of a Service in one family. It has more than 15 fields: one for each property that clients show.
 type PortState struct {
 	Name     string `json:"name,omitempty"`
 	Protocol string `json:"protocol"` // TCP, UDP or SCTP
 	Family   string `json:"family"`   // IPv4 or IPv6
-	// Frontends are the addresses and node ports that the Service has of those that it asks
-	// for: "10.96.0.10:80", ":30080".
+	// Frontends are the addresses and node ports that the Service has got, of those that it
+	// requests: "10.96.0.10:80", ":30080".
 	Frontends []string `json:"frontends"`
-	// Endpoints lists the endpoints of new connections, and Local those on this box, which a policy
-	// Local chooses from: "10.1.2.11:8080".
+	// Endpoints lists the endpoints that get new connections. Local lists those on this box, for frontends with
+	// traffic policy Local: "10.1.2.11:8080".
 	Endpoints []string `json:"endpoints"`
 	Local     []string `json:"local,omitempty"`
 	// Balance is the algorithm, and Weights has the weights other than 1, by endpoint.
 	Balance string            `json:"balance,omitempty"`
 	Weights map[string]uint16 `json:"weights,omitempty"`
-	// Shares are the parts of the new connections, from 0 to 1, that endpoints get for now, where that
-	// changes with their open connections, or with the time since they came. Starting are those that
-	// came not long ago.
+	// Shares are the parts of the new connections, from 0 to 1, that endpoints get at the moment, where
+	// these vary with open connections or during a slow start. Starting lists the endpoints in slow start.
 	Shares   map[string]float64 `json:"shares,omitempty"`
 	Starting []string           `json:"starting,omitempty"`
 	// Refused is the part of the new connections, from 0 to 1, that is refused: the shares of backends without a usable
@@ -90,15 +89,15 @@ type PortState struct {
 	Refused float64 `json:"refused,omitempty"`
 	// Adopted are the frontends whose TCP connections go on when another box takes over.
 	Adopted []string `json:"adopted,omitempty"`
-	// Fast is set when packets of established connections pass rules and routing by; Slow is the reason for which they do not.
+	// Fast is set when packets of established connections bypass rules and routing; otherwise Slow is the reason.
 	Fast bool   `json:"fast,omitempty"`
 	Slow string `json:"slow,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
-	// RelayLoad counts them there, nil if the kernel translates clients itself.
+	// RelayLoad counts the connections of that listener; nil if the kernel translates clients itself.
 	RelayLoad *RelayLoad `json:"relayLoad,omitempty"`
-	// Client is the client that was asked about; Chosen has its endpoint at each frontend.
+	// Client is the client in the query; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`
 }
@@ -112,8 +111,8 @@ func (p *PortState) AllEndpoints() []string {
 
 // RelayLoad counts the connections, and the clients of UDP, of a relayed port.
 type RelayLoad struct {
-	// Taken are connections, or clients of UDP, that were let in since the program began to serve the port, and
-	// FailedConnects is how often an endpoint did not accept one.
+	// Taken counts the connections, or clients of UDP, that were let in since the program began to serve the port,
+	// FailedConnects the attempts in which an endpoint did not accept a connection.
 	Taken          int64 `json:"taken"`
 	FailedConnects int64 `json:"failedConnects"`
 	// Open counts the open ones by endpoint: "10.1.2.11:8080".
@@ -126,7 +125,7 @@ type Chosen struct {
 	Frontend string `json:"frontend"`
 	// Endpoint is "" where that is left to chance, or depends on a port that was not given.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Refused is set for a client that gets the share of a backend without a usable endpoint.
+	// Refused is set for a client in the share of a backend without a usable endpoint.
 	Refused bool `json:"refused,omitempty"`
 }
 
@@ -182,8 +181,8 @@ const (
 	HealthNotAsked = "not asked" // no check was made yet; or, with Why, none can be made on this host, or there are too many
 )
 
-// CheckOfFailures is the value of EndpointHealth.Check for an endpoint without a health check that clients failed to
-// connect to, and then the box too.
+// CheckOfFailures is the value of EndpointHealth.Check for an endpoint without a health check that is down because
+// clients, and then the box itself, failed to connect to it.
 const CheckOfFailures = "failed clients"
 
 // Probed is the result of a connection of the box to an endpoint.
@@ -192,7 +191,7 @@ type Probed struct {
 	Protocol string   `json:"protocol"`
 	Endpoint string   `json:"endpoint"` // 10.1.2.11:8080
 	Took     Duration `json:"took"`
-	// Why is the failure; absent: it was accepted.
+	// Why is the reason of the failure; absent if the endpoint accepted the connection.
 	Why string `json:"why,omitempty"`
 }
 
@@ -213,10 +212,10 @@ type EndpointHealth struct {
 	Protocol string `json:"protocol"` // TCP, UDP or SCTP
 	Endpoint string `json:"endpoint"` // 10.1.2.11:8080
 	State    string `json:"state"`    // up, down, new, out or "not asked"
-	// Since is the begin of the state; absent: before this process.
+	// Since is the start of the state; absent if that was before this process.
 	Since *time.Time `json:"since,omitempty"`
-	// Check is as the Service's annotation has it, http:8080/healthz, or, of a
-	// readiness probe, as the check that does the same. An endpoint whose Pod has several probes is there for each.
+	// Check is the check as in the Service's annotation, http:8080/healthz; for a readiness probe, the equivalent
+	// check. An endpoint whose Pod has several probes is listed once for each.
 	Check string `json:"check,omitempty"`
 	// Took is the duration of the last check, and Why its failure.
 	Took Duration `json:"took,omitempty"`
@@ -224,7 +223,7 @@ type EndpointHealth struct {
 	// Failures and Passes count the last results in a row; one of them is 0.
 	Failures int `json:"failures,omitempty"`
 	Passes   int `json:"passes,omitempty"`
-	// Held is for how long an endpoint has to answer before it is up again, as it fell too often.
+	// Held is the time for which an endpoint that went down too often has to answer before it is up again.
 	Held Duration `json:"held,omitempty"`
 	// Ejected reports that svcctl.io/eject takes an endpoint out while it is down.
 	Ejected bool `json:"ejected,omitempty"`
@@ -287,10 +286,10 @@ type Pool struct {
 	// Internal means that its addresses are reached from inside only.
 	Internal bool `json:"internal,omitempty"`
 	// Size is the number of values in the range, and Used the number allocated, node
-	// ports on any protocol. A /64 has more than every JSON reader keeps exactly.
+	// ports on any protocol. For a /64 they exceed what every JSON reader keeps exact.
 	Size uint64 `json:"size"`
 	Used uint64 `json:"used"`
-	// Held is the number of holders, of which a page of the dashboard has the first.
+	// Held is the number of holders. A page of the dashboard lists only the first of them.
 	Held int `json:"-"`
 	// Holders are sorted by value. They include those outside the range, allocated before
 	// the range was changed.
@@ -308,7 +307,7 @@ type Holder struct {
 // Disagreement is a value that is allocated to a Service which does not have it, or that
 // a Service has without an allocation.
 type Disagreement struct {
-	Kind     string `json:"kind"` // as that of a Pool
+	Kind     string `json:"kind"` // see Pool.Kind
 	Value    string `json:"value"`
 	Service  string `json:"service"`
 	Problem  string `json:"problem"`
@@ -398,7 +397,7 @@ const (
 	TraceNote = "note"
 )
 
-// TracedPacket is the story of one packet: a line of the answer of /svcctl/v1/trace.
+// TracedPacket is the path of one packet through the rules: a line of the answer of /svcctl/v1/trace.
 type TracedPacket struct {
 	What     string      `json:"what"` // "203.0.113.2:43882 -> 10.96.0.10:80/TCP, SYN, came in by ext0"
 	From     string      `json:"from"`
@@ -411,7 +410,7 @@ type TracedPacket struct {
 	Steps []TraceStep `json:"steps"`
 }
 
-// TraceLine is a sentence of the story.
+// TraceLine is a sentence about the path of a packet.
 type TraceLine struct {
 	State string `json:"state"` // good, warning, bad or note
 	Text  string `json:"text"`

@@ -33,11 +33,11 @@ type Status struct {
 	// Sources are the watched directories in the order of the flags.
 	Sources []Source `json:"sources"`
 	Counts  Counts   `json:"counts"`
-	// LastTransaction is the newest committed one; nil before the first.
+	// LastTransaction is the newest committed transaction; nil before the first.
 	LastTransaction *Transaction `json:"lastTransaction,omitempty"`
 	// Problems are refused or doubtful objects, sorted by file, line and object.
 	Problems []Problem `json:"problems"`
-	// Verdict is what they come to.
+	// Verdict summarizes the states and problems of all Services.
 	Verdict Verdict `json:"verdict"`
 	Kernel  Kernel  `json:"kernel"`
 	// ForeignChanges counts the transactions of other programs that touched our tables
@@ -52,7 +52,7 @@ type Status struct {
 	// seconds, unless more of them vanish or they come back.
 	PendingRemovals int `json:"pendingRemovals,omitempty"`
 	// UnknownFrontends counts addresses with a port, and node ports, that the kernel serves and no
-	// object declares; they stay in force until that is confirmed.
+	// object declares; they stay in force until their removal is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
 	// Trial describes the trial whose changes are rolled back unless they are confirmed, or that was
 	// rolled back and holds files.
@@ -86,7 +86,7 @@ type Source struct {
 	State string `json:"state"`           // ok, reading or unavailable; in a fleet also standby, differs or behind
 	Files int    `json:"files"`           // manifest files in it
 	Error string `json:"error,omitempty"` // why it is unavailable
-	// In a fleet: what all boxes call the directory, and which box reads it; "" none, as far as is known.
+	// In a fleet Name is the name of the directory on all boxes, and Reader the box that reads it; "": none, or unknown.
 	Name   string `json:"name,omitempty"`
 	Reader string `json:"reader,omitempty"`
 }
@@ -176,7 +176,7 @@ type Kernel struct {
 
 // Released is the answer to `svcctl confirm --removals`: what was removed.
 type Released struct {
-	Services int `json:"services"` // how many were let go
+	Services int `json:"services"` // number that were removed
 	// Files counts the files whose objects were released.
 	Files int `json:"files,omitempty"`
 	// Frontends counts the released addresses with a port, and node ports, of unknown Services.
@@ -283,11 +283,11 @@ func Binary(n uint64) (number, prefix string) {
 type Verdict struct {
 	// Text is the answer in one line: "2 of 5 Services do not answer; 1 has a warning".
 	Text string `json:"text"`
-	// Services counts all Services. Each is in one state: one of Settling, or counted by one of these.
+	// Services counts all Services. Each is in one state: in Settling, or counted by one of the next five fields.
 	Services int `json:"services"`
 	Fails    int `json:"fails"`   // not Ready, by an error
-	Stale    int `json:"stale"`   // Ready in an earlier version: an error keeps the newest one from being in force
-	Idle     int `json:"idle"`    // not Ready on purpose: without endpoints, as is written
+	Stale    int `json:"stale"`   // Services that are Ready in an earlier version, as an error keeps the newest one from being in force
+	Idle     int `json:"idle"`    // not Ready on purpose: its objects declare no endpoints
 	Warning  int `json:"warning"` // Ready, with a warning
 	Answers  int `json:"answers"` // Ready, without a problem
 	// Unchecked counts the Services that have endpoints and no health check.
@@ -319,32 +319,32 @@ func (v *Verdict) ByState() map[string]int {
 
 // ProblemGroup is all problems with one cause.
 type ProblemGroup struct {
-	Severity string `json:"severity"` // of the worst of them
-	Reason   string `json:"reason"`   // of the worst of them
+	Severity string `json:"severity"` // of the worst problem
+	Reason   string `json:"reason"`   // of the worst problem
 	Text     string `json:"text"`
 	// Next is the next step, a command in most cases; "": see Text.
 	Next string `json:"next,omitempty"`
 	// Place is the file and line that declare the object: "web.yaml:7".
 	Place string `json:"place,omitempty"`
-	// Since is when the oldest of them came up, as far as this process has seen it.
+	// Since is when the oldest of the problems came up, as far as this process has seen it.
 	Since time.Time `json:"since,omitzero"`
-	// Services are the first of the Services that it is about, "namespace/name", those that fail first, and Concerned
+	// Services lists the first of the Services concerned, as "namespace/name", those that fail before others. Concerned
 	// counts all of them.
 	Services  []string `json:"services,omitempty"`
 	Concerned int      `json:"concerned,omitempty"`
-	// Problems counts the problems, and Details are the first of the others in words.
+	// Problems counts the problems of the group. Details describes the first of those that Text does not.
 	Problems int      `json:"problems"`
 	Details  []string `json:"details,omitempty"`
 }
 
 // The types of the conditions of a Service.
 const (
-	ConditionReady      = "Ready"      // every port and address that was asked for serves clients
+	ConditionReady      = "Ready"      // every requested port and address serves clients
 	ConditionProgrammed = "Programmed" // the newest version is in the kernel of this box
 )
 
-// Packaged is set where systemd runs the units of the package on the box: advice names them then, and else the verbs that
-// they run.
+// Packaged is set where systemd runs the units of the package on the box. Advice then names units, otherwise the svcctl
+// verbs that the units run.
 type Packaged bool
 
 // Serve returns the command that starts the appliance.

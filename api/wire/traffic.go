@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// Traffic lists ports of Services with their connections, from one look through the connection tracking table:
-// the answer of /svcctl/v1/traffic. The busiest ports come first. It has more than 15 fields: what one look finds.
+// Traffic lists ports of Services with their connections, from one scan of the connection tracking table:
+// the answer of /svcctl/v1/traffic. The busiest ports come first. It has more than 15 fields: the results of a scan.
 type Traffic struct {
-	// At is the time at which the table was read. Looks are shared, and made rarely where the table
-	// is large.
+	// At is the time of the scan. Clients share scans, and a large table is scanned rarely.
 	At time.Time `json:"at"`
-	// Seconds is the time since the look before, the base of rates, 0 if there was none yet.
+	// Seconds is the time since the previous scan, from which rates are computed; 0 in the first scan.
 	Seconds float64 `json:"seconds"`
 	// Tracked counts the entries of the table.
 	Tracked int `json:"tracked"`
 	// Node is the box, Verdict the answer of its status in one line, and States counts its Services by state (ServiceFails and
-	// others); all are absent of older versions.
+	// others); all are absent in older versions.
 	Node    string         `json:"node,omitempty"`
 	Verdict string         `json:"verdict,omitempty"`
 	States  map[string]int `json:"states,omitempty"`
@@ -33,18 +32,18 @@ type Traffic struct {
 	Flows bool `json:"flows"`
 	// NoBytes is the reason that bytes are absent, "" if they are present.
 	NoBytes string `json:"noBytes,omitempty"`
-	// Refusals are packets that were refused or dropped in all, by reason;
+	// Refusals counts the packets that were refused or dropped since the start, by reason;
 	// absent where they are not counted.
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
-	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
+	// RefusalRates are packets a second by reason, without zeros; absent in the first scan.
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
 	// Egress has the connections that endpoints began themselves and that left with an address of their Service.
 	Egress []EgressTraffic `json:"egress,omitempty"`
-	// Routes are the listeners, routes and backends behind the ports of the one Service that was asked for, if it is of a Gateway.
+	// Routes lists the listeners, routes and backends behind the ports of the Service in the query, if it is of a Gateway.
 	Routes []string `json:"routes,omitempty"`
 	// More counts the ports that were left out for the limit.
 	More int `json:"more,omitempty"`
-	// Clients has the clients of the one Service that was asked for, if they were asked for.
+	// Clients has the clients of the Service in the query, if TrafficQuery.Clients is set.
 	Clients *ServiceClients `json:"clients,omitempty"`
 }
 
@@ -52,23 +51,23 @@ type Traffic struct {
 type ConnectionCounts struct {
 	// Open counts connections that were answered and that neither side has closed.
 	Open int `json:"open"`
-	// Unanswered counts connections that the endpoint has not answered yet. If they stay, it is
-	// dead though it is in the documents.
+	// Unanswered counts connections that the endpoint has not answered yet. If the number stays high, the
+	// endpoint is dead although objects declare it.
 	Unanswered int `json:"unanswered"`
-	// Rate is new connections a second, of a port as the kernel counted them, else those that
-	// lasted from one look to the next; absent where there was no look before.
+	// Rate is new connections a second: for a port where the kernel counts them, all of them; else those that a
+	// scan found and the previous one did not. It is absent in the first scan.
 	Rate *float64 `json:"rate,omitempty"`
-	// InRate and OutRate are bytes a second that clients and endpoints sent, with IP headers; absent where there was no look
-	// before, or the kernel does not count bytes.
+	// InRate and OutRate are bytes a second that clients and endpoints sent, with IP headers; absent in the first scan, or if
+	// the kernel does not count bytes.
 	InRate  *float64 `json:"bytesInRate,omitempty"`
 	OutRate *float64 `json:"bytesOutRate,omitempty"`
-	// FailedRate is the connections a second that an endpoint refused, or did not answer; absent where there was no look before.
+	// FailedRate is the connections a second that an endpoint refused, or did not answer; absent in the first scan.
 	FailedRate *float64 `json:"failedRate,omitempty"`
 }
 
 // Judged is the state of a Service in one word, and the reason for which it does not answer, or answers with a warning.
 type Judged struct {
-	State string `json:"state,omitempty"` // ServiceAnswers and others; absent of older versions
+	State string `json:"state,omitempty"` // ServiceAnswers and others; absent in older versions
 	Why   string `json:"why,omitempty"`
 }
 
@@ -80,12 +79,12 @@ type TrafficTotals struct {
 	// counts again. Neither decreases while the Service exists.
 	Connections *uint64 `json:"connections,omitempty"`
 	Refused     *uint64 `json:"refused,omitempty"`
-	// RefusedRate is refused packets a second; absent where there was no look before.
+	// RefusedRate is refused packets a second; absent in the first scan.
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
-// FlowTotals count connections, and their bytes, that began since the appliance listens to the kernel's messages about them,
-// those that are open included. They never go back. They are absent without --traffic flows.
+// FlowTotals count the connections, with their bytes, that began since the appliance started to read conntrack events, open ones
+// included. The counts never decrease. They are absent without --traffic flows.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
 	// BytesIn counts the bytes that clients sent, and BytesOut those of endpoints, with IP headers; absent where the
@@ -96,8 +95,8 @@ type FlowTotals struct {
 
 // EndpointStates counts the endpoints of a Service port.
 type EndpointStates struct {
-	// Up counts those that are not known to be down, of All that its documents call ready; absent of UDP relays and
-	// older versions.
+	// All counts the endpoints that are ready by their objects, and Up those of them that are not known to be down; absent for
+	// UDP relays, and in older versions.
 	Up  int `json:"up"`
 	All int `json:"all"`
 }
@@ -118,7 +117,7 @@ type PortTraffic struct {
 	Frontends []string `json:"frontends,omitempty"`
 	// Check is the health check of its endpoints: "http:8080/healthz".
 	Check string `json:"check,omitempty"`
-	// Judged is of its Service, all ports together.
+	// Judged is the state of the Service, all its ports together.
 	Judged
 	ConnectionCounts
 	TrafficTotals
@@ -136,7 +135,7 @@ type EndpointTraffic struct {
 	Endpoint string `json:"endpoint"` // "10.1.2.11:8080"
 	ConnectionCounts
 	FlowTotals
-	// Failed is that of PortTraffic, of this endpoint.
+	// Failed counts as in PortTraffic, for this endpoint alone.
 	Failed uint64 `json:"failed"`
 	// State is HealthDown or HealthOut, or absent, and Why the reason.
 	State string `json:"state,omitempty"`
@@ -145,8 +144,8 @@ type EndpointTraffic struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
 	Relay bool `json:"relay,omitempty"`
-	// Relayed reports that it is such an endpoint: Open has the connections to it, or the clients of UDP, which
-	// the listener has too.
+	// Relayed reports that it is an endpoint behind such a listener. Open counts the relay's connections to it, or its
+	// clients of UDP; they are counted at the listener too.
 	Relayed bool `json:"relayed,omitempty"`
 }
 
@@ -175,19 +174,19 @@ type Connection struct {
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
 	Endpoint  string `json:"endpoint"` // the answering side
-	// RelayedTo are the endpoints of a relayed connection, whose Endpoint is the appliance's own listener: those that the
-	// appliance has connections to for it.
+	// RelayedTo lists the endpoints to which the appliance has connections for a relayed connection, whose Endpoint is the
+	// appliance's own listener.
 	RelayedTo []string `json:"relayedTo,omitempty"`
-	// Out reports that the endpoint began it, and leaves with an address of the Service: To, as Client sees it.
+	// Out reports that the endpoint began the connection to Client, which sees an address of the Service as the source: To.
 	Out bool `json:"out,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
 	// State is the TCP state, as conntrack names it.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
-	// Fast is set when its packets pass rules and routing by (--fast-path), or another program's flowtable forwards them.
+	// Fast is set when its packets bypass rules and routing (--fast-path), or another program's flowtable forwards them.
 	Fast bool `json:"fast,omitempty"`
-	// Expires is the silence, in seconds, after which it is forgotten.
+	// Expires is the time without packets, in seconds, after which the kernel removes the entry.
 	Expires int `json:"expires"`
 }
 
@@ -199,12 +198,12 @@ type TrafficQuery struct {
 	Filter string `query:"filter"`
 	// Sort is one of TrafficSorts.
 	Sort string `query:"sort" default:"open"`
-	// Limit is the most ports, and the most clients.
+	// Limit bounds the number of ports, and that of clients.
 	Limit     int  `query:"limit" default:"100" least:"1" most:"10000"`
 	Endpoints bool `query:"endpoints"` // with endpoints
 	History   bool `query:"history"`   // with earlier readings
 	Clients   bool `query:"clients"`   // with clients of the one Service that is named
-	// Source has Egress be about this host alone, with its uplink.
+	// Source restricts Egress to this host, and adds its uplink.
 	Source netip.Addr `query:"source" want:"an address"`
 }
 
@@ -230,7 +229,7 @@ type ClientTraffic struct {
 
 // ServiceClients are the clients of a Service, the busiest first.
 type ServiceClients struct {
-	// Counted reports that the newest look has them: they are counted for Services that are asked for, from the next look on.
+	// Counted reports that the newest scan counted clients: it does so only for Services with an earlier request for their clients.
 	Counted bool            `json:"counted"`
 	Clients []ClientTraffic `json:"items"`
 	More    int             `json:"more,omitempty"` // left out for the limit
@@ -245,8 +244,8 @@ func TrafficSorts() []string {
 // MaxTrafficFilter bounds a filter, in bytes: longer than any name of a port.
 const MaxTrafficFilter = 512
 
-// TrafficFilter reports whether a port of a Service, "namespace/name" or "namespace/name:port", is one that a filter chooses: a
-// part of that, or, with *, which stands for any text, all of it. "" chooses all.
+// TrafficFilter reports whether a filter selects a port of a Service, "namespace/name" or "namespace/name:port". A filter without *
+// matches any part of that; with *, which stands for any text, it must match the whole. "" selects all.
 func TrafficFilter(filter, port string) bool {
 	first, rest, pattern := strings.Cut(strings.ToLower(filter), "*")
 	if !pattern {
@@ -279,7 +278,7 @@ type TrafficGraph struct {
 	Points []TrafficPoint
 }
 
-// TrafficPoint is the mean of a step: connections a second, and open ones. Known is set where they were read.
+// TrafficPoint has the means over a step: connections a second, and open connections. Known is set if there was a scan in it.
 type TrafficPoint struct {
 	Known                      bool
 	New, Refused, Failed, Open float64

@@ -27,7 +27,7 @@ const believed = 200 * time.Millisecond
 type Check struct {
 	cfg   *config.Config
 	store *store.Store
-	isVIP func(netip.Addr) bool // reports addresses of the host that were brought as VIPs; nil: none
+	isVIP func(netip.Addr) bool // reports whether an address of the host is a VIP; nil: none is
 	read  func() (node.Facts, error)
 
 	looking sync.Mutex // held during a look at the host; it guards at and ports
@@ -35,7 +35,7 @@ type Check struct {
 	ports   *portView
 
 	mu   sync.Mutex
-	seen host // what the store has
+	seen host // the snapshot that the store has
 }
 
 // New returns a Check of this host. isVIP reports whether an address of the host was added to an interface as a VIP; nil: none was.
@@ -101,7 +101,7 @@ func (c *Check) update(set func(*host)) {
 // host is a snapshot of the host's addresses and listening sockets. It is immutable.
 type host struct {
 	facts     resolve.Facts
-	resolvers map[netip.Addr]bool // but those that are set aside for Services
+	resolvers map[netip.Addr]bool // without addresses that are set aside for Services
 	ranges    []netip.Prefix      // of cluster IPs
 	nodePorts []netip.Addr        // that node ports answer on
 	listeners listeners
@@ -187,7 +187,7 @@ type portView struct {
 	owner  func(sockets.Socket) string // the program, "" when it is not known
 	always sockets.Ports               // node ports
 	at     time.Time                   // of seen
-	looked sockets.Ports               // the ports of seen
+	looked sockets.Ports               // the ports that were looked at for seen
 	seen   listeners
 }
 

@@ -69,7 +69,7 @@ type planner struct {
 	objects *Objects
 	box     *Box
 	ranges  map[string][]alloc.Pool      // of the pools in use, by name; none is empty
-	labels  map[string]map[string]string // likewise
+	labels  map[string]map[string]string // labels of the pools in use, by name
 	peers   map[string][]string          // in use, by namespace
 }
 
@@ -262,9 +262,9 @@ func (p *planner) toldPeers(a *object.BGPAdvertisement) []string {
 	return told
 }
 
-// Advertised returns where an address of a Service is announced: interfaces by L2Advertisements, and the names of BGPAdvertisements (via).
-// labels are those of the Service, and ready reports whether it has ready endpoints. flags reports that the address is of a pool of flags
-// and ready: the announcer announces it as its own flags configure.
+// Advertised returns where an address of a Service is announced: interfaces by L2Advertisements, and the names of BGPAdvertisements (via). labels are
+// those of the Service, and ready reports whether it has ready endpoints. flags reports that the address is ready and from a pool that flags
+// configure: the announcer announces it as configured by its own flags.
 func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string) {
 	i := slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Contains(addr) })
 	if i < 0 {

@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// Socket is the socket of serve.
 	Socket string
-	// StateDir is the directory of its last state; it must not survive a boot.
+	// StateDir is the directory of the state file, whose content must not survive a boot.
 	StateDir string
 	// L2 names the interfaces to announce on, or Auto.
 	L2 []string
@@ -32,7 +32,7 @@ type Config struct {
 	// Gateways are addresses outside of the pools that the active box of the election answers for as well: the routers
 	// of servers.
 	Gateways []netip.Addr
-	// Follow, when valid, is an address whose box answers: another program elects it.
+	// Follow, when valid, is an address that another program moves between boxes. The box that has it answers.
 	Follow netip.Addr
 	// BGP, when not nil, has the routers that get routes to all addresses, whichever box answers on segments.
 	BGP *BGP
@@ -107,7 +107,7 @@ type announcer struct {
 	ranges  []Range
 	wanted  map[netip.Addr]ad // addresses to announce, and where
 	config  *wire.AnnounceConfig
-	adverts listing // of wanted
+	adverts listing // of wanted and the gateways
 	file    *stateWriter
 
 	segments *segments
@@ -117,7 +117,7 @@ type announcer struct {
 	election *election  // nil: there is none
 	passive  bool       // another box answers
 	drained  bool       // the box hands over and announces nothing
-	master   netip.Addr // the other box; not valid: this one, or unknown
+	master   netip.Addr // the box that answers, if another one; not valid: this one, or unknown
 
 	serve absence
 }

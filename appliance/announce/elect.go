@@ -32,7 +32,7 @@ type election struct {
 	cfg   vrrp.Config
 	log   *slog.Logger
 	wake  chan struct{}
-	moved chan struct{} // capacity 1: outcome has another result
+	moved chan struct{} // capacity 1: the result of outcome changed
 
 	mu      sync.Mutex
 	m       *vrrp.Machine

@@ -46,7 +46,7 @@ type peers struct {
 	table   *table
 	list    []*peering    // those of flags first
 	changed chan struct{} // capacity 1: a session changed its state
-	left    chan struct{} // of leave: closed when all sessions ended
+	left    chan struct{} // made by leave, and closed when all sessions ended
 	wrong   []string      // the reasons why BGPPeers have no session
 
 	damper  damper
@@ -54,7 +54,7 @@ type peers struct {
 	ripe    <-chan time.Time           // fires when the first of them is to be announced
 	drained bool
 	parted  time.Time        // the time at which the drain began or ended
-	avoided <-chan time.Time // fires when routers had time to move to other paths
+	avoided <-chan time.Time // fires when routers have had the time to choose other paths
 
 	ctx   context.Context // of start; nil before
 	tasks *errgroup.Group
@@ -447,9 +447,9 @@ type peering struct {
 	stop    func() // ends a session that was started
 	log     *slog.Logger
 	updated chan struct{} // capacity 1: one of both sessions changed
-	changed chan struct{} // of all peers
+	changed chan struct{} // peers.changed
 
-	// For the announcer's goroutine, of the last refreshStates.
+	// As of the last refreshStates, for the announcer's goroutine.
 	state   bgp.State
 	summary summary
 

@@ -19,7 +19,7 @@ type table struct {
 	advertisements map[string]*wire.Advertisement
 	of             map[netip.Addr][]string // advertisements, by address
 	routes         map[netip.Prefix]*route
-	attributes     map[string]*bgp.Attributes // made so far, by advertisements
+	attributes     map[string]*bgp.Attributes // made so far, by the names of their advertisements
 }
 
 // route is the state of one announced prefix.
@@ -168,7 +168,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 
 // ad is where an address is announced: interfaces, and advertisements for BGP.
 type ad struct {
-	// Flags is set when the flags of the announcer decide.
+	// Flags is set when the flags of svcctl announce determine where.
 	Flags bool `json:"flags,omitempty"`
 	// L2 and Via are those of wire.Announcement.
 	L2  []string `json:"l2,omitempty"`

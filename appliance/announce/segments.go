@@ -32,13 +32,13 @@ type segments struct {
 	links      []node.Link
 	ports      map[int]*port // by index of the interface
 	states     map[netip.Addr]map[int]neighbor.Status
-	known      map[netip.Addr]bool // announced by ports before these, and not placed since
-	unreported map[netip.Addr]bool // placed as known, without a state from a port yet
+	known      map[netip.Addr]bool // addresses that earlier ports announced, and that were not placed since
+	unreported map[netip.Addr]bool // those placed as known that no port has reported a state of
 	changed    chan int            // indexes of ports whose states changed
 	ended      chan ended          // ports that ended by themselves
 	retry      <-chan time.Time
 	wrong      map[int]string         // the reasons why interfaces have no port, by index
-	past       wire.AnnouncerCounters // of closed ports
+	past       wire.AnnouncerCounters // the sums over closed ports
 }
 
 // port is a link on which addresses are announced by ARP and NDP.
@@ -48,9 +48,9 @@ type port struct {
 	addrs map[netip.Addr]bool
 	stop  context.CancelFunc
 	mark  chan struct{} // its states changed
-	// contested are the addresses that another host has as well, with that host.
+	// contested has the addresses that another host answers for as well, with its MAC address.
 	contested map[netip.Addr]neighbor.MAC
-	// unanswered are the addresses that the active box of an election should answer for, and nobody does.
+	// unanswered has the addresses that another box should answer for, as the active one of the election, and no host does.
 	unanswered map[netip.Addr]bool
 }
 
@@ -77,8 +77,8 @@ func (s *segments) announces(addr netip.Addr) bool {
 	return false
 }
 
-// keeps reports whether the next process should announce an address without a probe: it is announced now, or was by the process before and
-// no port reported a state since. So a process that is killed at once leaves the state file unchanged.
+// keeps reports whether the next process should announce an address without a probe: it is announced now, or the previous process announced
+// it and no port reported a state since. So a process that is killed right after its start does not change the state file.
 func (s *segments) keeps(addr netip.Addr) bool {
 	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
@@ -343,8 +343,8 @@ func (a *announcer) syncSegments(ctx context.Context) error {
 	return nil
 }
 
-// isGateway reports whether an address is one of Config.Gateways. Gateways are answered for as soon as serve has sent its ranges: from then
-// on its rules are in force.
+// isGateway reports whether an address is one of Config.Gateways. This box answers for them as soon as serve has sent its ranges, since the
+// rules of serve are in force then.
 func (a *announcer) isGateway(addr netip.Addr) bool { return slices.Contains(a.cfg.Gateways, addr) }
 
 // answerable returns the ranges of all addresses that this box may answer for: those of serve, and the gateways.

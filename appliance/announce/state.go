@@ -38,8 +38,7 @@ type state struct {
 	Wanted []string `json:"wanted,omitempty"`
 	// Announced has the addresses of Wanted that were answered for.
 	Announced []string `json:"announced,omitempty"`
-	// Ads has where the addresses of Wanted are announced, if not by flags alone; Config is the configuration by
-	// objects.
+	// Ads has the places of those addresses of Wanted that are not announced by flags alone. Config is the configuration from objects.
 	Ads    map[string]ad        `json:"ads,omitempty"`
 	Config *wire.AnnounceConfig `json:"config,omitempty"`
 	// Drained reports that nothing was to be announced.
@@ -48,7 +47,7 @@ type state struct {
 	Stopped time.Time `json:"stopped,omitzero"`
 }
 
-// step is a line of the state file after the first, which holds a state: the change of one address.
+// step is the change of one address: a line of the state file after the first, which holds a state.
 type step struct {
 	Address string `json:"address"`
 	lastStatus
@@ -204,7 +203,7 @@ type reports struct {
 	due       <-chan time.Time
 	busy      bool                   // a report is under way
 	made      chan error             // its result
-	counted   wire.AnnouncerCounters // those of the last report
+	counted   wire.AnnouncerCounters // as of the last report
 }
 
 func newReports(serve *client.Client, log *slog.Logger, tasks *errgroup.Group) *reports {

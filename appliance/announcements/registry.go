@@ -20,7 +20,7 @@ type Registry struct {
 	ranges   []nft.Range
 	plan     Plan // nil: everything is announced as flags say
 	config   wire.AnnounceConfig
-	configs  int // changes of config or ranges
+	configs  int // number of changes of config or ranges
 	services map[string]service
 	addrs    map[netip.Addr]*address
 	waiting  map[netip.Addr]struct{} // addresses to publish when their rules are in force
@@ -28,7 +28,7 @@ type Registry struct {
 
 	watchers  map[*watcher]struct{}
 	announcer announcer
-	conflicts int // addresses that another host has
+	conflicts int // number of addresses that another host has
 	drained   bool
 	changed   chan struct{}
 }
@@ -251,7 +251,7 @@ func (r *Registry) wakeAll() {
 }
 
 // Watch calls send with all announcements, after the first Programmed, and then with changes, until ctx is done or send fails. announces is
-// set for the watch of the announcer: it counts as connected meanwhile.
+// set for the watch of the announcer, which counts as connected until Watch returns.
 func (r *Registry) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
 	return r.watch(ctx, announces, announces, send)
 }

@@ -38,8 +38,8 @@ type answers struct {
 	views    Views
 	validity func() auth.Validity // of the certificate that the operator gave; nil: none was given
 	log      *slog.Logger
-	// checking is held by the one that lists allocations: the store cannot be written meanwhile, so writers must not wait
-	// for a queue of callers.
+	// checking is held while a request lists allocations. The store cannot be written meanwhile: without it, writers would
+	// wait for all requests in a row.
 	checking sync.Mutex
 }
 
@@ -141,7 +141,7 @@ func (a *answers) service(namespace, name string, client netip.AddrPort) wire.Se
 	return state
 }
 
-// declaredIn returns the manifest file that declares an object, as PATH or PATH:LINE; "": none does.
+// declaredIn returns the file in a source of the fleet that declares an object, as SOURCE:PATH or SOURCE:PATH:LINE; "": none does.
 func declaredIn(objects *store.Store, ref object.Ref) string {
 	path, line := objects.Location(ref)
 	switch {
@@ -319,7 +319,7 @@ func (a *answers) journal(q wire.JournalQuery) ([]wire.JournalEntry, error) {
 // maxJournal is the approximate number of changes that the journal keeps.
 const maxJournal = 10_000
 
-// isOf reports whether a change is one of the Service of this name, of its EndpointSlices or of Events about it.
+// isOf reports whether a change is about the Service of this name: it is of the Service, its Endpoints or EndpointSlices, or an Event.
 func isOf(e *store.Event, service string) bool {
 	switch o := cmp.Or(e.New, e.Old).(type) {
 	case *object.EndpointSlice:
@@ -446,7 +446,7 @@ const (
 
 // placement is where the addresses of one Service are announced.
 type placement struct {
-	namespace string // of the state
+	namespace string // of the status object
 	where     []string
 	since     time.Time
 }

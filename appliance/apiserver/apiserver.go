@@ -68,9 +68,9 @@ type Conditions interface {
 
 // Views are the sources of the API's responses other than the stored objects. It has more than 15 fields: one for each source.
 type Views struct {
-	// Look is rest.Config.Look.
+	// Look is called before a Service is written: see rest.Config.Look.
 	Look func(*object.Service)
-	// Conditions computes the conditions of Services, nil if they have the stored ones.
+	// Conditions computes the conditions of Services; nil: the stored conditions are shown.
 	Conditions Conditions
 	Grants     Grants
 	// Checked returns the states of endpoints with health checks: of a Service, of a namespace, or of all when name, or both, are empty.
@@ -78,14 +78,14 @@ type Views struct {
 	// NotStored returns the file and line that declare an object that could not be stored, and why;
 	// nil if no file does.
 	NotStored func(object.Ref) *wire.NotStored
-	// History has what happened, nil if it is not kept.
+	// History has the transitions on this box, nil if they are not recorded.
 	History *history.Book
-	// Traffic and Trace are nil where they cannot be asked.
+	// Traffic and Trace are nil where they are not available.
 	Traffic Traffic
 	Trace   Trace
 	// Announced is nil where nothing is announced.
 	Announced api.Announcements
-	// Keys is nil on a box of its own.
+	// Keys is nil on a box that belongs to no fleet.
 	Keys SharedKeys
 	// Endpoints, Commits and Forward are those of api.Config.
 	Endpoints []api.Endpoint
@@ -226,12 +226,13 @@ type SharedKeys interface {
 	// read it. CA returns the CA of the API's certificates likewise, as auth.Authority.Share takes it.
 	Tokens() (id string, key []byte)
 	CA() (id string, key []byte)
-	// ReplaceTokens makes a key the one that signs tokens, if the one in force has an ID still, "" for none.
+	// ReplaceTokens makes key the one that signs tokens, if the current one still has the ID before ("": there is none). ReplaceCA
+	// does the same for the CA.
 	ReplaceTokens(ctx context.Context, before string, key []byte) error
 	ReplaceCA(ctx context.Context, before string, key []byte) error
-	// Sharing is why this box shares no keys, nil if it does.
+	// Sharing returns the reason why this box shares no keys, nil if it does.
 	Sharing() error
-	// Changes is closed with the next change.
+	// Changes returns a channel that is closed at the next change.
 	Changes() <-chan struct{}
 }
 
@@ -245,14 +246,14 @@ const (
 // keyring makes this box use the token key and the CA of its fleet. While the fleet has none, or this box cannot decrypt them, the box uses
 // its own.
 type keyring struct {
-	shared    SharedKeys // nil: the box is one of its own
+	shared    SharedKeys // nil: the box belongs to no fleet
 	tokens    *auth.Tokens
 	authority *auth.Authority // nil: the operator gave a certificate
 	log       *slog.Logger
-	looked    time.Time // at the end of the CA; run alone has it
+	looked    time.Time // last check of the expiry of the CA; used by run alone
 
 	mu   sync.Mutex
-	caID string // of the CA that authority has; "": its own
+	caID string // of the shared CA that authority uses; "": the CA of the box
 }
 
 // openKeyring opens the keys in a directory, and creates those that are missing. With shared it uses the token key of the fleet instead, if

@@ -29,8 +29,8 @@ type Traffic interface {
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
 	// Kill ends a connection. It returns nil when there is none of that ID.
 	Kill(id uint32) (*wire.Connection, error)
-	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
-	// them. They are not to be changed.
+	// Services returns the traffic in the newest scan by Service, "namespace/name", and quiet, that of each Service that is not in
+	// busy. The caller must not change them.
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
 	// Clients returns at most that many clients of a Service, "namespace/name", the busiest first.
 	Clients(service string, most int) (wire.ServiceClients, error)

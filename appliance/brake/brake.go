@@ -15,5 +15,5 @@ const (
 // is left), more than fewest.
 func Accident(gone, of int, all bool) bool { return gone > Few && 2*gone > of || all && gone > fewest }
 
-// Remains reports whether a loss still looks like an accident: left of most, the largest number lost, are lost now.
+// Remains reports whether a loss still looks like an accident. left is the number of Services lost now, most the largest number so far.
 func Remains(left, most int) bool { return left > Few || 2*left > most }

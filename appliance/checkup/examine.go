@@ -23,8 +23,8 @@ type Level string
 // The values of Level.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // it may be meant so, or will be an error soon
-	Error   Level = "error"   // something does not work by this
+	Warning Level = "warning" // it may be intended, or will be an error soon
+	Error   Level = "error"   // something does not work because of this
 )
 
 // Finding is the result of one check.
@@ -248,11 +248,11 @@ type Facts struct {
 	// net.ipv6.conf.all.forwarding); Has4 and Has6 whether the host has an address of the family that is neither
 	// loopback nor link-local. Has4 is only looked up where IPv4 is not forwarded: the kernel lists addresses among all routes.
 	Forward4, Forward6, Has4, Has6 bool
-	// Interfaces are the settings of each, those of "all" among them, by name.
+	// Interfaces has the settings of each interface and those of "all", sorted by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
-	// BridgeCalls are the settings by which packets between the ports of a bridge pass the rules for routed ones
-	// (module br_netfilter), of those that are on.
+	// BridgeCalls lists the settings, of those that are on, by which frames between the ports of a bridge pass the
+	// rules for routed packets (module br_netfilter).
 	BridgeCalls []string
 	// Packaged is set by the caller of Read where systemd runs the units of the package.
 	Packaged wire.Packaged
@@ -277,8 +277,8 @@ type Conntrack struct {
 	InsertFailed uint64 // entries that could not be made
 	Dropped      uint64 // packets dropped because the table was full
 	EarlyDropped uint64 // entries given up so that others found room
-	Loose        bool   // connections of TCP are taken up in mid-stream
-	Liberal      bool   // segments outside of the window belong to their connection
+	Loose        bool   // TCP connections are picked up in mid-stream (nf_conntrack_tcp_loose)
+	Liberal      bool   // TCP segments outside of the window are not invalid (nf_conntrack_tcp_be_liberal)
 }
 
 // Read reads the facts from a proc file system. Files that the kernel does not have are skipped; the error joins all other failures.

@@ -32,8 +32,7 @@ type Config struct {
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string
-	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
-	// is (--allow-mass-removal).
+	// AllowMassRemoval removes at once what vanishes from the manifests, even if it is most of the Services (--allow-mass-removal).
 	AllowMassRemoval bool
 	// DataDir is the directory of objects, allocations and last good copies (--data-dir).
 	DataDir string
@@ -89,8 +88,8 @@ type Fleet struct {
 	// files, as those above (--core-cacert, --core-cert, --core-key).
 	Cores                         []string
 	CoreCACert, CoreCert, CoreKey string
-	// LeafCACert is the file of the CA of leaves, which they may follow this box with, PEM; "": none may (--leaf-cacert). LeafWrites lets
-	// their admins change objects (--leaf-writes).
+	// LeafCACert is the PEM file of the CA that signs the certificates of leaves; "": no leaf may follow this box (--leaf-cacert).
+	// LeafWrites lets admins on leaves change objects (--leaf-writes).
 	LeafCACert string
 	LeafWrites bool
 	// KeyFile has the keys by which the Secrets of the fleet are sealed, 32 bytes in base64 a line; the first one
@@ -115,10 +114,10 @@ type Addresses struct {
 	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
 	// (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
-	// InternalPools has the ranges of IPs of internal load balancers, which only clients inside
-	// reach; empty: none are allocated (--load-balancer-internal-pool).
+	// InternalPools has the ranges of IPs of internal load balancers, which only InternalFrom and ClusterCIDRs reach; empty: none are
+	// allocated (--load-balancer-internal-pool).
 	InternalPools []AddrRange
-	// InternalFrom are the clients inside, besides ClusterCIDRs (--load-balancer-internal-from).
+	// InternalFrom are the clients that reach InternalPools, besides those in ClusterCIDRs (--load-balancer-internal-from).
 	InternalFrom InternalFrom
 	// ClusterIPClients selects the clients that reach cluster IPs (--cluster-ip-clients).
 	ClusterIPClients ClusterIPClients
@@ -126,7 +125,8 @@ type Addresses struct {
 	// whole; empty: any address that has no other known use, and only the ports that Services
 	// name (--external-ip-range).
 	ExternalIPRanges ExternalIPRanges
-	// EgressFrom are the prefixes of the hosts that may leave with an address of a Service; empty: none may (--egress-from).
+	// EgressFrom are the prefixes of the hosts whose own connections may get an address of a Service as their source; empty: none
+	// (--egress-from).
 	EgressFrom []netip.Prefix
 	// Allocate enables the allocation of missing addresses and ports (--allocate).
 	Allocate Allocate
@@ -156,16 +156,16 @@ type Services struct {
 	LegacyIP LegacyIP
 	// Traffic selects the counts of connections (--traffic).
 	Traffic Traffic
-	// FastPath selects the Services whose established connections pass the rules by (--fast-path).
+	// FastPath selects the Services whose established connections bypass the rules (--fast-path).
 	FastPath FastPath
-	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
-	// for it; empty: none is written (--connection-log).
+	// ConnectionLog is the file, or "journal", that gets a line for each ended connection of the Services that ask for it; empty: no log is
+	// written (--connection-log).
 	ConnectionLog string
 	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
 	// kernel (--health-check-source-ports).
 	HealthCheckSourcePorts PortRange
-	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for
-	// all endpoints, and for those of the box that a policy Local wants (--relay-ports).
+	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for all endpoints, and for local ones
+	// under the policy Local (--relay-ports).
 	RelayPorts PortRange
 }
 
@@ -199,7 +199,7 @@ type Traffic string
 
 const (
 	TrafficCounters Traffic = "counters" // connections and refusals of each frontend, and refusals by reason
-	TrafficFlows    Traffic = "flows"    // these, and what connections of each endpoint came to, from the kernel's messages of their ends
+	TrafficFlows    Traffic = "flows"    // these, and connections and bytes of each endpoint, from conntrack events
 	TrafficOff      Traffic = "off"      // nothing
 )
 
@@ -246,8 +246,8 @@ const (
 type SourceRangesApply string
 
 const (
-	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // on its load balancer IPs, as Kubernetes
-	SourceRangesAll          SourceRangesApply = "all"           // on its node ports and external IPs too
+	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // its load balancer IPs, as in Kubernetes
+	SourceRangesAll          SourceRangesApply = "all"           // its node ports and external IPs too
 )
 
 // SourceSet is the name of a set of client prefixes, and the file with its prefixes, one a line.
@@ -265,8 +265,8 @@ const (
 type NodePortSpace string
 
 const (
-	NodePortPerProtocol NodePortSpace = "per-protocol" // 30053/TCP and 30053/UDP may belong to two Services
-	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
+	NodePortPerProtocol NodePortSpace = "per-protocol" // 30053/TCP and 30053/UDP may belong to different Services
+	NodePortShared      NodePortSpace = "shared"       // a port number belongs to one Service only, as in Kubernetes
 )
 
 // Allocate selects whether cluster IPs, node ports and load balancer IPs are allocated, or must be named in Services.
@@ -274,8 +274,8 @@ type Allocate string
 
 // The values of Allocate.
 const (
-	AllocateAuto  Allocate = "auto"  // the appliance, unless the Service names them
-	AllocateNever Allocate = "never" // whoever writes the Service: one that does not name them is refused
+	AllocateAuto  Allocate = "auto"  // allocated by the appliance, unless the Service names them
+	AllocateNever Allocate = "never" // named in the Service, which is refused without them
 )
 
 // LegacyIP selects whether addresses with leading zeros are accepted, as 172.30.0.041.
@@ -444,8 +444,8 @@ func (c *Config) ManifestDirs() []string {
 	return object.Texts(c.ManifestSources(), func(s ManifestSource) string { return s.Dir })
 }
 
-// SourcePath returns the name of a manifest file as all boxes of a fleet call it, NAME of the source and the path in it; "" for a file
-// outside of the directories.
+// SourcePath returns the name of a manifest file that is the same on all boxes of a fleet: "NAME:PATH", the source and the path in its
+// directory. It returns "" for a file outside of the directories, or without a fleet.
 func (c *Config) SourcePath(path string) string {
 	for _, s := range c.ManifestSources() {
 		dir, err := filepath.Abs(s.Dir)

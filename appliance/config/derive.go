@@ -210,8 +210,8 @@ func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	return ports
 }
 
-// relays returns the listeners of relayed ports: for each family one address of the host, the lowest of those that are the oldest on their
-// interface. It does not depend on routes, which come and go.
+// relays returns the listeners of relayed ports, for each family on one address of the host: the lowest of the first addresses of its
+// interfaces. The choice does not depend on routes, which come and go.
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {
@@ -261,9 +261,9 @@ func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 // overlap is a network or an address of this host that overlaps a service range.
 type overlap struct {
 	network   netip.Prefix
-	serviceIn netip.Prefix // the range
+	serviceIn netip.Prefix // the service range
 	what      string       // "192.0.2.1/24 on eth0"
-	address   netip.Addr   // of this host there; not valid for a route
+	address   netip.Addr   // the address of this host in network; invalid for a route
 }
 
 // overlaps returns the overlaps of the service ranges with addresses and routes of the host. A route counts when its prefix is smaller than

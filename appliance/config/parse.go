@@ -44,14 +44,14 @@ type NodePortAddresses struct {
 	// Prefixes selects the local addresses that answer. A family without a prefix answers on all of
 	// its addresses, unless interfaces are named.
 	Prefixes []netip.Prefix
-	// Interfaces selects the addresses of interfaces, whatever they are by now.
+	// Interfaces selects the current addresses of these interfaces.
 	Interfaces []string
 }
 
 // InternalFrom selects the clients that reach internal load balancers.
 type InternalFrom struct {
 	Prefixes   []netip.Prefix
-	Interfaces []string // clients that arrive by one of them
+	Interfaces []string // clients whose packets arrive on one of them
 }
 
 // ExternalIPRanges restricts the external IPs that Services may name. The zero value accepts any address that has no other use on this box.

@@ -19,10 +19,10 @@ import (
 type ChangeTracker struct {
 	nodePorts, local []netip.Addr
 	services         map[string][]Port // by Service, "namespace/name"
-	adopting         bool              // what the services were like before the first Update is not known
+	adopting         bool              // until the first Update: the previous services are unknown
 	work             map[Frontend]Flows
 	leaving
-	begun      map[Frontend]bool // where connections may have begun before rules led there; true: the rules were missing
+	begun      map[Frontend]bool // where connections may have begun before the rules for them; true: the rules were missing
 	exactPorts exactPorts
 }
 
@@ -274,7 +274,7 @@ type change struct {
 	writer
 	first uint32 // sequence number
 	kinds []changeKind
-	done  tally // if no message fails
+	done  tally // the counts if no message fails
 }
 
 type changeKind uint8

@@ -29,26 +29,26 @@ type Options struct {
 type Cleaner struct {
 	log   *slog.Logger
 	table table
-	wake  chan struct{} // holds one
+	wake  chan struct{} // capacity 1
 
 	mu       sync.Mutex
 	schedule *schedule
 	stats    Stats
 
-	task.LastError // keeps stale connections from being deleted
+	task.LastError // the error that keeps stale connections from being deleted
 }
 
 // Stats are counters since the start, except for Draining.
 type Stats struct {
-	Looks     uint64 // times the connection tracking table was looked through
+	Looks     uint64 // scans of the connection tracking table
 	Entries   uint64 // entries that were read
 	Forgotten uint64 // entries that were deleted
 	Reset     uint64 // TCP connections that were ended by a reset
-	Failures  uint64 // looks that failed, and were or will be repeated
+	Failures  uint64 // scans that failed, and were or will be repeated
 	Draining  int    // endpoints that are gone and whose connections may still live
-	// Retried counts what Retry forgot; a Cleaner leaves it at 0.
+	// Retried counts the entries that Retry deleted; it is 0 in the Stats of a Cleaner.
 	Retried uint64
-	// LastLook is the duration of the last look.
+	// LastLook is the duration of the last scan.
 	LastLook time.Duration
 }
 
@@ -59,14 +59,14 @@ const (
 )
 
 // RestFor is the pause after a scan of the table, as a multiple of the Cost of that scan, so that scans of one kind use no more than a
-// twentieth of a CPU. A Cleaner takes the time that passed for it, and pauses for restMost at most.
+// twentieth of a CPU. A Cleaner uses the elapsed time in place of the Cost, and pauses for restMost at most.
 const (
 	RestFor  = 19
 	restMost = 200 * time.Millisecond
 )
 
-// Cost starts to measure a scan. The function that it returns gives the CPU time that this process used since then, at most the time that
-// passed: the time that a busy machine lets a scan wait makes no pause longer.
+// Cost starts to measure a scan. The function that it returns returns the CPU time that this process used since then, at most the elapsed
+// time. So the time that a scan waits for a CPU does not lengthen the pause.
 func Cost() func() time.Duration {
 	began, begin, end := time.Now(), unix.Timespec{}, unix.Timespec{}
 	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &begin) // it fails for no process of this kernel
@@ -216,12 +216,12 @@ const scanSlack = 500 * time.Millisecond
 
 // schedule computes which connections to look for, and when. It has no clock: calls pass the time.
 type schedule struct {
-	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
+	addresses [2][]netip.Addr // nodePorts and resetters are made from them: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
-	ranges    Ranges // those of items
-	most      int    // items since the map was made
+	ranges    Ranges // the port ranges in items
+	most      int    // the most items since the map was made
 	begun     begun
 
 	departing
@@ -235,9 +235,8 @@ func newSchedule() *schedule {
 type item struct {
 	flows Flows
 	since time.Time   // when its endpoints changed last
-	looks []time.Time // still to come, in order
-	// open are the endpoints that are gone and had connections when they were looked
-	// at, and since when they are gone.
+	looks []time.Time // the times of further scans, in order
+	// open has the endpoints that are gone and had connections at the last scan, with the time since which they are gone.
 	open map[netip.AddrPort]time.Time
 }
 
@@ -350,7 +349,7 @@ const (
 	reset          // make it a dead end: the next packet of either side is answered by a reset
 )
 
-// judge returns what to do with an entry. It also records, for endpoints whose connections are draining, that there are some.
+// judge returns what to do with an entry. It also records which of the endpoints that are gone have draining connections.
 func (a *schedule) judge(e *entry, now time.Time) verdict {
 	if v, judged := a.judgeDeparture(e, now); judged {
 		return v
@@ -452,7 +451,7 @@ type expirySet struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
 	nodePorts map[netip.Addr]bool
-	ranges    Ranges // those of times
+	ranges    Ranges // the port ranges in times
 }
 
 func newExpirySet() expirySet {
@@ -504,9 +503,9 @@ func (t *expirySet) of(e *entry) time.Duration {
 // its entry is deleted, the next packet is a first one. Only unanswered entries are concerned: an untranslated answer came from a program
 // of the box that listens there, or from a destination that the rules do not translate.
 type begun struct {
-	frontends map[Frontend]time.Time // with the last look for each
-	ranges    Ranges                 // those of them
-	next      time.Time              // of the next look; zero: there is none
+	frontends map[Frontend]time.Time // with the time of the last scan for each
+	ranges    Ranges                 // the port ranges in frontends
+	next      time.Time              // the next scan; zero: there is none
 }
 
 // add schedules a scan for the frontends after rescanDelay, and one at once for those whose rules were missing (true).

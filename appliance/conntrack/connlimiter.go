@@ -22,16 +22,16 @@ import (
 type ConnLimiter struct {
 	log     *slog.Logger
 	sampler *Sampler
-	wake    chan struct{} // holds one
+	wake    chan struct{} // capacity 1
 	changed func(service string)
 
 	mu     sync.Mutex
 	box    nft.Box
 	limits map[string]EndpointLimit // by Service, "namespace/name", of those with a limit
-	asked  *limitsAsked             // of limits on box; nil: out of date
-	full   map[string]fullEndpoints // by Service, of those that were looked at
+	asked  *limitsAsked             // made from limits and box; nil: must be made again
+	full   map[string]fullEndpoints // by Service, of those that were scanned
 
-	task.LastError // keeps connections from being counted
+	task.LastError // the error that keeps connections from being counted
 }
 
 // limitsAsked has the ports of a scan, with the Service of each port by its index.
@@ -213,7 +213,7 @@ func NewSampler(options Options) *Sampler { return &Sampler{&kernelTable{netns: 
 // Asked are the Service ports that a scan is for. Results name them by index.
 type Asked struct {
 	ports     map[Frontend]int
-	ranges    Ranges // those of ports
+	ranges    Ranges // the port ranges in ports
 	nodePorts map[netip.Addr]bool
 }
 

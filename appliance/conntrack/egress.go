@@ -9,11 +9,11 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Connections that hosts begin themselves keep the address that they left with (nft.Egress): a flow of UDP would do so as long as its
-// sender does not pause, and a connection of TCP as long as its ends like. When a source has another address, or none, its entries of
-// UDP and SCTP are deleted, and those of TCP are reset after the drain timeout of the Service, if it has one. When a source has an
-// address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too. At a start all entries of
-// sources are looked at so: what changed before is seen by them alone.
+// Outgoing connections of egress sources keep the address with which they began (nft.Egress): a UDP flow until its sender pauses, a TCP
+// connection until it ends. When the egress address of a source changes or is removed, its entries of UDP and SCTP are deleted, and those
+// of TCP are reset after the drain timeout of the Service, if it has one. When a source gets an egress address, or other destinations, its
+// entries of UDP and SCTP that began without it are deleted, too. At a start all entries of sources are scanned in this way, as only they
+// show what changed before.
 
 // A leaver is an egress source and the address that its connections leave with; the zero Addr if that depends on their destination
 // (Departed.now).
@@ -70,12 +70,12 @@ func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
 	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
 }
 
-// Departed describes the change of an egress source with an address: its connections may no longer leave with it or, with Back, they may
-// again.
+// Departed describes the change of a leaver: connections of the source may no longer leave with the address or, with Back, may leave with
+// it again.
 type Departed struct {
 	Drain Drain
 	Back  bool
-	// Of a leaver without an address: what its source leaves with now, and the destinations for which it keeps its own address.
+	// For a leaver without an address: the current Egress of its source, and the destinations for which the source keeps its own address.
 	now    nft.Egress
 	inside []netip.Prefix
 }
@@ -92,8 +92,8 @@ type flow struct{ from, to netip.AddrPort }
 // A departure is the work that remains for a leaver.
 type departure struct {
 	Departed
-	ends  time.Time   // of its connections of TCP, if they are drained
-	looks []time.Time // still to come, in order
+	ends  time.Time   // when its TCP connections must end, if they are drained
+	looks []time.Time // the times of further scans, in order
 }
 
 // departing has, in a schedule, the egress sources whose address has changed, and whose connections with the previous one are to end.

@@ -15,17 +15,17 @@ import (
 type entry struct {
 	family    nft.Family
 	protocol  nft.Protocol
-	from, to  netip.AddrPort // what the client sends
-	replyFrom netip.AddrPort // what its peer sends: the endpoint,
-	replyTo   netip.AddrPort // and the client's address as the endpoint sees it
+	from, to  netip.AddrPort // source and destination of the client's packets
+	replyFrom netip.AddrPort // source of the replies: the endpoint
+	replyTo   netip.AddrPort // destination of the replies: the client as the endpoint sees it
 	state     tcpState       // of TCP
-	answered  bool           // its peer has sent something
-	assured   bool           // and enough to be kept longer
+	answered  bool           // a reply was seen (status SEEN_REPLY)
+	assured   bool           // status ASSURED: the entry is kept longer
 	fast      bool           // a flowtable forwards its packets
-	left      bool           // from's address alone is translated
-	adopted   bool           // and from is the endpoint, and its segment was the first that was seen
-	timeout   uint32         // seconds of silence that it has left to live
-	in, out   uint64         // bytes that the client and its peer sent, where counted
+	left      bool           // only the source is translated: an outgoing connection of from
+	adopted   bool           // left and TCP: from counts as the endpoint of an adopted connection
+	timeout   uint32         // seconds until it expires, unless a packet arrives
+	in, out   uint64         // bytes from the client and from its peer, if counted
 	counted   bool
 	began     uint64 // nanoseconds of Unix time; 0: unknown
 	ended     uint64
@@ -33,7 +33,7 @@ type entry struct {
 	// The kernel's keys of the entry. The id differs from that of a newer one with the
 	// same addresses.
 	tuple, zone, id []byte
-	zoned           bool // the directions are in zones of their own
+	zoned           bool // a direction has a conntrack zone of its own
 }
 
 // tcpState is the state of a TCP connection, enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h.

@@ -63,8 +63,8 @@ func (r Ranges) Drop(fe Frontend) {
 	}
 }
 
-// At returns the value in of for the frontend that serves to, the destination of a client with a single port. Exact ports are tried first,
-// then ranges, which are those of the keys of of, then node ports, if nodePorts, the addresses on which they answer, contains the address.
+// At returns the value for the frontend that serves to, a client's destination with a single port. It tries exact ports first, then ranges,
+// then node ports, if the address is one of nodePorts, on which they answer. ranges has the port ranges among the keys of the map.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
 	if v, ok = of[to]; ok {
 		return v, ok
@@ -173,11 +173,9 @@ type Flows struct {
 	Drain    Drain            // how long a stale connection may live
 	Ended    []netip.AddrPort // in order: stale TCP connections to these may not live at all
 	Sources  sources          // the clients that may connect: connections of others are stale
-	// Gone: no Service has the frontend any more. A connection to it that was never
-	// translated is none of ours then.
+	// Gone is set when no Service has the frontend any more. Connections to it that were never translated are then left alone.
 	Gone bool
-	// ExactPorts are, of a range, the exact ports within it that are served: connections to them are
-	// none of the range's.
+	// ExactPorts has, for a range, the single ports within it that are served by themselves: their connections do not belong to the range.
 	ExactPorts map[Frontend]struct{}
 	// Look is set when some connection may be stale. Without it the Flows only correct
 	// pending drains.
@@ -205,8 +203,7 @@ type sources []admission
 
 // admission has the clients that may connect to a frontend, from nft.Frontend.
 type admission struct {
-	// ranges are in order and none within another; ranged reports that there are any in one of
-	// the families, so that other clients may not connect.
+	// ranges are in order and none within another; ranged is set when there are any in either family: other clients may not connect then.
 	ranges      []netip.Prefix
 	ranged      bool
 	allow, deny []*nft.SourceSet

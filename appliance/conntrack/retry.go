@@ -29,16 +29,16 @@ import (
 type Retry struct {
 	log   *slog.Logger
 	table table
-	wake  chan struct{} // holds one
+	wake  chan struct{} // capacity 1
 
 	mu      sync.Mutex
 	asked   expirySet
 	retried uint64
 
-	task.LastError // keeps connections from being forgotten
+	task.LastError // the error that keeps connections from being deleted
 
-	// Of Run alone: when the entries that were there at the last look were seen first, and of the
-	// look that is under way.
+	// Only Run uses these: seen has the entries of the last scan with the time at which each was found first, seeing those of the current
+	// scan.
 	seen, seeing map[attempt]time.Time
 }
 
@@ -381,7 +381,7 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 // sends within it is reset by the client, or not at all; so is one whose event was lost.
 type Idle struct {
 	options Options
-	wake    chan struct{} // holds one
+	wake    chan struct{} // capacity 1
 
 	mu        sync.Mutex
 	asked     expirySet

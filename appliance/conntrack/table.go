@@ -17,9 +17,8 @@ import (
 
 // table is a connection tracking table, that of the kernel or a fake in tests.
 type table interface {
-	// deleteMatching calls judge with the entries that match one of the queries, some at a time,
-	// and carries out the verdicts. The entries are valid until judge returns. Even with an error
-	// some may have been deleted. It ends early with ctx.
+	// deleteMatching calls judge with the entries that match one of the queries, some at a time, and carries out the verdicts. The entries
+	// are valid until judge returns. It stops when ctx is done. If it returns an error, some entries may have been deleted.
 	deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error)
 	close() error
 }
@@ -74,7 +73,7 @@ func (t *kernelTable) close() error {
 	return err
 }
 
-// explain adds what to do to an error of ctnetlink.
+// explain adds the remedy to an error of ctnetlink.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -176,10 +175,10 @@ type Connection struct {
 	// that the kernel counts them: net.netfilter.nf_conntrack_acct was set when the connection began.
 	In, Out uint64
 	Counted bool
-	// Adopted reports that a segment of the endpoint's had the kernel take the connection up, which translates its source. Every
-	// connection whose source alone is translated looks like that, as masqueraded ones do, so To has to be a frontend.
+	// Adopted reports that the kernel seems to have tracked the connection since a segment of the endpoint, whose source it translates.
+	// Masqueraded connections and all others with only the source translated look the same, so To must be a frontend.
 	Adopted bool
-	// Left reports that its source alone is translated, over whatever protocol: it is Endpoint, and was seen as To by Client.
+	// Left reports that only its source is translated, whatever the protocol: Endpoint connected to Client, which sees To as the source.
 	Left bool
 	// Fast reports that a flowtable forwards its packets.
 	Fast bool

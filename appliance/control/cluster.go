@@ -21,7 +21,7 @@ import (
 const (
 	NamespacesOwner  = store.NamespacesController
 	NodeOwner        = store.NodeController
-	ServiceCIDROwner = "pools" // the name that data directories have had from the start
+	ServiceCIDROwner = "pools" // the name in existing data directories
 )
 
 // Namespaces that exist in every Kubernetes cluster.
@@ -49,9 +49,9 @@ const maxLabelValue = 63
 // ClusterConfig is the configuration of ClusterObjects.
 type ClusterConfig struct {
 	NodeName, Zone string
-	// NodeOwner owns the Node of this box; "": NodeOwner. Of several boxes each has its own.
+	// NodeOwner is the owner of the Node of this box; "": the constant NodeOwner. In a fleet each box has an owner of its own.
 	NodeOwner string
-	// ReportNode, when not nil, takes the Node of this box, which another box writes.
+	// ReportNode, when not nil, sends the Node of this box to another box, which writes it.
 	ReportNode func(*object.Node) error
 	// Version is the version of the program; the Node shows it as kubeletVersion.
 	Version string
@@ -338,7 +338,7 @@ func valueIn(path, prefix string) string {
 type HostAddresses struct {
 	// setAside reports whether an address lies in a load balancer pool or an external IP range.
 	setAside func(netip.Addr) bool
-	known    bool // own is complete as of before the start
+	known    bool // own had all of the host's addresses before the start
 
 	mu   sync.Mutex
 	own  map[netip.Addr]bool

@@ -29,8 +29,8 @@ type Endpoints struct {
 	mu    sync.Mutex // of core and seen, for Fork
 	core  *endpoints.Controller
 	seen  uint64            // the revision of the store that the objects are synced to
-	looks endpoints.Changes // the next Sync looks at these, too
-	// missed is set when the objects for boxes outside of a rollout are not up to date.
+	looks endpoints.Changes // further changes for the next Sync
+	// missed is set when the objects for boxes that a rollout has not reached are out of date.
 	missed   bool
 	gateways *gateways
 }
@@ -39,8 +39,8 @@ func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
 	return &Endpoints{store: objects, core: endpoints.New(facts), gateways: newGateways(objects, facts.ServiceRanges)}
 }
 
-// Fork returns Endpoints for a copy of the store, made at a revision. Unless c writes at this moment, their first Sync looks only at changes
-// since the last one of c.
+// Fork returns Endpoints for a copy of the store, made at a revision. Its first Sync processes only the changes since the last Sync of c
+// or, if c is in a Sync at this moment, everything.
 func (c *Endpoints) Fork(copied *store.Store, revision uint64) *Endpoints {
 	f := NewEndpoints(c.core.Facts, copied)
 	if !c.mu.TryLock() {
@@ -190,7 +190,7 @@ type Beside struct {
 	mu       sync.Mutex
 	facts    *node.Facts
 	problems []resolve.Problem
-	repooled bool // the pools are other ones, and the loop has not got them
+	repooled bool // the pools changed, and LoopPools.Sync has not reported it yet
 	applied  uint64
 	planned  map[string][]resolve.Problem // of Services since the last run
 }

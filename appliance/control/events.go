@@ -48,7 +48,7 @@ const (
 type happening struct {
 	object          object.Ref
 	reason, message string
-	place           string // where in which file; "" when there is none
+	place           string // file, line and column; "" when there is no file
 	// normal selects an Event of type Normal, which is recorded once.
 	normal bool
 }
@@ -67,7 +67,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	active map[happening]time.Time // when it was written last; zero: not yet
-	once   []happening             // not written yet, each once
+	once   []happening             // to be written, once each
 
 	// Only Flush uses what follows.
 	seen    uint64             // the revision up to which assigned addresses have Events
@@ -104,7 +104,8 @@ func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
 	}
 }
 
-// happeningOf returns the content of the Event for a problem; false when the problem names no object, or has its Event from elsewhere.
+// happeningOf returns the content of the Event for a problem; false when the problem names no object, or is about endpoints that are down,
+// which have Events of their own.
 func happeningOf(p manifest.Problem) (happening, bool) {
 	if p.Object == (object.Ref{}) || p.Reason == resolve.ReasonEndpointDown {
 		return happening{}, false // each endpoint that goes down has an Event of its own

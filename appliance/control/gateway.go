@@ -34,22 +34,22 @@ func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 type gateways struct {
 	store *store.Store
 	seen  uint64 // the revision of the store that it is synced to
-	// silent is set for a copy of the store, of which the generated objects alone matter.
+	// silent is set for a copy of the store, in which only the generated objects matter: it writes no statuses.
 	silent   bool
 	staged   bool     // a rollout is under way
-	families []string // of a Service that asks for none
+	families []string // the ipFamilies of Services that ask for none
 	now      func() time.Time
 
 	gatewayIndex
 	problems map[object.Ref][]resolve.Problem // of the Gateways that have some
 	again    refs                             // Gateways to plan in the next sync, whatever changes
-	stuck    refs                             // Gateways whose Service could not be stored as it was made: a change of another Service may end that
+	stuck    refs                             // Gateways whose generated Service has an error, which a change of another Service may end
 	programmed
 }
 
 // gatewayIndex has the Gateways as of their last plan, and maps the objects that they depend on to them.
 type gatewayIndex struct {
-	children map[object.Ref]refs         // the routes and ListenerSets by what they name as a parent
+	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name
 	parents  map[object.Ref][]object.Ref // the reverse
 	users    map[object.Ref]refs         // the Gateways that depend on an object
 	of       map[string]object.Ref       // the Gateway of a generated Service
@@ -58,8 +58,9 @@ type gatewayIndex struct {
 
 // programmed is the state of the generated Services in the dataplane, and the writes that wait for it.
 type programmed struct {
-	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
-	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
+	// late stores the result of the last sync, and is called once the dataplane has that; nil: it is stored. Until then ahead has the
+	// EndpointSlices of the Services that the result changes. These can be programmed first, as they depend on stored objects alone and
+	// contain nothing that is allocated.
 	late  func() error
 	ahead map[string][]*object.EndpointSlice
 
@@ -73,9 +74,9 @@ type programmed struct {
 type served struct {
 	refs      []object.Ref
 	generated refs
-	made      map[object.Ref]object.Object // as they were given away to be stored
+	made      map[object.Ref]object.Object // the generated objects as passed to the store
 	routes    refs
-	revision  uint64 // of the store with all that is generated
+	revision  uint64 // the revision of the store that has all of them
 	failed    string // the reason that the generated objects are not stored; "": they are
 }
 
@@ -99,7 +100,7 @@ type work struct {
 	gateways refs
 	routes   refs // that changed themselves
 	classes  bool
-	atOnce   bool // it is stored before the dataplane has it
+	atOnce   bool // store the result without waiting for the dataplane
 }
 
 // sync plans the Gateways that changes since the last sync concern, and stores the generated objects and statuses in one commit.

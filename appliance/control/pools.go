@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Pools computes a Plan from the objects of MetalLB's kinds whenever they change, gives its pools to the store, and passes it to use.
+// Pools computes a Plan from the objects of MetalLB's kinds whenever they change, gives its pools to the store, and passes the Plan to use.
 type Pools struct {
 	store    *store.Store
 	box      advertise.Box
@@ -17,8 +17,8 @@ type Pools struct {
 	seen     map[string][]object.Object // by kind, as of the last Plan
 	node     object.Object              // likewise
 	plan     *advertise.Plan            // whose pools the store does not have yet; nil: it has them
-	reported bool                       // Sync has reported that they are other ones
-	plans    int                        // how many were made
+	reported bool                       // Sync has reported that its pools differ
+	plans    int                        // the number of Plans made
 }
 
 // NewPools returns Pools without a Plan; the first Sync makes one.

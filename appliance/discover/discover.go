@@ -31,7 +31,8 @@ import (
 )
 
 const (
-	// steadyGC is the value of GOGC after the time started. From then on most of the heap are connections, and answers make little garbage.
+	// steadyGC is the value of GOGC from the time started after the start on. By then most of the heap are connections, and answers make
+	// little garbage.
 	steadyGC = 40
 	started  = 30 * time.Second
 )
@@ -55,7 +56,7 @@ type Provider struct {
 // asking is a provider with the state of its questions and its Lease.
 type asking struct {
 	Provider
-	// from begins the annotation of its slices: "consul:", "docker@gw1:".
+	// from is the prefix of the annotation of its slices: "consul:", "docker@gw1:".
 	from    string
 	lease   lease
 	turns   gate
@@ -68,7 +69,7 @@ type asking struct {
 type refusal struct {
 	text  string
 	since time.Time
-	until time.Time // it is written again
+	until time.Time // when the write is tried again
 }
 
 // discovery decides which questions are asked and which EndpointSlices are written. Only the goroutine of run uses it, except for events

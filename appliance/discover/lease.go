@@ -26,7 +26,7 @@ type lease struct {
 	stored   *object.Lease // nil: there is none
 	since    time.Time     // since when it is stored like this
 	held     bool
-	report   string    // that is stored
+	report   string    // the stored one
 	changed  bool      // the report may have changed
 	looked   time.Time // when the report was compared last
 	released string    // the last release that was seen

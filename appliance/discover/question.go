@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// asksEach is the largest number of questions per second to one provider, for starts and doubts.
+	// asksEach is the largest number of questions per second to one provider. There are many at a start, and when absences are in doubt.
 	asksEach = 100
 	// mostEndpoints is the largest number of endpoints in an answer, longestWhy the longest text of a failure in bytes, mostBad the number of
 	// unusable addresses that are named.

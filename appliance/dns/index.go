@@ -25,13 +25,13 @@ type index struct {
 	// server is the node of the name in the zone's NS record.
 	server *node
 
-	complete   atomic.Bool   // a name without an entry does not exist
+	complete   atomic.Bool   // all Services are in it, so a name without an entry does not exist
 	serial     atomic.Uint32 // of the SOA record
 	services   sync.Map      // *records by serviceKey
 	namespaces sync.Map      // by name: those that have a Service
 	pointers   sync.Map      // names, a []string in order, by netip.Addr
 
-	// What only update needs.
+	// Only update uses the fields below.
 	population map[string]int // Services by namespace
 	owners     map[netip.Addr][]string
 }
@@ -212,7 +212,7 @@ func (x *index) names(addr netip.Addr) []string {
 // node has the records of a name. A node without records is a name that only has names below it. Nodes in the index are immutable.
 type node struct {
 	addrs   [2][]net.IP // of A and of AAAA
-	alias   string      // what the name is another name of: CNAME, with a dot at the end
+	alias   string      // the target of the CNAME record, with a dot at the end
 	targets []target    // SRV
 	text    string      // TXT
 	apex    bool        // the top of a zone: SOA and NS

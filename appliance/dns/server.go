@@ -220,7 +220,7 @@ const (
 	resultNoName  = "nxdomain"
 	resultFailed  = "failed" // also because an upstream failed
 	resultRefused = "refused"
-	resultBad     = "bad" // the question cannot be answered by anybody
+	resultBad     = "bad" // FORMERR or BADVERS: the message is malformed, or its EDNS version unknown
 	resultLimited = "limited"
 )
 

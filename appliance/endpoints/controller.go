@@ -31,17 +31,16 @@ const (
 
 // Objects reads the objects that the controllers depend on. Returned objects are immutable.
 type Objects interface {
-	// Service is a Service, nil when there is none, with its EndpointSlices by name and
-	// the Endpoints object of its name.
+	// Service returns a Service, nil when there is none, with its EndpointSlices by name and the Endpoints object of its name.
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
-	// Pod is a Pod, nil when there is none.
+	// Pod returns a Pod, nil when there is none.
 	Pod(key string) *object.Pod
-	// Selected are the Pods that a selector matches, by name.
+	// Selected returns the Pods that a selector matches, by name.
 	Selected(namespace string, selector map[string]string) []*object.Pod
-	// Selecting are the keys of the Services whose selector matches these labels; sorted.
+	// Selecting returns the keys of the Services whose selector matches these labels, sorted.
 	Selecting(namespace string, labels map[string]string) []string
-	// ZoneOf returns the zone of a node, for boxes that write for each other; known is false where each box writes for
-	// itself. It is asked for when endpoints are written, and not followed.
+	// ZoneOf returns the zone of a node, where a box writes the endpoints for a whole fleet; known is false outside of a fleet. It is read
+	// when endpoints are written: a later change of the zone does not update them.
 	ZoneOf(node string) (zone string, known bool)
 	// Holder returns the owner of an object.
 	Holder(ref object.Ref) Holder
@@ -72,12 +71,12 @@ type Problem = object.Problem
 // concurrent use.
 type Controller struct {
 	Facts
-	services map[string]*service // those that are not empty; in a Fork those alone that were examined since
+	services map[string]*service // those that are not empty; in a Fork only those examined since
 	pods     map[string]pod      // all Pods
 	vips     addressIndex        // of all Services
 	hosts    addressIndex        // of all Pods
 	mirrored addressIndex        // of all Endpoints that are mirrored, by Service
-	redo     map[string]struct{} // Services that were forgotten
+	redo     map[string]struct{} // Services of Batches that were passed to Forget
 	problems map[string]Problem
 }
 

@@ -25,8 +25,7 @@ type slice struct {
 	// own is set when endpoints may be changed, because their memory is not shared.
 	own     bool
 	touched bool
-	// object is as it was last seen in the store, or given away to be stored; nil for a
-	// new one.
+	// object is the version last read from the store or passed to it; nil for a new slice.
 	object *object.EndpointSlice
 }
 
@@ -254,7 +253,8 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// Labels of Endpoints objects (core/v1), the annotation of those that lack endpoints for their number, and their values.
+// A label and an annotation of Endpoints objects (core/v1), with their values. The annotation marks objects that leave out endpoints, as
+// there are too many.
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"

@@ -28,9 +28,9 @@ type service struct {
 	endpoints *object.Endpoints // the Endpoints object that is ours; nil: none
 	managedBy string
 	layout    *layout
-	pods      map[string]struct{} // those that are its endpoints, also without a place
+	pods      map[string]struct{} // those that are its endpoints, including those in no slice
 	lacking   map[string][]string // ports that Pods lack, by Pod
-	strangers map[string]struct{} // Pods with addresses of the family alone that a single-stack Service does not have
+	strangers map[string]struct{} // Pods with addresses only of the family that the single-stack Service lacks
 }
 
 // examine recomputes all endpoints of a Service if its objects in the store changed, or those of some Pods in the work.
@@ -100,7 +100,7 @@ type stored struct {
 	others    bool
 	managedBy string                           // the manager of the Service's slices; "" when it has none
 	slices    map[string]*object.EndpointSlice // of that manager, and ours
-	leftovers []object.Object                  // ours, but not for this kind of Service
+	leftovers []object.Object                  // ours, but of no use for this kind of Service
 }
 
 // read reads a Service from the store, with its slices and Endpoints.

@@ -17,8 +17,8 @@ const (
 	// most is the largest share of the slots for one endpoint of several, unless its weight gives it more: the total rate of arrivals is
 	// estimated from those at the other endpoints.
 	most = 7.0 / 8
-	// doubt is the number of expected and not observed connections from which on an endpoint counts as refusing: connections that it resets at
-	// once never have an entry.
+	// doubt is the number of expected connections from which on an endpoint with none counts as refusing: connections that it resets at once never
+	// have an entry.
 	doubt = 5
 )
 
@@ -36,9 +36,9 @@ type member struct {
 	at     netip.AddrPort
 	weight float64
 	slots  int
-	// Decaying sums: of the time that connections were open, in seconds, and of those that ended.
+	// Decaying sums of the time that connections were open, in seconds, and of the number of connections that ended.
 	open, ended float64
-	// refuses is set while it is sent connections that are not seen.
+	// refuses is set while none of the connections sent to it are observed.
 	refuses bool
 	count   Count
 }
@@ -144,8 +144,8 @@ func (p *Pool) suspect(began int) {
 	}
 }
 
-// isEven reports whether the numbers of open connections differ no more than by chance, given began, the number that began since the last
-// look, and no endpoint refuses. The slots stay as they are then.
+// isEven reports whether the slots may stay as they are: the numbers of open connections differ no more than by chance, and no endpoint refuses.
+// began is the number of connections that began since the last look.
 func (p *Pool) isEven(began float64) bool {
 	open, weight := 0.0, 0.0
 	for _, m := range p.members {
@@ -160,7 +160,7 @@ func (p *Pool) isEven(began float64) bool {
 	return off <= began/2 && !slices.ContainsFunc(p.members, func(m *member) bool { return m.refuses })
 }
 
-// fill returns how many of the connections that are expected within some seconds each endpoint is to get; nil when none is to get any.
+// fill distributes the connections that are expected within some seconds. It returns the number for each endpoint, nil when none is to get any.
 func (p *Pool) fill(seconds, coming float64) []float64 {
 	stay := make([]float64, len(p.members)) // of those that are open, how many live on
 	per := make([]float64, len(p.members))  // how many have to come for one that is open at the end
@@ -355,7 +355,7 @@ func Ramp(age, over time.Duration) uint32 {
 // takes 4 bytes for an entry.
 type Connections struct {
 	before, now map[netip.AddrPort]*entries
-	looked      bool // before is a look
+	looked      bool // before has the result of a complete scan
 }
 
 // entries has the IDs of the conntrack entries of an endpoint, sorted after the scan.
@@ -366,7 +366,7 @@ type Count struct {
 	// Open counts connections that neither side has closed. One whose endpoint has not answered yet
 	// is among them: otherwise an endpoint that never answers would look idle.
 	Open int
-	// Began and Ended count the connections that did since the look before.
+	// Began and Ended count the connections that began and ended since the previous look.
 	Began, Ended int
 }
 

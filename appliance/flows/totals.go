@@ -23,7 +23,7 @@ const (
 // Record has numbers of connections and their bytes.
 type Record struct {
 	Connections uint64
-	In, Out     uint64 // bytes of clients and of endpoints, as far as the kernel counts them
+	In, Out     uint64 // bytes from clients and from endpoints, as far as the kernel counts them
 }
 
 // Add adds the numbers of o.
@@ -33,7 +33,7 @@ func (r *Record) Add(o Record) {
 	r.Out += o.Out
 }
 
-// raise sets each number of r to at least that of o, and returns by how much r exceeded o.
+// raise sets each number of r to at least that of o, and returns by how much each number of r exceeded that of o.
 func (r *Record) raise(o Record) (missing Record) {
 	missing = Record{r.Connections - min(r.Connections, o.Connections), r.In - min(r.In, o.In), r.Out - min(r.Out, o.Out)}
 	*r = Record{max(r.Connections, o.Connections), max(r.In, o.In), max(r.Out, o.Out)}
@@ -54,25 +54,25 @@ type Ended struct {
 }
 
 // Totals counts the ended connections of Service ports by endpoint. Its methods may be called concurrently. It has more than 15 fields:
-// those of a look, and those of the process before.
+// some belong to a Snapshot (a look), some to the state of the previous process.
 type Totals struct {
-	// log takes the ends of connections of Services that ask for it; it must not wait.
+	// log is called for each ended connection of a Service that asks for a log; it must not block.
 	log func(*Ended)
 
-	one       sync.Mutex // held by a Look
+	one       sync.Mutex // held during a Snapshot
 	mu        sync.Mutex
 	nodePorts map[netip.Addr]bool
 	services  map[string][]*port
 	frontends map[conntrack.Frontend]*port
-	ranges    conntrack.Ranges    // those of frontends
+	ranges    conntrack.Ranges    // the addresses of frontends
 	logged    int                 // Services that ask for a log
-	old       map[uint32]struct{} // connections that were there before
+	old       map[uint32]struct{} // IDs of connections that began before events were read: not counted
 	begun     map[uint32]begun
-	listening bool // it is known which connections are old: none counts before
+	listening bool // old is complete; until then no open connection is counted
 	looking   bool
-	late      []end                  // what ended during the look
-	saved     map[string][]SavedPort // by Service that was not planned yet, of the process before
-	resumed   bool                   // old is of the process before
+	late      []end                  // connections that ended during the look
+	saved     map[string][]SavedPort // totals of the previous process, by Service, until Plan sets its ports
+	resumed   bool                   // old was restored from the previous process
 	unsure    bool                   // messages were lost since the last look
 	lost      uint64
 }
@@ -90,18 +90,18 @@ type port struct {
 	frontends []conntrack.Frontend
 	logged    bool
 	pools     [nft.NumPools][]netip.AddrPort
-	relay     [nft.NumPools]netip.AddrPort // valid: clients' connections end there
-	listeners []netip.AddrPort             // all that relay ever had; connections outlive a change
-	endpoints map[netip.AddrPort]*record   // that had connections
+	relay     [nft.NumPools]netip.AddrPort // if valid, the listener at which clients' connections end
+	listeners []netip.AddrPort             // all addresses that relay ever had: connections outlive a change
+	endpoints map[netip.AddrPort]*record   // the endpoints that had connections
 	gone      Record                       // of endpoints that are not remembered any more
-	reported  Record                       // of all, at the last look
+	reported  Record                       // the total of all endpoints at the last look
 }
 
 // record has the totals of one endpoint of a port.
 type record struct {
 	ended    Record
-	reported Record    // at the last look, what was open included
-	left     time.Time // the port; zero: it gets new connections
+	reported Record    // the total at the last look, including open connections
+	left     time.Time // when the endpoint was removed from the port; zero: it was not
 }
 
 type begun struct {
@@ -230,7 +230,7 @@ func (b *Totals) Restore(s *Saved) {
 	}
 }
 
-// Resumed reports, once after Restore, that the connections which are not counted were restored.
+// Resumed returns true once after Restore: the set of connections that are not counted was restored.
 func (b *Totals) Resumed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -431,8 +431,8 @@ func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	return l.b.listening && !old
 }
 
-// Total returns the totals of a port: those of ended connections plus open, which the look found, by endpoint. all is that of all endpoints
-// the port ever had. No total is less than at the look before.
+// Total returns the totals of a port by endpoint: ended connections plus open, the open ones that the look found. all is the sum over all
+// endpoints that the port ever had. No total is less than at the previous look.
 func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, open map[netip.AddrPort]Record) (endpoints map[netip.AddrPort]Record, all Record) {
 	b := l.b
 	b.mu.Lock()
@@ -470,7 +470,7 @@ func (b *Totals) find(id portID) *port {
 	return nil
 }
 
-// End ends the look. ids are the sorted IDs of all connections through Services that it found; nil: it failed.
+// End ends the look. ids are the sorted IDs of all connections to Services that the look found, nil if it failed.
 func (l *Snapshot) End(ids []uint32) {
 	b := l.b
 	defer b.one.Unlock()

@@ -34,7 +34,7 @@ type Objects interface {
 	Families() []string
 	// Grants returns the ReferenceGrants of a namespace.
 	Grants(namespace string) []*object.ReferenceGrant
-	// IsGenerated reports whether an object is there and was generated of a Gateway.
+	// IsGenerated reports whether an object exists and was generated for a Gateway.
 	IsGenerated(ref object.Ref) bool
 	// Trouble returns the problems of a generated Service, nil if it is served as it is stored.
 	Trouble(key string) []Trouble
@@ -43,7 +43,7 @@ type Objects interface {
 // Trouble is a problem of a generated Service.
 type Trouble struct {
 	Port    int  // the index of the Service port that is not served; -1: it is about the addresses
-	Failed  bool // what was generated is refused, with all that it asks for
+	Failed  bool // the generated objects as a whole could not be stored
 	Message string
 }
 

@@ -21,7 +21,7 @@ type route struct {
 	// unserved is the reason that the form of the route is not served; "": it is.
 	unserved string
 
-	// outcome has the outcome of each parentRef, of those that are about the Gateway.
+	// outcome has the outcomes of the parentRefs that are about the Gateway, by their index.
 	outcome map[int]*outcome
 	// resolved is the condition of its backends, and groups are their endpoints, by the protocol of the Service port.
 	resolved condition
@@ -267,7 +267,7 @@ func (p *plan) hostsAt(port int32) (hosts []string) {
 
 // group holds the endpoints of one backendRef of a route.
 type group struct {
-	name    string // in the share
+	name    string // of its share: backend, with #2 and so on if that repeats
 	backend string // "namespace/name:port"
 	weight  int32
 	port    *object.ServicePort // of the Service; nil: the backend is not there, or may not be used

@@ -46,8 +46,8 @@ const (
 	maxParents    = 32
 )
 
-// orEarlier replaces a condition whose reason is Pending by the stored condition of its type, if that is true or about this generation. It
-// sets p.out.Pending accordingly.
+// orEarlier replaces a condition whose reason is Pending by the stored condition of its type, if that is true or about this generation. It sets
+// p.out.Pending unless the stored condition is both.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
 	if c.reason != reasonPending {
 		return c

@@ -125,8 +125,8 @@ func State() ([]byte, error) {
 type Store struct {
 	socket string
 
-	mu    sync.Mutex      // held over sends, which do not wait
-	drops map[string]bool // names of Drop that systemd did not read yet
+	mu    sync.Mutex      // held during sends, which do not block
+	drops map[string]bool // names for which Drop could not send its request yet
 }
 
 // NewStore returns the store of the unit of this process.

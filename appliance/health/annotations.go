@@ -39,17 +39,17 @@ type Plan struct {
 // Spec is a parsed CHECK, the value of an annotation svcctl.io/health-check.
 type Spec struct {
 	Check Check
-	// Port is asked instead of the endpoint's own; PortName is the one of that name of its slice.
+	// Port is probed instead of the endpoint's own port. PortName selects the port of that name in the EndpointSlice.
 	Port     uint16
 	PortName string
-	// Probe asks as the readiness probes of the endpoint's Pod say; nothing else is set.
+	// Probe selects the readiness probes of the endpoint's Pod as the checks; only Text is set then.
 	Probe bool
 	// Text is the CHECK as it is written in full, such as "http:8080/healthz".
 	Text string
 }
 
-// OfAddress reports whether the check is about the endpoint's address, not one of its ports: it
-// then holds for every port.
+// OfAddress reports whether the check depends only on the endpoint's address, not on the
+// endpoint's own port: its result then applies to all ports of the Service.
 func (s *Spec) OfAddress() bool {
 	return s.Probe || s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP
 }
@@ -59,7 +59,7 @@ type Refusal struct {
 	// Field is its path, as metadata.annotations[svcctl.io/health-check].
 	Field string
 	Text  string
-	// Idle is set when the value has a meaning, and no effect on this Service.
+	// Idle is set when the value is valid but has no effect on this Service.
 	Idle bool
 }
 

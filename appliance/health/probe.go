@@ -21,8 +21,8 @@ type Probe struct {
 	Text string
 }
 
-// Unasked returns the Plan of a Service without annotations of health checks. With it, Pods that have a readinessProbe and no condition
-// Ready are checked by the probe. It is nil for a Service with such annotations.
+// Unasked returns the Plan of a Service without health-check annotations: Pods that have a readinessProbe and no condition Ready are checked
+// by the probe. It is nil for a Service with such annotations, or with publishNotReadyAddresses.
 func Unasked(svc *object.Service) *Plan {
 	p := parser{svc: svc, have: svc.Metadata.Annotations}
 	if svc.Spec.PublishNotReadyAddresses || p.asksOurs() || svc.Spec.Type == object.TypeLoadBalancer && p.asksAWS() {
@@ -217,13 +217,13 @@ const (
 	UDPSpacing = time.Second
 )
 
-// Flap damping: a Target that went down flapFalls times within flapWindow has to pass for a hold time before it is up. That is flapHold for
-// each fall, at most flapMost.
+// Flap damping: a Target that went down flapFalls times within flapWindow has to pass for a hold time before it is up. The hold time is
+// flapHold for each fall, at most flapMost.
 const (
-	flapFalls  = 3                // so many falls
-	flapWindow = 10 * time.Minute // within this
-	flapHold   = 30 * time.Second // for this, times the falls
-	flapMost   = 5 * time.Minute  // and no longer
+	flapFalls  = 3                // least number of falls
+	flapWindow = 10 * time.Minute // time within which they count
+	flapHold   = 30 * time.Second // hold time per fall
+	flapMost   = 5 * time.Minute  // longest hold time
 )
 
 // Machine computes the state of one Target from the results of its probes. It reads no clock: times are monotonic durations since a moment
@@ -231,15 +231,15 @@ const (
 type Machine struct {
 	check Check
 	state State
-	// failures and passes came in a row at last; one of them is 0.
+	// failures and passes count the latest results in a row; one of them is 0.
 	failures, passes int
 	last             Result
-	// why is the reason for which the Target is down: that of its fall, and after two failures in a row with other reasons the second of
-	// these. others counts them.
+	// why is the reason for which the Target is down: that of its fall, until two failures in a row have other reasons; then that of the
+	// second one. others counts the latest failures in a row whose reason is not why.
 	why    string
 	others int
-	// since is the begin of the state, -1 if before this process; passing the begin of the row of
-	// passes.
+	// since is the begin of the state, -1 if before this process. passing is the time of the first of
+	// the passes in a row.
 	since, passing time.Duration
 	// falls are the latest falls from up to down, within flapWindow of the last of them.
 	falls []time.Duration
@@ -247,7 +247,7 @@ type Machine struct {
 	assumed bool
 	// hold is the time for which the Target has to pass before it is up again.
 	hold time.Duration
-	// past is the state from before this process. It holds until the Target is in another state.
+	// past is the state at the end of the previous process; the zero Past after the Target was in another state.
 	past Past
 }
 

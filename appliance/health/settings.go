@@ -37,7 +37,7 @@ const (
 // setting is one annotation with the prefix svcctl.io/health-check-.
 type setting struct {
 	name string
-	// kinds are the checks that it is a setting of; nil: all, and readiness probes too.
+	// kinds lists the kinds of checks that have the setting; nil: all kinds, and readiness probes.
 	kinds []Kind
 	read  func(p *parser, c *Check, text string) error
 }
@@ -331,9 +331,9 @@ type Verdict struct {
 	// Since is the time at which the state began; zero if that was before this process.
 	Since time.Time
 	Last  Result
-	// Why is the reason for which the Target is down. It differs from that of Last while only one failure had another reason.
+	// Why is the reason for which the Target is down. A single failure with another reason (Last.Why) does not change it.
 	Why string
-	// Asked reports that a probe was made since the process started, and NotMade is why the last one was not, "" if it was.
+	// Asked reports that a probe was made since the process started. NotMade is why the last probe could not be made; "" if it was.
 	Asked   bool
 	NotMade string
 	// Failures and Passes count the last results in a row.
@@ -349,7 +349,7 @@ const (
 	maxName = 253  // bytes: a DNS name, RFC 1035 section 2.3.4 in text
 )
 
-// Few boxes need these patterns, which take 0.4 MB and a millisecond to compile: each is with its first use.
+// Each pattern is compiled at its first use: together they take 0.4 MB and a millisecond, and few boxes need them.
 var (
 	// hostPattern matches an RFC 1123 host name.
 	hostPattern = pattern(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)

@@ -57,12 +57,12 @@ type Key struct {
 type Transition struct {
 	At time.Time `json:"at"`
 	Key
-	// State is the problem, as "down"; "": it is over.
+	// State is the state that begins, such as "down"; "": the previous one is over.
 	State string `json:"state,omitempty"`
 	Why   string `json:"why,omitempty"`
-	// Services are the first that it is about, "namespace/name", where Object does not name the one.
+	// Services are the first of the affected Services, "namespace/name", unless Object names the only one.
 	Services []string `json:"services,omitempty"`
-	// Lasted is the time in seconds for which the state before it lasted that is over.
+	// Lasted is the time in seconds that the previous state lasted, if the transition ends one.
 	Lasted int `json:"lasted,omitempty"`
 }
 
@@ -75,12 +75,12 @@ type Book struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	open   map[Key]Transition // problems
-	before map[Key]Transition // the last transitions before this process, of which open has none
+	open   map[Key]Transition // the keys whose present State is not ""
+	before map[Key]Transition // the last transitions of earlier processes, of keys without one in this process
 	latest time.Time          // the last transition, or the start
 	queue  []byte             // lines that are not written yet
 	renew  bool               // the file lacks lines: a new one is to be written
-	past   []Transition       // the newest ones, this process's and those before it, the oldest first
+	past   []Transition       // the newest transitions, of this process and earlier ones, the oldest first
 
 	writing sync.Mutex
 	disk    disk
@@ -91,7 +91,7 @@ type disk struct {
 	dir    string
 	file   *os.File // nil: not open
 	lines  int      // bytes of new lines in it
-	begun  bool     // it is of this box
+	begun  bool     // this box has written it
 	failed bool     // it cannot be written
 }
 
@@ -244,7 +244,8 @@ func bounded(t Transition) Transition {
 	return t
 }
 
-// ends completes a transition from the state that it ends: how long that lasted and, if there is no new state, its reason and its Services.
+// ends completes a transition from the state that it ends: with the time which that lasted, its Services if the transition has none and, if there is
+// no new state, its reason.
 func (t *Transition) ends(was Transition) {
 	t.Lasted = max(0, int(t.At.Sub(was.At)/time.Second))
 	if t.State == "" {
@@ -376,7 +377,7 @@ func (b *Book) flush() {
 	b.disk.failed, b.disk.begun = err != nil, b.disk.begun || err == nil
 }
 
-// whole returns the first lines of a new file: the one with the begin, and those of the open problems. The caller holds mu.
+// whole returns the first lines of a new file: the one of kindBegin, and those of the states that are not over. The caller holds mu.
 func (b *Book) whole() []byte {
 	at := b.latest // earlier transitions are in the old file
 	if !b.disk.begun {

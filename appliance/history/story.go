@@ -15,7 +15,7 @@ type Entry struct {
 	// Severity is error or warning for a fault, "" for its end, or for good news.
 	Severity string
 	Text     string
-	// Services are the first that it is about, "namespace/name"; Concerned counts all.
+	// Services are the first of the affected Services, "namespace/name"; Concerned counts all.
 	Services  []string
 	Concerned int
 }
@@ -166,7 +166,7 @@ type group struct {
 	severity string
 	keys     map[Key]bool
 	about    map[string]bool // addresses, Services and other objects
-	names    []string        // of them, the first
+	names    []string        // the first two of about
 	services []string
 }
 

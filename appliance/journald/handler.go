@@ -33,9 +33,9 @@ var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
 type Handler struct {
 	w      io.Writer
 	level  slog.Leveler
-	fields []byte // of WithAttrs
+	fields []byte // the encoded fields of WithAttrs
 	text   string
-	group  string // with a dot at its end
+	group  string // prefix of keys from WithGroup, with a dot at its end
 }
 
 // NewHandler returns a Handler that writes records of at least a level to w, one call of Write for each entry.

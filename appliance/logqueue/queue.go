@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The bounds of a Queue of New. They are enough for the problems of a thousand invalid files while the reader of the log gets no CPU.
+// The bounds of a Queue that New returns. They are enough for the problems of a thousand invalid files while the reader of the log gets no CPU.
 const (
 	maxLines = 2048
 	maxBytes = 1 << 20

@@ -27,7 +27,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	mu      sync.Mutex
-	reasons map[[2]string]int  // that byReason has
+	reasons map[[2]string]int  // labels of the series in byReason
 	values  map[string]float64 // of the section "state" of scraped.txt
 
 	problems         *prometheus.GaugeVec

@@ -49,8 +49,8 @@ type Interface struct {
 	Index    uint32
 	Name     string
 	Loopback bool
-	Bridge   bool // it connects ports of its own, as those of containers
-	// Forwards is set for an Ethernet link that is no port of a bridge or bond: the frames of what the box routes leave by it.
+	Bridge   bool // it is a bridge device, such as that of containers
+	// Forwards is set for an Ethernet link that is no port of a bridge or bond: routed packets leave by such links.
 	Forwards bool
 }
 
@@ -361,9 +361,9 @@ func readLinks(h *netlink.Handle) ([]Link, error) {
 
 // Way is the kernel's route to an address.
 type Way struct {
-	Index int        // of the interface by which packets leave
+	Index int        // the index of the interface by which packets leave
 	Local bool       // the address is the host's
-	From  netip.Addr // the host's address that is used on that way
+	From  netip.Addr // the source address that the host uses on that route
 }
 
 // WayTo looks up the route to an address, as `ip route get` does. Without a route it returns the error of the kernel.
@@ -466,8 +466,8 @@ type Misrouted struct {
 }
 
 // MisroutedReplies returns the VIPs whose replies leave by another uplink than that of their network. An uplink is an interface with a
-// default route in some table. A reply of an endpoint is routed before its source is the VIP again, so rules (ip-rule(8)) by source do not
-// apply. With a rule by packet mark nothing is reported, since replies may have that mark.
+// default route in some table. An endpoint's reply is routed before NAT restores the VIP as its source, so ip-rule(8) rules by source do not
+// apply. If a rule matches a packet mark, nothing is reported, since replies may have that mark.
 func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
 	return try(func(h *netlink.Handle) (list []Misrouted, err error) {
 		facts, err := read(h)

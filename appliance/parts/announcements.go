@@ -37,23 +37,23 @@ type Announcements struct {
 
 	inNetworks
 	planned    chan struct{}
-	wasDrained bool // the last that the book was given
+	wasDrained bool // the last argument of book.SetDrained
 
 	mu      sync.Mutex
-	since   map[object.Ref]time.Time // Services with an address that is announced nowhere
+	since   map[object.Ref]time.Time // since when a Service has an address that is announced nowhere
 	lost    []resolve.Problem
 	drained *resolve.Problem
 
-	// problems returns the problems of the objects that say where addresses are announced.
+	// problems returns the problems of the objects that configure where addresses are announced.
 	problems func() []resolve.Problem
 }
 
 // inNetworks lists addresses of Services that lie in networks of the box.
 type inNetworks struct {
-	// unanswered lists those that nothing answers for.
+	// unanswered lists those for which ARP and NDP requests get no answer.
 	unanswered func(most int) (list []wire.Unanswered, more int)
-	changes    func() uint64 // another number when unanswered may list others
-	seen       uint64        // the number at the last plan
+	changes    func() uint64 // a count that rises when the result of unanswered may have changed
+	seen       uint64        // the result of changes at the last plan
 }
 
 // NewAnnouncements returns an Announcements that fills the registry book. It withdraws all addresses while the Node of this box is drained.
@@ -275,7 +275,8 @@ func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []
 	return problems
 }
 
-// isAlive reports whether an address is reachable at a place, or will be in a moment, or whether the place has a problem of its own.
+// isAlive reports whether a place keeps an address from counting as announced nowhere: it is reachable there, will be soon, or has another
+// problem.
 func isAlive(p wire.Place) bool {
 	return slices.Contains([]string{"announced", "standby", "host", "probing", "sending", "conflict"}, p.State)
 }

@@ -29,15 +29,15 @@ type Balance struct {
 	reconcile.NopPart
 	log     *slog.Logger
 	sampler sampler
-	kick    chan struct{} // holds one: there is something new to do
+	kick    chan struct{} // capacity 1; a value wakes Run after a change
 
 	mu       sync.RWMutex
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	next     time.Time // of the next look
+	next     time.Time // of the next count of connections
 
-	failure task.LastError // of looks
+	failure task.LastError // of counts of connections
 }
 
 // portKey identifies a Service port in one family.
@@ -56,9 +56,9 @@ type balanced struct {
 	since map[netip.AddrPort]time.Time
 	step  time.Time // when weights are to grow next; the zero Time: none is to
 
-	connections feedback.Connections         // of Run alone
-	looked      time.Time                    // of Run alone
-	pools       [nft.NumPools]*feedback.Pool // nil: it has no table
+	connections feedback.Connections         // only Run uses it
+	looked      time.Time                    // the time of the last count; only Run uses it
+	pools       [nft.NumPools]*feedback.Pool // nil: the pool of endpoints has no table
 }
 
 func NewBalance(log *slog.Logger) *Balance {

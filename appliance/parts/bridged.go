@@ -15,16 +15,16 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Bridged reports endpoints behind bridges of the box whose packets pass the rules for routed packets: a hairpin connection gets no answer
-// (see checkup.ExamineBridges). All of them are reported, since it cannot be seen in advance which ones connect to their own Service.
+// Bridged reports endpoints behind bridges whose packets pass the rules for routed packets (bridge-nf-call-iptables). Their connections to
+// their own Service get no answer (see checkup.ExamineBridges). All are reported, as the box cannot predict which ones make such connections.
 type Bridged struct {
 	reconcile.NopPart
 	grants *reconcile.Grants // is notified of Services before this Part
 
 	mu       sync.Mutex
-	facts    *node.Facts       // nil until a host was planned for, and where no bridge has an address
-	services map[string]string // those with such endpoints, and the bridge of one of them
-	settings []string          // that are 1: net.bridge.bridge-nf-call-iptables, or -ip6tables, or both
+	facts    *node.Facts       // nil until the first plan, and while no bridge has an address
+	services map[string]string // by Service with endpoints behind bridges: the bridge of the first one
+	settings []string          // those with value 1 of net.bridge.bridge-nf-call-iptables and -ip6tables
 }
 
 // NewBridged returns a Bridged without Services. It must come after grants in the list of Parts.

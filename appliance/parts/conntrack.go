@@ -30,7 +30,7 @@ type Conntrack struct {
 	idle    *conntrack.Idle
 	retry   *conntrack.Retry
 	cleaner *conntrack.Cleaner // nil: the connection tracking table cannot be reached
-	err     error              // why
+	err     error              // why cleaner is nil
 }
 
 // NewConntrack opens the connection tracking table. A failure is reported by Problems.
@@ -70,7 +70,7 @@ func (c *Conntrack) Run(ctx context.Context) error {
 // Adopt implements reconcile.Part.
 func (c *Conntrack) Adopt(have nft.Ruleset) { c.tracker.Adopt(have) }
 
-// minShare is the least number of Services for each further CPU.
+// minShare is the number of Services that a CPU takes at a time (parallel.Do): fewer are handled on one CPU.
 const minShare = 256
 
 // Planned implements reconcile.Part.
@@ -162,11 +162,11 @@ func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
 	return resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
 }
 
-// Fullness excludes endpoints from new connections that have as many open ones as svcctl.io/endpoint-connections allows.
+// Fullness excludes endpoints with as many open connections as svcctl.io/endpoint-connections allows from new connections.
 type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.ConnLimiter
-	kernel   atomic.Pointer[func() map[resolve.Frontend]*nft.ServicePort] // what it served at the start; nil: not needed any more
+	kernel   atomic.Pointer[func() map[resolve.Frontend]*nft.ServicePort] // the ports that the kernel served at the start; nil: not needed any more
 }
 
 // NewFullness returns a Fullness without Services.
@@ -205,7 +205,7 @@ func (f *Fullness) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// wasLeftOut reports whether the kernel served a port before this process without this endpoint.
+// wasLeftOut reports whether the kernel served the port at the start of this process, and without this endpoint.
 func (f *Fullness) wasLeftOut(l *resolve.Limited, proto nft.Protocol, endpoint netip.AddrPort) (served bool) {
 	kernel := f.kernel.Load()
 	if kernel == nil {
@@ -265,7 +265,7 @@ type Flows struct {
 	reading sync.Mutex // held while events are read
 	mu      sync.Mutex
 	events  *conntrack.Events // nil: connection events are not read
-	err     error             // why
+	err     error             // why connection events are not read
 }
 
 // NewFlows returns a Flows that logs the ended connections of Services that ask for it at a place (connlog.Open); "" means no log.

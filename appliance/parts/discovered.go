@@ -34,7 +34,7 @@ type Discovered struct {
 	leases   map[string]report  // by name of the Lease
 	problems []resolve.Problem
 	outdated bool      // asks or leases have changed since problems were made
-	due      time.Time // problems are others by the time alone then; zero: never
+	due      time.Time // when problems change without another event; zero: never
 }
 
 // asked is a source of endpoints in an annotation of a Service, and the time at which this process saw it first.
@@ -54,7 +54,7 @@ type report struct {
 	wire.Discovered
 }
 
-// discoverPatience is how long svcctl discover may take for the first question to a provider before that is a problem.
+// discoverPatience is how long svcctl discover may take until its first report about a provider; after that a problem is reported.
 const discoverPatience = 10 * time.Second
 
 // NewDiscovered returns a Discovered that reads the Leases of objects. It passes the names of the providers in them to providers.
@@ -176,7 +176,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 	return d.due
 }
 
-// judge returns the problems by the Leases, and the time at which they change without a new Lease; zero: never.
+// judge derives the problems from the Leases. due is the time at which they change without a new Lease; zero: never.
 func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.Time) {
 	sooner := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
@@ -248,11 +248,11 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.
 	return problems, due
 }
 
-// Providers adds a remark to the rules of a store: a Service names a provider that no process of svcctl discover has.
+// Providers adds to the rules of a store a remark about Services that name a provider which no process of svcctl discover reads.
 type Providers struct {
 	store.Rules
 	Packaged wire.Packaged
-	known    atomic.Pointer[[]string] // sorted; nil: nothing is known yet
+	known    atomic.Pointer[[]string] // sorted names of providers; nil: the Leases were not read yet
 }
 
 // Remarks implements store.Rules.
@@ -273,7 +273,7 @@ func (p *Providers) Remarks(o object.Object) []annotation.Remark {
 	return list
 }
 
-// unknown returns the text of the remark: no process asks a provider.
+// unknown returns the text of the remark about a provider that no process of svcctl discover reads.
 func (p *Providers) unknown(provider string, known []string) string {
 	if len(known) == 0 {
 		return fmt.Sprintf("%q is asked by no process: start it with %s", provider, p.Packaged.Discover())

@@ -28,7 +28,7 @@ type fronts struct {
 	rearm  chan struct{}                    // has a value when certificates may have changed
 
 	mu      sync.Mutex
-	secrets map[string][]string // with certificates, by Service
+	secrets map[string][]string // the Secrets with certificates, by Service
 }
 
 // madeFront is a relay.Front with its inputs. As long as these are equal it is reused, so that session tickets of clients stay valid.
@@ -218,7 +218,7 @@ func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
 
 // names holds the Services to which the relay passes clients of other Services by TLS server name.
 type names struct {
-	// naming are the Services that name others; by has them by the Services that they name.
+	// naming has the Services whose server names lead to others. by is the reverse: the keys of naming, by named Service.
 	naming map[string]reconcile.Service
 	by     map[string]map[string]bool
 	// targets has the Services that are named, as they were planned; one that does not exist has no

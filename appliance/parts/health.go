@@ -56,13 +56,13 @@ type Health struct {
 	tell   EventRecorder
 	log    *slog.Logger
 
-	first chan struct{} // there are endpoints to check, and watch does not look
+	first chan struct{} // capacity 1; a value starts watch when there are endpoints to check
 
 	mu       sync.RWMutex
-	services map[string]resolve.Health // with endpoints that are checked, or taken out
-	asked    int                       // Services with endpoints that are checked
-	watched  bool                      // watch looks for problems, or first has a value
-	opened   int                       // ports that use endpoints that are not up
+	services map[string]resolve.Health // Services with endpoints that are checked, taken out, or dead
+	asked    int                       // the number of Services with endpoints that are checked
+	watched  bool                      // watch examines the statistics, or first has a value
+	opened   int                       // the number of ports that also use endpoints that are down (FailingOpen)
 	problems []resolve.Problem         // of this host
 }
 

@@ -109,15 +109,15 @@ type DNS struct {
 	server *dns.Server
 	// objects returns the store whose objects are in force.
 	objects func() *store.Store
-	store   *store.Store // as of the last step
+	store   *store.Store // the result of objects at the last step
 
-	// demoted are endpoints of Services that are not used, and moved the Services of which others are
-	// since the last step.
+	// demoted has, by Service, the endpoints that are not used. moved has the Services whose entry in
+	// demoted changed since the last step.
 	demoted map[string][]resolve.Demoted
 	moved   map[string]bool
 
-	seen  uint64      // the store's revision that the server stands at
-	facts *node.Facts // that the server has
+	seen  uint64      // the store's revision up to which the server has all changes
+	facts *node.Facts // the facts that were passed to the server last
 }
 
 // NewDNS returns a DNS for a server. objects returns the store to answer from, which may differ from one step to the next.

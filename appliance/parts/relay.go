@@ -27,18 +27,18 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Relay serves in user space: the ports of Services that ask for it, and node ports on loopback addresses. Both
-// follow from the same plans and are opened by one relay.
+// Relay serves two kinds of ports in user space: relayed ports of Services, and node ports on loopback addresses. One
+// relay.Relay opens both.
 type Relay struct {
 	reconcile.NopPart
 	log      *slog.Logger
 	relay    *relay.Relay
 	loopback []netip.Addr            // the loopback addresses that node ports answer on
-	ports    map[string][]relay.Port // on loopback, by Service
+	ports    map[string][]relay.Port // node ports on loopback addresses, by Service
 	dirty    bool
 
-	// redirected are the ports that the kernel redirects to the relay, by Service; changed has the Services
-	// that the relay has not got since they are in the kernel.
+	// redirected has the ports that the kernel redirects to the relay, by Service. changed has the Services whose
+	// ports were not passed to the relay since the kernel has them.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
 	fronts     *fronts
@@ -48,7 +48,7 @@ type Relay struct {
 	unmet map[resolve.Need]bool // listeners and routes that Services wait for
 
 	late    *listen.Reconciler[string] // opens listeners that Services wait for
-	settled bool                       // all Services were named once
+	settled bool                       // relay.Settle was called
 }
 
 // NewRelay returns a Relay. secret returns the Secret of a "namespace/name", nil when there is none. state is what the previous process
@@ -215,8 +215,8 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	}
 }
 
-// redirectChanged passes the Services that changed to the relay. more is set while the kernel may still redirect clients by the previous
-// rules.
+// redirectChanged passes the ports of the Services in changed to the relay. With more set the relay also keeps their previous ports, to which
+// the kernel may still redirect clients.
 func (r *Relay) redirectChanged(more bool) {
 	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {

@@ -18,9 +18,9 @@ import (
 // it are planned again.
 type SourceSets struct {
 	reconcile.NopPart
-	files   map[string]string // by set
+	files   map[string]string // path by name of the set
 	reader  *sourceset.Reader
-	version uint64 // of take alone
+	version uint64 // of the latest set; only take uses it
 
 	mu   sync.Mutex
 	sets map[string]*nft.SourceSet // without those that were never read

@@ -33,8 +33,8 @@ const (
 	attemptsRest  = 200
 	// unansweredFor is the time without a SYN-ACK after which an endpoint is suspected: shortly before the client repeats its SYN.
 	unansweredFor = 900 * time.Millisecond
-	// crowded is the number of conntrack entries above which refusals are read only for the time sample between two scans: that of 2,000
-	// new connections a second, whose entries last for two minutes after their end.
+	// crowded is the number of conntrack entries above which refusals are read only for the time sample between two scans. It is reached at
+	// 2,000 new connections a second, as the entries last for two minutes after the end.
 	crowded = 240_000
 	sample  = time.Second
 )
@@ -42,9 +42,9 @@ const (
 // Found is the Service port and the endpoint of a connection.
 type Found struct {
 	Service, Key string // "namespace/name", and with "/port"
-	// Endpoint answers; of a range of ports it is an address alone.
+	// Endpoint is the endpoint of the connection; for a range of ports only its address is set.
 	Endpoint netip.AddrPort
-	// Apart is set when its endpoints are not asked: the port is relayed, or a range.
+	// Apart is set if the endpoints of the port are not probed, as it is relayed or a range.
 	Apart bool
 }
 
@@ -60,14 +60,14 @@ type Suspicion struct {
 	prober   Prober
 	attempts *conntrack.Attempts
 	Lookup
-	always bool // also while no Service asks for eject
-	asked  bool // the endpoints that were dead before this process are asked; only the loop uses it
+	always bool // look for failed connections even while no Service asks for eject
+	asked  bool // askAgain has probed the endpoints that were dead before this process; only the loop uses it
 	kick   chan struct{}
 	start  chan struct{}
 
 	mu       sync.Mutex
-	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, with their endpoints that are out
-	pending  bool                               // one is out since the last look
+	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, each with its ejected endpoints
+	pending  bool                               // an endpoint was ejected since the last scan was requested
 	reading  struct {
 		events *conntrack.Events
 		err    error // why there are none
@@ -80,7 +80,7 @@ type Lookup struct {
 	Find func(*conntrack.Connection) (Found, bool)
 	// Served returns the ports of all Services, and the box.
 	Served func() (map[string][]nft.ServicePort, nft.Box)
-	// Hasten has the health check of an endpoint made now. It reports false if its Service has none.
+	// Hasten requests an immediate health check of an endpoint. It returns false if the endpoint has no check.
 	Hasten func(service string, endpoint netip.AddrPort) bool
 }
 
@@ -293,7 +293,7 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 }
 
 // waits handles a connection whose SYN has had no answer for the time waited, and suspects its endpoint after unansweredFor. It returns
-// true if the endpoint was taken out: once its entry is deleted, the client's next SYN goes to another endpoint.
+// true if the endpoint is ejected: the conntrack entry is then deleted, so that the client's next SYN goes to another endpoint.
 func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
 	found, ok := s.Find(c)
 	if !ok || found.Apart {
@@ -383,8 +383,8 @@ func (s *Suspicion) askAgain() {
 	}
 }
 
-// Stepped implements reconcile.Part: once the kernel no longer uses an endpoint that was taken out, its unanswered connections are scanned
-// for.
+// Stepped implements reconcile.Part: once the kernel no longer uses an ejected endpoint, it requests a scan for the endpoint's unanswered
+// connections.
 func (s *Suspicion) Stepped(step reconcile.Step) {
 	s.mu.Lock()
 	look := step.Applied && s.pending

@@ -22,13 +22,13 @@ type target struct {
 	services []string
 	hash     uint32
 
-	// asked is false beyond the most Targets, answered before the first answer, gone when no Service wants it
-	// any more. notMade is why the last probe was not made, "" if it was.
+	// asked is set if the target is probed: it is within the limit of Targets. answered is set after the first answer, gone once no Service
+	// has the target. notMade is why the last probe was not made, "" if it was.
 	asked, answered, gone bool
 	notMade               string
 
 	timing timing
-	mark   uint64 // of the last Set that named it
+	mark   uint64 // book.mark at the last call of set that named it
 }
 
 // check is a health.Check with its recipe, shared by all targets that have it.
@@ -50,13 +50,13 @@ type book struct {
 	checks   map[health.Check]*check
 	targets  map[key]*target
 	services map[string][]*target
-	// excess are the targets beyond the most, which are not asked.
+	// excess has the targets beyond the limit most, which are not probed.
 	excess map[*target]struct{}
 	states [health.Down + 1]int
 	// notMade counts targets whose last probe was not made; notMadeWhy is the latest reason.
 	notMade    int
 	notMadeWhy string
-	expiry     map[*target]time.Time // ends of certificates
+	expiry     map[*target]time.Time // when the certificates of targets expire
 	mark       uint64
 }
 
@@ -222,8 +222,8 @@ func mix(h uint32) uint32 {
 const (
 	// tick is the step to which times are rounded up, so that a busy Prober wakes at most fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is the longest time between two wake-ups of the loop while probes are under way. A wake-up that is late by more than late shows
-	// that the process did not run meanwhile.
+	// beat is the longest time between two wake-ups of the loop while probes are under way. If a wake-up is overdue by more than the
+	// constant late, the process did not run meanwhile.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
 	// jitter is the largest random deviation of an interval, as a fraction of it.
@@ -246,8 +246,8 @@ type timing struct {
 	index   int
 	started time.Duration
 	serial  uint64 // of its last probe
-	retries int    // probes in a row whose state is in doubt
-	// underWay is set from take to done; reserved when its turn among those of its address came.
+	retries int    // consecutive probes whose result contradicted the state
+	// underWay is set from take to done. reserved is set while a UDP probe waits for the time that itsTurn reserved for it.
 	underWay, reserved bool
 }
 
@@ -263,7 +263,7 @@ type answer struct {
 	target  *target
 	serial  uint64
 	result  health.Result
-	expires *time.Time // of the certificate that the server showed
+	expires *time.Time // end of validity of the certificate of the server
 }
 
 // schedule decides when each target is probed, within the limits of rate and concurrency. It reads no clock: callers pass the time since
@@ -276,17 +276,15 @@ type schedule struct {
 	serial         uint64
 	// demand is the work that the intervals ask for, in millionths of a unit a second.
 	demand int64
-	// tokens are the units that may begin now, as of filled.
+	// tokens are the units of work that may begin (token bucket), as of the time filled.
 	tokens float64
 	filled time.Duration
-	// full is set while a target that is due may not begin, for the limits; behind is how long the
-	// first one waits.
+	// full is set while the limits keep a due probe from beginning. behind is how long the first such probe has waited.
 	full   bool
 	behind time.Duration
-	// next is the time of the next wake-up, -1 for never. stood is the last time at which this host
-	// stood still.
+	// next is the time of the next wake-up, -1 for never. stood is when the process last resumed after it did not run, -1 for never.
 	next, stood time.Duration
-	turns       map[netip.Addr]*turn // of UDP
+	turns       map[netip.Addr]*turn // of UDP probes, by address
 }
 
 // turn spaces the UDP probes of one address. free is the time from which the next may be sent, targets the number of its UDP targets.

@@ -322,7 +322,7 @@ func grpcServing(body []byte) (status uint64, ok bool) {
 // maxDatagram bounds the bytes that are read of a UDP response.
 const maxDatagram = 4 << 10
 
-// askUDP sends a datagram. If the check expects no text, a timeout passes and only a refusal (ICMP port unreachable) fails.
+// askUDP sends a datagram. A check that expects no text passes on a timeout, and fails on a refusal (ICMP port unreachable).
 func askUDP(c *conn, check *check) health.Result {
 	if _, err := c.Write([]byte(check.Send)); err != nil {
 		return refusal(err)

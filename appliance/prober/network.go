@@ -17,8 +17,8 @@ import (
 type network struct {
 	ports Ports
 	done  func([]answer)
-	queue *os.File // of epoll
-	fd    int      // the same
+	queue *os.File // the epoll instance
+	fd    int      // the descriptor of queue
 	pings pings
 	names sessions
 

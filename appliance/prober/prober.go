@@ -38,8 +38,8 @@ type Request struct {
 
 // limits are the limits of a Prober.
 type limits struct {
-	targets  int // that are asked
-	underWay int // probes
+	targets  int // that are probed
+	underWay int // concurrent probes
 	rate     int // units of work a second
 }
 
@@ -65,11 +65,11 @@ type Prober struct {
 
 // asker makes probes; implemented by network. It passes the answer to each, once, to the function done that it was opened with.
 type asker interface {
-	// begin starts probes and does not wait for them.
+	// begin starts probes, and does not wait for their answers.
 	begin([]probe)
-	// expire ends those whose time is over.
+	// expire ends the probes with these serial numbers, whose deadline has passed.
 	expire([]uint64)
-	// close ends all, and waits until nothing of them is left.
+	// close ends all probes, and waits for their goroutines.
 	close()
 }
 
@@ -307,23 +307,22 @@ type Durations struct {
 
 // Stats are the statistics of a Prober at one moment. Counters start at zero with the Prober.
 type Stats struct {
-	// Services have Targets. Targets are those that are asked, by state; Unasked are beyond the
-	// most there may be, and have no verdict.
+	// Services counts the Services that have Targets. Targets counts the Targets that are probed, by state, Unasked those beyond the limit,
+	// which have no verdict.
 	Services int
 	Targets  map[health.State]int
 	Unasked  int
-	// Checks counts probes by what came of them, Transitions changes of state by the new one.
+	// Checks counts probes by kind and outcome, Transitions changes of state by the new state.
 	Checks      map[health.Kind]map[health.Outcome]uint64
 	Durations   map[health.Kind]Durations
 	Transitions map[health.State]uint64
-	// UnderWay are probes that wait for their answer.
+	// UnderWay counts the probes that wait for an answer.
 	UnderWay int
-	// Stretch is the factor that intervals take, 1 if all fit. Late is how long the first probe
-	// waits that was to begin and may not.
+	// Stretch is the factor by which intervals are multiplied to fit the rate, at least 1. Late is how long the first due probe has waited
+	// because of the limits.
 	Stretch float64
 	Late    time.Duration
-	// NotMade are the Targets whose last probe was not made, for a reason of this host:
-	// NotMadeWhy, the latest.
+	// NotMade counts the Targets whose last probe was not made, for a reason on this host. NotMadeWhy is the latest reason.
 	NotMade    int
 	NotMadeWhy string
 	// Expiry is the nearest end of a certificate; zero if none was seen.

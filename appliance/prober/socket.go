@@ -181,11 +181,11 @@ type pings struct {
 type pinger struct {
 	socket *icmp.PacketConn
 	raw    bool
-	id     uint16 // of the messages of a raw socket; a ping socket has its own
+	id     uint16 // ICMP identifier of a raw socket; the kernel sets that of a ping socket
 	proto  int    // of ICMP messages
 	echo   icmp.Type
 	reply  icmp.Type
-	secret [8]byte // in front of each payload: replies to others' requests do not count
+	secret [8]byte // begins each payload, so that replies to requests of others do not count
 
 	mu      sync.Mutex
 	counter uint64

@@ -31,9 +31,9 @@ const maxAttempts = 5
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
-	generation uint32    // of the ruleset that our last reading or commit left; 0: not known
-	early      Early     // nil: it was taken
-	settle     time.Time // when frontends settle (nft.Compiler.Settle); zero: none waits
+	generation uint32    // generation ID of the ruleset after our last reading or commit; 0: unknown
+	early      Early     // nil: its result was used, or there is none
+	settle     time.Time // when to call nft.Compiler.Settle; zero: no frontend waits for it
 }
 
 // committed has the statistics of the transactions of a change.
@@ -271,10 +271,10 @@ func refusedServices(suspects []string, try func(included []string) error) (map[
 	return bad, err
 }
 
-// rejected is a Service that the kernel refuses, in the last version that the kernel accepted.
+// rejected has the last version that the kernel accepted of a Service whose present version it refuses.
 type rejected struct {
 	Service
-	err error // why; nil while that is being found out
+	err error // the refusal by the kernel; nil while bisect still searches for the refused Services
 }
 
 // problem returns the problem of a refused Service, for the status.
@@ -289,15 +289,15 @@ func (l *rejected) problem(ref object.Ref) resolve.Problem {
 
 // quarantine holds the planned Services, those that changed since the last commit, and those that the kernel refuses.
 type quarantine struct {
-	now     map[string]*Service // as planned, by key; without those that have neither ports nor checks
-	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
+	now     map[string]*Service // all planned Services by key, except those with neither ports nor checks
+	applied map[string]*Service // the last version in the kernel of each Service that changed since; nil: it had no ports
 	left    map[string]rejected // those that the kernel refuses
 
-	wait    time.Duration // between two tries of those that are left out
+	wait    time.Duration // between two tries of the refused Services
 	retryAt time.Time
 }
 
-// granted records the plan of a Service whose frontends were granted, and keeps the one that is applied.
+// granted records a plan of a Service with the frontends that it was granted. It keeps the previous plan if that is the one in the kernel.
 func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]

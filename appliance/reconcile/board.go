@@ -29,17 +29,17 @@ type Board struct {
 
 	mu         sync.Mutex
 	status     wire.Status      // without its problems, and their groups
-	reporter   *Reporter        // nil: nothing was published
+	reporter   *Reporter        // nil until the first publish
 	unstored   []*manifest.File // documents of files that could not be stored; nil: all are
-	failure    error            // why what was accepted is not in the kernel
+	failure    error            // why the accepted objects are not in the kernel
 	programmed uint64           // every change up to this revision is in the kernel
-	settled    uint64           // the number of the last wait of guard that is over and whose decision is stored
+	settled    uint64           // the last RemovalGuard wait (removalState.batch) that has ended and whose decision is stored
 	changed    chan struct{}    // closed when any of the above changes
 }
 
 // live has the sources of the parts of the status that change between steps of the loop.
 type live struct {
-	fleet   func() wire.Fleet  // nil: the box is one of its own
+	fleet   func() wire.Fleet  // nil: the box belongs to no fleet
 	trial   func() *wire.Trial // nil: there are none
 	rollout func() *wire.Rollout
 }
@@ -286,14 +286,14 @@ type Publisher struct {
 	Reporter *Reporter
 	// Dirs are the manifest directories.
 	Dirs []string
-	// Named adds to the directories how they are doing as sources of a fleet; nil: they are none.
+	// Named adds to each directory its state as a source of a fleet; nil: the box belongs to no fleet.
 	Named func([]wire.Source)
-	// Status is the status before the first step; what steps do not change stays.
+	// Status is initially the status before the first step. Each step updates only some of its fields.
 	Status wire.Status
 
 	foreign  uint64          // foreign changes of our tables so far
 	snapshot *watch.Snapshot // has the file and line of each problem
-	settled  bool            // the reporter has dropped ended problems of objects that it had from before the start
+	settled  bool            // Reporter.History has dropped the problems of the previous process that are over
 }
 
 // publish updates the status and the metrics after a step that began at start and ended with err.

@@ -15,7 +15,7 @@ const renewEvery = time.Second / 2
 // again, so that new rules apply to them. At most two renewals a second are made.
 type fastRenewal struct {
 	asked bool
-	next  time.Time // not before this
+	next  time.Time // the earliest time of the next renewal
 }
 
 // ask requests a renewal after a transaction of another program. It reports whether the loop has to take a step for it.

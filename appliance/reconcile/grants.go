@@ -19,16 +19,16 @@ type Grants struct {
 	mu  sync.RWMutex
 	of  map[string][]nft.ServicePort // by Service
 	box nft.Box
-	// near are the Services that have an address in a network of an interface, which are few.
+	// near has the few Services with an address in a network of one of the box's interfaces.
 	near map[string]struct{}
 	// loopback are the loopback addresses that node ports answer on.
 	loopback []netip.Addr
-	// changed are the last Services that changed, but for endpoints of ports that are not relayed, "" for the host, behind so many that are
-	// forgotten.
+	// changed lists the latest changed Services, oldest first; "" stands for the host. forgotten counts earlier entries that were dropped.
+	// Changes of only the endpoints of ports that are not relayed are not listed.
 	changed   []string
 	forgotten int
 
-	seenTo    func(addr netip.Addr, ifname string) bool                // nil: nobody else answers
+	seenTo    func(addr netip.Addr, ifname string) bool                // nil: no other process answers
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 }
 
@@ -87,7 +87,7 @@ func (g *Grants) place(key string) {
 }
 
 // Since returns the ports of the Services that changed since an earlier state, by "namespace/name", without ports for one that is gone, and
-// the number of the state now, which is at least 1. It returns those of all Services if the state is 0, or many changes ago. Changes of the
+// the number of the present state, which is at least 1. If state is 0 or too old, all is set and of has all Services. Changes of only the
 // endpoints of ports that are not relayed do not count. The caller must not change the ports.
 func (g *Grants) Since(state int) (of map[string][]nft.ServicePort, all bool, now int) {
 	g.mu.RLock()

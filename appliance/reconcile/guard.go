@@ -44,16 +44,16 @@ type RemovalGuard struct {
 type removalState struct {
 	passed   []passage // recent removals that were not held, which count for the next decision
 	batch    uint64    // the number of the present wait, or of the last one
-	waiting  int       // Services that vanish but are not decided upon; 0: none
+	waiting  int       // the number of vanished Services whose decision is pending
 	since    time.Time // when the first of them vanished
 	decides  time.Time // when they are decided upon
-	most     int       // the largest number of Services held at once for their number; 0: none are
+	most     int       // the most Services held at once because they are many; 0: none are held for that reason
 	why      []string  // the reasons of holds; empty: nothing is held
 	held     int       // Services that are held
-	counted  int       // those of them that are held because they are many
-	ofTotal  int       // how many Services there were then
-	objects  int       // files of which objects are held
-	released bool      // the next decision is to let go
+	counted  int       // the part of held that is held because they are many
+	ofTotal  int       // the number of all Services when counted was set
+	objects  int       // the number of files with held objects
+	released bool      // release was called: the next decision holds nothing
 }
 
 // passage is a removal of Services that was not held.

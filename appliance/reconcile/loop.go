@@ -28,20 +28,20 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// settleAfter is the time from the first change of a frontend in a large table to the transaction that settles it, with all that changed
-// meanwhile, and from that to the next one. A packet is never so long between two lookups.
+// settleAfter is the time from the first change of a frontend in a large table to the transaction that settles all changed frontends, and
+// between two such transactions. No packet takes this long to pass the rules.
 const settleAfter = 10 * time.Second
 
 // observed holds the newest value of each input of the loop.
 type observed struct {
 	snapshot *watch.Snapshot
 	unsynced bool      // the snapshot is not in the store yet
-	since    time.Time // when the oldest change of a manifest was noticed that is not applied yet
+	since    time.Time // when the oldest manifest change that is not applied yet was noticed
 	facts    *node.Facts
 	moved    bool // the facts changed since the last plan
 	tampered bool // a foreign program touched our tables
 	findings []checkup.Finding
-	unstored []string // files whose changes could not be stored, with unsynced
+	unstored []string // files whose changes could not be stored; unsynced is then set
 	disk     error    // why nothing can be stored
 }
 
@@ -55,17 +55,17 @@ type Loop struct {
 	planner  *planner
 	applier  *applier
 	tamper   tamperGuard
-	wake     chan struct{} // a Part has other problems, or needs have other states
+	wake     chan struct{} // the problems of a Part, or the states of needs, have changed
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision up to which changes are planned
 	shown   *store.Store  // the objects that are planned: Options.Store, or Options.InForce
 	applied uint64        // the store's revision up to which changes are in the kernel
-	settles time.Time     // when the first settling problem is shown; zero: none is settling
+	settles time.Time     // when the first settling problem (Reporter.settling) counts as a problem; zero: none is settling
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
 
 	mu      sync.Mutex
-	changed []resolve.Need // since the last plan
+	changed []resolve.Need // needs whose state changed since the last plan
 }
 
 // New returns a Loop. It starts to read our tables: the caller must watch for changes of nf_tables already.
@@ -192,7 +192,7 @@ func (l *Loop) listening() <-chan []listener {
 	return l.planner.occupied.watch.found
 }
 
-// WatchPorts runs the portWatch, which finds such programs, until ctx is done. It runs beside the loop.
+// WatchPorts runs the portWatch, which finds programs that listen on ports of Services, until ctx is done. It runs beside the loop.
 func (l *Loop) WatchPorts(ctx context.Context) error { return l.planner.occupied.watch.run(ctx) }
 
 // take sets the newest snapshot, which is not stored yet.
@@ -447,15 +447,15 @@ type Options struct {
 	OnReady func()
 }
 
-// Accepted has the store of the Loop, and how files become objects in it.
+// Accepted has the store of the accepted objects, and the way by which manifest files get there.
 type Accepted struct {
 	Store *store.Store
 	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
 	InForce func() *store.Store
 	// Watching is set when there are manifest directories: nothing is applied before they were read.
 	Watching bool
-	// Files stores what the directories have, in place of Store: Sync does not wait, After calls done when the last
-	// argument of Sync is stored. nil: the loop does it.
+	// Files stores the manifests of the directories outside of the loop, as in a fleet. nil: the loop stores them with
+	// Store.SyncGuarded.
 	Files    Files
 	Removals *RemovalGuard
 	// DataDir is named in problems.
@@ -464,20 +464,20 @@ type Accepted struct {
 
 // Controllers write generated objects to the store in each step.
 type Controllers struct {
-	// Cluster runs as soon as anything is known, Endpoints once everything was read.
+	// Cluster syncs in every step, Endpoints only once all inputs were read (waitsFor).
 	Cluster   interface{ Sync(*node.Facts) error }
 	Endpoints Endpoints
-	// Pools follows the objects with the pools of load balancer IPs. It runs after Cluster; Services that depend on
-	// the host are planned again when it reports a change. nil: there are none.
+	// Pools applies IPAddressPool objects to the pools of load balancer IPs. It runs after Cluster; Services that depend on
+	// the host are planned again when it reports a change. nil: there are no such pools.
 	Pools Pools
 }
 
 // Target has the kernel of the box, and what the Loop derives from its host.
 type Target struct {
 	Kernel  Kernel
-	Early   Early    // nil: New begins to read
+	Early   Early    // nil: New calls ReadEarly
 	Orphans *Orphans // nil: there are none
-	// Host derives from the facts of the host what to plan for.
+	// Host converts the facts of the host to the form that plans use.
 	Host      func(*node.Facts) Host
 	Addresses Addresses
 	// HostProblems returns the conflicts of the host's networks with the configuration.
@@ -486,7 +486,7 @@ type Target struct {
 	NodePorts PortRange
 	// Listening returns the listening sockets of programs at some ports; nil: those of this host.
 	Listening func(*sockets.Ports) ([]sockets.Socket, error)
-	// HoldSentinel keeps established connections translated through a foreign flush
+	// HoldSentinel keeps established connections translated when another program flushes the ruleset
 	// (kernel.Conn.HoldSentinel).
 	HoldSentinel func() error
 }
@@ -501,10 +501,10 @@ type Files interface {
 // Endpoints is the controller of generated EndpointSlices, and of the objects that serve Gateways.
 type Endpoints interface {
 	Sync() error
-	// Ahead returns the EndpointSlices of Services that Sync has made and that are in the kernel before they are stored.
+	// Ahead returns, by Service, the EndpointSlices that Sync has computed. The kernel gets them before they are stored.
 	Ahead() map[string][]*object.EndpointSlice
-	// Programmed takes the revision of the store that the kernel has, and the problems of the Services that were planned
-	// since the last report, and stores what Ahead has. It reports whether Sync has something to write then.
+	// Programmed stores the EndpointSlices of Ahead. revision is the store's revision that the kernel has; planned has the
+	// problems of the Services planned since the last call. It reports whether Sync must be called again.
 	Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error)
 	Problems() []resolve.Problem
 }
@@ -514,10 +514,10 @@ type Pools interface {
 	Sync() (changed bool, err error)
 }
 
-// Answerer is a Part that provides the states of needs: the results of plans depend on them.
+// Answerer is a Part that provides the states of needs (resolve.Need), on which plans depend.
 type Answerer interface {
-	// Meet provides what a Service, "namespace/name", needs of this Part, and adds the states. It is called while Services
-	// are planned, before clients are sent there, and from several goroutines at once.
+	// Meet provides what a Service, "namespace/name", needs from this Part, and adds the states of these needs to o. It is
+	// called from several goroutines at once while Services are planned, before the kernel has the plan.
 	Meet(service string, d *resolve.Demand, o *resolve.Observed)
 }
 
@@ -546,5 +546,5 @@ type Inputs struct {
 	Releases  <-chan chan wire.Released // a request to release held objects; the channel gets the result
 	Findings  <-chan []checkup.Finding
 	Trials    <-chan TrialAsk
-	Foresees  <-chan ForeseeAsk // Done must have room for the answer
+	Foresees  <-chan ForeseeAsk // Done must be buffered, so that the loop does not block
 }

@@ -29,7 +29,7 @@ const reasonOrphans = "UnknownServicesHeld"
 type Orphans struct {
 	box   nft.Box // the box whose ruleset the ports are recovered from
 	ports map[string]nft.ServicePort
-	// changed has the ports whose change the compiler has not got yet.
+	// changed has the keys of the ports whose change was not passed to the compiler yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool
@@ -42,7 +42,7 @@ type frontend struct {
 	proto  nft.Protocol
 	addr   netip.Addr // the zero Addr: a node port
 	port   uint16
-	last   uint16 // of a range of ports
+	last   uint16 // the last port of a range; 0: a single port
 }
 
 // FindOrphans returns the frontends in the kernel that the store has lost. It looks for them if the store has no Service, or had none when

@@ -21,16 +21,16 @@ import (
 type Part interface {
 	// Name names the Part in the log.
 	Name() string
-	// Attach takes the function to call, from any goroutine, when Problems has other results than before, or needs have
-	// other states: the Services that have them are planned again. It never waits.
+	// Attach takes the function to call, from any goroutine, when the result of Problems or the states of needs have
+	// changed. The Services with these needs are planned again. changed does not block.
 	Attach(changed func(needs ...resolve.Need))
 	// Run works until ctx is done. An error ends the appliance.
 	Run(ctx context.Context) error
 
 	// Adopt takes the tables that the kernel held at the start, before the first Planned.
 	Adopt(have nft.Ruleset)
-	// Planned takes the Services whose plan changed, each with all it has; at the first call all
-	// Services. host is nil unless the host changed; then all that depend on the change are among them.
+	// Planned takes the Services whose plan changed, each with its whole new plan; the first call has all
+	// Services. host is nil unless the host changed; services then includes all that depend on the change.
 	Planned(host *Host, services []Service)
 	// Applying announces a transaction with what was Planned. restored reports that rules of ours
 	// were missing in the kernel for a while.
@@ -168,9 +168,9 @@ func secrets(names []string) (needs []resolve.Need) {
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool
-	// of are the Pods that no selector found, but a slice names, by Service. by is the reverse. There may be as many as
-	// endpoints, so both have hashes of "namespace/name" (see podHash), which at worst are those of several Pods, and by is
-	// made when a Pod changes for the first time, as on few boxes.
+	// of has, by Service, the Pods that an EndpointSlice names and no selector finds; by is the reverse index. There may be as
+	// many as endpoints, so both store hashes (podHash): a collision only plans a Service too often. by is built when a Pod
+	// changes for the first time, since on most boxes none does.
 	of map[string][]uint32
 	by map[uint32][]string
 }
@@ -270,9 +270,9 @@ type Foresee struct {
 	Changes store.ChangeSet
 	// Revision is the revision of the loop's store at the time of the copy.
 	Revision uint64
-	// All are the Services of Objects, where Changes has All or Host is set.
+	// All has the keys of all Services in Objects. It is needed if Changes.All or Host is set.
 	All []string
-	// Host derives from the facts of the host what to plan for; nil: as it is.
+	// Host converts the facts of the host to the form that plans use; nil: the host is unchanged.
 	Host func(*node.Facts) Host
 }
 
@@ -309,8 +309,8 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 	}
 }
 
-// foresee plans the Services that differ in the objects of ask, in a fork of the planner, and takes it back. Its cost is that of these
-// Services.
+// foresee plans the Services that ask changes in a fork of the planner, and then undoes the fork. The cost is proportional to the number
+// of these Services.
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
@@ -356,8 +356,8 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	return f, nil
 }
 
-// fork returns a planner that decides as p does, for one plan of some Services. It shares the claims and the plans of p, which must not be
-// used until undo, the compiler, which it only reads, and the Answerers.
+// fork returns a planner that decides as p does, for one plan of some Services. It shares the claims and the plans of p: p must not be used
+// until undo. It also shares the Answerers, and the compiler, which it only reads.
 func (p *planner) fork() *planner {
 	f := newPlanner()
 	f.claims, f.compiler, f.tuners, f.progress, f.inUse = p.claims.Try(), p.compiler, p.tuners, p.progress, p.inUse

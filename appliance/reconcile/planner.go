@@ -56,17 +56,17 @@ type planner struct {
 	claims   resolve.Claims
 	compiler *nft.Compiler
 	tally
-	occupied *occupied // nil: nobody else listens on this host
+	occupied *occupied // nil: sockets of other programs are not examined
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	needs    needs
 	adopting adopting
 	declared declared
-	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
+	// inUse is set when the plan serves clients: only then is a Service without endpoints a problem.
 	inUse bool
 	answering
 	// found is what the kernel had before the first plan, during that plan; else it is nil.
 	found *found
-	// progress is called for every Service: planning many takes long on a busy machine.
+	// progress is called for every Service, so that a long plan does not look stuck to the Watchdog.
 	progress func()
 
 	unsent     unsent
@@ -79,7 +79,7 @@ type answering struct {
 	tuners    []Tuner
 }
 
-// found is a ruleset of the kernel, and the function that returns its Service ports by frontend, which are read at the first call.
+// found is a ruleset of the kernel. served returns its Service ports by frontend, which the first call computes.
 type found struct {
 	nft.Ruleset
 	served func() map[resolve.Frontend]*nft.ServicePort
@@ -94,14 +94,14 @@ type unsent struct {
 // tally has the problems of Services, and the size of all, for the status.
 type tally struct {
 	problems map[string][]resolve.Problem // by Service
-	before   map[string][]resolve.Problem // by Service that was planned since the last report, the problems in that
+	before   map[string][]resolve.Problem // by Service planned since the last report: its problems in that report
 	total    size
 }
 
 // size has the numbers of Services with ports, and of their ports, frontends and endpoints.
 type size struct{ services, ports, frontends, endpoints int }
 
-// add adds the ports of a Service, once or -1 times.
+// add adds the ports of a Service (times 1) or subtracts them (times -1).
 func (s *size) add(ports []nft.ServicePort, times int) {
 	s.services += times * min(len(ports), 1)
 	for i := range ports {
@@ -183,7 +183,7 @@ func (p *planner) retry(services []string) {
 type planned struct {
 	resolve.Output
 	since store.Since
-	// there is set when there is such a Service, and strays are the slices of one that is not there.
+	// there is set when the Service exists. strays are the slices that name a Service which does not exist.
 	there  bool
 	strays []*object.EndpointSlice
 }
@@ -267,7 +267,7 @@ func (p *planner) takeUnsent() (host *Host, services []Service) {
 	return host, services
 }
 
-// minShare is the least number of Services for each further CPU.
+// minShare is the number of Services that a CPU takes at a time (parallel.Do): fewer are planned on one CPU.
 const minShare = 256
 
 func (p *planner) resolveOne(objs Objects, key string) planned {

@@ -29,18 +29,18 @@ type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
 	log   *slog.Logger
-	// nodePorts are looked at together, so that many Services at once cost one look.
+	// The sockets of all nodePorts are read together, so that planning many Services reads them once.
 	nodePorts PortRange
 	watch     *portWatch
 
-	mu sync.Mutex // Services are resolved several at once
-	// looked are the ports that the plan under way has looked up, and list the sockets that listen there.
+	mu sync.Mutex // guards looked, list and names: several Services are resolved at once
+	// looked has the ports that were looked up for the present plan, and list the sockets that listen on them.
 	looked sockets.Ports
 	list   []sockets.Socket
-	names  map[sockets.Socket]string // the programs that listen at ports which Services ask for
+	names  map[sockets.Socket]string // cache: the program of each socket on a port that Services ask for
 
 	served  map[hostPort]int // the ports of the host that frontends have, with the number of frontends
-	ports   sockets.Ports    // those of served
+	ports   sockets.Ports    // the ports in served
 	dirty   bool             // ports differ from those that were passed to portWatch
 	present []listener       // what portWatch has found
 }
@@ -113,8 +113,8 @@ func (o *occupied) count(p hostPort, by int) {
 	o.dirty = o.dirty || now == 0 || before == 0
 }
 
-// notify passes the ports to watch to portWatch, if they changed: those that Services use, and those that they need while programs have
-// them.
+// notify passes the ports to watch to portWatch, if they changed: those that Services use, and those that they wait for because programs
+// listen on them.
 func (o *occupied) notify(n *needs) {
 	if o == nil || !o.dirty && !n.portsChanged {
 		return
@@ -201,8 +201,8 @@ func (l *Loop) takeListeners(list []listener) {
 // protocolsOf maps the protocols of package sockets to those of package nft.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
-// late returns a problem for each program that listens on a port that a Service had before it: a node port, or a port of one of the host's
-// addresses.
+// late returns a problem for each program that began to listen on a port after a Service had it: a node port, or a port of one of the
+// host's addresses.
 func (p *planner) late() []resolve.Problem {
 	if p.occupied == nil {
 		return nil
@@ -261,7 +261,7 @@ type portWatch struct {
 	// closed signals, until it is stopped, that a socket at one of the ports was closed.
 	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
 	log    *slog.Logger
-	found  chan []listener // gets the programs that listen there when they have changed
+	found  chan []listener // receives the programs that listen on ports and waited, when they change
 
 	mu      sync.Mutex
 	ports   sockets.Ports // the ports that Services have
@@ -469,7 +469,7 @@ func addressesAsked(svc *object.Service) []string {
 
 // Addresses distinguishes the host's own addresses from VIPs that were assigned to its interfaces.
 type Addresses interface {
-	// Place takes new facts. wasService reports whether an address was a Service's before it came.
+	// Place takes new facts. wasService reports whether a Service had an address before an interface got it.
 	Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error
 	// Known reports whether all of the host's own addresses before the start are known.
 	Known() bool

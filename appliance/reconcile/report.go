@@ -26,15 +26,15 @@ type Reporter struct {
 	// History keeps since when there are problems; nil: since this process has them.
 	History *history.Book
 
-	of       map[string][]manifest.Problem  // by origin, those that it had last
-	altered  map[manifest.Problem]struct{}  // since the last flush
-	settling map[manifest.Problem]time.Time // until when they are no problem yet
-	times    map[verdict.Occurrence]int     // how many problems have it
+	of       map[string][]manifest.Problem  // by origin: the problems that it reported last
+	altered  map[manifest.Problem]struct{}  // problems whose number of origins changed since the last flush
+	settling map[manifest.Problem]time.Time // the time from which each counts as a problem
+	times    map[verdict.Occurrence]int     // the number of problems about each occurrence
 
 	mu      sync.Mutex // guards what follows
 	known   map[manifest.Problem]*reported
 	version uint64  // counts changes of the list
-	listed  *listed // the last one that was asked for
+	listed  *listed // the last result of list
 }
 
 // listed is the list of problems at one version of the Reporter, which is cached.
@@ -52,7 +52,7 @@ type Events interface {
 // reported is a problem with the number of origins that report it.
 type reported struct {
 	origins int              // the number of origins that report it
-	problem *verdict.Problem // nil: it came up since the last flush
+	problem *verdict.Problem // nil: it is new since the last flush
 	told    manifest.Problem // as it was first reported, with file and line
 }
 
@@ -73,7 +73,7 @@ func (r *Reporter) from(origin string, now []manifest.Problem) {
 	}
 }
 
-// replace updates the numbers of origins of problems, for an origin that had the problems before and has now other ones.
+// replace updates the origin counts of problems for one origin, which reported the problems before and now reports those in now.
 func (r *Reporter) replace(before, now []manifest.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,8 +186,8 @@ func (r *Reporter) moved() {
 	r.version++
 }
 
-// list returns the problems, sorted, and in groups by cause. The next steps fit how the appliance is packaged. The caller must not change
-// them. It does not block the loop.
+// list returns the problems, sorted, and in groups by cause. packaged selects the commands that the groups suggest as next steps. The
+// caller must not change the result. list does not block the loop.
 func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemGroup) {
 	r.mu.Lock()
 	have, version := r.listed, r.version

@@ -172,8 +172,8 @@ func (l *Loop) healed(done committed) {
 	}
 }
 
-// adopting finds endpoints that several frontends are to adopt. The source of an answer of such an endpoint does not show which frontend
-// the client used, so none adopts it (nft.Frontend.Adopt). The zero value is ready to use.
+// adopting finds endpoints that more than one frontend is to adopt (nft.Frontend.Adopt). A reply of such an endpoint does not show which
+// frontend the client used, so no frontend adopts it. The zero value is ready to use.
 type adopting struct {
 	of     map[string]map[adoptedBy]struct{} // by Service
 	by     map[netip.AddrPort]map[adoptedBy]struct{}

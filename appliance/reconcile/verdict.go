@@ -24,13 +24,13 @@ const newFor = 10 * time.Second
 // declared records the Services that exist, and the EndpointSlices of those that do not.
 type declared struct {
 	unchecked map[string]bool     // by Service: it has endpoints and no health check
-	count     int                 // of those that unchecked has as true
-	strays    map[string][]string // by Service, the names of slices
-	hints     map[string]string   // by Service of strays: the nearest name that there is; nil: not looked up yet
-	strayed   bool                // the problems of strays may be others than at the last report
+	count     int                 // the number of true values in unchecked
+	strays    map[string][]string // by missing Service: the names of its slices
+	hints     map[string]string   // by missing Service (strays): the existing Service with the most similar name; nil: not computed yet
+	strayed   bool                // the problems of strays may have changed since the last report
 }
 
-// set records a Service that exists (there), with whether its endpoints lack a health check, or else its slices that remain.
+// set records a Service: if it exists (there), whether its endpoints lack a health check (unchecked), or else its remaining slices.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
 	had := len(d.strays[key])
@@ -172,12 +172,12 @@ type Conditions struct {
 	revisions func() (accepted, concerning uint64) // of the store
 
 	mu    sync.Mutex
-	began time.Time      // before it nothing is known
-	bench *verdict.Judge // nil: nothing is known
-	// ready and stored are the times of the last transitions of the conditions Ready and Programmed, by Service, of those that had one.
+	began time.Time      // the start of the history: earlier conditions are unknown
+	bench *verdict.Judge // nil before the first call of judge
+	// ready and stored have, by Service, the times of the last transitions of the conditions Ready and Programmed, if any.
 	ready, stored map[string]time.Time
 	inKernel      uint64   // the revision up to which all changes are in the kernel
-	away          bool     // another program has changed the rules
+	away          bool     // another program has changed the rules, which are not repaired yet
 	turns         []string // Services whose conditions changed, the newest last
 	dropped       uint64   // the number of entries removed from the front of turns
 	changed       chan struct{}

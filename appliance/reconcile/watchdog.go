@@ -45,9 +45,9 @@ const (
 //
 // The watchdog sums up the time without progress, and ends the process after patience. For each tick it adds only the time that the
 // process could use (cpuTimes.fair). For a loop that computes or waits for a CPU that is at most the CPU time of the process, so a
-// busy machine cannot make it look stuck; and only a twentieth of that (slow), as a virtual machine counts the time in which its host
-// ran something else, and slow machines have many Services, too. For a loop that waits for an event that never occurs it is the time
-// in which no thread waited for a CPU. Missed ticks do not count: a process that was stopped (SIGSTOP, a suspended machine) is not stuck.
+// busy machine cannot make it look stuck. Only a twentieth (slow) of the CPU time counts: a virtual machine includes the time in which
+// its host ran something else, and a slow machine may have many Services. For a loop that waits for an event that never occurs it is the
+// time in which no thread waited for a CPU. Missed ticks do not count: a stopped process (SIGSTOP, a suspended machine) is not stuck.
 type Watchdog struct {
 	moves atomic.Uint64 // counted up by the loop with every turn and step
 	asks  chan struct{} // holds one request for a turn; the loop takes it when it has nothing else to do
@@ -290,7 +290,7 @@ type cpuTimes map[int]threadTime
 type threadTime struct {
 	used    time.Duration // on a CPU
 	waited  time.Duration // runnable, and not on one
-	wanting bool          // it is runnable, so there may be more that waited does not have yet
+	wanting bool          // it is runnable now; waited does not include this wait yet
 	blocked bool          // it waits for a disk or a lock of the kernel (state D)
 }
 

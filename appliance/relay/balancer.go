@@ -20,12 +20,12 @@ type balancer struct {
 	open       *openCounts
 
 	mu        sync.Mutex
-	how       Pick             // but its weights, which are those below
-	endpoints []netip.AddrPort // in the order of their addresses, but where they are drawn
+	how       Pick             // its weights apart: see weights
+	endpoints []netip.AddrPort // by address, unless they are picked at random
 	weights   []uint16         // of the endpoints, in their order; nil: all are alike
 	last      netip.AddrPort   // the one that had the last turn
-	// credits are the turns that endpoints are owed by weight, in parts of the sum of the weights; arrived has
-	// those of the program before, in parts of a turn.
+	// credits are the turns that endpoints are owed in weighted round robin, in units of a turn divided by the sum of
+	// the weights; arrived has those that the previous program handed over, as fractions of a turn.
 	credits  []int64
 	arrived  map[netip.AddrPort]float64
 	clients  map[netip.Addr]affinityEntry
@@ -372,11 +372,11 @@ func (c *balancer) evict(now time.Time) {
 type PortLoad struct {
 	ID, Protocol string
 	Listen       netip.AddrPort
-	// Taken are connections, or clients of UDP, that were let in since the port is there, and
-	// FailedConnects how often an endpoint did not accept one.
+	// Taken counts the connections, or clients of UDP, that were let in since the port was added,
+	// FailedConnects the attempts in which an endpoint did not accept a connection.
 	Taken, FailedConnects int64
-	// Open counts the open connections by endpoint, also those of Names; connections that wait for an
-	// endpoint do not count.
+	// Open counts the open connections by endpoint, those to endpoints of Port.Names included. A connection
+	// without an endpoint yet does not count.
 	Open map[netip.AddrPort]int
 }
 
@@ -408,8 +408,8 @@ func (f *fronts) of(service string) (ports []served) {
 	return ports
 }
 
-// Passage is the TCP connection of a client, or a UDP client, with the endpoint that it is relayed to. A client of HTTP has one for each of
-// its connections to endpoints.
+// Passage is a client's TCP connection, or a UDP client, with the endpoint that it is relayed to. A client connection with HTTP has a
+// Passage for each connection to an endpoint.
 type Passage struct {
 	Protocol                   string
 	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it

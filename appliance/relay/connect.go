@@ -33,9 +33,9 @@ type attempt struct {
 }
 
 // connect connects to an endpoint for the client of the connection near. It tries another one if an endpoint refuses or does not accept in
-// time, and in parallel if it has not accepted after hedge.begin; the first one that accepts is used. No endpoint is tried twice, and at
-// most Port.Retries others. Those that refused or were slower become the last choice for some time, or until they accept. The connection
-// counts as open until end, or until balancer.done.
+// time, and in parallel if it has not accepted after hedge.begin; the first one that accepts is used. At most Connect.Retries further
+// endpoints are tried, none of them twice. Those that refused or were slower become the last choice for some time, or until they accept. The
+// connection counts as open until end, or until balancer.done.
 func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
 	if how.Timeout <= 0 {
@@ -164,7 +164,7 @@ const (
 // to use.
 type hedge struct {
 	mu   sync.Mutex
-	mean time.Duration // of connects, the newest ones with the most weight
+	mean time.Duration // mean duration of connecting, weighted towards the newest
 	vain float64       // attempts in vain, less what connections have earned
 }
 

@@ -194,7 +194,7 @@ type backend struct {
 	tlsterm.Conn
 	session *httpSession
 	relayed *relayed // nil while it is made
-	counted bool     // it has a slot of its own
+	counted bool     // it has taken a slot of its own from the quota
 	once    sync.Once
 }
 
@@ -251,8 +251,8 @@ const (
 	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
-// Port is a way to one pool of endpoints: a node port on one loopback address, or frontends whose clients the kernel redirects to a
-// listener of the relay. It has more than 15 fields: it is all that a Service sets for a port, as one value that is compared.
+// Port has the endpoints and settings for the clients of one listener: a node port on one loopback address, or frontends whose clients the
+// kernel redirects to a listener of the relay. It has more than 15 fields: it is all that a Service sets for a port, as one value that is compared.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
 	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
@@ -265,23 +265,23 @@ type Port struct {
 	// Endpoints get new connections. A node port on loopback without any, and without Names, has no listener.
 	Endpoints []netip.AddrPort
 	Pick      Pick
-	// Serving are endpoints that keep their connections besides.
+	// Serving are further endpoints, which keep their connections and get no new ones.
 	Serving []netip.AddrPort
 	// Ended are endpoints whose TCP connections are reset.
 	Ended []netip.AddrPort
-	// Drain is after how long TCP connections of an endpoint are reset that is in neither; nil: never.
+	// Drain is the time after which TCP connections to an endpoint outside Endpoints and Serving are reset; nil: never.
 	Drain   *time.Duration
 	Connect Connect
-	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
+	// IdleTimeout is the time without received data after which a TCP connection is reset; 0: never.
 	IdleTimeout time.Duration
-	// Logged includes its clients in EndpointsOf.
+	// Logged makes EndpointsOf find the clients of the port.
 	Logged bool
 	// Front handles TLS and HTTP, nil if bytes are passed on as they are.
 	Front *Front
 	// Names has the endpoints by server name; clients without a server name get the port's own.
 	Names []Named
 
-	// via distinguishes ports of the same ID and Listen: for one of Names, the port that has it and its server name.
+	// via distinguishes ports of the same ID and Listen: that of an entry of Names is its parent port and its server name.
 	via string
 }
 
@@ -293,8 +293,8 @@ type Pick struct {
 	// Refused is the part of new connections, from 0 to 1, that is refused.
 	Refused float64
 	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
-	// to, the zero AddrPort for one that is refused. When it is not ok, or that endpoint did not accept the connection,
-	// By picks one.
+	// to; the zero AddrPort refuses the connection. If ok is false, or the endpoint did not accept the connection, By
+	// picks one.
 	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
@@ -317,16 +317,16 @@ const (
 
 // Connect has the parameters of TCP connections to endpoints.
 type Connect struct {
-	// Retries bounds the other endpoints that are tried for a connection that one did not accept
-	// within Timeout, by default 5 s.
+	// Retries bounds the further endpoints that are tried if one does not accept a connection within
+	// Timeout (0: 5 s).
 	Retries int
 	Timeout time.Duration
 	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
 	// the client sends: 1 or 2; 0: none.
 	ProxyProtocol int
-	// Transparent has an endpoint see the client's address as the source (IP_TRANSPARENT), which needs
-	// routes that deliver its answers here. One of another family than the client's, or that is the client
-	// itself, sees the box.
+	// Transparent makes the client's address the source of connections to endpoints (IP_TRANSPARENT), which
+	// needs routes that bring the answers to this box. An endpoint of another family than the client's, or one
+	// that is the client itself, sees an address of the box.
 	Transparent bool
 }
 
@@ -358,25 +358,24 @@ const (
 // Front has the settings for TLS and HTTP between the clients of a port and its endpoints. With it all bytes pass through this process;
 // without it the kernel copies them (splice(2)).
 type Front struct {
-	// TLS ends the TLS of clients; nil: they speak in the clear.
+	// TLS terminates the TLS of clients; nil: clients use plain text.
 	TLS *tls.Config
-	// BackendTLS begins TLS with endpoints, nil if they are spoken to in the clear.
+	// BackendTLS is for TLS connections to endpoints; nil: plain text.
 	BackendTLS *tls.Config
-	// HTTP has requests passed on one by one, which name the client in their header. An endpoint takes
-	// ResponseTimeout at most to begin its answer.
+	// HTTP makes the relay pass on each request by itself, with the client in a header. ResponseTimeout bounds
+	// the wait for the start of an endpoint's response.
 	HTTP            bool
 	ResponseTimeout time.Duration
 	// Hosts are the hosts whose requests are passed on, nil if all are.
 	Hosts []string
-	// HTTP2 has requests passed on over HTTP/2 without TLS.
+	// HTTP2 makes the relay pass on requests over HTTP/2 without TLS.
 	HTTP2 bool
 }
 
 // Named has the endpoints for the clients of a port that ask for a TLS server name.
 type Named struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
-	// more, "*" for any
-	// and for none.
+	// more, "*" for any name and for none.
 	ServerName string
 	// Port has the endpoints and their options; its Listen and Frontends are those of the port that names it.
 	Port Port

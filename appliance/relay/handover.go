@@ -15,12 +15,12 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// State is the state of a Relay that is handed over to the next program. It has descriptors by their numbers, each with its use.
+// State is the state of a Relay that is handed over to the next program: open descriptors, by number, and the use of each.
 type State struct {
 	Listeners []HeldListener `json:"listeners,omitempty"`
 	Ports     []HeldPort     `json:"ports,omitempty"`
 
-	conns []syscall.Conn // are not closed as long as there is the State
+	conns []syscall.Conn // kept open as long as the State is referenced
 }
 
 // HeldListener is a listening socket.
@@ -38,8 +38,8 @@ type HeldPort struct {
 	Redirected bool           `json:"redirected,omitempty"`
 	// Via distinguishes ports of the same ID and Listen: see Port.
 	Via string `json:"via,omitempty"`
-	// Turn is the endpoint that had the last turn, and Owed what each is owed in turns by weight, in parts of a
-	// turn. Clients are those that keep their endpoint.
+	// Turn is the endpoint that had the last turn, and Owed the credit of each in weighted round robin, as a fraction
+	// of a turn. Clients are those with session affinity.
 	Turn        netip.AddrPort             `json:"turn"`
 	Owed        map[netip.AddrPort]float64 `json:"owed,omitempty"`
 	Clients     []HeldClient               `json:"clients,omitempty"`
@@ -57,8 +57,8 @@ type HeldClient struct {
 // HeldConnection is the TCP connection of a client, with the descriptors of both sides.
 type HeldConnection struct {
 	Client int `json:"client"`
-	// From is the client, if that was read, and Asked what it had sent to. They count while it has no
-	// endpoint: Endpoint is 0 then.
+	// From is the address of the client, if that was determined, and Asked the address that it connected to. They
+	// are used only while the connection has no endpoint (Endpoint is 0).
 	From     netip.AddrPort `json:"from"`
 	Asked    netip.AddrPort `json:"asked"`
 	Endpoint int            `json:"endpoint,omitempty"`
@@ -123,7 +123,7 @@ func (s *State) hold(c syscall.Conn) (fd int, err error) {
 type leaving struct {
 	mu    sync.Mutex
 	state State
-	ports map[*balancer]*leavingPort // of TCP, each by its own balancer
+	ports map[*balancer]*leavingPort // TCP ports, by balancer
 }
 
 // leavingPort is a TCP port with its connections to hand over.
@@ -247,7 +247,7 @@ type draining struct {
 
 type drainGroup struct {
 	open int
-	left bool          // another one has begun
+	left bool          // the next group has begun
 	over chan struct{} // closed when none is open any more and none will be
 }
 
@@ -292,8 +292,8 @@ type arriving struct {
 	mu             sync.Mutex
 	sockets        map[socketKey]*os.File
 	ports          map[key]*HeldPort
-	tcp            map[key]*tcpPort // of ports, with connections that go on already
-	closeUnclaimed bool             // the rest is closed
+	tcp            map[key]*tcpPort // ports whose handed-over connections continue already
+	closeUnclaimed bool             // state that no port takes is closed
 }
 
 // adopt takes over the state of the previous program, before Run. Its connections continue at once.

@@ -20,26 +20,26 @@ import (
 
 // limits are the limits and timeouts of a Relay. It has more than 15 fields: one for each of them, so that tests can shorten it.
 type limits struct {
-	tcp, udp    bothBounds    // concurrent connections, and clients
+	tcp, udp    bothBounds    // concurrent TCP connections, and UDP clients
 	pipes       int64         // for splice(2)
 	clients     int           // affinity entries of a port
 	header      time.Duration // timeout of a header of the PROXY protocol
 	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
-	hedge       time.Duration // until another endpoint is tried beside one that does not answer, at least
-	last        time.Duration // that an endpoint which did not accept is tried after all others
+	hedge       time.Duration // least wait for an endpoint until another one is tried in parallel
+	last        time.Duration // time for which an endpoint that did not accept is the last choice
 	unreplied   time.Duration // idle timeout of a UDP client without an answer
-	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
+	replied     time.Duration // idle timeout of a UDP client with an answer, whose datagrams span at least
 	stream      time.Duration // this time
-	removal     time.Duration // that a port serves after the kernel sends it no new clients
-	lastDrain   time.Duration // that a stop waits for connections, and a hand-over for those that began during Drain; new clients wait meanwhile
+	removal     time.Duration // time for which a port serves after the kernel stops redirecting clients to it
+	lastDrain   time.Duration // longest wait of a stop for connections, and of a hand-over for those that began during Drain; new clients wait meanwhile
 	retry       time.Duration // between attempts to open a listener
-	backoff     time.Duration // after a failure to accept or receive
+	backoff     time.Duration // pause after a failure to accept or receive
 	logInterval time.Duration // between repetitions of a log line
 }
 
-// defaults returns the limits for the limit of open files. The times of UDP are a little shorter than those of
-// conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and nf_conntrack_udp_timeout_stream, 120 s, for
-// what lasts 2 s): a flow never outlives the conntrack entry of its client.
+// defaults returns the limits that suit the limit of open files. The timeouts of UDP are a little shorter than those
+// of conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s; after 2 s of traffic nf_conntrack_udp_timeout_stream,
+// 120 s): a flow never outlives the conntrack entry of its client.
 func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
@@ -59,7 +59,7 @@ type bounds struct {
 // bothBounds has separate bounds for node ports on loopback and for ports that the kernel redirects.
 type bothBounds struct{ loopback, redirected bounds }
 
-// What ports that the kernel redirects may have at once, unless the limit of open files is lower.
+// Limits for all ports together to which the kernel redirects clients; lower if the limit of open files requires it.
 const (
 	// MaxConnections bounds the TCP connections.
 	MaxConnections = 20000
@@ -95,9 +95,9 @@ func openFiles() uint64 {
 // quota counts the slots in use, of one port or of all ports together.
 type quota struct {
 	limit  int64
-	parent *quota // of all ports together; nil: this is it
+	parent *quota // quota of all ports together; nil: this quota is that one
 	used   atomic.Int64
-	taken  atomic.Int64 // so far
+	taken  atomic.Int64 // slots acquired so far
 }
 
 // acquire takes a slot of a port, to be returned by release. It returns false if the port has as many slots as it may have, or as many as
@@ -174,11 +174,11 @@ type overload struct {
 
 // turnedAway counts the clients that a port refused.
 type turnedAway struct {
-	times  int // since the last look
+	times  int // since the last call of look
 	logged logLimiter
 }
 
-// turnAway counts a client that was refused because of a limit, and logs it at most once per interval.
+// turnAway counts a client that was refused because of a limit, and logs that at most once per interval.
 func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,9 +316,9 @@ type replacement struct {
 
 // lifetime counts the goroutines of a Relay, and has the context of its connections.
 type lifetime struct {
-	clients sync.WaitGroup // of TCP, and the goroutines that accept them
-	tasks   sync.WaitGroup // the others
-	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
+	clients sync.WaitGroup // goroutines that serve or accept TCP clients
+	tasks   sync.WaitGroup // all other goroutines
+	// ctx is canceled after the context of Run, with the same cause. Handed-over connections use it before Run is called.
 	ctx context.Context
 	end context.CancelCauseFunc
 }
@@ -357,7 +357,7 @@ const (
 type recentClients struct {
 	mu    sync.Mutex
 	of    map[recentKey]*recentClient
-	ended []ending // a ring
+	ended []ending // a ring buffer
 	next  int
 }
 

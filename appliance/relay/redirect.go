@@ -19,7 +19,7 @@ import (
 )
 
 // fronts are the listeners to which the kernel redirects clients, one for each address and protocol, whatever the number of ports behind
-// it. They are opened before the first client is redirected, so not by Run.
+// it. They are opened before the kernel redirects the first client, which may be before Run.
 type fronts struct {
 	shared   *shared
 	arriving *arriving
@@ -32,11 +32,11 @@ type fronts struct {
 	ports  map[string]map[key]*redirected // by Service
 }
 
-// front is one such listener with its ports. The original destination of a client selects its port.
+// front is a listener to which the kernel redirects clients, with its ports. The original destination of a client selects its port.
 type front struct {
 	socket listenSocket
-	inUse  int  // ports that it has
-	ready  bool // it has had a port: until then clients wait
+	inUse  int  // number of its ports
+	ready  bool // it has had a port; until then clients wait
 
 	mu    sync.RWMutex
 	ports map[netip.AddrPort]served // by frontend
@@ -290,10 +290,10 @@ type redirected struct {
 	front     *front
 	frontends []netip.AddrPort
 	port      served
-	removal   *time.Timer // removes it, unless it is wanted again before; nil: it is wanted
+	removal   *time.Timer // removes the port, unless stay is called before; nil: the port stays
 }
 
-// stay cancels the removal of a port. The next register returns frontends to it that another port has got since.
+// stay cancels the removal of a port. The next call of register also takes back frontends that another port got meanwhile.
 func (l *redirected) stay() {
 	if l.removal == nil {
 		return
@@ -332,7 +332,7 @@ type loopback struct {
 	shared    *shared
 	arriving  *arriving
 	listeners *listen.Reconciler[Problem]
-	open      map[key]*loopbackPort // of the task that runs listeners
+	open      map[key]*loopbackPort // used only by the task that runs listeners
 
 	mu      sync.Mutex
 	desired []Port

@@ -45,7 +45,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 // Stats are the counters of a Relay.
 type Stats struct {
 	TCP, UDP Load
-	// FailedConnects are endpoints that did not accept a connection.
+	// FailedConnects counts the attempts in which an endpoint did not accept a connection.
 	FailedConnects int64
 	// FailedHandshakes counts failed TLS handshakes, with clients and with endpoints.
 	FailedHandshakes int64
@@ -55,8 +55,8 @@ type Stats struct {
 type Load struct {
 	// Loopback and Redirected count the open ones; Limit bounds Redirected.
 	Loopback, Redirected, Limit int64
-	// Taken were let in so far, and TurnedAway were not, or lost their flow to another client, as
-	// there were too many.
+	// Taken counts those that were let in so far, TurnedAway those that were refused, or whose flow was
+	// ended for another client, because there were too many.
 	Taken, TurnedAway int64
 }
 
@@ -101,8 +101,8 @@ func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 }
 
 // RedirectAll replaces, by Service, the ports to which the kernel redirects clients, those with Frontends. They are served when it returns.
-// Ports that a Service no longer has are removed after limits.removal; with more set they stay, for the time before the kernel has the
-// change. The error lists listeners that cannot be opened; all other ports are served. Clients of a new listener are accepted after all
+// Ports that a Service no longer has are removed after limits.removal; with more set they stay, because the kernel still redirects clients
+// to them. The error lists listeners that cannot be opened; all other ports are served. Clients of a new listener are accepted after all
 // Services were added, so that none misses its port.
 func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 	return r.fronts.redirect(services, more)
@@ -130,8 +130,8 @@ func (r *Relay) Settle() {
 	r.loopback.listeners.Trigger()
 }
 
-// Run opens and closes listeners until ctx is done. It then closes all listeners, and connections that do not end
-// within limits.lastDrain, or, where the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its
+// Run opens and closes listeners until ctx is done. It then closes all listeners, and the connections that do not end
+// within limits.lastDrain; if the cause is handover.ErrRequested, it leaves both open for HandedOver. It waits for its
 // goroutines and returns nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	requests := make(chan struct{})
@@ -160,7 +160,7 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 // Drain prepares a hand-over. It makes HTTP clients use another connection for their next request (Connection: close, GOAWAY), and waits
-// until those present connections have ended that cannot be handed over, or ctx is done. All clients are served meanwhile, new ones too.
+// until the present connections that cannot be handed over have ended, or ctx is done. All clients are served meanwhile, new ones too.
 func (r *Relay) Drain(ctx context.Context) {
 	open, over := r.draining.next()
 	if open > 0 {
@@ -220,20 +220,20 @@ func (r *Relay) HandedOver() *State { return r.leaving.finish() }
 type relayed struct {
 	client, endpoint *net.TCPConn
 	to               netip.AddrPort
-	there, back      *way         // to the endpoint, and to the client
-	pausing          atomic.Bool  // it is handed over, where that can be
+	there, back      *way         // the direction to the endpoint, and that to the client
+	pausing          atomic.Bool  // it is to be handed over, if possible
 	ended            atomic.Int32 // directions whose source has ended
-	drain            *time.Timer  // resets it; nil: its endpoint stays
-	idle             *time.Timer  // nil: it may be idle
-	session          *session     // of the client, which outlives the connection; nil: it does not
+	drain            *time.Timer  // resets it; nil: its endpoint is kept
+	idle             *time.Timer  // resets it when idle; nil: no idle timeout
+	session          *session     // HTTP session, which may outlive the connection; nil: no HTTP
 	stale            bool         // its endpoint gets no requests any more
-	late             *recentKey   // nil: it is not logged
+	late             *recentKey   // its key for EndpointsOf; nil: the port is not Logged
 }
 
 // session is the shared state of the connections to endpoints of one HTTP client.
 type session struct {
-	stale atomic.Int32 // how many of them are to endpoints that get no requests any more
-	noted bool         // guarded by the mutex of their tcpPort: EndpointsOf finds it
+	stale atomic.Int32 // number of connections to endpoints that get no requests any more
+	noted bool         // EndpointsOf finds it; guarded by the mutex of the tcpPort
 }
 
 func newRelayed(u *pump, client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -413,13 +413,13 @@ type way struct {
 	source   syscall.RawConn // of from
 	sink     syscall.RawConn // of to
 
-	held  []byte       // came and was not passed on yet
-	buf   *[chunk]byte // of held; nil: held is no buffer of the pump
-	pipe  *pipe        // with so many bytes that were not passed on yet
+	held  []byte       // bytes that were received and not passed on yet
+	buf   *[chunk]byte // the buffer of held; nil: that is not from the pump
+	pipe  *pipe        // has piped bytes that were not passed on yet
 	piped int
 	bulk  bool // the last bytes filled a buffer
 	ended bool // from has sent its FIN
-	done  bool // to got it
+	done  bool // the FIN was passed on to to
 }
 
 func (u *pump) way(to, from *net.TCPConn) (*way, error) {

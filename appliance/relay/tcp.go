@@ -26,7 +26,7 @@ type tcpListener struct {
 	shared *shared
 	log    *slog.Logger
 	socket *net.TCPListener
-	// route finds the port that a client asked for, and what it had sent to.
+	// route returns the port for a client, and the address that the client connected to.
 	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
@@ -224,7 +224,7 @@ type tcpPort struct {
 
 	mu    sync.Mutex
 	port  Port
-	gone  bool // nothing leads here; connections live on
+	gone  bool // the port was removed; its connections continue
 	conns map[*relayed]struct{}
 	names map[string]*tcpPort // by server name; nil: the port has none
 }
@@ -350,7 +350,7 @@ func (t *tcpPort) judge(c *relayed) {
 }
 
 // watchIdle resets a connection when nothing was received from either end for limit. It does not count bytes: the kernel has the time of
-// the last ones, and is asked when they could be that old, so a busy connection costs one system call in that time. The caller holds t.mu.
+// the last ones. A timer reads it when limit may have passed, so a busy connection costs one check per limit. The caller holds t.mu.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {
 		t.mu.Lock()
@@ -396,7 +396,7 @@ func (t *tcpPort) serverNames() map[string]*tcpPort {
 }
 
 // portNamed reads the ClientHello of a client. It returns the port for its server name, and all bytes read from the client so far. For a
-// name without a port that is t itself, if it has endpoints. It returns nil if the client was refused, or is handed over.
+// name without a port it returns t itself, if t has endpoints. It returns nil if the client was refused, or is handed over.
 func (t *tcpPort) portNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) (*tcpPort, []byte) {
 	_ = client.SetReadDeadline(time.Now().Add(helloTime))
 	stop := context.AfterFunc(ctx, func() { interrupt(client) })

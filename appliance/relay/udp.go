@@ -24,12 +24,12 @@ type udpListener struct {
 	log    *slog.Logger
 	socket *net.UDPConn
 	raw    syscall.RawConn // of the socket
-	// route finds the port that a client without a flow asks for, and what it sent to.
+	// route returns the port for a client without a flow, and the address that the client sent to.
 	route func(client netip.AddrPort) (port *udpPort, asked netip.AddrPort, err error)
 
 	mu     sync.Mutex
 	closed bool
-	paused bool                     // flows stay open
+	paused bool                     // stopped for a hand-over; flows stay open
 	flows  map[netip.AddrPort]*flow // by client
 }
 
@@ -40,7 +40,7 @@ type udpPort struct {
 	quota     *quota
 
 	port  Port
-	gone  bool      // nothing leads here any more
+	gone  bool      // the port was removed
 	order list.List // of *flow, longest idle first
 }
 
@@ -65,11 +65,11 @@ type flow struct {
 	client, endpoint netip.AddrPort
 	socket           *net.UDPConn // connected to the endpoint
 	raw              syscall.RawConn
-	place            *list.Element // in the order; nil: ended
-	began, seen      time.Time     // the first and the last datagram, either way
+	place            *list.Element // element of port.order; nil: the flow has ended
+	began, seen      time.Time     // times of the first and the last datagram in either direction
 	replied          bool
-	late             *recentKey // nil: it is not logged
-	hops             int        // with which datagrams are sent; 0: as the system has it. Only receive's goroutine uses it
+	late             *recentKey // its key for EndpointsOf; nil: the port is not Logged
+	hops             int        // TTL of datagrams to the endpoint; 0: the system's default. Only receive's goroutine uses it
 }
 
 // errQuotaExceeded means that a datagram of a new client was dropped, because no other flow

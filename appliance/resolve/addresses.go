@@ -79,13 +79,13 @@ func (r *resolver) addresses() addresses {
 // address.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
-// mayBe reports whether the Service may use an address. It refuses those of the host, and those that are not internal if the Service asks
-// to be internal.
+// mayBe reports whether the Service may use an address. If not, it adds an error: the address belongs to the host, or it is in no internal
+// pool and the Service asks to be internal.
 func (r *resolver) mayBe(field string, a netip.Addr) bool {
 	return r.mayBeInternal(field, a) && r.mayServe(field, a)
 }
 
-// mayServe reports whether the Service may use an address with regard to those of the host, and refuses the others.
+// mayServe reports whether an address is not the host's (Facts.Host), or AnnotationHostAddress permits it. If not, it adds an error.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	what, is := r.facts.Host[a]
 	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
@@ -95,8 +95,8 @@ func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	return false
 }
 
-// ExternalIPRefusal returns why no Service may use an address as an external IP, by the configuration and the host's networks. reason is
-// that of the problem, "" if the address may be used.
+// ExternalIPRefusal returns why the configuration or the host's networks exclude an address as an external IP: the reason and text of a
+// Problem. Both are "" if Services may use the address.
 func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if f.NoExternalIPs {
@@ -121,7 +121,8 @@ const (
 	reasonNotUnicast         = "NotUnicast"
 )
 
-// isSetAside reports whether an address lies in a pool of load balancer IPs or in --external-ip-range. Services then have all of its ports.
+// isSetAside reports whether an address lies in a pool of load balancer IPs or in --external-ip-range. All ports of such an address belong
+// to Services, not only those that a Service names.
 func (f *Facts) isSetAside(a netip.Addr) bool {
 	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
 		slices.ContainsFunc(f.Pools, func(r nft.Range) bool { return r.Contains(a) })
@@ -130,7 +131,7 @@ func (f *Facts) isSetAside(a netip.Addr) bool {
 // reserved4 is class E (RFC 1112, section 4) with the limited broadcast address.
 var reserved4 = netip.MustParsePrefix("240.0.0.0/4")
 
-// isNoHost reports whether an address is one that no single host can have.
+// isNoHost reports whether an address cannot belong to a single host: multicast, reserved4, or a broadcast address of the host's networks.
 func (f *Facts) isNoHost(a netip.Addr) bool {
 	return a.IsMulticast() || reserved4.Contains(a) || f.Broadcast[a]
 }
@@ -244,9 +245,9 @@ func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	return prefixes, r.sources != nil
 }
 
-// rangesApplyToAll reports whether the restrictions also apply to node ports and external IPs: by the annotation, or else by the setting
-// for all Services, or true for an NLB of AWS. An unknown value of the annotation counts as the one that permits fewer clients. shuts is
-// set if that may exclude clients, which makes it an error.
+// rangesApplyToAll reports whether the restrictions also apply to node ports and external IPs: as the annotation sets it, else if the
+// setting for all Services does or the Service is an AWS NLB. An unknown value of the annotation counts as "all". It is an error if shuts
+// is set (the restrictions may exclude clients), else a warning.
 func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {
@@ -318,7 +319,8 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	}
 }
 
-// sourceSet returns the source set of a name. If it is unknown it returns nil, and reports a problem whose text has the consequence so.
+// sourceSet returns the source set of a name. If there is none, or its file could not be read yet, it returns nil and adds an error. so is
+// the clause of its text with the consequence.
 func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
 	s := r.state(Need{Kind: NeedSourceSet, Name: name})
 	switch field := annotation.Field(key); {

@@ -29,9 +29,10 @@ type asks struct {
 	relayed annotation.Relay
 	// balanceNamed is set when the Service names its algorithm itself.
 	balanceNamed bool
-	// unkeyed are the ports that lack a certificate or a CA, encrypted those that are not served in the clear.
+	// unkeyed and encrypted are by port index: unkeyed ports lack a certificate or a CA; encrypted ports are not served, since their relay,
+	// HTTP or TLS settings cannot be applied.
 	unkeyed, encrypted []bool
-	// wrong has the fields of values that no Service can have.
+	// wrong has the fields whose values are invalid for every Service (isWrong).
 	wrong map[string]bool
 
 	idle      time.Duration
@@ -41,7 +42,7 @@ type asks struct {
 	ranges    []object.PortRange
 	adopted   bool
 	egress    egress
-	slow      string // the reason for which established connections are not fast, for people
+	slow      string // why connections do not use the fast path, for messages; "": they do
 }
 
 // readAnnotations reads the annotations that this package implements, and reports their problems.
@@ -116,7 +117,7 @@ func (r *resolver) isWrong(field string) {
 	r.wrong[field] = true
 }
 
-// mayBeInternal reports whether an address is internal, if the Service asks to be internal, and refuses the others.
+// mayBeInternal reports whether an address is internal or the Service does not ask to be internal. If not, it adds an error.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true
@@ -131,7 +132,8 @@ func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS reports whether a port asks for TLS that cannot be terminated. It is refused then, rather than served in clear text.
+// asksTLS reports whether a port asks for TLS that cannot be terminated, and adds an error. The port is then not served, rather than passed
+// through in clear text.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key, why := annotation.TLSKey(r.Service, port)
@@ -233,7 +235,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
-// leaveOutFull excludes endpoints from new connections that have as many open ones as the Service allows. Open connections continue.
+// leaveOutFull gives no new connections to endpoints with as many open connections as the Service allows. Open connections continue.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	limit := r.out.EndpointConnections
 	if limit == 0 {
@@ -277,9 +279,9 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// leaveOutUncounted excludes from new connections those endpoints whose connections are not counted yet and that the kernel did not use, as
-// far as clients would otherwise be sent to them. Endpoints that a policy, topology or priority passes over are not excluded. Excluding one
-// may select others, which are then examined.
+// leaveOutUncounted gives no new connections to the endpoints in uncounted: the kernel served without them, and their connections are not
+// counted yet. It excludes only those that clients would be sent to, not those that a policy, topology or priority passes over. As the
+// exclusion of one may select others, it repeats until none is selected.
 func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
 	vips := r.vips.of(family)
 	for len(uncounted) > 0 && vips.cluster.IsValid() {
@@ -313,8 +315,8 @@ func (r *resolver) clientConnections() uint32 {
 	return n
 }
 
-// connections returns the number of connections in an annotation, 0 if there is none or it is invalid. otherwise is the consequence in the
-// warning.
+// connections returns the number of connections in an annotation, 0 if there is none or it is invalid. otherwise is the consequence of an
+// invalid value, for the warning.
 func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
 	if !given {
@@ -332,7 +334,7 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 // conntrack entries of others are deleted at once.
 type Drain struct {
 	On bool
-	// Timeout bounds the life of a connection after its endpoint went.
+	// Timeout is the longest time for which a connection continues after its endpoint is gone.
 	Timeout time.Duration
 }
 
@@ -383,8 +385,8 @@ func (r *resolver) readDrain() {
 	}
 }
 
-// Annotations with the time without packets after which a connection ends. AnnotationIdle takes precedence; AnnotationELBIdle is that of
-// AWS load balancers.
+// Annotations for the idle timeout, the time without packets after which a connection ends. AnnotationIdle takes precedence;
+// AnnotationELBIdle is that of AWS load balancers.
 const (
 	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
 	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
@@ -392,7 +394,7 @@ const (
 
 const (
 	maxIdle    = 7 * 24 * time.Hour
-	maxELBIdle = 4000 * time.Second // as AWS has it
+	maxELBIdle = 4000 * time.Second // the limit of AWS
 )
 
 // idleTimeout returns the idle timeout of the annotations, 0 if the host's timeouts apply.

@@ -113,7 +113,7 @@ func (r *resolver) warnUnbalanced(why string, others ...string) {
 	}
 }
 
-// checkOut warns about addresses in svcctl.io/out that are no endpoints.
+// checkOut warns about addresses in svcctl.io/out that no endpoint of the Service has.
 func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
 	if len(r.taken) == 0 {
 		return // mostly
@@ -205,7 +205,7 @@ func (e *endpoint) isBetter(than *endpoint) bool {
 	return e.weight > than.weight
 }
 
-// everywhere returns the endpoints of the pool for cluster-wide traffic policies.
+// everywhere returns the endpoints of the pool for the traffic policy Cluster.
 func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	near := func(*endpoint) bool { return true }
 	isReady := func(e *endpoint) bool { return e.state == ready }
@@ -219,7 +219,7 @@ func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining })
 }
 
-// onBox returns the endpoints of the pool for traffic policies with the value Local.
+// onBox returns the endpoints of the pool for the traffic policy Local.
 func onBox(all []endpoint) []netip.AddrPort {
 	if picked := lowest(all, func(e *endpoint) bool { return e.state == ready && e.local }); len(picked) > 0 {
 		return picked
@@ -245,10 +245,10 @@ func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some b
 	return tier, some
 }
 
-// takesNew reports whether an endpoint takes new connections when those go to the endpoints of a tier.
+// takesNew reports whether an endpoint gets new connections while tier is the tier in use.
 func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
 
-// inTier returns the endpoints that take new connections in a tier: topology chooses among them. Mostly these are all.
+// inTier returns the endpoints that get new connections while tier is in use. It returns all itself if these are all, the usual case.
 func inTier(all []endpoint, tier uint8) []endpoint {
 	out := func(e endpoint) bool { return !e.takesNew(tier) }
 	if !slices.ContainsFunc(all, out) {
@@ -389,7 +389,7 @@ type backend struct {
 type shares struct {
 	weights  map[netip.Addr]uint16 // of the Service's annotation, by address
 	backends map[portKey][]backend // nil: no slice has a share
-	judged   string                // the backend whose endpoints are judged, for messages
+	judged   string                // the backend that judge examines, for messages
 }
 
 // readShares sets r.backends of all ports, sorted by name. It stays nil if no slice has a share.
@@ -464,9 +464,9 @@ func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selecti
 // maxParts bounds the number of parts into which a share is divided, so that sums fit into 64 bits.
 const maxParts = 1 << 20
 
-// divide returns the weight of each endpoint of a pool, by which it gets its fraction of its backend's share. refused is the weight of
-// backends without an endpoint in the pool. Weights are at most 65535, the smallest numbers with the same proportions. list has the
-// backends with their shares.
+// divide returns the weights of the endpoints of a pool. Each backend gets its share of the connections, which its endpoints divide by
+// their own weights. refused is the weight of backends without an endpoint in the pool. Weights are the smallest integers in these
+// proportions, at most 65535. list has the backends with their shares.
 func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint16, refused uint16, list []nft.Backend) {
 	sums, parts := make([]uint64, len(backends)), uint64(1)
 	for i, b := range backends {

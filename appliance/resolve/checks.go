@@ -33,7 +33,7 @@ type Checked struct {
 	Port     Port
 	Endpoint netip.AddrPort
 	Target   health.Target
-	// Start is the state to begin with, if nothing is known of Target.
+	// Start is the state of the verdict on Target or, if there is none yet, the state with which its check begins.
 	Start health.State
 	// State is the state that the Service was resolved with.
 	State health.State
@@ -44,12 +44,13 @@ type Checked struct {
 	Text string
 }
 
-// Demoted is an endpoint that is not used although its objects have it as ready: it is taken out, or its check has not found it up.
+// Demoted is an endpoint that is not used for another reason than its conditions: svcctl.io/out excludes it, its check has not found it up,
+// or it is dead and ejected.
 type Demoted struct {
 	Port     string
 	Protocol string
 	Addr     netip.AddrPort
-	// Out is set when an annotation takes it out; else its check has not found it up.
+	// Out is set when svcctl.io/out excludes it.
 	Out bool
 }
 
@@ -78,7 +79,8 @@ func (r *resolver) prepareChecks() {
 	}
 }
 
-// judge lowers the state of endpoints that are taken out, down or dead. If too few are left, all are used, as without checks.
+// judge lowers the state of endpoints that svcctl.io/out excludes, that are down, or that are dead and ejected. If too few are left, it
+// restores the states of all but the excluded ones, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	if r.plan == nil && r.taken == nil && r.Observed.Dead == nil && !r.out.Eject {
 		return
@@ -178,8 +180,8 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	r.failOpen(index, list, isNew, checked, up, down)
 }
 
-// verdict returns the verdict on a Target, and adds the Target to Output.Demand if there is none. It looks first behind the last one that
-// was found.
+// verdict returns the verdict on a Target, and adds the Target to Output.Demand if there is none. It first compares the verdict after the
+// last one found, as both lists usually have the same order.
 func (r *resolver) verdict(t *health.Target) Verdict {
 	all := r.Observed.Verdicts
 	if r.nextVerdict < len(all) && *all[r.nextVerdict].Target == *t {
@@ -204,8 +206,8 @@ func (r *resolver) verdict(t *health.Target) Verdict {
 // answers combines the verdicts of all checks that one endpoint has to pass.
 type answers struct {
 	state   health.State
-	assumed bool           // the verdict of a check that determines state is assumed
-	verdict health.Verdict // the verdict that determines state
+	assumed bool           // one of the verdicts with this state is assumed
+	verdict health.Verdict // the first verdict with this state
 	any     bool
 }
 
@@ -221,9 +223,9 @@ func (a *answers) add(c *Checked, v health.Verdict) {
 
 // assumptions summarizes the endpoints of a port whose state at the start of the process was assumed to be up.
 type assumptions struct {
-	proven bool  // one is up, and passed
+	proven bool  // one is up, and its check has passed
 	open   bool  // one is assumed to be up
-	fallen []int // were assumed to be up, and are down
+	fallen []int // indexes of those that were assumed to be up, and are down
 }
 
 func (a *assumptions) add(state health.State, assumed bool, index int) {
@@ -387,8 +389,9 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts returns a function with the initial state of an endpoint of a port, for checks without a verdict. Endpoints that were used before
-// are up, others are new, or down in the first plan of this process. If none was used, all are up.
+// starts returns a function with the initial state of an endpoint of a port, for checks without a verdict. Endpoints that the previous plan
+// used are up, others new. In the first plan of this process those that the kernel used are up, and others down, unless they would not be
+// used even if all were up. If none was used, all are up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	r.out.Demand.Adopted = true
 	before, missing := r.usedBefore(name), health.New
@@ -502,7 +505,7 @@ type question struct {
 
 // probes are the readiness probes of the Pods of one Service.
 type probes struct {
-	// unasked is set when only Pods without a readiness condition are probed.
+	// unasked is set when the Service does not ask for checks: then only Pods without a condition Ready are probed.
 	unasked bool
 	of      map[string][]health.Probe // by Pod
 	// refused are the Pods of each refusal.

@@ -18,15 +18,15 @@ import (
 // Service asks for its address later, and a load balancer IP is not shared with the external IPs of Services that come later. The zero
 // value holds no claims. Not safe for concurrent use.
 type Claims struct {
-	byFrontend map[claimed][]claimant // in order: the first one has it
+	byFrontend map[claimed][]claimant // by precedence: the first one gets it
 	byService  map[string][]claimed
-	balancers  map[netip.Addr][]claimant // of load balancer IPs, in order
+	balancers  map[netip.Addr][]claimant // of load balancer IPs, by precedence
 	externals  addressIndex              // the Services with an external IP
 	loops      loops
 	ranges     rangeClaims
 	host       hostPorts
 	egress     egressClaims
-	undo       *undo // nil: not of Try
+	undo       *undo // the changes since Try; nil: not made by Try
 }
 
 // Claim has the frontends that one Service asks for; none without Ports.
@@ -45,7 +45,7 @@ type Ages interface {
 	// Of returns the revision at which the Service first asked for an address and port, or, with the zero Addr, for a
 	// node port. The protocol is as in YAML: "TCP".
 	Of(protocol string, at netip.AddrPort) uint64
-	// OfRange returns the same for a range of ports, which begins with that of at.
+	// OfRange returns the same for the range of ports from that of at to last.
 	OfRange(protocol string, at netip.AddrPort, last uint16) uint64
 }
 
@@ -135,7 +135,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
-// each calls add for each frontend of the claim that is no range of ports, repeatedly for some.
+// each calls add for each frontend of the claim except ranges of ports. It may call it several times for the same frontend.
 func (c *Claim) each(add func(key claimed, as claimant)) {
 	for i := range c.Ports {
 		p := &c.Ports[i]

@@ -104,8 +104,8 @@ func (r *resolver) badEgress(format string, args ...any) {
 	r.warnValue(object.AnnotationEgress, reasonUnknownValue, format, args...)
 }
 
-// mayHave reports whether an address is a load balancer IP or external IP that the Service has or asks for. known lists these for a
-// message, if it is not.
+// mayHave reports whether an address is a load balancer IP or external IP that the Service has or asks for. If it is not, known is the
+// clause of a message that lists them.
 func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	svc := r.Service
 	balancers := []string{svc.Spec.LoadBalancerIP}
@@ -205,8 +205,8 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 	return sources
 }
 
-// onlyLeaves reports whether the Service serves only outgoing connections: its endpoints use its address, and all are written as not ready.
-// Slices that a program manages do not count, since there this is an observation.
+// onlyLeaves reports whether the Service serves only outgoing connections: its endpoints use its address, and the operator wrote all of
+// them as not ready. It returns false if a controller manages one of its slices, since the condition is an observation there.
 func (r *resolver) onlyLeaves() bool {
 	serves := func(e object.Endpoint) bool {
 		return e.Conditions.Ready == nil || *e.Conditions.Ready || object.Deref(e.Conditions.Terminating)
@@ -232,7 +232,8 @@ type egressClaims struct {
 	known   map[string]leaving // by Service
 }
 
-// leaving has the egress sources of a Service, for addresses that it holds, and the addresses that these use (nft.Egress.String).
+// leaving has the egress sources of a Service whose egress address it holds. with has the egress address and destinations of each port
+// (nft.Egress.String).
 type leaving struct {
 	sources []netip.Addr
 	with    []string
@@ -293,8 +294,8 @@ func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	return ""
 }
 
-// cutEgress returns a Service's ports without the egress sources that belong to another Service, and a problem for those that use another
-// address there. It does not modify ports.
+// cutEgress returns a Service's ports without the egress sources that belong to another Service, and a problem if that Service gives them
+// another address or other destinations. It does not modify ports.
 func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.ServicePort, problems []Problem) {
 	cut = ports
 	for i := range ports {

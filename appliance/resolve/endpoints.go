@@ -16,8 +16,8 @@ import (
 type endpoint struct {
 	addr  netip.AddrPort
 	state state
-	// said is the state that its documents give it; health checks can only lower it. out is set when
-	// an annotation takes it out, notUp when its check has not found it up.
+	// said is the state by its conditions, or unfit with out; health checks can only lower it. out is set when svcctl.io/out excludes it,
+	// notUp when its check has not found it up or it is dead and ejected.
 	said     state
 	out      bool
 	notUp    bool
@@ -311,10 +311,10 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	return slices.Clip(out)
 }
 
-// topology returns the predicate that selects the near endpoints among the ready ones of a tier. Hints apply only if every ready endpoint
-// has some, be it up or not, and one that is up is for this box, first by node, then by zone. Without hints, the Service's
-// trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice controller does; without that, an annotation
-// that prefers the zone.
+// topology returns the predicate that selects the near endpoints among the ready ones of a tier. It tries hints for nodes, then hints for
+// zones. Either kind applies only if every ready endpoint has such a hint, up or not, and one that is up has the hint for this box. If no
+// endpoint has hints, the Service's trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice controller
+// does. Without trafficDistribution, an annotation that prefers the zone makes the zone its hint.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
@@ -359,7 +359,7 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	return anywhere
 }
 
-// The sources of hints: functions that return the zones and nodes for which an endpoint is.
+// The sources of topology hints: functions that return the zones and nodes whose clients an endpoint is for (discovery/v1 EndpointHints).
 func written(e *endpoint) (zones, nodes []string) { return e.forZones, e.forNodes }
 
 func ownZone(e *endpoint) (zones, nodes []string) { return one(e.zone), nil }

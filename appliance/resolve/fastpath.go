@@ -13,8 +13,8 @@ const ReasonFastPathUnused = "FastPathUnused"
 
 // FastPath is the setting of the fast path for the box. The zero value means that there is none.
 type FastPath struct {
-	Asked, All bool   // which Services are fast: those that ask, those that do not decline
-	Lacks      string // the reason for which the kernel has none, with the next step
+	Asked, All bool   // Asked: Services that ask are fast; All: all that do not decline
+	Lacks      string // why the kernel has no fast path, with the next step
 }
 
 // readFastPath decides whether connections of the Service use the fast path. They do not if another setting of the Service would break;

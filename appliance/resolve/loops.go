@@ -16,7 +16,7 @@ import (
 type loops struct {
 	vips     addressIndex // the Services that have an address
 	backends addressIndex // the Services that have an endpoint there
-	// hosts are the addresses of both kinds that were endpoints first; no Service may use them.
+	// hosts are the addresses in both indexes that were endpoints first: no Service may have a frontend at them.
 	hosts map[[16]byte]bool
 	known map[string]askedFor // by Service
 }
@@ -25,11 +25,11 @@ type loops struct {
 // to which it is mapped.
 type addressIndex map[[16]byte]*holders
 
-// holders is a set of Services that have an address: nearly always one, and in the worst case all of them. A value with one is shared by
-// all addresses of that Service.
+// holders is a set of Services that have an address: nearly always one, and in the worst case all of them. A value with the field one is
+// shared by all addresses of that Service.
 type holders struct {
 	one  string
-	more map[string]struct{} // not nil: all of them are here, and one is empty
+	more map[string]struct{} // not nil: it has all Services, and the field one is empty
 }
 
 func (h *holders) with(service *holders) *holders {
@@ -145,8 +145,7 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 	return false
 }
 
-// endpointOf returns a Service with an endpoint at an address, if no Service may have a frontend at the address for that reason; "" if
-// Services may.
+// endpointOf returns a Service whose endpoint at an address keeps all Services from having a frontend there; "" if they may have one.
 func (l *loops) endpointOf(addr netip.Addr) string {
 	if !l.hosts[addr.As16()] {
 		return ""
@@ -240,7 +239,7 @@ func (a askedFor) addresses() served {
 	return served{sortedOnce(s.vips), sortedOnce(s.backends)}
 }
 
-// endpointsOf returns the lists of endpoints of a port, without lists that are the same slice as Serving.
+// endpointsOf returns Serving and the pools of a port, except pools that are the same slice as Serving.
 func endpointsOf(p *nft.ServicePort) [][]netip.AddrPort {
 	lists := [][]netip.AddrPort{p.Serving}
 	for _, pool := range p.Pools {
@@ -309,7 +308,7 @@ func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 // hostPorts indexes the claims to frontends at addresses of the host, which conflict with node ports.
 type hostPorts struct {
 	nodePorts map[netip.Addr]bool             // the addresses that node ports answer on
-	owned     map[claimed]map[netip.Addr]bool // the addresses of the host that a port is asked for at, by node port
+	owned     map[claimed]map[netip.Addr]bool // the addresses of the host at which Services ask for a port, by the node port of its number
 }
 
 // asNodePort returns the key of the node port with the number of a frontend.

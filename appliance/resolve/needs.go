@@ -19,7 +19,7 @@ const (
 	NeedKeyPair                      // the Secret Name ("namespace/name") with tls.crt and tls.key
 	NeedAuthority                    // the Secret Name with ca.crt
 	NeedSourceSet                    // the source set Name
-	NeedPlan                         // what only the Service Name depends on
+	NeedPlan                         // all else that only the plan of the Service Name depends on
 	NeedHostPort                     // a port of the host, at which no program listens: of Family, Protocol, At; the zero Addr: a node port
 )
 
@@ -70,11 +70,11 @@ type Demand struct {
 type Limited struct {
 	Port      Port
 	Frontends []netip.AddrPort
-	Endpoints []netip.AddrPort // with port 0: the address, by all of its ports
+	Endpoints []netip.AddrPort // with port 0: the address with all of its ports
 }
 
-// Fullness reports whether an endpoint has as many open connections as its Service allows. If it was not counted yet, Full is set when the
-// kernel served its frontend without it.
+// Fullness reports whether an endpoint has as many open connections as its Service allows. Before its connections are counted, Full is set
+// if the kernel served the frontend without this endpoint.
 type Fullness struct{ Full, Counted bool }
 
 // Frontend is an address and port that clients connect to; the zero Addr stands for a node port.
@@ -87,7 +87,7 @@ type Frontend struct {
 // Observed has the states of a Service's needs. Those that are not in it have the zero State.
 type Observed struct {
 	States map[Need]State
-	// Verdicts are found fast in the order of the endpoints.
+	// Verdicts are looked up fastest in the order of the endpoints.
 	Verdicts []Verdict
 	Full     map[Port]map[netip.AddrPort]Fullness
 	// Dead are the endpoints that accept no connection of this host, after clients' connections to them failed.

@@ -30,8 +30,8 @@ type Relay struct {
 	Transparent bool
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
-	// Fronts are the settings of ports for TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as
-	// "namespace/name". A port without does neither.
+	// Fronts are the settings of ports for TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as "namespace/name". A port that
+	// is not in it has no such settings.
 	Fronts map[string]*annotation.Front
 }
 
@@ -164,7 +164,8 @@ func (r *resolver) checkRelayed() {
 	}
 }
 
-// refuseMode reports whether a port asks for the kernel and for something that only a relay does, and adds the problem.
+// refuseMode reports whether annotations ask that the kernel serves a port (annotation.ProxyMode), and for a feature that only a relay has.
+// It then adds an error.
 func (r *resolver) refuseMode(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key := r.front(i).Key

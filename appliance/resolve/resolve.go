@@ -18,7 +18,7 @@ type Facts struct {
 	Zone     string // for topology hints; "" when the box has none
 	// Balance is the algorithm of Services that name none.
 	Balance nft.Balance
-	// Fleet is set when other boxes serve the same objects: that none of a Service's endpoints is on this one is no problem.
+	// Fleet is set when other boxes serve the same objects. It is then no problem if a Service has no endpoint on this box.
 	Fleet bool
 	// NodelessLocal makes endpoints without a nodeName local ones.
 	NodelessLocal bool
@@ -30,17 +30,17 @@ type Facts struct {
 	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
 	ConnectionLog string
 	Networks
-	// OwnPorts are those of the appliance: no Service gets them, though it asked first.
+	// OwnPorts are the ports of the appliance. No Service gets one of them, even if it asked for it first.
 	OwnPorts []OwnPort
-	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
-	// which the box has no address has none. Nil: the box is not known.
+	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of which the box has no address has none.
+	// Nil: the addresses of the box are unknown.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
 	// NoTimeouts is set when the kernel has no conntrack timeout objects for nf_tables
 	// (CONFIG_NF_CONNTRACK_TIMEOUT).
 	NoTimeouts bool
-	// NoRates and NoConnectionCounts are set when it has no rate limits, and no counts of connections.
+	// NoRates is set when the kernel has no rate limits, NoConnectionCounts when it does not count connections.
 	NoRates, NoConnectionCounts bool
-	// FastPath is the setting of the box, and its kernel.
+	// FastPath is the setting of the box, and whether its kernel has the fast path.
 	FastPath FastPath
 }
 
@@ -64,8 +64,8 @@ type Networks struct {
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
-	// EgressFrom has the prefixes of the hosts that may leave with an address of a Service, and Local all addresses of this
-	// host, where there are any.
+	// EgressFrom has the prefixes of the hosts that may leave with an address of a Service, and Local all addresses of this host, if
+	// EgressFrom has any prefix.
 	EgressFrom []netip.Prefix
 	Local      map[netip.Addr]bool
 }
@@ -111,9 +111,8 @@ type Output struct {
 	Needs []Need
 	// Demand has the needs that Input.Observed lacks.
 	Demand Demand
-	// Probed is set when Pods with a readiness probe are among the endpoints. The Service is to be
-	// resolved again when one of them changes, and when one of Pods does, by name: those that slices
-	// name and its selector does not find.
+	// Probed is set when Pods with a readiness probe are among the endpoints: the Service must be resolved again when one of them changes.
+	// Pods has the names of other Pods with this effect: slices name them, but they do not exist or the selector does not match them.
 	Probed bool
 	Pods   []string
 	Settings
@@ -141,7 +140,7 @@ type Settings struct {
 
 // Health has the states of a Service's endpoints with which it was resolved.
 type Health struct {
-	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
+	// Checked are the endpoints with a check. Demoted are those that are not used, by a check, an exclusion or an ejection.
 	Checked []Checked
 	Demoted []Demoted
 	// Dead are the endpoints without a check that accept no connection, and Eject is set when they are taken out.
@@ -200,10 +199,10 @@ type resolver struct {
 	ref   object.Ref
 	out   Output
 	vips  addresses
-	// plan has the health checks, nil if there are none; taken has the endpoints that an annotation
-	// takes out; byName has the ports of slices.
+	// plan has the health checks, nil if there are none; taken has the addresses that svcctl.io/out excludes; byName has the numbers of
+	// named ports in slices.
 	plan *health.Plan
-	// verdicts has the places of targets in Observed.Verdicts, nil until one is not at nextVerdict.
+	// verdicts has the index of each target in Observed.Verdicts. It is nil until a target is not at nextVerdict.
 	verdicts    map[health.Target]int
 	nextVerdict int
 	taken       map[netip.Addr]bool

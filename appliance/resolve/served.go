@@ -263,7 +263,7 @@ type Dead struct {
 	Port     Port
 	Endpoint netip.AddrPort
 	health.Dead
-	// Assumed is set for one that the kernel was left without before this process: it is to be asked.
+	// Assumed is set when the only sign is that the kernel served without it before this process: it must be probed.
 	Assumed bool
 }
 

@@ -25,12 +25,12 @@ type Plan struct {
 	// Steps are the steps as they were asked for, at least one; Step is the present one, from 0.
 	Steps []string `json:"steps"`
 	Step  int      `json:"step"`
-	// Known are the problems that a machine had when the changes came to it.
+	// Known has, by machine, the IDs of the problems that it had when it got the changes.
 	Known map[string][]string `json:"known,omitempty"`
 	// Within is the time that the machines of a step have to program it; Bake is how long they are observed afterwards.
 	Within time.Duration `json:"within"`
 	Bake   time.Duration `json:"bake"`
-	// Reverts is set when the rollout is undone where it would stop by itself.
+	// Reverts is set if a failed step undoes the rollout instead of stopping it.
 	Reverts bool `json:"reverts,omitempty"`
 }
 
@@ -74,7 +74,7 @@ const mostLooks = 8
 // Patience counts checks of the boxes. The zero value is ready to use.
 type Patience struct {
 	unwell map[string]int
-	// unheard counts the looks at which a box had not reported since the move turn.
+	// unheard counts the calls of Awaits since the move turn (pending.Head.Turn).
 	unheard int
 	turn    uint64
 }
@@ -207,7 +207,7 @@ const Gather = 5 * time.Minute
 type Box struct {
 	Name    string
 	Present bool // its report has arrived
-	// Follows reports whether it has what etcd has, and may write; Why is the reason if not.
+	// Follows reports whether the box is up to date with etcd and may write to it; Why is the reason if not.
 	Follows bool
 	Why     string
 	// Programmed is the revision in its kernel. Failing is the reason why that revision is not in force.
@@ -230,7 +230,7 @@ type Do int
 // The next actions of a rollout.
 const (
 	Wait   Do = iota
-	Move      // to Head, for Ends
+	Move      // store Next.Head, whose phase lasts Next.Ends
 	Finish    // all boxes program the changes
 	Undo      // nobody has started it, or it has failed and reverts
 )
@@ -239,7 +239,7 @@ const (
 type Next struct {
 	Do   Do
 	Head Rollout
-	Ends time.Duration // 0: without an end
+	Ends time.Duration // the duration of the phase; 0: unlimited
 }
 
 // Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports whether a

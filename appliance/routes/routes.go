@@ -45,7 +45,7 @@ func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error
 type exporter struct {
 	ctx     context.Context
 	table   *Table
-	lengths map[string][2]int // of the prefixes of advertisements, IPv4 and IPv6
+	lengths map[string][2]int // by advertisement: the prefix lengths of its routes for IPv4 and IPv6
 	of      map[netip.Addr][]netip.Prefix
 	behind  map[netip.Prefix]int
 	drained bool
@@ -130,8 +130,8 @@ func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 // Protocol is the number of our routes in the kernel (rtm_protocol). FRR would take routes with the number 196 for its own.
 const Protocol = 118
 
-// BIRD loses changes of the kernel that come faster than it reads them, and keeps withdrawn routes until its next scan. So after burst
-// changes Change pauses for burstTime.
+// Change pauses for burstTime after each burst changes. BIRD loses changes that come faster than it reads them, and then keeps withdrawn
+// routes until its next scan.
 const (
 	burst     = 100
 	burstTime = 50 * time.Millisecond

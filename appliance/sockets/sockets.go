@@ -235,7 +235,7 @@ var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
 // Closed signals closed sockets. It should be open only while it is needed: the kernel then makes a message of every TCP or UDP connection
 // of the host that ends.
 type Closed struct {
-	// C has a value when a socket with one of the ports was closed since one was taken from it.
+	// C has a value if a socket with one of the ports was closed since the last receive from C.
 	C    chan struct{}
 	file *os.File
 }

@@ -47,21 +47,21 @@ type Turns interface {
 	// Want sets the turns that this box competes for (true) or only observes (false).
 	Want(willing map[string]bool)
 	Turn(source string) Turn
-	// Changed is closed when a turn may be another one.
+	// Changed returns a channel that is closed when a turn may have changed.
 	Changed() <-chan struct{}
 }
 
 // Config configures a Reader.
 type Config struct {
 	Dirs []Dir
-	// Box is this one, Instance its data directory.
+	// Box is the name of this box, Instance the ID of its data directory.
 	Box, Instance string
 	Store         *store.Store
 	Turns         Turns
-	// Guard is asked what may be removed. Failed is called when nothing came of its answer.
+	// Guard decides which objects may be removed. Failed is called when the commit after its decision failed.
 	Guard  store.RemovalGuard
 	Failed func()
-	// Wake is called when Problems or States may be others.
+	// Wake is called when Problems or States may have changed.
 	Wake func()
 	Log  *slog.Logger
 }
@@ -77,7 +77,7 @@ type Reader struct {
 	after    []func()
 	states   []State
 
-	// What follows belongs to Run.
+	// Only Run uses what follows.
 	seen    *watch.Snapshot // the one that was judged last
 	files   manifest.Files  // its files, by the paths that all boxes have
 	judged  []judgement     // in the order of Dirs
@@ -271,8 +271,8 @@ const patience = time.Minute
 
 // The reasons of problems with sources.
 const (
-	ReasonDiffers  = "SourceDiffers"     // warning: this box has something else than is in force
-	ReasonBehind   = "SourceBehind"      // warning: this box has something older
+	ReasonDiffers  = "SourceDiffers"     // warning: the content on this box differs from that in force
+	ReasonBehind   = "SourceBehind"      // warning: the content on this box is older than that in force
 	ReasonNoReader = "SourceHasNoReader" // no box reads the source
 )
 

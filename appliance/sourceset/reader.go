@@ -46,11 +46,11 @@ type Reader struct {
 
 type file struct {
 	File
-	read   stamp     // of what was read last; the zero value, which no file has: nothing yet
-	err    error     // why what was read last is not in force
+	read   stamp     // of the content that was read last; zero, which no file has: none was read
+	err    error     // why that content is not in force
 	last   stamp     // at the last look
-	since  time.Time // of the first look that found last
-	moving time.Time // of the first look that found it unsettled; zero: it is settled
+	since  time.Time // the time of the first look that found last
+	moving time.Time // the time of the first look that found the file unsettled; zero: it is settled
 	empty  bool      // the content in force has no prefix
 }
 

@@ -39,12 +39,12 @@ func Describe(steps []trace.Step, facts *Facts) wire.TracedPacket {
 type description struct {
 	facts  *Facts
 	packet wire.TracedPacket
-	first  *trace.Header // as it came
-	now    *trace.Header // as it is
+	first  *trace.Header // the packet as it arrived
+	now    *trace.Header // the packet after the steps so far
 	in     int
 	out    int
-	over   bool // dropped or refused
-	// predicted is set for a prediction, which has no packet.
+	over   bool // the packet was dropped or refused
+	// predicted is set for a prediction: no packet was sent.
 	predicted bool
 	said      map[string]bool
 }
@@ -120,7 +120,7 @@ func (t *description) begin() {
 	}
 }
 
-// known adds the description of a packet of the tracked connection c. It passes no rule that selects an endpoint: conntrack translates it.
+// known adds the description of a packet of the tracked connection c. No rule selects an endpoint for the packet: conntrack translates it.
 func (t *description) known(c *conntrack.Connection) {
 	key, _, _ := t.servicePort(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {
@@ -317,7 +317,7 @@ func protocolName(p byte) string {
 type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
-	From      netip.Addr // the address of this host that is used on that way
+	From      netip.Addr // the source address that this host uses on that route
 	// Unforwarded is why this host forwards no packet of the family, with the next step, "" if it does.
 	Unforwarded string
 }
@@ -397,7 +397,7 @@ type hostNetwork struct {
 	*Tracer
 	client     netip.Addr
 	local      []netip.Addr
-	masquerade map[uint32]netip.Addr // of interfaces that were routed to
+	masquerade map[uint32]netip.Addr // the source address for masquerading, by interface index
 }
 
 func (n *hostNetwork) Route(dst netip.Addr) (uint32, bool) {

@@ -29,7 +29,7 @@ type Book struct {
 	dead atomic.Pointer[map[netip.AddrPort]health.Dead] // never changed in place; nil: none
 
 	mu     sync.Mutex
-	asked  map[netip.AddrPort]time.Time // when the question about an endpoint began
+	asked  map[netip.AddrPort]time.Time // when the last probe of a suspected endpoint began
 	tokens float64
 	filled time.Time
 	users  map[netip.AddrPort]map[string]struct{} // Services of the dead ones, "namespace/name"
@@ -140,8 +140,8 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury marks an endpoint, which these Services use, as dead for the reason d. It returns all Services that are known to use it. Without
-// any, the endpoint is not marked.
+// Bury marks an endpoint, which these Services use, as dead for the reason d. It returns all Services that are known to use it. If there
+// are none, it does not mark the endpoint.
 func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// egressIndex has the ports of an index that have egress sources (nft.Egress), and maps of their addresses and sources, which index makes
-// again after a change of the ports (nil). Without ports nothing is counted.
+// egressIndex has the ports of an index that have egress sources (nft.Egress), and maps of their addresses and sources. A change of the
+// ports sets addresses to nil, and the method index then makes the maps again. Without ports nothing is counted.
 type egressIndex struct {
 	ports     []*Port
 	addresses map[netip.Addr]bool
-	sources   map[netip.Addr]*Port // the port of a source
+	sources   map[netip.Addr]*Port // the port by its source
 }
 
-// index makes the maps of the ports.
+// index makes the maps if the ports have changed.
 func (x *egressIndex) index() {
 	if x.addresses != nil {
 		return
@@ -37,14 +37,14 @@ func (x *egressIndex) index() {
 	}
 }
 
-// egressLook has the connections that endpoints opened with the addresses of Services, at one scan.
+// egressLook has the connections at one scan that endpoints opened and that left with addresses of Services.
 type egressLook struct {
 	Egress   []wire.EgressTraffic
-	outbound map[outbound]int // until they are summed up
+	outbound map[outbound]int // numbers of connections; until leave sums them up
 }
 
-// either returns the Service port of a client's connection, or of one that an endpoint opened (out), which is that of its egress source. It
-// returns nil for other connections, and for those of a source that belongs to no Service any more.
+// either returns the Service port of a client's connection; for one that an endpoint opened (out), it returns the port with that egress
+// source. It returns nil for other connections, and for those of a source that belongs to no Service any more.
 func (x *index) either(c *conntrack.Connection) (p *Port, out bool) {
 	if p = x.find(c); p == nil && c.Left && x.egress.addresses[c.To.Addr()] {
 		p, out = x.egress.sources[c.Endpoint.Addr()], true
@@ -66,8 +66,8 @@ type outbound struct {
 	protocol     nft.Protocol
 }
 
-// depart counts a connection if it uses an egress address, also one whose source belongs to no Service any more: it uses a source port of
-// that address. It reports whether the connection was opened behind this box and only its source is translated.
+// depart counts a connection if it uses an egress address, even if its source belongs to no Service any more: it still uses a source port
+// of that address. It reports whether the connection was opened behind this box and only its source is translated.
 func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	if !c.Left || !x.addresses[c.To.Addr()] {
 		return c.Left // masqueraded, and none of ours

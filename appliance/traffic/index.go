@@ -14,9 +14,9 @@ type index struct {
 	services map[string][]Port // by "namespace/name", sorted
 	rows     []*row            // by key
 	at       map[conntrack.Frontend]*Port
-	ranges   conntrack.Ranges // those of at
+	ranges   conntrack.Ranges // the port ranges among the keys of at
 	egress   egressIndex
-	counted  []*PortCounts // of the look that is under way
+	counted  []*PortCounts // counts of the scan that is under way
 }
 
 // row is a Service port with its Ports of all families.
@@ -67,7 +67,7 @@ func (x *index) change(of map[string][]Port) {
 	x.egress.index()
 }
 
-// add adds the ports of a Service, but for their rows, which it returns. It sorts them.
+// add sorts and adds the ports of a Service. It returns their rows, which the caller adds.
 func (x *index) add(ports []Port) (list []*row) {
 	slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Family, b.Family)) })
 	for i := range ports {

@@ -31,11 +31,11 @@ const (
 type Observer struct {
 	sources
 
-	looking sync.Mutex // one looks at a time
+	looking sync.Mutex // held during a scan
 	cost    time.Duration
-	due     time.Time // the next look for a viewer comes no earlier
-	known   tracked   // of the last look; zero where last is nil
-	found   *index    // of the ports at knownAt; nil, and 0: none
+	due     time.Time // earliest time of the next scan for a viewer
+	known   tracked   // connections of the last scan; zero if last is nil
+	found   *index    // index of the ports in state knownAt (see sources.ports); nil and 0 at first
 	knownAt int
 
 	mu      sync.Mutex
@@ -51,19 +51,19 @@ type Observer struct {
 // sources has the functions by which an Observer reads its data. Tests replace them.
 type sources struct {
 	read func(each func(*conntrack.Connection)) (entries int, err error)
-	// ports returns the ports of the Services that changed since an earlier state, by "namespace/name", none for one that is gone, or those
-	// of all, and the number of the state. No state has the number 0.
+	// ports returns the number of the current state, now, and the ports by Service, "namespace/name": of the Services that changed since an
+	// earlier state, without ports for one that is gone, or of all Services. No state has the number 0.
 	ports func(since int) (of map[string][]Port, all bool, now int)
 	// totals returns the kernel's counts since the start, nil if it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
 	used   func() time.Duration // threadCost
-	// ended are the totals of connections that ended, and receive adds the messages that wait to them. Both are nil where connection
-	// events are not read.
+	// ended has the totals of ended connections, and receive adds the events that the kernel has sent by now to them. Both are nil where
+	// connection events are not read.
 	ended   *flows.Totals
 	receive func()
-	// settings reads what the kernel counts of connections, failures the failed connections so far (nil: they are not counted), and
-	// judged the states of Services that do not answer, or not well. settings and judged are nil where that is unknown.
+	// settings reads which data of connections the kernel counts. failures returns the failed connections so far (nil: not counted). judged
+	// returns the states of Services that do not answer, or answer with a warning. settings and judged are nil where that is unknown.
 	settings func() conntrack.Settings
 	failures func() map[string]map[netip.AddrPort]uint64
 	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)

@@ -32,9 +32,9 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
-// NewQueries returns Queries about the Services. changed returns the ports of the Services that changed since an earlier state, by
-// "namespace/name", or of all, and the number of the state (reconcile.Grants.Since); of returns the ports of one Service as they are now,
-// and served those of all, and the box. totals returns the kernel's counters since the start, and is nil if it does not count.
+// NewQueries returns Queries about the Services. of returns the ports of one Service as they are now; served returns those of all Services,
+// and the box. changed returns the ports as sources.ports does (reconcile.Grants.Since). totals returns the kernel's counters since the
+// start; nil if the kernel does not count.
 func NewQueries(of func(service string) []nft.ServicePort, changed func(since int) (of map[string][]nft.ServicePort, all bool, now int), served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
 	a := &Queries{served: served}
 	a.observer = New(look, func(since int) (map[string][]Port, bool, int) {
@@ -61,8 +61,8 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	return p, p.endpoint(c), true
 }
 
-// Judge sets further sources of the responses: failed connections by port (Port.Key) and endpoint, the health of endpoints, and the states
-// of Services with problems with the numbers of all by state. It is called before the first query, or not at all.
+// Judge sets further sources of the responses: failed connections by port (Port.Key) and endpoint, the health of endpoints, and, as in
+// sources.judged, the states of Services with problems and the numbers of all Services by state. It is called before the first query, or not at all.
 func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth,
 	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged

@@ -102,8 +102,8 @@ func (r *ring) add(from, to time.Time, p point) {
 	}
 }
 
-// pair has the rings of the box or of a Service: fine for the last 15 minutes, coarse for a day. seen is the last scan with connections,
-// busy how many there were.
+// pair has the rings of the box or of a Service: fine for the last 15 minutes, coarse for a day. seen is the time of the last scan with
+// connections, busy the number of new and open connections in it.
 type pair struct {
 	fine, coarse ring
 	seen         time.Time
@@ -115,8 +115,8 @@ type rings struct {
 	mu       sync.Mutex
 	box      pair
 	services map[string]*pair
-	newest   time.Time // the last look
-	saved    bool      // it could be written the last time
+	newest   time.Time // time of the last scan
+	saved    bool      // the last write to a file succeeded
 }
 
 func newRings() *rings {

@@ -18,7 +18,7 @@ type aggregate struct {
 	wire.PortTraffic // without endpoints and history
 	*row
 	fresh int // new connections
-	// made, refused and Failed are since the start; refusing, failing, in and out since the look before.
+	// made, refused and Failed are counts since the start; refusing, failing, in and out are those since the previous scan.
 	made, refused, refusing, failing, in, out uint64
 	parts                                     []*PortCounts // of all its families
 }

@@ -19,15 +19,15 @@ type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []conntrack.Frontend
-	Ranged    bool             // some are ranges of ports: then Endpoints have port 0
-	Adopts    bool             // connections may be adopted, at exact ports
-	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
-	Relay     []netip.AddrPort // those of them that are the appliance's own listeners
+	Ranged    bool             // a frontend is a range of ports; the counts then name endpoints with port 0
+	Adopts    bool             // connections to a frontend may be adopted from another box
+	Endpoints []netip.AddrPort // endpoints of new connections, sorted; nil: those of served (see endpoints)
+	Relay     []netip.AddrPort // the appliance's own listeners, if it relays the port
 
 	row    *row        // of the index
 	counts *PortCounts // of the scan that is under way, nil if there are none
-	egress *nft.Egress // what its endpoints leave as; nil: not as the Service
-	// of returns the ports of a Service as they are now, of which this is the one of the ID, nil if they are not known.
+	egress *nft.Egress // source address of connections that its endpoints open; nil: unchanged
+	// of returns the ports of a Service as they are now; nil if that is unknown. This port is the one with the ID id among them.
 	of func(service string) []nft.ServicePort
 	id string
 }
@@ -51,9 +51,9 @@ type Counts struct {
 	Open int
 	// Unanswered counts the connections that the endpoint has sent nothing to yet.
 	Unanswered int
-	// New counts the connections that the look before did not find.
+	// New counts the connections that the previous scan did not find.
 	New int
-	// In and Out are the bytes since the look before.
+	// In and Out are the bytes that clients and endpoints sent since the previous scan.
 	In, Out uint64
 }
 
@@ -75,14 +75,14 @@ func (c *Counts) add(conn *conntrack.Connection, isNew bool, in, out uint64) {
 type PortCounts struct {
 	Port *Port
 	Counts
-	// Connections and Refused are the counts of the kernel since the start, and Refusing is the part of
-	// Refused since the last reading. Unless both are 0, New is the part of Connections since then.
+	// Connections and Refused are the counts of the kernel since the start. Refusing is the increase of Refused
+	// since the previous scan; New is that of Connections, unless the kernel counts none.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
 	// Flows counts all connections of the port, those that ended included, nil if there are none, or connection events are not read.
 	Flows *flows.Record
 
-	getting []netip.AddrPort // endpoints, where a look has asked for them
+	getting []netip.AddrPort // cached result of endpoints; nil: not computed yet
 }
 
 // EndpointCounts has the counts of an endpoint. Leaving is set if it gets no new connections.
@@ -91,7 +91,7 @@ type EndpointCounts struct {
 	Leaving bool
 	// Flows counts its connections, those that ended included; nil as in PortCounts.
 	Flows *flows.Record
-	// Tracked counts its connections in the table that Flows has too.
+	// Tracked counts its connections in the table that Flows includes.
 	Tracked flows.Record
 }
 
@@ -122,12 +122,11 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 // others cache data computed from them on the first request, each under its own lock.
 type Snapshot struct {
 	At time.Time
-	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
+	// Since is the time since the previous scan, to which New refers; 0: there was none, and New is 0.
 	Since time.Duration
 	// Entries counts all entries of the table, those of no Service included.
 	Entries int
-	// Ports has the ports of which anything was counted, in the order of the index: most of many Services have nothing,
-	// and cost nothing.
+	// Ports has only the ports with counts, in the order of the index: most of many Services have none, and cost nothing.
 	Ports []*PortCounts
 	// Counted reports that the kernel counts; Refusals counts refused packets by reason since the
 	// start.
@@ -135,25 +134,25 @@ type Snapshot struct {
 	Refusals map[string]uint64
 	// Flows reports that connection events are read, and Bytes that the kernel counts the bytes of connections.
 	Flows, Bytes bool
-	// Failures are the failed connections so far, by Port.Key and endpoint, and failing those of the look before.
+	// Failures are the failed connections so far, by Port.Key and endpoint, and failing those at the previous scan.
 	Failures, failing failures
-	// States are those of Services that do not answer, or not well.
+	// States has the states of Services that do not answer, or answer with a warning.
 	States map[string]wire.Judged
-	// Counts are all Services by state, and Verdict is the answer of the status in one line.
+	// Counts has the numbers of all Services by state; Verdict is wire.Verdict.Text.
 	Counts  map[string]int
 	Verdict string
 	egressLook
-	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
+	// RefusalRates has refused packets a second since the previous scan, by reason, without zeros.
 	RefusalRates map[string]float64
 
-	unordered bool               // the table has another order than at the look before: the bytes since are unknown
+	unordered bool               // the table has another order than at the previous scan: the bytes since then are unknown
 	clients   map[string]clients // by Service, of those that are watched
 
 	rows    []*row
 	merging sync.Once
 	merged  []*aggregate // see busy
 	sorting sync.Mutex
-	orders  map[string][]*aggregate // see leaders; by each of wire.TrafficSorts that was asked for
+	orders  map[string][]*aggregate // see topN; by wire.TrafficSorts
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
 
@@ -282,8 +281,8 @@ func (f failures) of(key string) (sum uint64) {
 // tracked has the connections of a scan, to compare with the next one.
 type tracked struct {
 	ids []uint32 // of all, sorted
-	// order has those whose bytes the kernel counts, in the order of the table: two looks find those that both find in the same one,
-	// unless the kernel changed the size of the table.
+	// order has the connections whose bytes the kernel counts, in the order of the table. That order is the same in two scans for the
+	// connections in both, unless the kernel changed the size of the table.
 	order []volume
 }
 
@@ -300,8 +299,9 @@ type growth struct {
 	left   int // the steps that a search may still take
 }
 
-// since returns the bytes that a connection has transferred since the previous scan. found is false when that scan did not have it within
-// the steps that are left: the kernel lists its table in another order then.
+// since returns the bytes that a connection has transferred since the previous scan. All bytes count for
+// one that the scan did not count, or whose ID another connection had. found is false once the searches have used up left, as when the kernel lists its
+// table in another order.
 func (g *growth) since(v volume) (in, out uint64, found bool) {
 	for range g.before {
 		if g.left--; g.left < 0 {

@@ -16,17 +16,17 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Problem is a problem with its begin. Its fields are not changed while a Judge has it.
+// Problem is a problem of the status with the times at which it began. Its fields are not changed while a Judge has it.
 type Problem struct {
 	wire.Problem
-	// Since is when it came up: since when there is each of its Occurrences.
+	// Since has the time at which each of its Occurrences began.
 	Since []time.Time
 	// Settling is set for a problem of an object that came a moment ago: it keeps its Service from being Ready, and is
 	// not shown.
 	Settling bool
 }
 
-// Occurrence identifies a fault, whatever the message of its problem and the file that declares its object.
+// Occurrence identifies a fault, independently of the message of its problem and the file that declares its object.
 type Occurrence struct{ Object, What string }
 
 // Occurrences returns the occurrences of a problem: a single one, or one for each cause of a warning with several.
@@ -56,16 +56,16 @@ func ComesLater(what string) bool {
 
 // State has the worst problem of a Service for each effect. The zero State is a Service without a problem.
 type State struct {
-	// Failing is why it is not Ready, Stale why its newest version is not in force, Doubt a warning; "" reasons: none.
+	// Failing is why the Service is not Ready, Stale why its newest version is not in force, Doubt a warning; with a Reason of "", there is none.
 	Failing, Stale, Doubt Why
-	// Settling is set when Failing is no problem yet.
+	// Settling is set when Failing is from a problem that is still settling.
 	Settling bool
 }
 
 // Why is the reason and message of a problem; the zero Why means none.
 type Why struct {
 	Reason, Message string
-	Warning         bool // it is meant so
+	Warning         bool // the severity of the problem is not error
 }
 
 func (w *Why) set(p *wire.Problem) {
@@ -103,9 +103,9 @@ type Judge struct {
 	// services has each Service that there is, by "namespace/name".
 	services map[string]bool
 	problems map[string][]*Problem // by Service, sorted
-	counted  map[string]counted    // Services that are not just there and without a problem
-	words    map[string]int        // the Services of counted that count, by State.Word
-	absent   int                   // those of them that there are not
+	counted  map[string]counted    // Services with a problem, existing or not
+	words    map[string]int        // numbers of Services in counted, by State.Word; absent ones only if they fail
+	absent   int                   // number of Services in words that do not exist
 	reasons  map[[2]string]int     // problems by severity and reason
 }
 

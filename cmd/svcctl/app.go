@@ -183,7 +183,7 @@ func flags(v *cli.Verb) (all []urfave.Flag) {
 	return all
 }
 
-// scripts are the completion scripts of the shells: each asks completeName what a command line may go on with.
+// scripts are the completion scripts of the shells: each runs the verb completeName to get the words that may come next.
 //
 //go:embed completion
 var scripts embed.FS
@@ -220,7 +220,7 @@ const (
 // errNothing means that there is nothing to complete.
 var errNothing = &cli.ExitError{Code: cli.ExitNo}
 
-// runComplete prints candidates.
+// runComplete prints the candidates of a shell completion.
 func runComplete(ctx context.Context, env *cli.Env, _ *cli.Verb, words []string) error {
 	if len(words) == 0 {
 		return errNothing

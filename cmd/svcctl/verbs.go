@@ -27,8 +27,8 @@ const (
 //go:embed help.txt
 var texts string
 
-// root returns svcctl itself with all verbs below it, in the order of help. Each call makes new ones: their
-// options keep what they are given.
+// root returns svcctl itself with all verbs below it, in the order of help. Each call returns new verbs,
+// since their options store the values of flags.
 func root() *cli.Verb {
 	root := &cli.Verb{
 		Name:    cli.RootName,

@@ -33,7 +33,7 @@ type Conn struct {
 	sentinel *socket // owns the sentinel tables; nil: there are none
 	watches  map[*watch]struct{}
 	closed   bool
-	without  map[string]bool // devices of flowtables that the kernel refused of the batch at hand
+	without  map[string]bool // flowtable devices in the current batch that the kernel refused
 }
 
 // errClosed is returned by all methods of a closed Conn.
@@ -143,16 +143,16 @@ func readGeneration(s *socket) (generation uint32, err error) {
 // nextGeneration returns the generation after one more transaction.
 func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
 
-// Commit carries out a batch as one transaction and gives the generation behind it.
+// Commit carries out a batch as one transaction and returns the generation after it.
 // The kernel refuses the batch with ErrStale unless its ruleset is still the one of the
-// given generation, as Read or Commit gave it; generation 0 is any, and then the
-// generation that is returned is 0 too. Where a Watch saw that others changed only their own
-// tables since then, that is no reason to refuse.
+// given generation, which Read or Commit returned. Generation 0 matches any, and then Commit
+// returns 0 too. If a Watch saw that other programs have changed only their own tables since that
+// generation, Commit tries again with the current one.
 //
 // An empty batch is not sent, and leaves the generation as it is. A refused operation is an
-// *OpError. Except after ErrOutcomeUnknown, an error means that nothing was changed. A batch of
-// which every operation already holds (AddTable of a table that exists) counts as a transaction
-// here and not in the kernel: the next Commit is then ErrStale.
+// *OpError. Except after ErrOutcomeUnknown, an error means that nothing was changed. A batch
+// that changes nothing (AddTable of a table that exists) increments the generation that is
+// returned but not the kernel's: the next Commit with it returns ErrStale.
 func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	return next, err
 }
 
-// maxRebases bounds how often a transaction is tried again because others were faster.
+// maxRebases bounds how often a transaction is tried again because other programs committed first.
 const maxRebases = 5
 
 // rebase returns the current generation, if since the given one other programs have changed only their own tables.
@@ -187,7 +187,7 @@ func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 }
 
 // isAnswer reports whether an error is the kernel's answer to a batch, or kept the batch from being
-// sent. After any other one the socket may hold the rest of a dialog.
+// sent. After any other error the socket may still receive messages that belong to the batch.
 func isAnswer(err error) bool {
 	var refused *OpError
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
@@ -221,7 +221,7 @@ func (c *Conn) commitOnce(b *nft.Batch, generation uint32) (next uint32, err err
 	return nextGeneration(generation), nil
 }
 
-// commitCounts commits a transaction that takes counts away, and keeps what they were.
+// commitCounts commits a transaction that deletes counters, and adds their last counts to the totals.
 func (c *Conn) commitCounts(t *transaction, b *nft.Batch, text func(op, element int) string) error {
 	tally := &c.counting.tally
 	tally.Committing()
@@ -264,8 +264,8 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	return t, nil
 }
 
-// Forget is Commit of one ForgetData: the sweep for entries that packets made while
-// the batch that forgot the others was under way.
+// Forget is Commit of a batch of one ForgetData. It deletes the entries that packets added to a
+// dynamic map while an earlier batch with the same ForgetData was being committed.
 func (c *Conn) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	return c.Commit(&nft.Batch{Ops: []nft.Op{f}}, generation)
 }
@@ -427,7 +427,7 @@ type (
 	message = nfnetlink.Message
 )
 
-// nftMessage is the type of an nf_tables message in a netlink header.
+// nftMessage returns the message type in the netlink header for a kind (NFT_MSG_*).
 func nftMessage(kind uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | kind }
 
 // object begins a message about a named object of a type (NFT_OBJECT_*).

@@ -22,7 +22,7 @@ const counterName = "counter"
 const maxEchoes = 1000
 
 const (
-	// countAttempts bounds how often counts are read again because a transaction of ours fell in.
+	// countAttempts bounds how often counts are read because transactions of ours overlapped the reading.
 	countAttempts = 5
 	// countPause is the wait before the next attempt: longer than most transactions take.
 	countPause = 20 * time.Millisecond
@@ -32,15 +32,15 @@ const (
 // one.
 type counting struct {
 	tally  nft.Tally
-	mu     sync.Mutex // one reads at a time
+	mu     sync.Mutex // serializes readings
 	socket *socket    // nil until it is used
 	closed bool
 }
 
 // Counts reads what the kernel has counted since the Conn read our tables for the first time, or, if it
-// never did, since the first call. No total ever goes back, but for a frontend that goes and comes
-// again. A reading that transactions of this Conn fall into again and again returns the result of the one
-// before it.
+// never did, since the first call. Totals never decrease, except for a frontend that is removed
+// and added again. If transactions of this Conn overlap every attempt to read, Counts returns the totals of
+// the previous reading.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
 // Tally returns the object with the totals.
@@ -105,7 +105,7 @@ func (n *counting) close() error {
 	return err
 }
 
-// readCounts reads all that counted something. ErrChanging means that something may be missing.
+// readCounts reads all counters that are not 0. ErrChanging means that some may be missing.
 func readCounts(s *socket) ([]nft.Count, error) {
 	counts, changing := readCounters(s)
 	if changing != nil && !errors.Is(changing, ErrChanging) {
@@ -127,7 +127,7 @@ func readCounts(s *socket) ([]nft.Count, error) {
 	return counts, changing
 }
 
-// appendCount appends what an element of ours has counted, if that is anything.
+// appendCount appends the count of an element, unless it is 0 or the element is not one of ours.
 func appendCount(counts []nft.Count, f nft.Family, set *nft.Set, e element) []nft.Count {
 	if !e.ours || e.packets == 0 {
 		return counts
@@ -173,10 +173,10 @@ func expressionPackets(b []byte) uint64 {
 	return packetsOf(nfnetlink.Attribute(b, unix.NFTA_EXPR_DATA))
 }
 
-// countsBefore prepares for a batch that takes counts away. echo is set when the kernel is to echo the
-// counts of elements as it deletes them. Where more elements go than it can echo, or sets as a whole,
-// they are read first, and so are named counters that go: packets between that and the transaction
-// are not counted.
+// countsBefore prepares for a batch that deletes counters. echo is set if the kernel shall return the
+// counts of elements as it deletes them. If the batch deletes named counters, whole sets or more than
+// maxEchoes elements, last has their counts, read before the transaction: packets between the reading
+// and the transaction are not counted.
 func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err error) {
 	elements, whole, named := 0, false, false
 	for _, op := range b.Ops {
@@ -225,18 +225,18 @@ func echoed(m *message, counts []nft.Count) []nft.Count {
 }
 
 // byKeyFrom is the number of elements from which asking for each by its key is faster than a dump.
-// The kernel counts to where a dump goes on from the start of the table each time, so a dump takes
-// the square of the number: 3 s for 256,000, and asking 1 s.
+// For each message of a dump the kernel walks the table from its start, so the time of a dump grows
+// with the square of the number: for 256,000 elements a dump takes 3 s, and asking by key 1 s.
 //
-// It is a variable for tests.
+// It is a variable so that tests can change it.
 var byKeyFrom = 65536
 
 // keysOfMessage is the number of keys in one request: the answers wait in the receive buffer
 // together.
 const keysOfMessage = 256
 
-// readSlots reads a large map of slots by the keys that it should have; complete reports whether
-// these were all, which needs a kernel that counts the elements.
+// readSlots reads a large map of slots by the keys that it should have. complete reports whether
+// these were all of its elements; count is their number as the kernel reports it.
 func readSlots(s *socket, f nft.Family, t *nft.Table, set *nft.SetContent, count int) (complete bool, err error) {
 	a := asking{socket: s, family: f, set: &set.Set, decoder: decoderOf(&set.Set, f), found: set.Elements}
 	runs := t.SlotRuns(f, set.Name)
@@ -275,11 +275,11 @@ type asking struct {
 	set     *nft.Set
 	decoder elementDecoder
 	found   nft.Elements
-	foreign bool         // an element is none of ours
-	missing map[int]bool // runs of which an element is not there
+	foreign bool         // an element was found that this product could not have made
+	missing map[int]bool // runs with an element that does not exist, by index
 
 	keys []string
-	runs []int // that the keys belong to
+	runs []int // the run of each key, by index
 }
 
 // want adds a key to those to request.
@@ -340,9 +340,9 @@ func (a *asking) ask(keys []string) (answered int, err error) {
 	return answered, err
 }
 
-// findIntervalSets finds the interval sets in which rules look numbers of host byte order up:
-// the interface of a packet. A rule does not say what kind of set it looks into, and must
-// treat those otherwise. The set is one of the batch, or it is in the kernel.
+// findIntervalSets reports, for each set in which rules of the batch look up a number in host byte order
+// (the interface of a packet), whether it is an interval set, for which the rule must convert the number.
+// The rule does not contain this; the set is created by the batch or exists in the kernel.
 func findIntervalSets(s *socket, ops []nft.Op) (map[setName]bool, error) {
 	ranges := map[setName]bool{}
 	for _, op := range ops {

@@ -81,7 +81,7 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 	return setDefinition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
 }
 
-// decodeTypes returns the fields of a concatenation's type code; nil if it is not one of ours, or the length differs.
+// decodeTypes returns the fields of a concatenation's type code; nil if a field is not one of ours, or their length is not size.
 func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 	ours := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService, nft.TypeSlot, nft.TypeIface}
 	for ; code != 0; code >>= codeBits {
@@ -100,7 +100,7 @@ func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 
 // listedChain is a chain as the kernel lists it, without its rules.
 type listedChain struct {
-	table, name, kind string // kind is that of a base chain
+	table, name, kind string // kind: the type of a base chain
 	hook, policy      uint64
 	priority          int
 	base              bool
@@ -163,7 +163,7 @@ type element struct {
 // elementDecoder reads the elements of one set.
 type elementDecoder struct {
 	set       *nft.Set
-	key, data int               // their lengths; data is 0 for sets and verdict maps
+	key, data int               // lengths of keys and data in bytes; data is 0 for sets and verdict maps
 	verdicts  map[string]string // one copy of each text
 	counted   bool              // leave out elements whose counter is at 0, or that have none
 }

@@ -13,8 +13,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// register is the number of a 4-byte register. The fields of a concatenation stand in
-// consecutive ones.
+// register is the number of a 4-byte register. The fields of a concatenation are in
+// consecutive registers.
 type register = uint32
 
 // firstRegister is the register that every rule loads first.
@@ -71,8 +71,8 @@ const (
 	statusDNAT    = 1 << 5
 )
 
-// expressions returns a rule as nf_tables evaluates it. ranges reports whether a set of that
-// name is one of ranges.
+// expressions returns a rule as nf_tables evaluates it. ranges reports whether the set of a
+// name is an interval set.
 func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
 	e := encoder{Family: f, ranges: ranges}
 	for _, s := range r {
@@ -172,9 +172,9 @@ func equals(data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data}
 }
 
-// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. Whole bytes are loaded alone, other
-// bits compared under a mask, as nft does it: so it prints as a prefix. Of a connection's
-// address no part can be loaded, but the first bytes can be compared.
+// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. If the prefix ends at a byte, only
+// its bytes are loaded and compared; else the whole address is compared under a mask. nft does the
+// same, so it lists a prefix. An address of conntrack is loaded as a whole and compared in part.
 func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	load := e.load1(m.Field, firstRegister)
 	value, bits := m.Prefix.Masked().Addr().AsSlice(), m.Prefix.Bits()
@@ -207,7 +207,7 @@ func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 		masked(firstRegister, []byte{flag}), &expr.Cmp{Op: compare, Register: firstRegister, Data: []byte{0}})
 }
 
-// matchLocal is `fib saddr type local`, or of the other address.
+// matchLocal is `fib saddr type local` or `fib daddr type local`.
 func (e *encoder) matchLocal(which expr.Fib) {
 	which.Register, which.ResultADDRTYPE = firstRegister, true
 	e.add(&which, equals(hostOrder(unix.RTN_LOCAL)))
@@ -301,8 +301,8 @@ func (e *encoder) field(field nft.Field, r register) {
 // hashedBehind is the distance, in registers, from a hash to the fields that it is computed from.
 const hashedBehind = 5
 
-// hash reads the hashed fields into registers behind the hash itself, those that nft takes: the
-// hash is the last field of every key.
+// hash loads the fields to be hashed hashedBehind registers after r, where nft loads them too, and their
+// hash into r. No field of the key is overwritten, as the hash is the last field of every key.
 func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	from := r + hashedBehind
 	end := e.load(of, from)
@@ -312,7 +312,7 @@ func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	})
 }
 
-// load1 returns the expression that reads a field which takes one.
+// load1 returns the expression that reads a field, for fields that need only one expression.
 func (e *encoder) load1(field nft.Field, r register) expr.Any {
 	switch protocol := &protocols[e.Family]; field.Kind {
 	case nft.FieldSaddr: // ip saddr
@@ -358,7 +358,7 @@ func hostOrder(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v
 // dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.
 const dynsetDelete = 2
 
-// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or with add.
+// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or the same with `add`.
 func (e *encoder) update(u nft.Update) {
 	dynset := &expr.Dynset{
 		SrcRegKey: firstRegister, SetName: u.Map,

@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// typeCodes are nft's numbers of the datatypes without a family (enum datatypes in its datatype.h), which the kernel
-// keeps for it.
+// typeCodes are nft's numbers of the datatypes that do not depend on the family (enum datatypes in its datatype.h). The kernel
+// only stores them for nft.
 var typeCodes = map[nft.Type]uint32{nft.TypeVerdict: 1, nft.TypeSlot: 4, nft.TypeProto: 12, nft.TypeService: 13, nft.TypeIface: 20}
 
 const (
@@ -132,12 +132,12 @@ func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
 	t.EndNest(description)
 }
 
-// elementsLimit is the length of a list of elements that starts another message; an
-// element is far smaller than the rest up to nfnetlink.MaxAttr.
+// elementsLimit is the length in bytes at which a list of elements continues in another message.
+// The element that exceeds it still fits below nfnetlink.MaxAttr.
 const elementsLimit = 60_000
 
 // elements is `add element ip svcctl backends { key : data, … }`, or delete or
-// destroy element, which ignore the data; as many messages as it takes.
+// destroy element, which ignore the data. Long lists are split into several messages.
 func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, elements []nft.Element) {
 	for next := 0; next < len(elements); {
 		t.message(kind, flags, f)
@@ -161,8 +161,8 @@ func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, ele
 	}
 }
 
-// element writes one element; an interval of a single field is two: where it starts,
-// and the first key behind it, marked as an end.
+// element writes one element. An interval of a set with a single field is written as two: its
+// first key, and the key after its last one, marked as an end.
 func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 	n := length(s.Key, f)
 	want := n
@@ -456,9 +456,9 @@ const (
 // typeofData returns the userdata from which `nft list` prints the types of a set by
 // example: `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr .
 // th dport`. Only keys with a slot need it: an integer has no length of its own, so nft
-// could neither print nor load it as a `type`. Of a set of interfaces it has the byte order
-// alone, without which nft prints their numbers turned around. It is nil for every other set,
-// where nft finds all it needs in the type codes.
+// could neither print nor load it as a `type`. For a set of interfaces the userdata has
+// only the byte order, without which nft prints the indexes byte-swapped. It is nil for every
+// other set, as the type codes are enough for nft.
 func typeofData(f nft.Family, s *nft.Set) []byte {
 	if len(s.Key) == 1 && s.Key[0] == nft.TypeIface && !s.Interval {
 		return appendNumber(nil, udataKeyByteOrder, byteOrder(s.Key))
@@ -479,8 +479,8 @@ func typeofData(f nft.Family, s *nft.Set) []byte {
 	return u
 }
 
-// byteOrder returns nft's number of it (enum byteorder). The fields of a concatenation have
-// their own.
+// byteOrder returns nft's number (enum byteorder) for the byte order of a key or of data. That of a
+// concatenation is mixed.
 func byteOrder(types []nft.Type) uint32 {
 	const mixed, host, network = 0, 1, 2
 	switch {
@@ -524,7 +524,7 @@ func typeof(expression uint32, data []byte) []byte {
 	return appendUdata(appendNumber(nil, udataTypeofExpr, expression), udataTypeofData, data)
 }
 
-// numbers returns userdata with the types 0, 1, …
+// numbers returns userdata with the values as parts of the types 0, 1, …
 func numbers(values ...uint32) (u []byte) {
 	for i, v := range values {
 		u = appendNumber(u, byte(i), v)

@@ -33,7 +33,7 @@ const (
 )
 
 // flowtable is `add flowtable ip svcctl fast { hook ingress priority filter; devices = { "eth0" }; }` or its deletion.
-// A deletion with a device takes that one out.
+// A deletion with a device removes only that device from the flowtable.
 func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, counter bool, device string) {
 	t.message(kind, flags, f)
 	t.parts[len(t.parts)-1].device = device
@@ -58,7 +58,7 @@ func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, c
 }
 
 // flowtableOp writes an operation on a flowtable. Each device that is added or removed gets a message of its own, so that the
-// error of one names the device. there are the devices before.
+// error of one names the device. The parameter there has the present devices.
 func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	if op, is := op.(nft.DeleteFlowtable); is {
 		t.flowtable(unix.NFT_MSG_DELFLOWTABLE, 0, op.Family, op.Name, false, "")
@@ -86,7 +86,7 @@ func (r refusedDevices) Error() string {
 	return "the kernel refuses devices of a flowtable: " + strings.Join(slices.Sorted(maps.Keys(r)), ", ")
 }
 
-// refusedError is the error of a transaction of which messages were refused.
+// refusedError returns the error of a transaction with refused messages: refusedDevices if only devices were refused, else an OpError.
 func (t *transaction) refusedError(refused map[int]nfnetlink.Failure, text func(op, element int) string) error {
 	devices := refusedDevices{}
 	for i := range refused {
@@ -234,11 +234,11 @@ func (e *encoder) matchFast(s nft.MatchFast) {
 type FastPath struct {
 	// Lacks is the reason for which there is no fast path, with the next step; "": there is one.
 	Lacks string
-	// Doubt is a known fault of this kernel that has to be known, "" for none.
+	// Doubt describes a known fault of this kernel with which the fast path is used all the same; "": none.
 	Doubt string
 }
 
-// FastPath tries whether the kernel has usable flowtables. The trial loads their modules, so it is made only if the fast path is asked for.
+// FastPath finds out whether the kernel has usable flowtables. The trial loads their modules, so it is made only if the fast path is asked for.
 func (c *Conn) FastPath() FastPath {
 	release := c.features.Release
 	answer := kernelsWithFastPath(release)
@@ -255,7 +255,7 @@ func (c *Conn) FastPath() FastPath {
 	return answer
 }
 
-// fastPathTrial uses what the fast path needs, in both families.
+// fastPathTrial returns operations that use every feature the fast path needs, in both families.
 func fastPathTrial() (ops []nft.Op) {
 	for _, f := range nft.Families {
 		const name = "svcctl-probe"
@@ -265,7 +265,7 @@ func fastPathTrial() (ops []nft.Op) {
 	return ops
 }
 
-// kernelsWithFastPath gives the faults of kernels that a trial does not find, by their version.
+// kernelsWithFastPath returns the known faults of a kernel that a trial does not find, by its release.
 func kernelsWithFastPath(release string) (f FastPath) {
 	var version [2]int
 	for i, text := range strings.SplitN(release, ".", 3)[:min(2, strings.Count(release, ".")+1)] {

@@ -21,8 +21,8 @@ type Features struct {
 	Persist bool   // table flag persist: kernel 6.9
 	Timeout bool   // timeouts of connection tracking: kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT
 	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
-	// Limit is rate limits in rules and of elements that packets add (CONFIG_NFT_LIMIT), ConnLimit
-	// counts of connections in these (kernel 4.18, CONFIG_NFT_CONNLIMIT).
+	// Limit means rate limits in rules and in elements that packets add (CONFIG_NFT_LIMIT), ConnLimit
+	// connection limits in such elements (kernel 4.18, CONFIG_NFT_CONNLIMIT).
 	Limit, ConnLimit bool
 	// Counters are counters of elements that are added to a map, kernel 5.7, and named ones
 	// (CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF).
@@ -65,9 +65,9 @@ const probeTable = "svcctl-probe"
 
 // trial is an operation that tests for one feature of the kernel.
 type trial struct {
-	needs        string // the kernel option that gives it; "" when there is a way without it
-	found        *bool  // where the answer goes when there is a way without it
-	prerequisite bool   // without it nothing that stands behind it can be tried
+	needs        string // the kernel option of the feature; "" if the product works without it
+	found        *bool  // the result, if the product works without the feature
+	prerequisite bool   // later trials depend on this one
 	try          func(t *transaction, f nft.Family)
 }
 

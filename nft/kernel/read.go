@@ -21,15 +21,15 @@ const readAttempts = 10
 // family without our table is not in the ruleset.
 //
 // Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that
-// this product could not have made has a name and no Key, and a base chain of that kind
-// has a Hook that package nft does not have, so that neither equals a wanted one. So does
-// every base chain of a dormant table, in which none sees a packet.
+// this product could not have made has a name and no Key, and such a base chain has a Hook
+// that package nft does not have, so that neither equals a wanted one. Every base chain of a
+// dormant table has that Hook too, because packets do not pass through it.
 // Anonymous sets and chains belong to rules and are left out.
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return c.read(reading{count: !c.counting.tally.Started()})
 }
 
-// ReadFrontends returns of our tables what nft.CountFrontends and nft.Adopts look at, and the flowtables, as Read does.
+// ReadFrontends reads only the parts of our tables that nft.CountFrontends and nft.Adopts need, and the flowtables.
 func (c *Conn) ReadFrontends() (nft.Ruleset, error) {
 	have, _, err := c.read(reading{only: nft.FrontendSets()})
 	return have, err
@@ -164,7 +164,7 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 	return flags, exists, err
 }
 
-// sets reads all sets, those of slots last: the others say which slots there should be.
+// sets reads all sets, those of slots last: the other sets determine which slots they should have.
 func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	sets, counts := t.Sets, map[string]int{}
 	err := r.dump(unix.NFT_MSG_GETSET, protocols[f].family,
@@ -226,17 +226,17 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	return err
 }
 
-// elementAttempts bounds the readings of a set of which none is complete.
+// elementAttempts bounds how often a set is read until a reading is complete.
 const elementAttempts = 20
 
 // readAll reads a set until every element was seen; each reports whether one is new.
 //
 // A set of no fixed size is a hash table that the kernel resizes in the background, at
 // any time after many elements came or went, and a dump meanwhile misses some and
-// repeats others without an error. Since 6.16 the kernel returns their number; before,
-// a reading that brings nothing new is taken for the last. Where elements expire the
-// number does not help either, for it counts those that did; and should it be wrong for
-// another reason, several readings that bring nothing new overrule it.
+// repeats others without an error. Since 6.16 the kernel returns the number of
+// elements, and readAll reads until it has seen so many, or until several readings in a row
+// find nothing new. On older kernels, and for sets with timeouts, whose number includes
+// expired elements, the first reading that finds nothing new is the last.
 //
 // ErrChanging means that elements kept appearing.
 func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, each func(element) (new bool)) error {

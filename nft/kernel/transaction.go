@@ -23,7 +23,7 @@ type transaction struct {
 	socket        *socket
 	table         string // the table that all messages are about
 	firstSequence uint32 // sequence number of NFNL_MSG_BATCH_BEGIN
-	parts         []part // the messages behind it; the sequence numbers count on
+	parts         []part // the messages after it, with consecutive sequence numbers
 	op            int    // index of the operation that is being written
 	setID         uint32
 	timeout       time.Duration    // of the elements being added; 0: the set's
@@ -45,7 +45,7 @@ type part struct {
 	op      int
 	start   int    // in the buffer
 	element int    // the first element it carries
-	device  string // the one that a flowtable gets or loses; "" for none
+	device  string // the device that is added to or removed from a flowtable; "" for none
 }
 
 // newTransaction starts a transaction that the kernel refuses unless its generation
@@ -105,8 +105,8 @@ func (t *transaction) finish() error {
 // outcome holds the kernel's answers to a transaction.
 type outcome struct {
 	acknowledged bool
-	lost         error                     // not nil: there may have been more answers
-	whole        nfnetlink.Failure         // the transaction as such was refused
+	lost         error                     // why some answers may be missing; nil: none are
+	whole        nfnetlink.Failure         // why the transaction as a whole was refused
 	refused      map[int]nfnetlink.Failure // by index in parts
 }
 
@@ -285,7 +285,7 @@ var (
 )
 
 // OpError names the operation of a batch that the kernel refused. Nothing of the batch was
-// changed. The operations behind it may be wrong too.
+// changed. Operations after it may be invalid too.
 type OpError struct {
 	Op    int           // index in Batch.Ops
 	Text  string        // the operation, or the one element of it, in nft syntax
@@ -376,8 +376,9 @@ func decodeTimeout(b []byte) (t nft.Timeout) {
 	return t
 }
 
-// readEntries finds the entries that dynamic operations are about, by the index of the
-// operation. An entry that is forgotten in the same batch is not given another timeout.
+// readEntries reads the present entries that operations will change: entries of dynamic maps, and devices
+// of flowtables. The result is by index of the operation. A CapTimeouts leaves out entries that a ForgetData
+// in the same batch deletes.
 func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 	entries := map[int][]nft.Element{}
 	for i, op := range ops {

@@ -22,12 +22,12 @@ import (
 
 // Change is one foreign transaction in this network namespace.
 type Change struct {
-	Generation uint32 // of the ruleset behind it
-	PID        uint32 // of the thread that committed, in the first process namespace
+	Generation uint32 // of the ruleset after it
+	PID        uint32 // of the thread that committed, in the initial PID namespace
 	Comm       string // its name, at most 15 bytes
 	Ours       bool   // it touched one of our tables
-	// Lost means that changes happened which are not known: read everything. The other
-	// fields are zero.
+	// Lost means that some changes were not received: the reader must read the ruleset. The
+	// other fields are zero.
 	Lost bool
 }
 
@@ -87,7 +87,8 @@ func (w *watch) send(change Change) bool {
 
 // muteNotifications keeps the kernel from writing notifications of a large transaction of ours, one
 // for each element: nothing of ours would read them, and the kernel takes as long to write them as
-// for the transaction itself. restore ends that; committed is the error of the transaction.
+// for the transaction itself. restore turns notifications on again; committed is the error of the
+// transaction.
 func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	before, err := readGeneration(s)
 	if err != nil || len(c.watches) == 0 {
@@ -117,9 +118,9 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 }
 
 // ignorePort makes the kernel drop the notifications of commits through a port: there is
-// one for each element. All messages of a datagram are of the same
-// transaction, so the first one's port is enough. A number that a filter loads is taken
-// for network byte order, which a netlink header is not in.
+// one for each element. All messages of a datagram are of the same transaction, so the
+// first one's port is enough. A filter loads numbers in network byte order, but a netlink
+// header is in host byte order.
 func ignorePort(conn *netlink.Conn, port uint32) error {
 	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
 	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
@@ -221,7 +222,7 @@ type BaseChain struct {
 	Type                string // "nat", "filter" or "route"
 	Hook                string // "prerouting"
 	Priority            int
-	Drops               bool // what no rule decides about is dropped
+	Drops               bool // its policy is drop
 }
 
 // String formats the chain in nft syntax: "table ip nat, chain PREROUTING (nat hook prerouting priority -100)".
@@ -284,11 +285,11 @@ type foreignTxLog struct {
 }
 
 const (
-	// maxForeignTx bounds the transactions that are remembered. About older ones the ruleset has to
-	// be read, which is no more work than so many transactions were.
+	// maxForeignTx bounds the transactions that are remembered. When there were more, the ruleset has
+	// to be read, which takes less time than they did.
 	maxForeignTx = 4096
 	// notifyGrace bounds the wait for a notification that is under way. The kernel queues it before
-	// the generation can be read; what takes time is its reader's turn.
+	// the new generation can be read; the goroutine that reads it may be late.
 	notifyGrace = 50 * time.Millisecond
 )
 
@@ -322,8 +323,8 @@ func (l *foreignTxLog) record(c Change) {
 	l.updated = make(chan struct{})
 }
 
-// ownTablesUntouched reports whether every transaction behind one generation, up to another, was
-// seen and left our tables alone.
+// ownTablesUntouched reports whether every transaction after generation from, up to generation to,
+// was seen and left our tables alone.
 func (l *foreignTxLog) ownTablesUntouched(from, to uint32) bool {
 	if to-from > maxForeignTx {
 		return false
@@ -392,8 +393,8 @@ func (c *Conn) HoldSentinel() error {
 	return nil
 }
 
-// DropSentinel removes the sentinel tables. With them goes what protects established
-// connections, so it belongs to the end of everything.
+// DropSentinel removes the sentinel tables. They protect established connections, so it is meant
+// to be the last step when the product's tables are removed for good.
 func (c *Conn) DropSentinel() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

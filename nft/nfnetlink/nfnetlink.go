@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrTypeMask leaves out NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+// attrTypeMask masks the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER out of an attribute type.
 const attrTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 
-// A Message was received.
+// A Message is a netlink message that was received.
 type Message struct {
 	Kind, Flags    uint16
 	Sequence, Port uint32
@@ -67,7 +67,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 // Align rounds a length up to the 4 bytes at which attributes and messages begin.
 func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
-// Attributes of a message, behind its nfgenmsg.
+// Attributes walks the attributes of a message, which follow its nfgenmsg.
 func (m *Message) Attributes() iter.Seq2[uint16, []byte] {
 	return Attributes(m.Body[min(GenHeaderLen, len(m.Body)):])
 }
@@ -336,8 +336,8 @@ func (s *Stream) Receive() (datagram []byte, err error) {
 	return s.datagram[:n], nil
 }
 
-// meminfoDrops is the index of sk_drops in the answer of SO_MEMINFO (linux/sock_diag.h SK_MEMINFO_DROPS), which has
-// so many numbers (SK_MEMINFO_VARS).
+// meminfoDrops is the index of sk_drops among the numbers that SO_MEMINFO returns (linux/sock_diag.h SK_MEMINFO_DROPS),
+// meminfoVars the count of these numbers (SK_MEMINFO_VARS).
 const (
 	meminfoDrops = 8
 	meminfoVars  = 9
@@ -362,15 +362,14 @@ func (s *Stream) Close() error {
 	return s.file.Close()
 }
 
-// receiveBuffer is the size of the receive buffer in bytes. The kernel answers all that
-// is in a datagram before sendmsg returns, so it must hold every answer at once: an
-// error takes about 1 KiB of accounted memory.
+// receiveBuffer is the size of the receive buffer in bytes. The kernel answers all messages of a datagram before sendmsg returns, so the buffer
+// must hold all answers at once: an error takes about 1 KiB of accounted memory.
 const receiveBuffer = 4 << 20
 
-// datagramBuffer holds the longest datagram, in bytes: a dump comes in some of up to 32 KiB.
+// datagramBuffer holds the longest datagram, in bytes. The kernel sends a dump in datagrams of up to 32 KiB.
 const datagramBuffer = 1 << 17
 
-// ErrNoMessage means that the kernel has nothing (more) to say.
+// ErrNoMessage means that no (further) message of the kernel is queued.
 var ErrNoMessage = errors.New("no answer")
 
 // Socket is a netlink socket to nfnetlink. Everything on it is synchronous: when sendmsg
@@ -411,7 +410,7 @@ func Dial(o Options) (*Socket, error) {
 	return s, nil
 }
 
-// dupBlocking returns the socket of a connection under a descriptor without the runtime's poller.
+// dupBlocking returns a duplicate of the file descriptor of a connection that the runtime does not poll.
 func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -453,8 +452,8 @@ func (s *Socket) Send(b []byte) error {
 	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// setSendBuffer sets the size of the send buffer: beyond the limit of the host
-// (net.core.wmem_max), which takes CAP_NET_ADMIN in the first user namespace, else within it.
+// setSendBuffer sets the size of the send buffer. With CAP_NET_ADMIN in the initial user namespace it may exceed the limit of the host
+// (net.core.wmem_max); otherwise the kernel reduces it to the limit.
 func (s *Socket) setSendBuffer(size int) error {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size) == nil {
 		return nil
@@ -462,8 +461,7 @@ func (s *Socket) setSendBuffer(size int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
-// Receive returns the next datagram, ErrQuiet when there is none. It is valid until the
-// next call.
+// Receive returns the next datagram, ErrNoMessage when there is none. It is valid until the next call.
 func (s *Socket) Receive() ([]byte, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)

@@ -14,7 +14,7 @@ import (
 type Host struct {
 	Ruleset nft.Ruleset
 	Network
-	Memory Memory // of earlier packets; nil: there were none, and no packet is over a limit
+	Memory Memory // what earlier packets left behind; nil: nothing, and no packet exceeds a limit
 }
 
 // Network is the part of the network stack that rules refer to.
@@ -76,7 +76,7 @@ type Result struct {
 	// DNATed and SNATed are true if an address or port was changed. Translation of an
 	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
-	// Timeout is the connection's, by `ct timeout set`; the zero one: none.
+	// Timeout is the timeout that `ct timeout set` gave the connection; zero: none.
 	Timeout nft.Timeout
 
 	trace []matched
@@ -103,14 +103,15 @@ func (r Result) Trace() []string {
 	return all
 }
 
-// Run runs a packet through the ruleset, and returns what it leaves behind. Of the Host's memory it changes the rates of limits only.
+// Run runs a packet through the ruleset, and returns what it leaves behind. It changes nothing in the Host's Memory but the use of rate
+// limits.
 func (h *Host) Run(p Packet, random Random) (Result, Trail) {
 	f := h.newFlow(p, random)
 	f.limited = h.Memory != nil
 	return f.run(), f.trail
 }
 
-// RunAnswer runs the first answer of the endpoint to which Run delivered a packet through the ruleset, and returns what it leaves
+// RunAnswer runs the first reply packet of the endpoint that Run delivered a packet to through the ruleset, and returns what it leaves
 // behind. Its NAT is decided already, so only chains of type filter see it.
 func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	f := h.newFlow(p, nil)
@@ -129,8 +130,8 @@ func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	return f.trail
 }
 
-// Outcomes returns all possible results of a packet under every limit, over all draws of numgen. The results are sorted and differ in
-// more than their trace.
+// Outcomes returns all possible results of a packet that exceeds no limit, over all draws of numgen. The results are sorted; no two differ
+// only in their trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
 	for _, r := range h.runs(p) {
@@ -155,8 +156,8 @@ func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	}
 }
 
-// sequence is a Random that draws each sequence of numbers once. The draws are the digits of a number,
-// of which only those are known that a run has used; incrementing it gives the next run.
+// sequence is a Random that draws each sequence of numbers once. The draws are the digits of a mixed-radix number, and only digits that a
+// run has used exist. Incrementing the number gives the next sequence.
 type sequence struct {
 	draws []draw
 	used  int
@@ -226,14 +227,14 @@ type flow struct {
 	original netip.AddrPort // the destination before NAT
 	oif      uint32         // 0 before routing
 	hook     nft.Hook
-	dnatDone bool // the decision about DNAT is made, possibly for none
+	dnatDone bool // the decision about DNAT is made, possibly against it
 	snatDone bool
 	dnated   bool // DNAT changed the destination
 	snated   bool
 	isReset  bool   // the packet is the TCP reset of a refused connection
 	isAnswer bool   // the packet is the first one from the endpoint
-	limited  bool   // limits of rates and connections count
-	in       string // the chain
+	limited  bool   // limits on rates and connections apply
+	in       string // the current chain
 	timeout  nft.Timeout
 	trail    Trail
 	trace    []matched

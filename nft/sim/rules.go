@@ -13,14 +13,14 @@ import (
 // verdict is the effect of a statement, a rule or a chain on a packet.
 type verdict struct {
 	kind  verdictKind
-	chain string         // toChain, callChain
+	chain string         // the target of toChain or callChain
 	with  nft.RejectWith // rejected
 }
 
 type verdictKind uint8
 
 const (
-	goesOn    verdictKind = iota // continue with the next statement, the next rule, the caller
+	goesOn    verdictKind = iota // continue with the next statement, then the next rule, then the calling chain
 	noMatch                      // skip the rest of the rule
 	returned                     // skip the rest of the chain
 	accepted                     // end of the base chain
@@ -159,7 +159,7 @@ func (f *flow) statement(s nft.Statement) (v verdict, element found) {
 	panic(fmt.Sprintf("sim: unknown statement %T", s))
 }
 
-// translate hands the address and port that a map gives to dnat or snat; port where it gives none.
+// translate looks up key in a map, and passes the address and port found to nat (dnat or snat). port replaces a missing port.
 func (f *flow) translate(set string, key []nft.Field, port uint16, nat func(to netip.AddrPort)) (v verdict, element found) {
 	e, is := f.lookup(set, key)
 	if !is {
@@ -291,7 +291,7 @@ type Memory interface {
 	Len(SetID) int
 	// OverRate reports whether one more packet exceeds a rate; the packet is counted if it does not.
 	OverRate(LimitID, nft.Rate) bool
-	// Open counts the open connections.
+	// Open returns the number of open connections that count towards a limit.
 	Open(LimitID) uint32
 }
 
@@ -319,7 +319,7 @@ type ElementID struct {
 	Key string
 }
 
-// A Lesson is an element that a packet adds to a dynamic set, or removes.
+// A Lesson is the addition of an element to a dynamic set by a packet, or its removal.
 type Lesson struct {
 	Data    string
 	Timeout time.Duration // 0: it does not expire
@@ -442,7 +442,7 @@ func (f *flow) full(s *nft.SetContent, id SetID) bool {
 	return n >= cmp.Or(int(s.Size), defaultDynamicSize)
 }
 
-// overRate reports whether a new connection is over a rate, and takes its part if it is not.
+// overRate reports whether a new connection exceeds a rate, and counts it if it does not.
 func (f *flow) overRate(name, key string, r nft.Rate) bool {
 	return f.limited && !f.isReset && f.host.Memory.OverRate(LimitID{f.family, name, key}, r)
 }

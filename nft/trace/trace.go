@@ -90,7 +90,7 @@ func tableOf(f nft.Family, flags nftables.TableFlags) *nftables.Table {
 	return &nftables.Table{Family: family, Name: TableName, Flags: flags}
 }
 
-// remove deletes tables that belong to no socket.
+// remove deletes the trace tables, unless a socket owns them (flag owner).
 func remove(conn *nftables.Conn, filters []Filter) {
 	for _, f := range familiesOf(filters) {
 		conn.DelTable(tableOf(f, 0))
@@ -107,7 +107,7 @@ func familiesOf(filters []Filter) (families []nft.Family) {
 	return families
 }
 
-// choose is, for each family,
+// choose adds, for each family,
 //
 //	create table ip svcctl-trace { flags owner; }
 //	chain prerouting { type filter hook prerouting priority mangle; … meta nftrace set 1; }
@@ -187,7 +187,7 @@ type Step struct {
 	Packet       uint32
 	Family       string // of the table: ip, ip6, inet, bridge
 	Table, Chain string
-	Rule         uint64 // its handle, of KindRule
+	Rule         uint64 // the handle of the rule, for KindRule
 	Kind         Kind
 	// Verdict is accept, drop, continue, return, queue, or "goto CHAIN", "jump CHAIN".
 	Verdict string
@@ -199,10 +199,10 @@ type Step struct {
 	Connection uint32
 }
 
-// Header holds the fields of a packet's IP and transport headers that a story needs.
+// Header holds the fields of a packet's IP and transport headers that the description of a trace needs.
 type Header struct {
 	Protocol byte
-	From, To netip.AddrPort // with port 0 for protocols without
+	From, To netip.AddrPort // port 0 for protocols without ports
 	SYN      bool
 }
 
@@ -265,13 +265,13 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 	return s, s.Table != "" && s.Packet != 0
 }
 
-// rulesetVerdicts names the verdicts that stay in the ruleset, and packetVerdicts those that end it, by NF_*.
+// rulesetVerdicts names the verdicts after which evaluation of the ruleset goes on (NFT_*), packetVerdicts those that end it (NF_*).
 var (
 	rulesetVerdicts = map[int32]string{unix.NFT_CONTINUE: "continue", unix.NFT_BREAK: "continue", unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto", unix.NFT_RETURN: "return"}
 	packetVerdicts  = map[int32]string{0: "drop", 1: "accept", 2: "stolen", 3: "queue"}
 )
 
-// codeText names a verdict of the kernel. That of a queue has its number above the low byte.
+// codeText names a verdict of the kernel. The verdict queue has the number of the queue above the low byte.
 func codeText(code int32) string {
 	return cmp.Or(rulesetVerdicts[code], packetVerdicts[code&0xff], "unknown")
 }

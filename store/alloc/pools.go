@@ -16,23 +16,23 @@ type Pool struct {
 	First, Last netip.Addr
 	// Name names the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
 	Name string
-	// OnRequest gives addresses to requests alone that name the pool or the address.
+	// OnRequest reserves the addresses for requests that name the pool or the address.
 	OnRequest bool
 	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a request names one.
 	AvoidEnds bool
 	// For restricts the pool to some Services; nil: all may have addresses.
 	For *Audience
-	// Internal addresses are reached from inside only. They are given to requests that are
-	// internal, and to those that request them.
+	// Internal marks addresses that only inside clients reach. They are given to internal requests, and
+	// to requests that name them.
 	Internal bool
 }
 
 // An Audience selects the Services that may get addresses of a pool without asking for it by name (serviceAllocation of a MetalLB
 // IPAddressPool).
 type Audience struct {
-	// Namespaces are theirs; nil: all. An empty list that is not nil is none.
+	// Namespaces has the namespaces of the Services; nil: all. An empty list that is not nil selects none.
 	Namespaces []string
-	// Selectors match their labels, one of them at least; none: any labels.
+	// Selectors select by labels: one of them has to match. An empty list matches any labels.
 	Selectors []object.LabelSelector
 	// Priority orders the pools of one request, the lowest first; 0 is the last.
 	Priority int
@@ -119,7 +119,7 @@ func (c Request) clash(other Request, addr netip.Addr) string {
 // Pools allocates load balancer IPs. The zero value is not usable; see NewPools.
 type Pools struct {
 	pools []*poolState
-	// requests on each address that is held: more than one when it is shared.
+	// requests has the requests on each held address: more than one if it is shared.
 	requests map[netip.Addr][]Request
 	// keyed are the addresses held under a sharing key, for later claims.
 	keyed map[string][]netip.Addr
@@ -130,7 +130,7 @@ type poolState struct {
 	used *numberSet // offsets from First
 }
 
-// NewPools is an allocator for some pools, with nothing held; the first ones are used up first.
+// NewPools returns an allocator for some pools, with nothing held. Earlier pools are used up first.
 // Pools may not overlap.
 func NewPools(pools []Pool) (*Pools, error) {
 	p := &Pools{requests: map[netip.Addr][]Request{}, keyed: map[string][]netip.Addr{}}
@@ -385,7 +385,7 @@ func (p *Pools) put(addr netip.Addr, request Request) {
 	}
 }
 
-// of is the pool that an address lies in, or nil.
+// of returns the pool that contains an address, or nil.
 func (p *Pools) of(addr netip.Addr) *poolState {
 	for _, pool := range p.pools {
 		if pool.Contains(addr) {

@@ -297,8 +297,8 @@ const minIPv6Bits = 64
 // usable; see NewAddresses.
 type Addresses struct {
 	prefix netip.Prefix
-	// band and last are offsets from the network address: people's values lie in
-	// [1, band), automatic ones in [band, last] first.
+	// band and last are offsets from the network address. [1, band) is left for
+	// addresses that users choose; automatic ones come from [band, last] first.
 	band, last uint64
 	used       *numberSet
 	owners     map[netip.Addr]string

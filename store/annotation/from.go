@@ -53,8 +53,8 @@ func (s Source) String() string {
 	return s.Provider + ":" + s.Name + "?" + s.Params
 }
 
-// Portless reports whether answers of the provider have no ports, as far as the provider is called by its kind: dns without SRV records,
-// and docker without published ports.
+// Portless reports whether answers for the source have no ports: those of dns without SRV records, and of docker without published ports.
+// It is false for a provider that --from gives another name.
 func (s Source) Portless() bool {
 	return s.Provider == "dns" && !strings.HasPrefix(s.Name, "_") || s.Provider == "docker" && !strings.Contains(s.Params, "published=")
 }

@@ -119,7 +119,7 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
-// encrypt is refuse for a port that asks for TLS: the reason, by key and format, is that its TLS cannot be terminated.
+// encrypt is refuse for a port that asks for TLS that cannot be terminated: it also sets Front.Unencrypted.
 func (r *frontReader) encrypt(key, format string, args ...any) {
 	if r.Why == "" {
 		r.Unencrypted = true
@@ -438,8 +438,8 @@ const (
 // none is the value that turns a feature off.
 const none = "none"
 
-// halfTLS returns the first annotation that asks for TLS without showing at which ports, or without a certificate, and the
-// reason. The zero Bad means that there is none. All ports without TLS are refused then, since any of them may be meant.
+// halfTLS returns the first annotation that asks for TLS but names no port of the Service, or for which there is no certificate,
+// and the reason; the zero Bad if there is none. If there is one, all ports without TLS are refused, since any may be meant.
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {

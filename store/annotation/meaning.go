@@ -15,7 +15,7 @@ import (
 // Bad is an annotation with an invalid or ineffective value, and the consequence.
 type Bad struct {
 	Key  string
-	Text string // "“yes” is …; …"
+	Text string // the problem and its consequence: "“yes” is …; …"
 	// Idle is set when the value has a meaning, and no effect on this object.
 	Idle bool
 }
@@ -195,9 +195,9 @@ func (r Remark) String() string { return r.Field + ": " + r.Text }
 // IsOurs reports whether a field is an annotation of svcctl.
 func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annotations["+domain) }
 
-// Remarks returns remarks about annotations of svcctl that do not exist, or not on objects of this kind. Except on Services (see
-// Values), it also returns those about invalid values of annotations and labels. Those about EndpointsFrom are here for all types of
-// Services.
+// Remarks returns remarks about unknown annotations of svcctl and those without effect on objects of this kind, about invalid values
+// of labels and, for kinds other than Service (see Values), of annotations. For Services of every type it includes those about
+// EndpointsFrom.
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
@@ -319,11 +319,11 @@ type Foreign struct {
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
 // Foreigners returns the labels and annotations of an object that ask for something svcctl does not do,
-// those included for which it refuses to serve the object.
+// including those because of which it refuses to serve the object.
 func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
 
-// Unserved returns Foreigners without those for which the Service is refused: a box reports
-// these as problems of the Service.
+// Unserved returns Foreigners without those because of which the Service is not served: a box
+// reports the latter as problems of the Service.
 func Unserved(o object.Object) []Foreign { return foreigners(o, false) }
 
 func foreigners(o object.Object, refused bool) (list []Foreign) {

@@ -269,7 +269,7 @@ type Policy struct {
 	Name string
 	// Min and Max are versions of crypto/tls.
 	Min, Max uint16
-	// Suites has the cipher suites of TLS 1.2; those of TLS 1.3 are all good.
+	// Suites has the cipher suites of TLS 1.2; those of TLS 1.3 are all allowed.
 	Suites []uint16
 }
 

@@ -17,7 +17,7 @@ const (
 	Acts    Effect = "acts"    // it has the effect that it asks for
 	Kept    Effect = "kept"    // it informs people or other programs, and is kept without a warning
 	Named   Effect = "named"   // it has no effect, and gets a warning
-	Refused Effect = "refused" // what it asks for is not given, and what would be wrong without it is not served
+	Refused Effect = "refused" // it has no effect, and the part of the Service that would be wrong without it is not served
 )
 
 // The values of Row.Of that the code compares with.
@@ -26,7 +26,7 @@ const (
 	ofKubernetes = "Kubernetes"
 )
 
-// The prefix of svcctl's annotations, and those of each cloud's.
+// The prefixes of the annotations of svcctl and of each cloud.
 const (
 	domain       = "svcctl.io/"
 	aws          = "service.beta.kubernetes.io/aws-load-balancer-"
@@ -76,7 +76,7 @@ const attributeCrossZone = "load_balancing.cross_zone.enabled"
 type Row struct {
 	// Key is the whole key, or its beginning followed by *.
 	Key string
-	// Of is the program that it is from, a heading of the table.
+	// Of is the program that defines it, a heading in the manual page.
 	Of string
 	// Kinds are the objects on which it means something; nil: Services.
 	Kinds []string
@@ -85,7 +85,7 @@ type Row struct {
 	Effect Effect
 	// Values are the values that it takes, for people; "" when the text has them, or any value is accepted.
 	Values string
-	// Text describes it; of one that is named, what happens instead and what to write.
+	// Text describes it. For the effect Named it describes what happens instead and what to write.
 	Text string
 	// Page is the page of the manual with more, without .md.
 	Page string

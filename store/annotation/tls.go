@@ -132,8 +132,8 @@ func tcpPorts(svc *object.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// tlsOfAWS returns the annotation of AWS by which a port asks for TLS, "" if none does: with a certificate the ports of ssl-ports, by
-// number or name, or without ssl-ports all.
+// tlsOfAWS returns the annotation of AWS by which a port asks for TLS, "" if none does. The ports are
+// those that ssl-ports lists by number or name or, without ssl-ports, all ports if there is a certificate.
 func tlsOfAWS(a map[string]string, port *object.ServicePort) string {
 	switch {
 	case has(a, awsSSLPorts) && !listed(a[awsSSLPorts], port):
@@ -150,8 +150,8 @@ func tlsOfOpenStack(a map[string]string, _ *object.ServicePort) string {
 	return firstGiven(a, openStack+"default-tls-container-ref")
 }
 
-// tlsOfOracle returns the annotation of Oracle by which a port asks for TLS, "" if none does: the ports of ssl-ports, or with a Secret
-// alone all.
+// tlsOfOracle returns the annotation of Oracle by which a port asks for TLS, "" if none does. The ports
+// are those that ssl-ports lists or, without ssl-ports, all ports if there is a Secret.
 func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	switch ports := oracle + "ssl-ports"; {
 	case has(a, ports) && listed(a[ports], port):
@@ -162,8 +162,8 @@ func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsOfAlibaba returns the annotation of Alibaba Cloud by which a port asks for TLS, "" if none does: the ports of https or tcpssl in
-// protocol-port, or with a certificate alone all.
+// tlsOfAlibaba returns the annotation of Alibaba Cloud by which a port asks for TLS, "" if none does. The
+// ports are those of https or tcpssl in protocol-port or, without protocol-port, all ports if there is a certificate.
 func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	for _, prefix := range []string{alibaba, alibabaOld} {
 		key := prefix + "protocol-port"

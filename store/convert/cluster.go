@@ -79,14 +79,14 @@ func (r *cluster) namespaces() {
 
 type cluster struct {
 	reading
-	sliced, endpoints map[string]bool     // Services that have some
-	ips               []string            // load balancer IPs that they have
+	sliced, endpoints map[string]bool     // Services that have EndpointSlices, or an Endpoints object
+	ips               []string            // load balancer IPs of all Services
 	generated         map[string]bool     // Services of Gateways
-	leaving           []string            // Services whose endpoints leave with their address
+	leaving           []string            // Services whose address is the egress source of their endpoints
 	hosts             map[string][]string // addresses of endpoints, by Service
-	sets              map[string]string   // source sets, by their networks
-	pools, announced  bool                // there are objects of MetalLB about them
-	unserved          int                 // objects of kinds that are not served
+	sets              map[string]string   // names of source sets, by their networks
+	pools, announced  bool                // the input has MetalLB objects for pools, or for advertisements and peers
+	unserved          int                 // the number of objects of kinds that svcctl does not serve
 }
 
 // settings adds the flags of svcctl serve and the other programs that the imported objects need.

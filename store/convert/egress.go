@@ -92,7 +92,7 @@ func (r *cluster) set(networks string) (name, bad string) {
 	return r.sets[text], ""
 }
 
-// leavers adds the setting for the endpoints whose outgoing connections get the address of a Service.
+// leavers adds --egress-from with the endpoints whose outgoing connections get the address of a Service as their source.
 func (r *cluster) leavers() {
 	var hosts []string
 	for _, service := range r.leaving {

@@ -44,11 +44,11 @@ func (r *haproxy) read() {
 type haproxy struct {
 	reading
 	proxies  []*proxy
-	named    map[string]*proxy // backends and listens
-	defaults map[string]*proxy // named ones
-	last     *proxy            // the defaults section that holds
-	told     bool              // that addresses have to be routed to the box
-	anyTold  bool              // that all addresses of the box have no counterpart
+	named    map[string]*proxy // backend and listen sections, by name
+	defaults map[string]*proxy // defaults sections, by name
+	last     *proxy            // the latest defaults section, which applies to the sections after it
+	told     bool              // the loss about addresses that must be routed to the box is recorded
+	anyTold  bool              // the loss about bind * is recorded
 }
 
 // A proxy is a section of haproxy.cfg: frontend, backend, listen, defaults or another one.
@@ -184,9 +184,9 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	}
 }
 
-// backendOf returns the backend that a frontend or listen leads to, whatever a connection is like: that of the first
-// use_backend without a condition, or else the default one, or else the listen itself. It is nil, with a loss, if there
-// is none.
+// backendOf returns the backend to which a frontend or listen leads unconditionally: that of the first use_backend
+// without a condition, or else of default_backend, or else the listen itself. If there is none, it returns nil and
+// records a loss.
 func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	to, isUnconditional := haproxyLine{}, false
 	var conditions []haproxyLine

@@ -45,9 +45,9 @@ type haproxyBackend struct {
 	front *proxy
 
 	haproxyCheck
-	idles      map[string]haproxyTimeout // client, server, tunnel
+	idles      map[string]haproxyTimeout // timeout statements, by client, server or tunnel
 	allBackups bool
-	defaults   []haproxyLine // default-server
+	defaults   []haproxyLine // default-server statements
 	backups    int
 	consistent haproxyLine // hash-type consistent; the zero value: none
 	checks     []checked
@@ -369,9 +369,9 @@ func (b *haproxyBackend) stick(l haproxyLine) {
 // haproxyCheck has the health check of a proxy's servers, from the statements of the proxy.
 type haproxyCheck struct {
 	kind, path, host, status string         // kind: tcp, tls, http
-	port                     string         // of all servers, as :8008
-	checkTLS, connects       bool           // the check begins TLS; tcp-check or http-check connect is there
-	chk, send                haproxyRequest // option httpchk, http-check send
+	port                     string         // the port for the checks of all servers, such as :8008
+	checkTLS, connects       bool           // the check uses TLS; there is a tcp-check connect or http-check connect
+	chk, send                haproxyRequest // the requests of option httpchk and of http-check send
 	timeout                  time.Duration
 	timeoutLine              int
 }

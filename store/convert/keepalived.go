@@ -54,7 +54,7 @@ func (r *keepalived) trailing(s statement) {
 type keepalived struct {
 	reading
 	groups map[string]statement
-	used   map[string]bool // the groups of virtual servers
+	used   map[string]bool // groups that a virtual_server refers to
 
 	vrrp vrrpElection
 }
@@ -267,7 +267,7 @@ func (r *keepalived) virtual(s statement) {
 	}
 }
 
-// portsOf returns the distinct ports of some frontends, and addrsAt the distinct addresses of those with one port.
+// portsOf returns the distinct ports of some frontends. addrsAt returns the distinct addresses of the frontends with a given port.
 func portsOf(frontends []netip.AddrPort) (ports []uint16) {
 	for _, f := range frontends {
 		ports = addOnce(ports, f.Port())

@@ -17,7 +17,7 @@ type keepalivedServer struct {
 	v         *Virtual
 	delay     time.Duration
 	delayLine int
-	weight    uint16 // of servers without one of their own
+	weight    uint16 // the weight of servers that set none
 	bound     *statement
 	says      keepalivedSays
 	checks    []checked

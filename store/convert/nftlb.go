@@ -32,7 +32,7 @@ func NFTLB(text string, options Options) (*Imported, error) {
 
 type nftlb struct {
 	reading
-	addresses map[string]value // objects "address" by name
+	addresses map[string]value // the address objects, by name
 }
 
 // document reads {"farms": [...], "addresses": [...], "policies": [...]}.
@@ -384,8 +384,8 @@ type value struct {
 	data any // map[string]any, []any, string, json.Number, bool or nil
 }
 
-// lenient parses all documents of a text, also JSON that has a key of an object twice: the first one counts, and twice
-// is called with the line and path of each other. The extension of name gives the format, .yaml or .json.
+// lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the first one counts, and twice is
+// called with the line and path of each other one. The extension of name, .yaml or .json, selects the format.
 func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {

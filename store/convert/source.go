@@ -23,7 +23,7 @@ type Imported struct {
 	Settings []string
 	// Losses has the losses that belong to no virtual service, in the order of the source.
 	Losses []Loss
-	// What names what the source describes, as "virtual server"; Described counts those, and Done those that are imported.
+	// What names the items of the source, such as "virtual server". Described counts all items, Done the imported ones.
 	What            string
 	Described, Done int
 }

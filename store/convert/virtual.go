@@ -21,9 +21,9 @@ type Virtual struct {
 	Type string
 	// ExternalIPs are addresses that are routed to the box.
 	ExternalIPs []netip.Addr
-	// LoadBalancerIPs are wanted of a pool of the appliance.
+	// LoadBalancerIPs are requested from the pools of the appliance.
 	LoadBalancerIPs []netip.Addr
-	// KeepsClient has servers see the clients' own addresses: externalTrafficPolicy Local.
+	// KeepsClient preserves the client's source address: externalTrafficPolicy Local.
 	KeepsClient bool
 	// AffinitySeconds is the time for which a client keeps its server; 0: no affinity.
 	AffinitySeconds int32
@@ -41,7 +41,7 @@ type Virtual struct {
 type Port struct {
 	Protocol string // TCP, UDP or SCTP
 	Port     uint16
-	Target   uint16 // of servers without a port of their own; 0: the same as Port
+	Target   uint16 // the port of servers that have none of their own; 0: the same as Port
 }
 
 // A Server is an endpoint.

@@ -17,11 +17,11 @@ type Engine interface {
 	// Load returns all pairs whose key begins with prefix, sorted by key. Damaged data is an error,
 	// never a part of the pairs.
 	Load(prefix string) ([]Pair, error)
-	// Scan calls use with pairs whose key begins with prefix, sorted by key, some at a time: those
-	// that want reports to be wanted, all if it is nil. Their values are good until use returns.
-	// Neither function may use the engine. An error of use ends it.
+	// Scan calls use with the pairs whose key begins with prefix, sorted by key, some at a time. It
+	// skips pairs for which want returns false; a nil want selects all. Values are valid until use
+	// returns. Neither function may use the engine. An error of use ends the scan.
 	Scan(prefix string, want func(key string, sum Sum) bool, use func([]Pair) error) error
-	// Sums gives the Sum of each key.
+	// Sums returns the Sum of each key.
 	Sums(keys []string) ([]Sum, error)
 	// Commit applies a whole transaction or nothing of it, and returns only when it
 	// would survive a power failure. ErrConflict means that the comparison failed and
@@ -38,8 +38,8 @@ type Pair struct {
 	Value    []byte
 	Revision uint64
 
-	// Entry, unless nil, ends in Value and has EntryHeader bytes of room in front of it, which
-	// spares File a copy of the Value.
+	// Entry, unless nil, is a buffer of EntryHeader unused bytes followed by Value: File completes
+	// and stores it without a copy of Value.
 	Entry []byte
 }
 
@@ -138,13 +138,13 @@ func checksumOf(key, revisionAndValue []byte) sum {
 
 // Shared is an Engine whose objects other machines change, too. It keeps a position in the commits of all machines, which only Follow
 // and Commit advance: a Commit succeeds only if no other machine has committed since that position. Otherwise it fails with
-// ErrConflict, as soon as Follow has the other commit. Follow, Published and Commits that put the head must not run concurrently.
+// ErrConflict, once Follow can return the other commit. Follow, Published and Commits that put the head must not run concurrently.
 // During such a Commit others may call Keep, and Commit pairs that belong to this machine alone.
 type Shared interface {
 	Engine
-	// Follow gives what others have committed since the last call, in order. It does not wait.
+	// Follow returns the commits of other machines since the last call, in order. It does not wait.
 	Follow() []Followed
-	// Arrived has a value when Follow may have something.
+	// Arrived returns a channel that has a value when Follow may return something.
 	Arrived() <-chan struct{}
 	// Published makes everything that Follow returned and Commit accepted visible to readers.
 	Published()
@@ -153,13 +153,13 @@ type Shared interface {
 	Refuse(why error)
 	// Keep writes pairs that belong to this machine alone, within a second.
 	Keep(t Transaction)
-	// Sealing is why pairs that are secret cannot be committed; nil: they can.
+	// Sealing returns the reason why secret pairs cannot be committed; nil if they can.
 	Sealing() error
-	// Tries is why there can be no trials; nil: there can.
+	// Tries returns the reason why trials are not possible; nil if they are.
 	Tries() error
-	// Rolls is why there can be no rollouts; nil: there can.
+	// Rolls returns the reason why rollouts are not possible; nil if they are.
 	Rolls() error
-	// Fresh returns when readers see all that any machine committed before the call.
+	// Fresh waits until readers see everything that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }
 
@@ -179,7 +179,7 @@ func (Alone) Fresh(context.Context) error { return nil }
 
 // Followed is a commit of another machine, in the form in which Shared.Follow returns it.
 type Followed struct {
-	// Revision is the revision of the head afterwards, Note the value that the head was put with.
+	// Revision is the revision of the head after the commit, Note the value of the head.
 	Revision uint64
 	Note     []byte
 	Puts     []Pair
@@ -187,8 +187,8 @@ type Followed struct {
 	// Reload is set for the difference to a state that was read as a whole: the commits in between are
 	// not known, and Note is empty.
 	Reload bool
-	// Again is set when nothing has changed, and files are to be tried again for values that they were
-	// refused.
+	// Again is set when nothing has changed, but files are to be read again because some of their values
+	// were refused.
 	Again bool
 }
 

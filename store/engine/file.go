@@ -38,8 +38,8 @@ const (
 	mappedBytes = 256 << 20
 	// growBytes is the space by which the file grows at least, in bytes. Each growth takes an fsync.
 	growBytes = 256 << 10
-	// keptBuffer bounds the memory that is kept for the next commit, in bytes: commits of a few
-	// changes are alike, and allocating it each time would be much of their cost.
+	// keptBuffer bounds the buffer that is kept for the next commit, in bytes: commits of a few changes
+	// need similar sizes, and allocating one each time would be much of their cost.
 	keptBuffer = 256 << 10
 )
 
@@ -69,7 +69,7 @@ type File struct {
 	sealed   bool                  // values are encrypted, by key
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
 	buffer   []byte                // see room
-	lent     []byte                // what room took of largeBuffers, during a commit
+	lent     []byte                // large buffer of the current commit, which giveBack puts into largeBuffers
 }
 
 // OpenFile opens a data directory, which it creates (mode 0700) if it does not exist. It

@@ -100,7 +100,7 @@ type fileCheck struct {
 	found uint64
 }
 
-// A metaBlock is one of the two meta pages of the file, which commits write in turns.
+// A metaBlock is one of the two meta pages of the file, which commits write alternately.
 type metaBlock struct{ pageSize, root, freelist, pages, txid uint64 }
 
 func (c *fileCheck) run() error {
@@ -452,7 +452,7 @@ func lockDirectory(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("another svcctl uses the data directory %s%s: stop that one first, or give this one its own with --data-dir", dir, holder)
 }
 
-// unlockDirectory releases the lock of the directory. Closing the file would not at once: a child process has it open, too,
+// unlockDirectory releases the lock of the directory. Closing the file would not release it at once: a child process has it open, too,
 // between fork and exec.
 func unlockDirectory(lock *os.File) error {
 	return errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_UN), lock.Close())

@@ -30,7 +30,7 @@ type Keys struct {
 	path string
 
 	mu   sync.Mutex
-	info os.FileInfo // of the file that keys are of
+	info os.FileInfo // of the file when keys were read
 	keys []*Key
 }
 
@@ -135,8 +135,8 @@ const sealedSuffix = ".sealed"
 // keyBytes is the length of a Key: AES-256.
 const keyBytes = 32
 
-// Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to the key of its pair. These keys, with the
-// names of objects, are not encrypted.
+// Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to the key of its pair. The keys of pairs,
+// which contain the names of objects, are not encrypted.
 type Key struct {
 	aead cipher.AEAD
 	id   string

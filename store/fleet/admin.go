@@ -183,8 +183,8 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count returns a head that follows on now, with the number and the digest of the objects that etcd has, and the operations that
-// delete the token key, so that all tokens end: it is not known which of them were revoked since.
+// count returns a head that follows on now, with the number and the digest of the objects that etcd has. ops delete the token key, which
+// invalidates all tokens: etcd went back and may lack the latest revocations.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)
@@ -394,8 +394,9 @@ func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64
 	return objects, e.flip(ctx, now, next, ops)
 }
 
-// restored merges the records of sources, trials and shared keys of a data directory with those in etcd; objects stay as they are. The
-// CA of the fleet stays. The token key is deleted, as it is not known which tokens were revoked since.
+// restored merges the records of sources, trials and shared keys of a data directory with those in etcd; objects stay as they are. The CA
+// of the fleet stays. The token key is left out, which invalidates all tokens: the directory lacks the revocations made after it was
+// written.
 func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
 	from := map[string][]byte{}
 	hasCA := false

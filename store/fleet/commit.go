@@ -230,8 +230,8 @@ func (e *committer) resolveOutcome() error {
 	return engine.ErrUnsettled
 }
 
-// errConflict waits until the store can follow the commit that came first, now (nil: unknown), and returns ErrConflict; or an AwayError if
-// it does not arrive in time.
+// errConflict waits until the store can follow the commit that came first, whose head is now (nil: unknown), and returns ErrConflict. If
+// that commit does not arrive within followTimeout, it returns an AwayError.
 func (e *committer) errConflict(now *head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
@@ -389,8 +389,8 @@ func (e *committer) Accept(ctx context.Context) error {
 	return e.wait(ctx, func() bool { return e.read.Epoch >= next.Epoch })
 }
 
-// Limits of one etcd request: by default it may have 128 operations and 1.5 MiB (etcd.io, "System limits"). These are in operations and
-// bytes.
+// The limits of one request to etcd, in operations and bytes. The defaults of etcd are 128 operations and 1.5 MiB (etcd.io, "System
+// limits").
 const (
 	maxOperations = 120
 	maxRequest    = 1 << 20

@@ -28,12 +28,12 @@ import (
 const (
 	// callTimeout is the timeout of one call to etcd. It is longer than the election of a new leader.
 	callTimeout = 3 * time.Second
-	// firstTry is the timeout of the first attempt of a commit, which takes place once however often it is sent. It doubles with each
-	// attempt, up to callTimeout.
+	// firstTry is the timeout of the first attempt to send a commit. It doubles with each attempt, up to callTimeout. Repeated attempts
+	// commit only once.
 	firstTry = time.Second
 	// settleTimeout bounds the wait for the outcome of a commit.
 	settleTimeout = 5500 * time.Millisecond
-	// followTimeout bounds the wait of a commit that came too late for the commit that came first.
+	// followTimeout bounds the time for which a commit that lost to another one waits to receive that one.
 	followTimeout = 5 * time.Second
 	// keepaliveTime is the idle time of a connection before a keepalive ping; etcd allows no shorter
 	// time. keepaliveTimeout is the timeout of its answer.
@@ -52,7 +52,7 @@ const (
 	// sweepEvery is the interval at which the box with the writer's turn deletes the remains of large commits
 	// that failed.
 	sweepEvery = 5 * time.Minute
-	// leaseTTL is the time to live of the lease, in seconds, by which a box has its name and its turn.
+	// leaseTTL is the time to live, in seconds, of the lease with which a box holds its name and its turns.
 	leaseTTL = 6
 )
 
@@ -66,7 +66,7 @@ type Config struct {
 	TLS *tls.Config
 	// Dir is the data directory, which has the replica.
 	Dir string
-	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore, nil if they are not encrypted.
+	// DataKey encrypts Dir at rest, and decrypts the directory that Init or Restore reads; nil: they are not encrypted.
 	DataKey *engine.Key
 	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
 	Keys *engine.Keys
@@ -96,19 +96,19 @@ type Leaf struct {
 	Cores   []string
 	CoreTLS *tls.Config
 
-	// hurry divides the times after which a leaf goes back to a core box; 0: 1. Tests set it.
+	// hurry divides the times after which a leaf goes back to a core box; 0 means 1. Tests set it.
 	hurry time.Duration
 }
 
 // Conversion has the functions by which Init and Restore convert the content of a data directory to that of a fleet.
 type Conversion struct {
-	// Import returns the value of an object of a single box in the fleet, nil: the fleet does not have the object. When Import is
-	// nil, values stay as they are.
+	// Import converts the value of an object from that of a single box to that of the fleet; a nil result leaves the object out. If Import
+	// is nil, values stay as they are.
 	Import func(key string, value []byte) ([]byte, error)
-	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
-	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
+	// Restored merges the record of a source or a trial: value is that of the data directory, now that of etcd, nil for none. A nil result
+	// leaves the record out. If Restored is nil, the directory's value is used.
 	Restored func(key string, value, now []byte) ([]byte, error)
-	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
+	// First are the initial pairs, including the head, of a fleet that Init creates without a data directory.
 	First []engine.Pair
 }
 
@@ -138,7 +138,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// sealing returns the error of storing a Secret in a fleet of a format, nil if it may be stored.
+// sealing returns the reason that a fleet of the given format cannot store Secrets, nil if it can.
 func (c *Config) sealing(of int) error {
 	if c.Keys.SealsBy() == "" {
 		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
@@ -426,14 +426,14 @@ const (
 	Following Kind = "Following" // all is well
 	CutOff    Kind = "CutOff"    // etcd does not answer
 	Waiting   Kind = "Waiting"   // the box has no replica, and has not read the objects of its fleet yet
-	Lagging   Kind = "Lagging"   // etcd answers, and commits do not arrive
+	Lagging   Kind = "Lagging"   // etcd answers, but commits do not arrive
 	WentBack  Kind = "WentBack"  // etcd is older than the state in force, or has another history
 	OtherOne  Kind = "OtherFleet"
-	Emptied   Kind = "Emptied"  // etcd has no such fleet
-	Damaged   Kind = "Damaged"  // the objects do not fit the digest
+	Emptied   Kind = "Emptied"  // etcd has no fleet of that name, or no objects of it
+	Damaged   Kind = "Damaged"  // the objects in etcd do not match the digest in the head
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
 	TooNew    Kind = "TooNew"   // a newer version has written records that this one cannot read
-	Namesake  Kind = "Namesake" // another box has the name
+	Namesake  Kind = "Namesake" // another box uses the name of this one
 	// KeyMissing means that a Secret, or a key that boxes share, is sealed by a key that the box does not have.
 	KeyMissing Kind = "KeyMissing"
 )
@@ -444,19 +444,18 @@ type State struct {
 	// Why has the reason and the next step; "" while all is well.
 	Why   string
 	Since time.Time
-	// Revision is the revision of the newest commit that was followed; Of that of the newest in
-	// etcd, as of the last answer.
+	// Revision is the revision of the newest commit that the box has followed, Of that of the newest commit in etcd as of its last answer.
 	Revision, Of uint64
 	Epoch        uint64
 	// Answered is the time of etcd's last answer.
 	Answered time.Time
-	// Asked is set once etcd has answered since the start, or its time was up.
+	// Asked is set once the first attempt to reach etcd since the start has been answered or has failed.
 	Asked bool
 	// Writer is the box that runs the controllers, "" when it is not known.
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
-	// Unreported is why etcd refuses the report of this box, "" if it does not, or Kind is the reason.
+	// Unreported is why etcd refused the last report of this box; "" if it did not, or did not answer.
 	Unreported string
 	// Foreign names the keys of objects that another program has written or removed in etcd; "": none. They are not followed.
 	Foreign string
@@ -482,11 +481,11 @@ func (s *State) Follows() bool {
 
 // state is the State of this box and what it is derived from. It is guarded by position.mu.
 type state struct {
-	State // without the fields of other parts
+	State // presence.State adds the fields that other structs hold
 	// differs lists the settings that differ from the fleet's, "" if they agree.
 	differs string
-	// unreadable names a Secret or shared key that cannot be opened, with the time; "": all can. blind is set when there is a
-	// Secret among them.
+	// unreadable is the message about Secrets and shared keys that cannot be decrypted, since unreadableSince; "": all can. blind is set if
+	// there is a Secret among them.
 	unreadable      string
 	unreadableSince time.Time
 	blind           bool
@@ -496,8 +495,8 @@ type state struct {
 // silence has the errors of the last unanswered calls, so that later calls fail at once even before the heartbeat has decided
 // that the box is cut off. Any answer of the origin clears them.
 type silence struct {
-	read  error // why the last question was not answered
-	write error // why the last commit was not
+	read  error // why the last read got no answer
+	write error // why the last commit got no answer
 }
 
 // refusal returns the error of a commit in this state, nil if it is possible.

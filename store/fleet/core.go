@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// coreTimeout bounds the wait for the headers of a core box's answer; stateTimeout does where the core box may have to read all objects
-	// first.
+	// coreTimeout bounds the wait for the headers of a core box's answer. stateTimeout replaces it where the core box may have to read all
+	// objects first.
 	coreTimeout  = 2 * time.Second
 	stateTimeout = 30 * time.Second
 	// maxCoreAnswer bounds the body of an answer that is not a stream, in bytes.
@@ -39,11 +39,11 @@ type coreClient struct {
 	http  *http.Client
 
 	mu    sync.Mutex
-	at    int           // in cores
-	left  chan struct{} // closed when another one is asked from then on
-	fresh bool          // the one that is asked now has not had a report
-	sent  []byte        // the Node that it got last
-	node  []byte        // the Node that it is to get
+	at    int           // index in cores of the box in use
+	left  chan struct{} // closed when the leaf switches to another box
+	fresh bool          // the box in use has received no report yet
+	sent  []byte        // the Node that it received last
+	node  []byte        // the Node to send
 
 	selector coreSelector
 }
@@ -479,11 +479,11 @@ type headAnswer struct {
 	Settings *settings `json:"settings,omitempty"`
 	Head     *head     `json:"head,omitempty"` // nil: there is none
 	Mod      int64     `json:"mod,omitempty"`
-	// Known is the revision of etcd up to which there is no other head.
+	// Known is the revision of etcd up to which Head is the newest one.
 	Known int64 `json:"known"`
 }
 
-// boxesAnswer is the JSON answer of a core box to a leaf's request for the boxes and the readers of sources.
+// boxesAnswer is the JSON answer of a core box to a leaf's request for the boxes and the holders of the turns of sources.
 type boxesAnswer struct {
 	Boxes   []Box             `json:"boxes"`
 	Holders map[string]string `json:"holders"`
@@ -512,7 +512,7 @@ type LeafReport struct {
 	// Instance identifies the data directory of the leaf.
 	Instance string `json:"instance"`
 	Report   Report `json:"report"`
-	// First is set in the first report since the leaf has reported to another core box.
+	// First is set in the first report to a core box after the leaf has started or switched to it.
 	First bool `json:"anew,omitempty"`
 	// Node is the Node object of the leaf, if that has changed since the last report.
 	Node json.RawMessage `json:"node,omitempty"`

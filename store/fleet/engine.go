@@ -73,7 +73,7 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// adopt makes the content of the replica, at the position c (nil: none), the state of this box.
+// adopt sets the state of this box from the content of the replica, whose position is c (nil: none).
 func (e *Engine) adopt(c *cursor) error {
 	pairs, err := e.replica.content()
 	if err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) Close() error {
 	return errors.Join(e.leave(), e.replica.close())
 }
 
-// Load implements engine.Engine: it reads the replica, which before the first call of Follow has all commits.
+// Load implements engine.Engine: it reads the replica. Before the first call of Follow that has all commits.
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
 	return e.openPairs(pairs), err
@@ -175,7 +175,7 @@ const flushAgain = 5 * time.Second
 // cursor is the position of the replica in the fleet's commits, as stored in it.
 type cursor struct {
 	Fleet string `json:"fleet"` // its id
-	// Mod and ID are of the head, Epoch, Objects and Digest likewise.
+	// Mod, ID and the fields below are those of the head.
 	Mod     int64  `json:"mod"`
 	ID      string `json:"id"`
 	Epoch   uint64 `json:"epoch,omitempty"`
@@ -194,8 +194,8 @@ type replica struct {
 	revision uint64     // of the head in the file
 
 	mu      sync.Mutex
-	waiting map[string]*engine.Pair // nil: is removed
-	next    uint64                  // the revision of the head that goes with them
+	waiting map[string]*engine.Pair // by key; nil: to be removed
+	next    uint64                  // the revision of the head after these pairs
 	err     error                   // why the last write failed
 }
 
@@ -368,7 +368,7 @@ func (r *replica) write() error {
 	return err
 }
 
-// load flushes, which may fail, and returns the pairs of the file whose keys have a prefix, with those that wait.
+// load flushes, and returns the pairs whose keys have a prefix. If the flush fails, the pending pairs are merged into those of the file.
 func (r *replica) load(prefix string) ([]engine.Pair, error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()

@@ -184,7 +184,7 @@ func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 // restarts decides when the watch is restarted because it delivers nothing.
 type restarts struct {
 	at       time.Time
-	read     int64 // the mod at which the box stood
+	read     int64 // the modification revision of the newest head at the last call of due
 	patience time.Duration
 }
 
@@ -462,8 +462,8 @@ type question struct {
 
 // questions has the read of the head that is under way, and the next one.
 type questions struct {
-	asked *question // nil: none is
-	next  *question // to be asked after it, as asked may miss a write that was answered since; nil: no reader waits
+	asked *question // under way; nil: none
+	next  *question // begins after asked, which may miss writes made since it began; nil: no reader waits
 }
 
 // Fresh implements engine.Shared. Concurrent callers share one read of the head. While etcd does not answer, it fails at once.

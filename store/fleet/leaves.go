@@ -16,9 +16,9 @@ import (
 
 // snapshot has all objects as of one head, encoded for leaves. Leaves that ask at the same time share it.
 type snapshot struct {
-	readers int // under position.mu
+	readers int // guarded by position.mu
 	ready   chan struct{}
-	// mod, data and err are there when it is ready.
+	// mod, data and err are valid once ready is closed.
 	mod  int64
 	data []byte
 	err  error
@@ -80,7 +80,7 @@ func (e *Engine) openLog() (log *stream.Log, end func()) {
 // fillTimeout is the timeout of reading commits from etcd's history.
 const fillTimeout = 20 * time.Second
 
-// fill prepends to a log the commits from a position on, read from the history of etcd.
+// fill prepends to a log the commits between a position and the beginning of the log, read from the history of etcd.
 func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Position) error {
 	e.filling.Lock() // leaves of a core box that went away come together, from the same position
 	defer e.filling.Unlock()
@@ -113,7 +113,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	return err
 }
 
-// history appends to a log the commits between some revisions, read from the history of etcd.
+// history appends to a log the commits from one etcd revision until another, read from the history of etcd.
 func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()

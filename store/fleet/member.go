@@ -24,29 +24,29 @@ type member struct {
 	instance string   // identifies the data directory
 	reads    int      // the newest format that the program reads
 	step     func()   // called before and after each call that commits; tests set it
-	between  func()   // called between the settings and the head of a join; tests set it
+	between  func()   // called by join between reading the settings and the head; tests set it
 }
 
 func (e *member) key(key string) string { return e.prefix + key }
 
 // origin is the source of commits that an Engine follows: etcd ([atEtcd]), or on a leaf a core box ([coreClient]).
 type origin interface {
-	// settings reads those of the fleet, with the modification revision of their key; 0 on a leaf, which does not write them.
+	// settings reads the settings of the fleet, and the modification revision of their key; 0 on a leaf, which does not write them.
 	settings(ctx context.Context) (*settings, int64, error)
-	// head reads the newest head, and the revision of etcd up to which there is no other; nil: there is none. With at it is
-	// the one as of that revision; isCompacted recognizes the error for a revision that is not kept any more.
+	// head reads the head as of the revision at of etcd (0: the newest), nil if there is none, and the revision of etcd up to which there
+	// is no newer one. isCompacted recognizes the error for a revision that is not kept any more.
 	head(ctx context.Context, at int64) (*head, int64, error)
-	// state reads all objects as of one head that has at least the mod least, with the revision of etcd.
+	// state reads all objects as of one head, whose modification revision is at least least, and the revision of etcd of the read.
 	state(ctx context.Context, least int64) (now *head, at int64, have map[string][]byte, err error)
-	// follow calls use with each transaction after read, in order, until ctx is done or one of them fails. All revisions up to
-	// watched are known already.
+	// follow calls use with each transaction after the head read, in order, until ctx is done or a call fails. The caller has all
+	// transactions up to the revision watched of etcd.
 	follow(ctx context.Context, read *head, watched int64, use func(*transaction) error) error
 	boxes(ctx context.Context) ([]Box, error)
-	// holders are the boxes that read the sources, by name.
+	// holders returns the box that has the turn of each source, by the name of the source.
 	holders(ctx context.Context) (map[string]string, error)
-	// refusal is why nothing is committed from here; nil: it may be.
+	// refusal returns the reason that this box cannot commit through the origin; nil if it can.
 	refusal() error
-	// from names the origin in a sentence; silence returns why it does not answer.
+	// from returns the name of the origin for messages, silence the reason that it does not answer.
 	from() string
 	silence(err error) string
 	// close ends all connections.
@@ -247,9 +247,9 @@ type transaction struct {
 	head     *head // nil: it is no commit
 	ops      []operation
 	note     []byte
-	settings []byte // of the fleet; nil: they are as they were
-	mod      int64  // its revision
-	watched  int64  // the revision up to which this one and those before are all; 0: more may follow
+	settings []byte // new settings of the fleet; nil: unchanged
+	mod      int64  // its revision in etcd
+	watched  int64  // all transactions up to this revision were delivered; 0: more may follow
 }
 
 // decode decodes the events of one transaction. It leaves out writes of objects that belong to a bundle.
@@ -468,14 +468,14 @@ type Report struct {
 	// Accepted is the revision that the box has followed, Programmed the one that is in its kernel.
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
-	// Problems counts the errors of its status, Failing is why an accepted change is not in force.
+	// Problems counts the errors in the status of the box. Failing is why an accepted change is not in force.
 	Problems int `json:"problems,omitempty"`
-	// Errors are the first of them.
+	// Errors are the first of the errors that Problems counts.
 	Errors  []ReportedProblem `json:"errors,omitempty"`
 	Failing string            `json:"failing,omitempty"`
-	// Format is the newest one that its version reads; 0: 1.
+	// Format is the newest data format that the version of the box reads; 0 means 1.
 	Format int `json:"format,omitempty"`
-	// Core is the box that a leaf follows; "": etcd.
+	// Core is the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
 	// Sources are the directories of manifests that it has.
 	Sources []string `json:"sources,omitempty"`

@@ -23,10 +23,10 @@ import (
 // position is the position of this box in the history of its fleet, and its state. The structs that embed it use its lock.
 type position struct {
 	member
-	arrived chan struct{} // has a value when the store may follow something
+	arrived chan struct{} // has a value when commits may wait for the store
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when any of these changes
+	changed chan struct{} // closed and replaced by signal
 	content *content
 	// read is the newest head that was followed or committed; nil: nothing yet.
 	read *head
@@ -42,10 +42,10 @@ type position struct {
 // inbox has the commits of other boxes that wait for the store to follow them.
 type inbox struct {
 	queue []engine.Followed
-	// taken is the mod of the head that the store has with all that it was given, published the mod up to which its readers
-	// see the objects.
+	// taken is the modification revision of the newest head whose changes the store was given, published that of the newest head that the
+	// store's readers see.
 	taken, published int64
-	busy             bool // something was given to the store and is not Published
+	busy             bool // the store was given commits and has not called Published yet
 }
 
 // inflightCommit is the commit of this box that was sent to etcd.
@@ -405,8 +405,8 @@ const format = rolloutFormat
 // The formats of a fleet's data, with what each adds. Format 1 has objects and sources.
 const (
 	sealedFormat  = 2 // Secrets, sealed, and trials
-	accessFormat  = 3 // the key of tokens and the CA, sealed; heads say their format
-	rolloutFormat = 4 // rollouts: with an older program a box would program changes before its step
+	accessFormat  = 3 // the key of tokens and the CA, sealed; heads carry their format
+	rolloutFormat = 4 // rollouts: a box with an older program would program changes before its step
 )
 
 // needsFormat returns an error if a fleet has a lower format than a feature needs.
@@ -521,7 +521,7 @@ type head struct {
 	// Objects and Digest are of all objects after this commit.
 	Objects int `json:"objects"`
 	Digest  sum `json:"digest"`
-	// Bundle names the parts that this commit consists of, of which there are Parts.
+	// Bundle is the name of the bundle with the operations of this commit; "": none. Parts is the number of its parts.
 	Bundle string `json:"bundle,omitempty"`
 	Parts  int    `json:"parts,omitempty"`
 	// Format is that of the fleet; 0: lower than 3. A program that does not read it makes no head that follows
@@ -544,7 +544,7 @@ func (h *head) encode() (string, error) {
 	return h.text, nil
 }
 
-// next returns the head of a commit of a box that follows on h and changes no objects.
+// next returns the head that follows on h for a commit by a box. The commit changes no objects yet.
 func (h *head) next(box string) *head {
 	n := *h
 	n.Revision, n.ID, n.Previous, n.Box, n.Note = h.Revision+1, newID(), h.ID, box, nil

@@ -17,7 +17,7 @@ import (
 // lease is the etcd lease of this box, and the box that has the writer's turn.
 type lease struct {
 	id     clientv3.LeaseID // 0: none
-	until  time.Time        // before which the lease is ours for certain
+	until  time.Time        // the lease cannot expire before
 	holder string
 	mine   bool
 }
@@ -25,7 +25,7 @@ type lease struct {
 // presence maintains the name, lease, turns and report of this box in etcd, and those of the leaves that follow it.
 type presence struct {
 	committer
-	heartbeatNow chan struct{} // has a value when the next heartbeat is not to wait
+	heartbeatNow chan struct{} // has a value when the next heartbeat is due at once
 	report       func() Report // nil: there are no reports
 	lease        lease
 	sources      sourceTurns
@@ -35,7 +35,8 @@ type presence struct {
 
 // leafPresence has the leaves that follow this box, and the lease of their names.
 type leafPresence struct {
-	// lease has their names. It is not that of this box, which ends when the box stops, while they look for another one.
+	// lease holds the names of the leaves. It is not the lease of this box, which ends when the box stops: the leaves keep their names
+	// while they look for another core box.
 	lease clientv3.LeaseID
 	leaf  map[string]*leaf // by name
 }
@@ -43,24 +44,24 @@ type leafPresence struct {
 // leaf is a leaf that follows this box.
 type leaf struct {
 	heard time.Time // when its last report came
-	sent  string    // its report in etcd
+	sent  string    // its report as last written to etcd
 	node  []byte    // its Node, as JSON; nil: it has not sent any
 }
 
 // heartbeat has the state that heartbeats keep from one to the next.
 type heartbeat struct {
 	missed int
-	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
-	sent   string // the report in etcd
+	behind int64  // this box's newest modification revision when the last beat found a newer head in etcd; 0: it found none
+	sent   string // this box's report as last written to etcd
 	swept  time.Time
-	named  clientv3.LeaseID // by which the name was taken; 0: none
+	named  clientv3.LeaseID // the lease with which the name was taken; 0: none
 }
 
 // SourceTurn is the turn of a source: which box reads its directory of manifests for the fleet.
 type SourceTurn struct {
 	// Holder is the box that has the turn; "" when none has it, or it is not known.
 	Holder string
-	// Mine reports whether this box has it, and may go on without asking.
+	// Mine is set while this box has the turn and its lease cannot have expired.
 	Mine bool
 	// Vacant is the time since which no box has it; the zero Time while one has.
 	Vacant time.Time
@@ -68,7 +69,7 @@ type SourceTurn struct {
 
 // sourceTurns has the sources in whose turns this box is interested, and their state at the last heartbeat.
 type sourceTurns struct {
-	willing map[string]bool // by source; false: the holder alone is of interest
+	willing map[string]bool // by source; true: take its turn, false: only observe it
 	known   map[string]SourceTurn
 }
 

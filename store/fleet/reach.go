@@ -210,10 +210,9 @@ const (
 	// returnAfter is the time for which such a core box has to answer all probes before the leaf returns to it. A hash of the leaf's name
 	// adds up to the same time again, so that the leaves do not return all at once.
 	returnAfter = time.Minute
-	// mostReturn bounds that time where it grows (see coreSelector.left).
+	// mostReturn bounds that time, which doubles after a short return (see coreSelector.left).
 	mostReturn = time.Hour
-	// settled is a multiple of that time: a core box that serves for so long after a return counts as stable, and its waiting time starts
-	// over.
+	// settled is the multiple of that time for which a core box has to serve after a return to count as stable; the time is then reset.
 	settled = 10
 )
 
@@ -227,8 +226,8 @@ type coreSelector struct {
 // preferred is the record of probes and returns for one core box.
 type preferred struct {
 	since time.Time     // since when it has answered each probe; zero: it has not answered the last one
-	wait  time.Duration // for how long it has to
-	back  time.Time     // when the leaf went back to it; zero: it came here in another way
+	wait  time.Duration // how long it has to answer before a return
+	back  time.Time     // when the leaf returned to it; zero: the leaf has not, or left since
 }
 
 // newCoreSelector returns the coreSelector of a leaf. The constants above are divided by pace.

@@ -319,8 +319,8 @@ func (e *vault) openSharedKeys() {
 	e.updateUnreadable()
 }
 
-// noteForeign checks the operations of an etcd transaction without a head. If it applies a bundle, etcd then has the objects that this
-// box has already. Any other write is by another program: it is ignored and recorded, as a box without a replica would find a wrong
+// noteForeign checks the operations of an etcd transaction without a head. A transaction that applies a bundle writes the objects that this
+// box has already. Any other write is by another program. It is recorded and not followed: a box that reads all objects finds a wrong
 // digest. mod is the revision of etcd.
 func (e *vault) noteForeign(ops []operation, mod int64) {
 	e.mu.Lock()

@@ -25,10 +25,10 @@ func NewFiles(prefix string) *Files {
 
 // content is the stored form of a file: its content before the trial, and the hash of the content that is held back.
 type content struct {
-	was     bool // the file existed
+	was     bool // the file existed before the trial
 	text    []byte
-	refused bool // the present content is held
-	is      bool // the file exists
+	refused bool // the content with hash is held back
+	is      bool // the file existed when it was held back
 	hash    manifest.Hash
 }
 
@@ -108,7 +108,7 @@ func (f *Files) Paths() []string {
 // IsHolding reports whether any file is held back.
 func (f *Files) IsHolding() bool { return len(f.held) > 0 }
 
-// Tried returns the files without holding any: they are part of a trial once more.
+// Tried returns Files with the same stored contents that hold nothing back, for a trial that begins again.
 func (f *Files) Tried() *Files { return &Files{f.prefix, f.stored, map[string]file{}} }
 
 // Keys returns the engine keys of all stored files.
@@ -119,8 +119,8 @@ func (f *Files) Keys() (keys []string) {
 	return keys
 }
 
-// Keep adds to a commit the previous contents of the files that it replaces (keys with the prefix copies), as read from an engine. It
-// returns their paths, which the caller passes to Kept after the commit.
+// Keep adds to a commit the present contents of the files that the commit replaces or deletes (keys with the prefix copies), as read
+// from an engine. It returns the paths, which the caller passes to Kept after the commit.
 func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *engine.Transaction) (kept []string, err error) {
 	keys := slices.Clone(out.Deletes)
 	for _, p := range out.Puts {

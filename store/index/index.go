@@ -14,14 +14,13 @@ import (
 // are replaced, never changed: readers may keep them.
 type Index struct {
 	services  map[string]*object.Service
-	slices    map[string][]object.Object // by name; those that are no *object.EndpointSlice are packed (package record)
+	slices    map[string][]object.Object // sorted by name; elements that are no *object.EndpointSlice are packed (package record)
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
 	// podsWith are the Pods with a label, by their "namespace/name".
 	podsWith map[label]map[string]*object.Pod
-	// selectors are the Services with a selector, each under that one of its labels which
-	// the fewest others were under when it came: mostly it is alone there.
+	// selectors has the Services with a selector, each under one label of it: the one with the fewest Services when it was added, mostly none.
 	selectors map[label]selecting
 
 	externals Externals

@@ -30,17 +30,17 @@ type Journal struct {
 	entries []*Entry // by revision
 	bytes   int      // their sizes
 	last    map[object.Ref]*Entry
-	// stale are the keys of stored entries that are of no use, until the next commit.
+	// stale are the keys of stored entries that Load dropped; the next commit deletes them.
 	stale []string
 }
 
-// An Update is the change of the journal with one commit: new entries, and the number of old ones to drop.
+// An Update is the change that one commit makes to the journal: new entries, and the number of old ones to drop.
 type Update struct {
 	puts    []engine.Pair
 	deletes []string
-	entries []*Entry // that come
-	drop    int      // how many go, the oldest ones
-	// Reset is set when the journal begins after this commit, at Revision.
+	entries []*Entry // the new ones
+	drop    int      // number of the oldest entries to drop
+	// Reset is set when all entries are dropped: the journal begins after this commit, at Revision.
 	Reset    bool
 	Revision uint64
 }
@@ -92,8 +92,8 @@ func (j *Journal) Restart(revision uint64) Update {
 	return Update{deletes: deletes, Reset: true, Revision: revision}
 }
 
-// room returns how many of the oldest entries have to be dropped for a number and bytes of new ones to
-// fit into the bounds.
+// room returns how many of the oldest entries have to be dropped so that a number of new ones, with a size in
+// bytes, fit into the bounds.
 func (j *Journal) room(entries, size int) int {
 	if len(j.entries)+entries <= j.bounds.Entries && j.bytes+size <= j.bounds.Bytes {
 		return 0
@@ -244,8 +244,8 @@ func (j *Journal) Concerns(kind string) bool {
 	return false
 }
 
-// Recent returns the revision before the newest changes: as many of them as given for which about
-// returns true, or all entries. A nil about counts all.
+// Recent returns the revision after which the newest changes were made: as many as given, of objects for which
+// about returns true (nil: of any). If there are fewer, it returns Since.
 func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	for _, e := range slices.Backward(j.entries) {
 		if about != nil && !about(e.Ref) {
@@ -318,7 +318,7 @@ type Caller struct {
 	Manager string `json:"manager,omitempty"` // the field manager
 	Agent   string `json:"agent,omitempty"`   // User-Agent
 	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
-	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
+	// Trial is the ID of the Trial that the change belongs to: undoing the Trial undoes the change.
 	Trial string `json:"trial,omitempty"`
 	// Rollout is the ID of the rollout that the change belongs to: some boxes have it before others.
 	Rollout string `json:"rollout,omitempty"`
@@ -339,8 +339,8 @@ func DefaultBounds() Bounds { return Bounds{Entries: 10_000, Bytes: 8 << 20, Rec
 type Change struct {
 	Revision uint64
 	Ref      object.Ref
-	Owner    Owner         // of the object afterwards, or of the one that went
-	By       *Caller       // nil: nobody of the API
+	Owner    Owner         // of the object after the change, or of the deleted object
+	By       *Caller       // nil: no client of the API
 	Old      object.Object // what was there before; nil: nothing
 }
 

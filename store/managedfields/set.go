@@ -101,7 +101,7 @@ func without(s *set, elements []string) *set {
 	return left
 }
 
-// withNamed returns a set with each struct field added that has anything below it in the set.
+// withNamed returns a set to which each struct field that has descendants in the set is added.
 func withNamed(s *set, t *schema.Type) *set {
 	if s == nil || len(s.children) == 0 {
 		return s
@@ -431,8 +431,8 @@ func dropEmptied(o map[string]any) {
 
 // A Conflict is a field that another manager owns with a value different from the applied one.
 type Conflict struct {
-	// Manager is its owner, as messages name it: "gitops", or with how it came to it:
-	// "kubectl-edit" using v1.
+	// Manager is the owner as messages name it: "gitops" if it applied the field; with its API version if it updated it: "kubectl-edit"
+	// using v1.
 	Manager string
 	// Name is the name of the owner alone.
 	Name string

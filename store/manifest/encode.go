@@ -91,8 +91,8 @@ func writeYAML(root *node) ([]byte, error) {
 // isBlock reports whether a node has lines of its own: a mapping or a list that is not empty.
 func (n *node) isBlock() bool { return len(n.fields)+len(n.items) > 0 }
 
-// block writes a mapping or list, which is not empty, with each line indented. begun means that
-// the indentation of the first line is written already.
+// block writes a mapping or list that is not empty, with the indentation before in front of each line. begun means that the indentation of the
+// first line is written already.
 func (w *yamlWriter) block(n *node, before string, begun bool) {
 	const deeper = "  "
 	begin := func() {
@@ -151,7 +151,7 @@ func (w *yamlWriter) scalar(n *node, before string) string {
 	return strings.Join(lines, "")
 }
 
-// plainText and plainWords match scalars that are text in every version of YAML: the words are not.
+// Text that plainText matches is a string in every version of YAML without quotes, except the words that plainWords matches.
 var (
 	plainText  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`) })
 	plainWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`) })
@@ -248,7 +248,7 @@ func lineColumn(data []byte, offset int) (line, column int) {
 const (
 	plain = iota
 	newline
-	opening // of a flow collection, or a comma in one
+	opening // "[", "{" or ",", before an entry of a flow collection
 	colon
 	dash
 	question
@@ -271,13 +271,13 @@ var byteClass = func() (class [256]uint8) {
 	return class
 }()
 
-// The nodes that countStructure counts for a document, an entry of a flow collection,
-// and so on. A parsed comment costs as much memory as a few nodes; an entry of a flow
-// mapping such as {a,b} makes two nodes of one comma.
+// The numbers of nodes that countStructure counts for parts of a text. A parsed comment
+// takes as much memory as a few nodes. A comma counts twice, because in a flow mapping
+// such as {a,b} each entry is a key and an empty value.
 const (
 	documentCharge = 3 // itself, its root and the root's first child
 	flowCharge     = 2
-	questionCharge = 2 // "? a:" is a mapping for a key, and nothing for a value
+	questionCharge = 2 // "? a:" is a mapping as a key, and an empty value
 	commentCharge  = 3
 )
 

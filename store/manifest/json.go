@@ -131,9 +131,9 @@ type jsonScanner struct {
 	at        int
 	line      int
 	lineStart int  // offset of the line's first byte
-	before    int  // columns of the first line that are not in text
-	stop      int  // offset that skip must not go beyond
-	last      bool // of keys that are there twice the last one counts, not the first
+	before    int  // number of columns in front of text on its first line
+	stop      int  // offset beyond which skip fails
+	last      bool // of duplicate keys the last one counts, not the first
 	limits    Limits
 	nodes     int
 	path      path
@@ -153,7 +153,7 @@ func (s *jsonScanner) fail(reason, format string, args ...any) *refusal {
 	return refuse(s.line, s.column(), reason, format, args...)
 }
 
-// bad returns the error for unexpected text at the present position. expected names what should be there.
+// bad returns the error for unexpected text at the present position. want names the expected text.
 func (s *jsonScanner) bad(want string) *refusal {
 	if s.at >= len(s.text) {
 		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; it is cut off", want)
@@ -175,7 +175,7 @@ func (s *jsonScanner) space() {
 	}
 }
 
-// next skips white space and consumes one of the bytes in want.
+// next skips white space and consumes one of the bytes in want, which words names in an error.
 func (s *jsonScanner) next(want, words string) (byte, *refusal) {
 	s.space()
 	if s.at == len(s.text) || strings.IndexByte(want, s.text[s.at]) < 0 {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// servedKinds maps the kinds that manifests may have to their strategies.
+// servedKinds returns the strategies of the kinds that manifests may have.
 var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 	all := object.Strategies()
 	for i := range all {
@@ -65,7 +65,7 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	u.decodeObject(d, doc, as)
 }
 
-// decodeItems decodes the items of a List as documents of their own. It assigns to each item the flaws of the reader whose path is in it.
+// decodeItems decodes the items of a List as documents of their own. It assigns each flaw that the parser found within an item to that item.
 func (u *unit) decodeItems(d *decoding, doc parsed, as implied) {
 	items := doc.root.get("items")
 	flaws := map[int][]flaw{}
@@ -191,7 +191,7 @@ func Instead(kind string) string {
 	return ""
 }
 
-// elsewhere reports whether objects of a kind come by the API alone, not in files.
+// elsewhere reports whether the API accepts objects of a kind that files may not have.
 func elsewhere(kind, apiVersion string) bool {
 	return slices.ContainsFunc(object.Strategies(), func(s object.Strategy) bool {
 		return !s.InFiles && s.Name == kind && s.APIVersion() == apiVersion && s.Stored() && slices.Contains(s.Verbs, "create")

@@ -21,8 +21,7 @@ type File struct {
 	Path string
 	// Hash is the hash of the text, by which files are compared; the reader of the file sets it.
 	Hash Hash
-	// Documents are the good objects, in the order of the text.
-	// They are those of Opened when the File is sealed.
+	// Documents are the valid objects, in the order of the text. Of a sealed File, the result of Opened has them.
 	Documents []Document
 	// Err is set when the file as a whole cannot be used; Documents is empty then.
 	Err *Problem
@@ -72,7 +71,7 @@ type unit struct {
 	problems  []Problem
 	count     int // objects, the bad and the unserved ones included
 
-	// What the next one begins with, too: memory.
+	// Memory that the next unit reuses.
 	path   path
 	places layoutWriter
 	last   *lastTexts
@@ -82,7 +81,7 @@ type unit struct {
 type placed struct {
 	key                 unitKey
 	line                int32 // where the text starts in the file, from 1
-	document, documents int32 // the first one, and how many
+	document, documents int32 // index of the first document, and their number
 	problem, problems   int32
 	count               int32 // as in unit
 }
@@ -125,8 +124,8 @@ func (f *File) Update(data []byte, limits Limits) *File {
 type reading struct {
 	path   string
 	limits Limits
-	old    *File // nil when it was read under other limits
-	next   int   // the unit of old that is expected next
+	old    *File // the previous content; nil when it was read under other limits
+	next   int   // index of the unit of old that is expected next
 	// apart is set when the text is only split into pieces.
 	apart  bool
 	pieces []piece
@@ -138,12 +137,12 @@ type reading struct {
 // A workspace is the reusable memory of a reading.
 type workspace struct {
 	yaml      yamlReader
-	fresh     unit // the last one that was decoded
+	fresh     unit // the unit that was decoded last
 	units     []placed
 	documents []Document
 	problems  []Problem
-	// Where the units are in units, and those of the old file in its; the latter is made when
-	// they do not come in their order any more.
+	// index has the position of each unit in units, oldIndex that in the units of the old file. oldIndex is filled when a unit is not the one that
+	// comes next in the old file.
 	index, oldIndex map[unitKey]int
 }
 

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// kind is the type of a node: the types of JSON, with integers and floats apart.
+// kind is the type of a node: one of the types of JSON, with integers separate from floats.
 type kind uint8
 
 const (
@@ -31,8 +31,7 @@ type node struct {
 	// YAML 1.1 and so to kubectl.
 	oldBool      bool
 	line, column int
-	// size is the number of nodes in this value, itself included; height how many
-	// mappings and lists are inside each other in it.
+	// size is the number of nodes in this value, itself included; height the greatest number of mappings and lists nested in it.
 	size, height int
 
 	text   string // scalars: as written, without quotes
@@ -63,7 +62,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// what describes the node for messages as "expected ..., got ...".
+// what describes the node for a message of the form "expected ..., got ...".
 func (n *node) what() string {
 	switch n.kind {
 	case kindNull:
@@ -138,7 +137,7 @@ type nodeStock struct {
 	nodes   stock[node]
 	entries stock[field]
 	members stock[*node]
-	// What belongs to the mappings and lists that are not finished, the outer ones first.
+	// The entries of unfinished mappings and lists, those of the outer ones first.
 	openEntries []field
 	openMembers []*node
 }
@@ -213,7 +212,7 @@ const (
 	ReasonIgnoredField       = "IgnoredField"       // warning: a field of Kubernetes that has no effect here
 )
 
-// Planned is what a plan for manifests has besides its ruleset.
+// Planned is the result of planning manifests, apart from the ruleset.
 type Planned struct {
 	// Files are the names of the files that were read, sorted, as problems have them.
 	Files    []string
@@ -238,15 +237,14 @@ const ReasonHost = "Host"
 // layout has the positions of an object's fields, relative to its first line. Objects written alike
 // share one layout.
 type layout struct {
-	// packed has a place for each node, in the order of the text, each followed by those
-	// inside of it. A place is four numbers, as varints: lines below the one before, column,
-	// how many places it and those inside of it are, and what it is; a name that is not
-	// among the names of structures follows.
+	// packed has a place for each node, in the order of the text, followed by the places of the nodes inside. A place is four varints: the number
+	// of lines from the previous place, the column, the number of places in the node including its own, and one of itemPlace, ownPlace and the
+	// numbers from firstName on. After ownPlace follow the length and the text of the name.
 	packed unique.Handle[string]
 }
 
-// The values of the number in a layout that identifies a place: a list item, a field
-// whose name follows (as of a label), or from firstName on an index of the names of structures.
+// The last number of a place in a layout: a list item, a field whose name follows, such as a label,
+// or firstName plus the index of the name among those of structures.
 const (
 	itemPlace = iota
 	ownPlace
@@ -266,7 +264,7 @@ func (w *layoutWriter) of(root *node) layout {
 
 type layoutWriter struct {
 	packed []byte
-	line   int // of the place before
+	line   int // line of the previous place
 }
 
 func (w *layoutWriter) item(n *node) {

@@ -18,7 +18,7 @@ type yamlReader struct {
 	nodes   nodeStock
 	anchors map[string]*node
 	aliased int    // nodes that aliases added
-	buffer  []byte // of the scalar that is being put together
+	buffer  []byte // the text of a scalar that is put together from several parts
 
 	text  string
 	at    int  // offset of the next byte
@@ -26,7 +26,7 @@ type yamlReader struct {
 	start int  // offset of that line
 	first bool // nothing but spaces is before it on its line
 	wide  bool // the text has characters of several bytes
-	// What column found last: characters between the start of the line and an offset.
+	// The last result of column: counted characters from the start of the line to the offset countedTo.
 	countedTo, counted int
 }
 
@@ -92,12 +92,12 @@ func (r *yamlReader) checkCharacters() {
 	}
 }
 
-// none stands for the column of the collection that contains the root of the document.
+// none is the column of the imaginary collection that contains the root of the document.
 const none = -1
 
 func (r *yamlReader) ended() bool { return r.at >= len(r.text) }
 
-// peek returns the byte at an offset from the next one; 0 behind the end of the text, which has no such byte.
+// peek returns the byte at an offset from the next one; 0 beyond the end of the text, which contains no byte 0.
 func (r *yamlReader) peek(ahead int) byte {
 	if r.at+ahead >= len(r.text) {
 		return 0
@@ -109,8 +109,8 @@ func isBlank(b byte) bool        { return b == ' ' || b == '\t' }
 func isBreak(b byte) bool        { return b == '\n' || b == '\r' || b == 0 }
 func isBlankOrBreak(b byte) bool { return isBlank(b) || isBreak(b) }
 
-// indent returns the column of the next byte, from 0. Before what begins a line, or follows "- " at
-// its beginning, there are spaces only.
+// indent returns the column of the next byte, from 0; none at the end of the text. Only spaces precede a token that begins a line, or that follows
+// "- " at its beginning.
 func (r *yamlReader) indent() int {
 	if r.ended() {
 		return none
@@ -211,9 +211,8 @@ func (r *yamlReader) new(kind kind, offset, depth int) *node {
 	return r.nodes.new(node{kind: kind, line: r.line, column: r.column(offset), size: 1})
 }
 
-// value reads the value that is next, in a collection whose column is parent, and goes to the
-// token behind it. Where r.first is set it may be a block mapping or list. indentless means that
-// a list may begin in the column of the collection, which is a mapping.
+// value reads the next value, in a collection whose column is parent, and goes to the token behind it. Only if r.first is set may the value be a
+// block mapping or list. indentless means that a list may begin in the column of the collection, which is a mapping.
 func (r *yamlReader) value(parent, depth int, indentless bool) *node {
 	var out *node
 	mayBeKey := r.first

@@ -12,8 +12,8 @@ import (
 
 // The positions in an unquoted scalar that a byte may have, as bits.
 const (
-	begins    = 1 << iota // the first
-	continues             // a further one, whatever is around it
+	begins    = 1 << iota // as the first byte
+	continues             // as a further byte, whatever bytes are around it
 )
 
 var plainClass = func() (class [256]uint8) {
@@ -106,7 +106,7 @@ func (r *yamlReader) plain(text string, start, parent, depth int) *node {
 	return out
 }
 
-// fold joins two lines of a scalar that some line breaks separate: one break becomes a blank, more become one less.
+// fold joins two lines of a scalar that are separated by a number of line breaks: one break becomes a blank, n breaks become n - 1.
 func (r *yamlReader) fold(breaks int) {
 	if breaks == 1 {
 		r.buffer = append(r.buffer, ' ')

@@ -17,7 +17,7 @@ type Tree struct {
 	Line int
 
 	file   string
-	root   *node // good until the next tree is read
+	root   *node // valid until the next tree is read
 	as     implied
 	flaws  []flaw
 	shift  int // added to the lines of nodes and flaws
@@ -138,8 +138,8 @@ func (t *Tree) Object(booleans map[string]bool) (map[string]any, []Problem) {
 type treeReader struct {
 	tree     *Tree
 	booleans map[string]bool
-	sent     bool     // as kubectl sends it: see Object
-	literal  bool     // numbers are as the text has them, which is JSON
+	sent     bool     // the result is the JSON that kubectl sends for the text: see Object
+	literal  bool     // the text is JSON, whose numbers are kept as written
 	path     []string // without the indexes of lists
 	problems []Problem
 	failed   bool

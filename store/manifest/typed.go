@@ -21,21 +21,20 @@ const maxProblems = 50
 type decoding struct {
 	file     string
 	ref      object.Ref
-	partly   bool // of a kind of which only a part is read
-	secrets  bool // of a Secret: messages show none of its values
+	partly   bool // the kind is one of which only a part is read
+	secrets  bool // the object is a Secret: messages show none of its values
 	path     path
 	problems []Problem
 	failed   bool
-	dropped  bool // more than maxProblems
-	doubted  bool // an unknown field of a kind that is partly read was warned about
+	dropped  bool // problems beyond maxProblems were dropped
+	doubted  bool // an unknown field was warned about, which is done once for a kind that is partly read
 	last     *lastTexts
-	// texts are the maps of texts that were decoded last: many a Service has the labels that it selects.
+	// texts are the maps of strings that were decoded last, for sharing: the selector of a Service often equals its labels.
 	texts [2]map[string]string
 }
 
-// lastTexts interns the strings that were decoded last, in a table indexed by a hash of length and three bytes, and pointers to strings:
-// many Services have equal names of ports and nodes, and annotation keys. It is kept between documents, so it has no long strings, and
-// none of Secrets.
+// lastTexts interns strings that were decoded last, and pointers to strings, in tables indexed by a hash of the length and three bytes: many
+// Services have equal names of ports and nodes, and annotation keys. It is kept between documents, so it has no long strings, and none of Secrets.
 type lastTexts struct {
 	texts    [1024]string
 	pointers [32]*string
@@ -129,8 +128,8 @@ func (d *decoding) structure(n *node, v reflect.Value) {
 	}
 }
 
-// ignoredFields are fields of Kubernetes objects that are accepted and dropped; those
-// that once changed where packets go, with a warning.
+// ignoredFields are fields of Kubernetes objects that are accepted and dropped. A field that an old version of Kubernetes used for the routing of
+// packets gets a warning.
 var ignoredFields = map[string]struct{ warn bool }{
 	"metadata.managedFields":              {},
 	"metadata.selfLink":                   {}, // not filled since 1.20
@@ -186,7 +185,7 @@ func (d *decoding) secret() bool {
 // longestShared is the length of the longest string that is interned, in bytes: that of an object's name.
 const longestShared = 253
 
-// placeOf returns an index below n for a string that is not empty: a hash of its length and three of its bytes.
+// placeOf returns an index below places for a string that is not empty: a hash of its length and three of its bytes.
 func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
 }
@@ -252,8 +251,7 @@ func (d *decoding) integer(n *node, v reflect.Value) {
 	v.SetInt(value)
 }
 
-// wholeNumber reads what YAML calls an int, and floats without a fraction (1e3 is
-// 1000 to kubectl too).
+// wholeNumber returns the value of an int, or of a float without a fraction, which is an integer to kubectl too (1e3 is 1000).
 func (d *decoding) wholeNumber(n *node) (int64, bool) {
 	if n.kind == kindInt || n.kind == kindFloat {
 		switch value, _, isWhole, err := parseNumber(n.text); {
@@ -343,7 +341,7 @@ type plan struct {
 	names  []string
 }
 
-// structures returns the plan of every struct of the served kinds, and every name of a field in them, sorted, with its place in that order.
+// structures returns the plan of every struct of the served kinds, the names of all fields in them, sorted, and the index of each name.
 var structures = sync.OnceValue(func() (all struct {
 	plans  map[reflect.Type]*plan
 	names  []string

@@ -84,7 +84,7 @@ type converter struct {
 	path    path
 	flaws   []flaw
 	aliased int                   // nodes that aliases added
-	anchors map[*yaml.Node]*node  // done
+	anchors map[*yaml.Node]*node  // the anchored nodes that are converted
 	open    map[*yaml.Node]string // anchored nodes that are being converted
 }
 
@@ -322,13 +322,13 @@ func isOldBool(n *yaml.Node) bool {
 	return ok
 }
 
-// isQuoted reports whether quotes, a block or a tag give the type of a scalar.
+// isQuoted reports whether the style of a scalar determines its type: quotes, a block or a tag.
 func isQuoted(n *yaml.Node) bool {
 	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
 	return n.Style&quoted != 0
 }
 
-// oldBoolValue returns the bool that such a word (see isOldBool) is in YAML 1.1.
+// oldBoolValue returns the bool that YAML 1.1 reads in an unquoted word; ok is false for any other word.
 func oldBoolValue(text string) (value, ok bool) {
 	switch text {
 	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
@@ -351,9 +351,8 @@ func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 // yamlLine matches the line number in errors of the YAML library.
 var yamlLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^line (\d+): `) })
 
-// syntaxError converts an error of the YAML library to a problem with a useful position.
-// The library names the line where the construct began that it could not finish, or
-// none; the position is then where it stopped reading.
+// syntaxError converts an error of the YAML library to a problem with a useful position. The library reports the line where an unfinished construct
+// began, or no line; the position is then where it stopped reading.
 func syntaxError(text []byte, err error) *refusal {
 	if line := conflictMarker(text); line > 0 {
 		return &refusal{line: line, column: 1, reason: ReasonSyntax, message: conflictMessage}
@@ -398,7 +397,7 @@ func templateLine(text []byte) int {
 	return 0
 }
 
-// templateHint returns the next step for a line of a template; "" for other lines.
+// templateHint returns the advice in a message about a line of a template; "" for other lines.
 func templateHint(line []byte) string {
 	if bytes.Contains(line, []byte("{{")) || bytes.Contains(line, []byte("{%")) {
 		return "; this looks like a template: render it first, as with `helm template`"
@@ -445,8 +444,7 @@ func readUntilError(text []byte) int {
 	return max(0, len(bytes.TrimRightFunc(text[:r.read], unicode.IsSpace))-1)
 }
 
-// A byteReader is an io.Reader that returns one byte at a time, so that the reader
-// consumes no more than it needs.
+// A byteReader is an io.Reader that returns one byte at a time, so that the YAML library reads no further than it needs.
 type byteReader struct {
 	text []byte
 	read int

@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// Annotations about the endpoint of the next connection. Services and slices have no field for it;
+// Annotations that control which endpoint a new connection gets. Services and EndpointSlices have no fields for this;
 // kube-router, loxilb and Cilium use annotations too.
 const (
 	// AnnotationBalance of a Service names the balancing algorithm: see BalanceNames.
@@ -231,7 +231,7 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 	return 0
 }
 
-// ShareOf returns the share of an EndpointSlice; without an annotation 1, for a backend of its own.
+// ShareOf returns the share of an EndpointSlice. Without a valid annotation the share is 1, with an empty Backend.
 func (m *ObjectMeta) ShareOf() BackendShare {
 	share, err := ParseShare(m.Annotations[AnnotationShare])
 	if err != nil {
@@ -297,7 +297,7 @@ func checkAffinity(meta, before *ObjectMeta) Errors {
 const AnnotationRetryAfter = "svcctl.io/retry-after"
 
 // The shortest and the longest time of AnnotationRetryAfter. A client repeats its SYN after a
-// second; less would forget connections to endpoints that are merely far away.
+// second; a shorter time would give up endpoints that are only far away.
 const (
 	MinRetryAfter = time.Second
 	MaxRetryAfter = 30 * time.Second

@@ -268,9 +268,9 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	return nil
 }
 
-// OtherFamily returns, for a Service whose clients are refused because all of its endpoints are of the other IP family than its
-// addresses, that reason and the family of the addresses; else "". at names the ports concerned, "" means all. A headless Service
-// has no address, and uses endpoints of every family.
+// OtherFamily returns the family of a Service's cluster IP for which there are only endpoints of the other IP family, so that its
+// clients are refused, and a message about that; "" if there is none. at is inserted into the message after "client" or "addresses"
+// to name the ports concerned; "" means all. A headless Service has no cluster IP and uses endpoints of both families.
 func OtherFamily(svc *Service, slices []*EndpointSlice, at string) (family, why string) {
 	if svc.Headless() || svc.Spec.Type == TypeExternalName {
 		return "", ""

@@ -434,8 +434,8 @@ func (i *GatewayInfrastructure) rules(at path) Errors {
 	return errs
 }
 
-// rules returns an error for an invalid operator. Kubernetes checks that beyond the CustomResourceDefinitions: such a
-// selector would select everything.
+// rules returns the errors of one requirement of a selector, such as an invalid operator, with which the selector would select
+// everything. Kubernetes checks this beyond the CustomResourceDefinitions.
 func (r *LabelSelectorRequirement) rules(at path) Errors {
 	var errs Errors
 	if r.Key == "" {
@@ -458,7 +458,7 @@ func (r *LabelSelectorRequirement) rules(at path) Errors {
 	return errs
 }
 
-// violated returns the error for a violated rule about a list or structure, without its value.
+// violated returns an error if is is set: a list or structure violates a rule. The message omits the value.
 func violated(is bool, at path, message string) Errors {
 	if !is {
 		return nil

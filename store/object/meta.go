@@ -214,7 +214,7 @@ type ManagedFieldsEntry struct {
 	Subresource string          `json:"subresource,omitempty"`
 }
 
-// DeleteOptions is meta/v1 DeleteOptions, the body of a DELETE; no object that is kept.
+// DeleteOptions is meta/v1 DeleteOptions, the body of a DELETE request. It is never stored.
 type DeleteOptions struct {
 	TypeMeta
 	GracePeriodSeconds *int64         `json:"gracePeriodSeconds,omitempty"`
@@ -282,7 +282,7 @@ func (s *LabelSelector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// validateSelectors checks a list of LabelSelectors. The messages include the value, because field may stand for several lists.
+// validateSelectors checks a list of LabelSelectors. The messages include operator and key, because at may stand for several lists.
 func validateSelectors(at path, lists ...[]LabelSelector) Errors {
 	var errs Errors
 	for _, s := range slices.Concat(lists...) {

@@ -19,14 +19,14 @@ const (
 	KindBGPPeer          = "BGPPeer"
 )
 
-// The API versions of these kinds: that of BGPPeer, and that of the others.
+// The API versions of these kinds; APIVersionMetalLBPeer is that of BGPPeer alone.
 const (
 	APIVersionMetalLB     = "metallb.io/v1beta1"
 	APIVersionMetalLBPeer = "metallb.io/v1beta2"
 )
 
-// MetalLBNamespace is the namespace of MetalLB's objects by convention. Here it is that of status objects for addresses
-// that flags announce, and of ConfigurationStates when no object has another namespace.
+// MetalLBNamespace is the conventional namespace of MetalLB's objects. svcctl puts two kinds of objects into it: the status of
+// addresses that are announced by flags, and a ConfigurationState if no object has another namespace.
 const MetalLBNamespace = "metallb-system"
 
 // IPAddressPool is metallb.io/v1beta1 IPAddressPool.
@@ -127,7 +127,7 @@ type BFDProfile struct {
 	Status   *NoStatus      `json:"status,omitempty"`
 }
 
-// NoStatus is the status of MetalLB's kinds that have no fields in it. It is accepted in manifests, as clusters print it, and not stored.
+// NoStatus is the empty status of MetalLB's kinds. It is accepted in manifests, since kubectl prints it, but is not stored.
 type NoStatus struct{}
 
 // BFDProfileSpec is metallb.io/v1beta1 BFDProfileSpec; intervals are in milliseconds.

@@ -12,9 +12,9 @@ type Problem struct {
 	File string
 	// Line and Column count from 1; 0 is unknown.
 	Line, Column int
-	// Object is the zero Ref when the problem is the file's or the object has no name.
+	// Object is the zero Ref when the problem concerns the whole file, or the object has no name.
 	Object Ref
-	// Field is the path of the field, "spec.ports[0].port"; empty when it is none's.
+	// Field is the path of the field, "spec.ports[0].port"; empty when the problem concerns no single field.
 	Field string
 	// Reason is one word in CamelCase, for programs.
 	Reason  string

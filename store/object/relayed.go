@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Annotations of a Service about relaying its ports in user space. Those about TLS and HTTP have a form for one port, with a
-// dot and its name or number behind the key.
+// Annotations of a Service about relaying its ports in user space. The keys of those about TLS and HTTP may end in a dot and
+// the name or number of a port; such an annotation applies to that port only.
 const (
 	AnnotationProxyMode       = "svcctl.io/proxy-mode"
 	AnnotationProxyProtocol   = "svcctl.io/proxy-protocol"
@@ -53,7 +53,8 @@ func checkRelayed(s, old *Service) Errors {
 	})
 }
 
-// relayConflicts returns an error for each combination of annotations that excludes itself.
+// relayConflicts returns an error for each relay annotation on a Service without a TCP port, and one if AnnotationProxyMode
+// excludes the relay that another annotation needs.
 func relayConflicts(s *Service) (errs Errors) {
 	a := s.Metadata.Annotations
 	if len(a) == 0 || len(s.Spec.Ports) == 0 {

@@ -91,8 +91,8 @@ type RouteParentStatus struct {
 	Conditions     []Condition `json:"conditions" valid:"1..8 keys:type"`
 }
 
-// HTTPRoute is gateway.networking.k8s.io/v1 HTTPRoute. All fields are read and validated; the controller serves one
-// rule without filters and matches, and its conditions name the rest.
+// HTTPRoute is gateway.networking.k8s.io/v1 HTTPRoute. All fields are read and validated; the controller serves
+// one rule without filters and matches, and reports everything else in the conditions of the route.
 type HTTPRoute struct {
 	TypeMeta
 	Metadata ObjectMeta    `json:"metadata"`

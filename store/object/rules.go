@@ -39,7 +39,7 @@ var forms = map[string]form{
 	"condition":   {0, 316, &pattern{text: "^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$"}},
 }
 
-// A form is the maximum length of a string and its pattern.
+// A form is the minimum and maximum length of a string, and its pattern.
 type form struct {
 	least, most int
 	pattern     *pattern

@@ -97,20 +97,20 @@ type Strategy struct {
 	Resource
 	// View means that objects are stored as another kind, of which this one is another form (events.k8s.io).
 	View bool
-	// InFiles means that manifests have it, OlderVersions are API versions that are read there, too.
+	// InFiles means that manifests may have objects of the kind, OlderVersions are API versions that are also read there.
 	InFiles       bool
 	OlderVersions []string
-	// Ephemeral objects are for clients alone: Services never depend on them.
+	// Ephemeral means that objects serve API clients only: Services never depend on them.
 	Ephemeral bool
-	// Passing objects expire by themselves: they keep no Namespace from going.
+	// Passing means that objects expire by themselves: they do not delay the deletion of their Namespace.
 	Passing bool
-	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate), VersionRequired that it
-	// has to say which version it replaces (AllowUnconditionalUpdate is false).
+	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate), VersionRequired that a PUT
+	// must contain the resourceVersion that it replaces (AllowUnconditionalUpdate is false).
 	CreateOnUpdate, VersionRequired bool
 	// HasGeneration means that metadata.generation counts the versions of the spec.
 	HasGeneration bool
-	// StatusOnCreate means that the client that creates an object sets its first status; SpecOfServer that
-	// spec belongs to the server, as status does.
+	// StatusOnCreate means that a client may set the status when it creates an object, SpecOfServer that
+	// clients cannot write the spec, only the server does.
 	StatusOnCreate, SpecOfServer bool
 
 	// sample is an empty object of the kind. The rules of one kind are methods of its type, see defaulter and
@@ -118,7 +118,7 @@ type Strategy struct {
 	sample Object
 }
 
-// Optional interfaces of an object's type, for kinds that differ from others.
+// Interfaces that the type of an object may implement, for rules of its kind.
 type (
 	defaulter interface{ setDefaults() }
 	// A validator checks the content of an object, without its metadata. previous is nil for a new object, or for one of another kind.
@@ -147,7 +147,7 @@ var (
 var (
 	byType = map[reflect.Type]*Strategy{}
 	byMeta = map[TypeMeta]*Strategy{}
-	byKind = map[string]*Strategy{} // of those that are stored
+	byKind = map[string]*Strategy{} // without views
 )
 
 func init() {
@@ -216,7 +216,7 @@ func copyField(to, from Object, name string) {
 	unshare(field)
 }
 
-// KeepOwned restores the fields that a write of the object itself must not change, as a rule its status, from before: the stored
+// KeepOwned restores the fields of o that a write of the object itself must not change, usually the status, from before: the stored
 // version, nil when the object is created.
 func (s *Strategy) KeepOwned(o, before Object) {
 	if before == nil && s.StatusOnCreate {

@@ -14,7 +14,7 @@ type TypeMeta struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 }
 
-// GetTypeMeta implements Object, of each kind.
+// GetTypeMeta implements Object for every kind: their types embed TypeMeta.
 func (m *TypeMeta) GetTypeMeta() *TypeMeta { return m }
 
 // ObjectMeta is meta/v1 ObjectMeta, which every object has.
@@ -31,7 +31,7 @@ type ObjectMeta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty" schema:"keys=uid merge=uid"`
 	Finalizers        []string          `json:"finalizers,omitempty" schema:"set merge"`
-	// ManagedFields has the owner of each field, by manager; no manifest has it.
+	// ManagedFields has the fields that each manager owns. Manifests do not have it.
 	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type OwnerReference struct {
 	BlockOwnerDeletion *bool  `json:"blockOwnerDeletion,omitempty"`
 }
 
-// Object is any object: *Service, *Endpoints, *EndpointSlice or *Pod.
+// Object is an API object of any kind, such as *Service, *EndpointSlice or *Pod.
 type Object interface {
 	GetTypeMeta() *TypeMeta
 	GetMeta() *ObjectMeta

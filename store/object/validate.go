@@ -21,7 +21,7 @@ type Options struct {
 }
 
 // Validate returns all errors of a new object on which Default, and for a Service
-// DefaultFamilies, has been called. Nothing is wrong when it is empty.
+// DefaultFamilies, has been called. An empty result means that the object is valid.
 func Validate(o Object, opts Options) Errors {
 	s := StrategyOf(o)
 	if !s.Stored() { // a review has no name
@@ -105,7 +105,8 @@ var (
 	portNameRE         = &pattern{text: "^[-a-z0-9]+$"}
 )
 
-// A pattern is a regular expression. It is compiled when it is first used: a start needs few of them, and verbs of the command line none.
+// A pattern is a regular expression that is compiled at its first use: the appliance needs few of them when it starts, and command-line
+// verbs none.
 type pattern struct {
 	text     string
 	compiled atomic.Pointer[regexp.Regexp]
@@ -139,8 +140,8 @@ func matchProblems(value string, longest int, re *pattern, text string) []string
 }
 
 // isPlain reports whether a value has only lower-case letters, digits and dashes, begins with a
-// letter and does not end in a dash. Every pattern above matches such a value: it is a fast path
-// for nearly all values of a start.
+// letter and does not end in a dash. Every pattern above matches such a value: isPlain is a
+// fast path for nearly all values that are read when the appliance starts.
 func isPlain(value string) bool {
 	last := len(value) - 1
 	for i := range len(value) {
@@ -308,7 +309,7 @@ const (
 	annotationTopologyHints = "service.kubernetes.io/topology-aware-hints"
 )
 
-// Limits, by where Kubernetes has them.
+// Limits of Kubernetes, each with the constant or package it is from.
 const (
 	// MaxEndpointsAddresses is the most addresses, ready and not, in one Endpoints
 	// object (the endpoints controller's truncation limit).
@@ -493,18 +494,18 @@ func Join(lists ...Errors) Errors {
 // rare.
 type path struct {
 	base  string
-	steps [4]step // behind base
-	n     int     // how many of them there are
+	steps [4]step // that follow base
+	n     int     // number of steps in use
 }
 
 // A step is a field, an index, or a key of a mapping.
 type step struct {
-	name  string // "" of an index
+	name  string // "" if the step is an index
 	index int
 	key   bool
 }
 
-// root returns the path of a field of the object itself, or of one further down.
+// root returns the path that name is: a field of the object, or several steps joined as in "spec.ports".
 func root(name string) path { return path{base: name} }
 
 func (p path) child(name string) path { return p.with(step{name: name}) }

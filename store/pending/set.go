@@ -19,12 +19,12 @@ import (
 
 // Set has the stored versions that objects had before the changes of a trial or a rollout; nil for objects that did not exist.
 type Set struct {
-	*Head // nil: there is none
+	*Head // nil: there is no such trial or rollout
 	Kind  Kind
 	// Before is changed by Put alone.
 	Before map[object.Ref]*record.Record
 	slices map[string][]object.Ref // the EndpointSlices in Before, by their Service
-	// Outside is set when this machine programs the versions before.
+	// Outside is set when this machine programs the versions in Before, not the changes.
 	Outside bool
 }
 
@@ -68,8 +68,8 @@ type Change struct {
 	By    *journal.Caller
 }
 
-// Belongs reports whether a change is part of the set: a write of the set's client, with Files a change of a file, or in a staged set an
-// object that a controller generates from one in it.
+// Belongs reports whether a change is part of the set: a write of the set's client; in a timed set with Files, a change of a file; in a
+// staged set, EndpointSlices or Endpoints that a controller generates from an object in it.
 func (s *Set) Belongs(c *Change) bool {
 	switch {
 	case !s.Pending():
@@ -215,7 +215,7 @@ type Kind int
 
 // The kinds of sets.
 const (
-	Timed  Kind = iota // a trial: it goes back at its end unless it is confirmed
+	Timed  Kind = iota // a trial: it is rolled back at its end unless it is confirmed
 	Staged             // a rollout: some machines program it before others
 )
 
@@ -289,7 +289,7 @@ const (
 	Gathering   Phase = "Gathering"   // the client writes its changes, which no machine programs yet
 	Programming Phase = "Programming" // not all machines of the step have programmed them yet
 	Baking      Phase = "Baking"      // all have, and are watched
-	Stopped     Phase = "Stopped"     // it waits for its user
+	Stopped     Phase = "Stopped"     // it waits for resume or undo
 	Done        Phase = "Done"
 	Undone      Phase = "Undone"
 )
@@ -298,10 +298,10 @@ const (
 type Head struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`
-	// Ends is the time at which a timed set goes back, or the phase of a staged one ends. Each machine counts it by its own clocks,
-	// from the moment at which it learns of it.
+	// Ends is the time at which a timed set is rolled back, or the phase of a staged one ends. Each machine measures it by its own
+	// clocks, from the moment at which it receives it.
 	Ends deadline.Deadline `json:"ends"`
-	User string            `json:"user,omitempty"` // began it
+	User string            `json:"user,omitempty"` // author of the set
 	// Files is set when a timed set covers all changes of files.
 	Files bool `json:"files,omitempty"`
 	// Back is the time at which a timed set was rolled back, while files are held for it; else nil.
@@ -309,13 +309,13 @@ type Head struct {
 
 	// The rest is of staged sets.
 	Phase Phase `json:"phase,omitempty"`
-	// Turn counts the moves: of two machines that move it from the same Turn, one is refused (ErrMoved).
+	// Turn counts the moves of the set: if two machines move it from the same Turn, one is refused (ErrMoved).
 	Turn uint64 `json:"turn,omitempty"`
 	// Boxes are the machines that program the changes, sorted by name. With Everyone all others do so too, from the moment at which
 	// they are connected.
 	Boxes    []string `json:"boxes,omitempty"`
 	Everyone bool     `json:"everyone,omitempty"`
-	// Revision is the one that the Boxes must have programmed.
+	// Revision is the revision that the Boxes must have programmed.
 	Revision uint64 `json:"revision,omitempty"`
 	// Since is when the phase began. Why is the reason why it is Stopped or Undone.
 	Since time.Time `json:"since,omitzero"`
@@ -370,18 +370,18 @@ func (h *Head) Has(box string) bool {
 // State is the head of a set, with the objects and files that it covers.
 type State struct {
 	Head
-	Objects []object.Ref // by name
-	// Files are the paths of the files that a timed set covers, or that are held since it went back, sorted.
+	Objects []object.Ref // sorted by name
+	// Files are the paths of the files that a timed set covers, or that are held since its rollback, sorted.
 	Files []string
 	// Here reports whether this machine programs the changes.
 	Here bool
-	// Services are the "namespace/name" of the Services that a staged set changes, or whose endpoints, sorted.
+	// Services lists the Services, as "namespace/name", that a staged set changes, or whose endpoints it changes, sorted.
 	Services []string
 }
 
 // LocalEnd is the end of a set on the clocks of one machine, which alone stores it.
 type LocalEnd struct {
-	// ID and Of name the end as it is stored for all machines.
+	// ID (Head.EndID) and Of (Head.Ends.Wall) identify the end that is stored for all machines.
 	ID string    `json:"id"`
 	Of time.Time `json:"of"`
 	// Here is the end on this machine.

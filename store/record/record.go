@@ -33,7 +33,7 @@ type Owner = journal.Owner
 type Record struct {
 	Object object.Object
 	Owner  Owner
-	// Digest is that of the stored form, which shows that a new version equals the stored one.
+	// Digest is the digest of the stored form. A new version with an equal digest is equal to the stored one.
 	Digest Digest
 	// Created is the revision of its creation; 0 in the data of programs that did not store it. Asked has the later requests, see Since.
 	Created uint64
@@ -165,8 +165,8 @@ func CompareRefs(a, b object.Ref) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
 }
 
-// RevisionShift is the number of bits by which seconds of the clock are shifted to make the first revision: only a million changes a
-// second would make revisions overtake the clock.
+// RevisionShift is the number of bits by which the time in seconds is shifted left to make the first revision. Revisions overtake the clock only if
+// there are more than a million changes a second.
 const RevisionShift = 20
 
 // Since is the age of a Service and of its requests for ports, as revisions. Creation times, in
@@ -292,8 +292,8 @@ func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 // Services that change. Its metadata has only name and namespace.
 type Packed struct {
 	ref     object.Ref
-	service string // that its label names
-	form    []byte // of its JSON, see shorten
+	service string // the Service that its label names
+	form    []byte // its JSON, compressed by shorten
 }
 
 // GetTypeMeta implements object.Object.

@@ -27,16 +27,16 @@ var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type
 // A reader decodes JSON and consumes the text from its front.
 type reader struct {
 	left []byte // the unread rest
-	// known are texts that were read last, found by their hash.
+	// known caches the strings that were read last, by hash.
 	known [1024]known
 	pairs []pair
-	// mappings are those that were read last: many a Service has the labels that it selects.
+	// mappings has the last two maps that were read: often a Service's labels equal its selector.
 	mappings [2]map[string]string
-	rooms    map[reflect.Type]reflect.Value // lists to read into
+	rooms    map[reflect.Type]reflect.Value // reusable slices to decode lists into, by type
 	buffer   []byte
 }
 
-// known is an interned string, with a pointer to it once one was needed.
+// known is an interned string. at points to it, or is nil until a pointer is requested.
 type known struct {
 	text string
 	at   *string
@@ -213,7 +213,7 @@ func (r *reader) textPointer() (*string, bool) {
 	return k.at, true
 }
 
-// find returns the entry of a string in the table of interned strings, which may replace another one.
+// find returns the entry of a string in the table of interned strings. It replaces an entry of another string with the same hash index.
 func (r *reader) find(raw []byte) *known {
 	k := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
 	if k.text != string(raw) {
@@ -256,7 +256,7 @@ func (r *reader) room(t reflect.Type) reflect.Value {
 	return reflect.MakeSlice(t, elements, elements)
 }
 
-// leave returns the buffer of room for reuse.
+// leave takes back a buffer that room returned, for reuse.
 func (r *reader) leave(t reflect.Type, room reflect.Value) {
 	const most = 4096
 	if room.Len() <= most {

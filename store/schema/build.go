@@ -288,7 +288,7 @@ type trait struct {
 	required bool     // by validation
 	keys     []string // x-kubernetes-list-map-keys
 	set      bool     // list type "set"
-	atomic   bool     // of a map; a list is, unless it has keys or is a set
+	atomic   bool     // a map is atomic; lists are, unless they have keys or are sets
 	merge    bool     // patch strategy "merge"
 	mergeKey string   // patch merge key
 	enum     []string // the values, if they are few

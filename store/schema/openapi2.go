@@ -18,7 +18,7 @@ const version2 = "2.0"
 
 // field is a field of a protobuf message. Its value is text, a flag or a message.
 type field struct {
-	numbers []protowire.Number // its own, and those of messages of one field each around the value
+	numbers []protowire.Number // of the field, then of the nested one-field messages around the value
 	of      string             // the message; "" for text and flags
 }
 
@@ -26,7 +26,7 @@ func text(numbers ...protowire.Number) field               { return field{number
 func message(of string, numbers ...protowire.Number) field { return field{numbers, of} }
 
 // gnostic has the fields of the messages of OpenAPI v2 in protobuf, by their keys in JSON (github.com/google/gnostic-models,
-// openapiv2/OpenAPIv2.proto). Parameters have the key of their place; "*" is for keys of any name, which is in the message beside the value.
+// openapiv2/OpenAPIv2.proto). A parameter has its "in" as key; "*" stands for keys of any name, which the message contains beside the value.
 var gnostic = sync.OnceValue(func() map[string]map[string]field {
 	return map[string]map[string]field{
 		"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},

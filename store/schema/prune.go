@@ -60,7 +60,7 @@ type TypeError struct {
 func (e *TypeError) Error() string { return e.Text }
 
 type pruner struct {
-	place   []part // of the value that is looked at
+	place   []part // the path of the value that is being pruned
 	unknown []string
 }
 
@@ -124,7 +124,7 @@ func (p *pruner) mismatch(what string, t *Type) error {
 	return &TypeError{p.path(), fmt.Sprintf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())}
 }
 
-// noText returns the error for a value in a map of strings that is none, with the text that manifest files get. A value of a Secret is not
+// noText returns the error for a value in a map of strings that is not a string, with the text that manifest files get. Values of a Secret are not
 // shown.
 func (p *pruner) noText(v any) error {
 	got, quoted := "the "+describe(v), ""

@@ -150,7 +150,7 @@ func group(name string) Group {
 	return g
 }
 
-// aggregatedGroup is the group of the aggregated form.
+// aggregatedGroup is the API group of aggregated discovery documents.
 const aggregatedGroup = "apidiscovery.k8s.io"
 
 // AggregatedVersions are the versions of the aggregated form, which differ only in name,

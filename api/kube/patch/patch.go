@@ -27,14 +27,14 @@ var (
 )
 
 const (
-	// maxOperations of a JSON patch (maxJSONPatchOperations of the API server of
-	// Kubernetes).
+	// maxOperations bounds the operations of one JSON patch (maxJSONPatchOperations of
+	// the API server of Kubernetes).
 	maxOperations = 10000
 	// maxCopied bounds the bytes that the copy operations of one JSON patch add.
 	maxCopied = schema.MaxBytes
 )
 
-// The library has the limit in a variable of its own. Nothing else here uses it.
+// The library reads its limit from a global variable. No other package uses the library.
 func init() { jsonpatch.AccumulatedCopySizeLimit = maxCopied }
 
 // refusal is an error of one of the kinds above, with the text of Kubernetes.
@@ -167,7 +167,7 @@ const (
 	directiveMerge  = "merge"
 	directiveSwap   = "replace"
 
-	retainKeys = "$retainKeys"               // the only fields to keep
+	retainKeys = "$retainKeys"               // names the only fields to keep
 	setOrder   = "$setElementOrder/"         // followed by the name of a list: its element order
 	deleteFrom = "$deleteFromPrimitiveList/" // followed by the name of a list: the values to delete
 )
@@ -498,8 +498,8 @@ func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) {
 	delete(patch, name)
 }
 
-// checkOrder refuses a patch if its items of a patch are missing from its element order
-// or contradict it.
+// checkOrder refuses a patch with items that are missing from its element order ($setElementOrder),
+// or that are in another order.
 func checkOrder(patch, wanted []any, mergeKey string) {
 	if len(patch) == 0 || len(wanted) == 0 {
 		return
@@ -520,9 +520,9 @@ func checkOrder(patch, wanted []any, mergeKey string) {
 	}
 }
 
-// order sorts a merged list: items in wanted in that order, others in their old order.
-// Each of the others goes before the first item after its predecessors that it preceded
-// before.
+// order sorts a merged list. It merges two sequences: the items in wanted in that order, and
+// the others in their order in before. The next one of the others goes first if it preceded
+// the next wanted item in before.
 func order(merged, wanted, before []any, mergeKey string) []any {
 	rank, old := places(wanted, mergeKey), places(before, mergeKey)
 	type entry struct {

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// MediaType is the Content-Type of such a body.
+// MediaType is the Content-Type of a body in the protobuf encoding of Kubernetes.
 const MediaType = "application/vnd.kubernetes.protobuf"
 
 // magic is the prefix of a body.
@@ -122,7 +122,7 @@ var numbers = sync.OnceValue(func() map[string]numbering {
 	return all
 })
 
-// inline has the embedded messages whose fields JSON has in the message around them: by the name of that message, and the number of the
+// inline has the embedded messages whose fields JSON has in the outer message: by the name of the outer message, and the number of the
 // field there.
 var inline = map[string]map[protowire.Number]string{
 	"core.v1.Probe": {1: "core.v1.ProbeHandler"},

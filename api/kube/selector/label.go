@@ -380,8 +380,8 @@ func unescape(s string) (string, error) {
 const (
 	fieldName      = "metadata.name"
 	fieldNamespace = "metadata.namespace"
-	// FieldAddress has the addresses of a Service, or of the endpoints of a slice, and FieldNodePort the node ports of a Service, that of
-	// health checks among them. Both are our own.
+	// FieldAddress selects by the addresses of a Service, or of the endpoints of a slice, FieldNodePort by the node ports of a Service,
+	// including healthCheckNodePort. Kubernetes has neither.
 	FieldAddress  = "svcctl.io/address"
 	FieldNodePort = "svcctl.io/nodePort"
 )

@@ -104,7 +104,7 @@ func MetadataOf(o object.Object) Metadata {
 	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: APIVersion}, Metadata: *o.GetMeta()}
 }
 
-// columns has the columns of each kind, each with the field whose description it has; a * before the name: in wide output alone.
+// columns has the columns of each kind, each with the field that describes it. A column with * before its name is only in wide output.
 var columns = map[string]string{
 	object.KindService:            "Name | Type = ServiceSpec.type | Cluster-IP = ServiceSpec.clusterIP | External-IP = ServiceSpec.externalIPs | Port(s) = ServiceSpec.ports | Age | *Selector = ServiceSpec.selector",
 	object.KindEndpoints:          "Name | Endpoints = Endpoints.subsets | Age",
@@ -158,10 +158,10 @@ func Columns(k kind.Kind) []Column {
 	return all
 }
 
-// What stands in a cell that has nothing to show.
+// The texts of cells without a value.
 const (
 	none    = "<none>"
-	pending = "<pending>" // it is being made
+	pending = "<pending>" // the value is not assigned yet
 	unknown = "<unknown>"
 )
 

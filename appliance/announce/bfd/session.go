@@ -305,9 +305,9 @@ type Diagnostic uint8
 // The diagnostics that this side sends, as on the wire.
 const (
 	NoDiagnostic     Diagnostic = 0
-	Expired          Diagnostic = 1 // the detection time
+	Expired          Diagnostic = 1 // the detection time expired
 	NeighborDown     Diagnostic = 3 // the neighbor signaled that the session is down
-	AdministratorWas Diagnostic = 7 // administratively down
+	AdministratorWas Diagnostic = 7 // this side is administratively down
 )
 
 // String returns the diagnostic in words.

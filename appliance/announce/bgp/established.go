@@ -16,9 +16,9 @@ const (
 	// lastReading is the time for which a session still reads after its hold timer expired: a process that was stopped for a while reads what
 	// has arrived before it declares the peer dead.
 	lastReading = time.Second
-	// shutdownNotice is the time for which Leave waits for the peer to choose other paths, withdrawNotice the one to remove withdrawn routes.
+	// shutdownNotice is the time that Leave gives the peer to choose other paths, withdrawNotice that to remove withdrawn routes.
 	shutdownNotice, withdrawNotice = 2 * time.Second, time.Second
-	// holdOfNone is the time to write a message when no hold time was agreed, leavePatience the one for all messages of Leave.
+	// holdOfNone bounds the time to write a message when no hold time was agreed, leavePatience that for all messages of Leave.
 	holdOfNone, leavePatience = 90 * time.Second, 5 * time.Second
 	// subBFDDown is the subcode of the Cease that is sent when BFD detects the loss of the peer (RFC 9384).
 	subBFDDown = 10
@@ -104,7 +104,8 @@ func (s *session) write(ctx context.Context) error {
 	return s.why(ctx, err)
 }
 
-// watch aborts a write that blocks because the peer reads nothing, when the session is to end. It returns when done is closed.
+// watch limits a write that blocks because the peer reads nothing: it aborts the write when ctx ends or on a reset, and shortens it after Leave. It
+// returns when done is closed, at the latest.
 func (s *session) watch(ctx context.Context, done <-chan struct{}) {
 	for leave := s.speaker.leave; ; {
 		select {
@@ -158,8 +159,8 @@ func (s *session) begin() error {
 	return nil
 }
 
-// why returns the reason for which the session ends: the one passed to end or the end of ctx, rather than err, the error of a write that
-// this made fail.
+// why returns the reason for which the session ends: the end of ctx, or the one passed to end. If there is none within lastWords, it returns err,
+// the error of a write.
 func (s *session) why(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():

@@ -43,7 +43,7 @@ type notification struct {
 	code, subcode uint8
 	data          []byte
 	received      bool
-	detail        string // the error in words, of one that is sent
+	detail        string // description of the error, only if it is sent
 }
 
 // parseHeader decodes the header of a message. Its error is a *notification to send to the peer.
@@ -69,16 +69,16 @@ func parseHeader(b []byte) (header, error) {
 // open is the decoded content of an OPEN message.
 type open struct {
 	as       uint32
-	fourAS   bool // the AS is of the four-octet capability
+	fourAS   bool // as is from the four-octet AS capability
 	id       netip.Addr
 	hold     time.Duration
-	families bool // the families are from capabilities; else it is IPv4
+	families bool // ipv4 and ipv6 are from capabilities; otherwise there are none, which means IPv4
 	ipv4     bool
 	ipv6     bool
 	// nextHop6 reports whether IPv4 routes may have IPv6 next hops (RFC 8950).
 	nextHop6   bool
 	restarting bool
-	restart    *time.Duration // graceful restart (RFC 4724) and its time
+	restart    *time.Duration // the restart time of graceful restart (RFC 4724); nil: no such capability
 }
 
 // encode returns the OPEN message of this side.

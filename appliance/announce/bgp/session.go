@@ -50,8 +50,8 @@ type session struct {
 // writing bounds the time for which one message of a session may be written.
 type writing struct {
 	mu      sync.Mutex
-	most    time.Duration // 0: nothing but the last NOTIFICATION is written
-	closing bool          // that is being written
+	most    time.Duration // the longest time; 0: nothing but the final NOTIFICATION is written
+	closing bool          // the final NOTIFICATION is being written
 }
 
 // agreement holds the parameters of a session that follow from the OPENs of both sides.
@@ -72,7 +72,8 @@ func (s *Speaker) session(l link) *session {
 	}
 }
 
-// run runs the session until it ends, and returns the reason. While it opens, the end of connecting ends it too: that of ctx, or Leave.
+// run runs the session until it ends, and returns the reason. Until the session is established it also ends when connecting is done: after the end
+// of ctx, or Leave.
 func (s *session) run(ctx, connecting context.Context) error {
 	hangUp := context.AfterFunc(connecting, func() { _ = s.link.Close() })
 	err := s.open()
@@ -89,8 +90,8 @@ func (s *session) run(ctx, connecting context.Context) error {
 	return err
 }
 
-// notify sends the peer the NOTIFICATION for err, the reason for which the session ends. None is sent if the peer ended it, or is to keep
-// the routes for a restart.
+// notify sends the peer the NOTIFICATION for err, the reason for which the session ends. It sends none if the peer ended the session, or is to keep
+// the routes (graceful restart).
 func (s *session) notify(err error) {
 	var n *notification
 	switch {

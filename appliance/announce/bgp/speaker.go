@@ -109,7 +109,7 @@ type Speaker struct {
 	running bool
 	leaving sync.Once
 
-	lastWords string // a precise reason that there is no session, since one was up; for Run alone
+	lastWords string // the reason in the last NOTIFICATION since a session was established; for Run alone
 }
 
 // New returns a Speaker that does nothing before its Run. changed is called after each change of its State except for counters; it must not
@@ -178,7 +178,7 @@ func (s *Speaker) change(do func(*rib)) {
 	task.Wake(s.wake)
 }
 
-// changes returns the routes to send, and marks them as sent: all of them, or those that changed since.
+// changes returns the routes to send, and marks them as sent: all routes, or only those that changed since the last call.
 func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -364,17 +364,17 @@ type Peer struct {
 	TTLSecurity int
 }
 
-// Timers are the times of a session. Fields that are 0 have defaults: 90 s, a third of the hold time, 10 s; Restart has none.
+// Timers are the times of a session. The defaults of Hold, Keepalive and Connect, for 0, are 90 s, a third of the hold time and 10 s; Restart has
+// none.
 type Timers struct {
-	// Hold is the silence that ends the session: at least 3 s, and the smaller one of both
-	// sides. NoHold asks for none.
+	// Hold is the time without a message from the peer after which the session ends: at least 3 s; the smaller time of both sides applies. NoHold
+	// asks for none.
 	Hold time.Duration
 	// Keepalive is the interval of keepalives, at most a third of the agreed hold time.
 	Keepalive time.Duration
 	// Connect is the longest wait between attempts; the first ones come after 1 s, 2 s, ...
 	Connect time.Duration
-	// Restart has the peer keep the routes for this long when the session breaks
-	// (graceful restart, RFC 4724); at most 4095 s, 0 is off.
+	// Restart asks the peer to keep the routes for this long when the session breaks (graceful restart, RFC 4724); at most 4095 s, 0 is off.
 	Restart time.Duration
 }
 

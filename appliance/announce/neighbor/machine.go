@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A new address is probed probeCount times, at probeInterval. That is shorter than RFC 5227 (section 1.1) and RFC 4862 demand, a second and
-// more between probes for lossy networks and booting hosts: here a Service waits. A host that replies later is found by the announcements.
+// A new address is probed probeCount times, at probeInterval. RFC 5227 (section 1.1) and RFC 4862 demand a second and more between probes,
+// for lossy networks and booting hosts; here a Service waits for the address. A host that replies later is found by the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
@@ -20,10 +20,10 @@ const (
 	contend = time.Second
 	// defend is the time after a conflict in which a second one makes this box give the address up (RFC 5227, section 2.4).
 	defend = 10 * time.Second
-	// defense is the least time between two announcements of an address, when an election decided that this box has it.
+	// defense is the least time between two announcements of an address that this box has by election.
 	defense = time.Second
-	// contested is the time for which another host must claim an address before it counts as contested, when an election decided that this box
-	// has it. In a takeover two boxes claim it for a moment, and for longer if they do not receive each other's adverts.
+	// contested is the time for which another host must claim an address that this box has by election, before the address counts as contested. In
+	// a takeover two boxes claim it for a moment, and for longer if they do not receive each other's adverts.
 	contested = 3 * time.Second
 	// undisputed is the time without a claim by another host after which the next one begins a new contest.
 	undisputed = 2 * repeat
@@ -67,7 +67,7 @@ type Counters struct{ Answers, Announcements, Conflicts uint64 }
 // arguments and random. It has no clock: calls pass the time.
 type machine struct {
 	own     MAC
-	mine    map[MAC]bool // the box's interfaces: their frames are no conflict
+	mine    map[MAC]bool // the MAC addresses of this box: their frames are no conflict
 	random  func(time.Duration) time.Duration
 	passive bool // another box answers
 	elected bool // an election decides which box answers, and not which was first
@@ -81,13 +81,13 @@ type machine struct {
 // entry is one address and its timers.
 type entry struct {
 	Status
-	sent     int       // probes, or announcements since the gain
+	sent     int       // number of probes, or of announcements since gained
 	gained   time.Time // when the announcements began
 	defended time.Time
-	// announced is when it was announced last, in an election for any reason.
+	// announced is the time of the last announcement. In an election it includes answers to the claims of other hosts.
 	announced time.Time
 	verified  bool // in state Standby: it is probed whether another box answers
-	// In an election: since when another host claims it, and when it did last.
+	// In an election: the times of the first and the last claim of another host in the present contest.
 	claimed, heard time.Time
 	next           time.Time // when there is something to do
 	index          int       // in the queue
@@ -166,7 +166,7 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 	}
 }
 
-// verify probes whether the active box answers for the addresses in Standby, by the lowest one of them. Status.Unanswered has the result.
+// verify probes the lowest of the addresses in Standby, to see whether the active box answers for them. Status.Unanswered has the result.
 func (m *machine) verify(now time.Time) {
 	var lowest *entry
 	for _, e := range m.entries {

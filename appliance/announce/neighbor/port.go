@@ -119,7 +119,7 @@ func (p *Port) receive(frame []byte) {
 	})
 }
 
-// recheck is the interval at which tick calls may again after it returned false.
+// recheck is the interval at which tick calls may (see Open) again after it returned false.
 const recheck = 100 * time.Millisecond
 
 // maySend reports whether frames may be sent. A passive machine sends none, so may is not called for it.

@@ -23,7 +23,7 @@ func (s State) String() string { return [...]string{"backup", "active", "leaving
 // Answers reports whether a box in this state answers for the addresses.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority of a box that is unwell: any other box takes over from it.
+// unwell is the priority that a box advertises while it is unhealthy: any other box takes over from it.
 const unwell = 1
 
 // Config has the settings of a virtual router.
@@ -41,16 +41,16 @@ type Machine struct {
 	priority uint8
 	state    State
 	since    time.Time
-	next     time.Time // of the next advert when active, of becoming active when not; zero: never
-	// master is the active box, and interval the one that it advertises.
+	next     time.Time // time of the next advert (active), or of becoming active (otherwise); zero: never
+	// master is the active box, and interval the one that it advertises, at most mostInterval.
 	master   netip.Addr
 	interval time.Duration
-	asked    time.Duration // the interval in the last advert of the master, which may be longer
+	asked    time.Duration // the interval in the last advert of the master, which may exceed mostInterval
 	deadline time.Time     // when leaving: until then a successor is waited for
 
 	sent    time.Time     // when active: the last advert
 	late    time.Duration // when active: the recent lateness of adverts
-	excused bool          // when backup: it was late and waits once more
+	excused bool          // when backup: it becomes active at next even if Tick is late
 }
 
 // Limits of the lateness of adverts. No clock is shared between boxes.

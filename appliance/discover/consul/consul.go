@@ -33,10 +33,10 @@ const (
 // Provider gets endpoints from one agent of Consul.
 type Provider struct {
 	client   *remote.Client
-	token    bool       // it has one
+	token    bool       // a token is configured
 	defaults url.Values // parameters of the environment
 	slots    chan struct{}
-	hubs     map[string]*hub // by the parameters that all services of a poll have
+	hubs     map[string]*hub // by the query parameters for datacenter, namespace and partition
 	mu       sync.Mutex      // of hubs
 }
 

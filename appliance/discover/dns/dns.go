@@ -25,7 +25,8 @@ const (
 	resolvConf = "/etc/resolv.conf"
 	// timeout is the longest wait for one resolver. All resolvers are asked tries times.
 	timeout, tries = 5 * time.Second, 2
-	// least and most bound the time after which a name is looked up again, by its TTL. After an empty answer it is at most emptyMost.
+	// least and most bound the time after which a name is looked up again, which is the TTL of the answer. After an empty answer it is at most
+	// emptyMost.
 	least, most, emptyMost = time.Second, time.Hour, 5 * time.Second
 	// soon is the wait before a record with a TTL of 0 is looked up again, since caches count whole seconds.
 	soon = 200 * time.Millisecond
@@ -122,8 +123,8 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 
 // pauses computes the times between two lookups of a name.
 type pauses struct {
-	counted bool // a time to live was above 0
-	zeros   int  // in a row after one
+	counted bool // an answer had a TTL above 0
+	zeros   int  // answers with a TTL of 0 since then, looked up again after soon
 }
 
 // next returns the time until the next lookup, after an answer with this TTL. empty reports that it had no records.

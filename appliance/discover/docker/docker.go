@@ -45,13 +45,13 @@ type Provider struct {
 	host   string // an address of the daemon's host; empty: this host
 
 	mu         sync.Mutex
-	containers map[string]container // of events, by ID
+	containers map[string]container // seen in events, by ID
 	version    string               // of the API, as the path begins: /v1.55
 }
 
 // container is the state of a container by the events about it.
 type container struct {
-	labels map[string]string // those of events have other attributes, too
+	labels map[string]string // from an event, together with its other attributes
 	ended  bool
 }
 

@@ -10,12 +10,12 @@ import (
 	"svcctl.io/svcctl/appliance/discover/provider"
 )
 
-// The times of doubts.
+// Times for which an absence of endpoints is in doubt.
 const (
 	// lasting is the time for which answers must be empty until the last endpoint of a Service port is removed.
 	lasting = 30 * time.Second
-	// provedLasting is that time for answers with Proved. A daemon that stops ends its containers before itself; its end is then a failure,
-	// which stops the clock.
+	// provedLasting is that time for answers with Proved. A daemon that is stopped ends its containers before itself. Its own end is then a
+	// failure, which stops this time.
 	provedLasting = 2 * time.Second
 	// askEvery is the interval at which a question is asked again while an absence of endpoints is in doubt.
 	askEvery = time.Second
@@ -36,7 +36,7 @@ type Key struct {
 
 // Terms are the parameters of a claim that may change while it exists.
 type Terms struct {
-	// Hold is how long an endpoint stays that no answer has any more.
+	// Hold is how long an endpoint stays after answers lack it.
 	Hold time.Duration
 	// Target is the port of endpoints that have none.
 	Target uint16
@@ -61,7 +61,7 @@ type asked struct {
 	begun  time.Time
 	good   time.Time // of the last answer; zero: there was none
 	last   []provider.Endpoint
-	bad    []string  // what cannot be used of it
+	bad    []string  // the endpoints of the last answer that cannot be used
 	empty  time.Time // since when answers have been empty; zero: they are not
 	failed time.Time // of the first failure after good; zero: there was none
 	why    string
@@ -74,12 +74,12 @@ type claim struct {
 	asked   *asked
 	service *service
 	inForce []provider.Endpoint // sorted by address and port
-	// gone has the endpoints in force that the last answer does not have, and the time that is proved to have passed since.
+	// gone has the endpoints in force that the last answer lacks, with the time between the answers that lacked them, without failures.
 	gone map[place]time.Duration
 	read bool
-	// began is since when answers have been empty while endpoints are in force, zero if they are not.
+	// began is the time since which answers have been empty while endpoints are in force; zero: they are not.
 	began time.Time
-	due   time.Time // a proved absence is believed then; zero: more answers are needed
+	due   time.Time // when a proved absence takes effect; zero: more answers are needed
 }
 
 // place identifies an endpoint: its address and port.

@@ -13,12 +13,12 @@ import (
 // connection. A server that cannot be reached is an error of Follow; what no later attempt could mend (a malformed URL, an unreadable
 // certificate) is an error of New.
 type Provider interface {
-	// Follow passes the complete answer to a question to take, first at once and then whenever it changed (an answer that is equal
-	// to the one before may come again), until ctx is done or it fails.
+	// Follow calls take with the complete answer to a question, first at once and then whenever it changed (an answer that is equal
+	// to the previous one may be repeated), until ctx is done or it fails.
 	//
 	// It never passes a part of an answer, and never an empty answer for a failure: it returns the error, whose text is for users
 	// and does not begin with the name of the provider. The caller keeps everything as it is and calls Follow again after 0.1 to 5 s
-	// (with the same question), so that no implementation has pauses and counts of its own for failures. It also ends Follow and
+	// (with the same question), so that no implementation has pauses and counts of its own for failures. The caller also ends Follow and
 	// calls it again to have a question asked at once, each second while an empty answer is in doubt. State that must outlive a
 	// call (a stream of events for all questions) belongs to the Provider.
 	//
@@ -67,8 +67,7 @@ func (q Question) String() string {
 type Answer struct {
 	// Endpoints are in any order. Those with the same address and port count once.
 	Endpoints []Endpoint
-	// Proved is set when absences are first-hand: the daemon that runs the endpoints reports their end. An empty answer is not
-	// doubted then.
+	// Proved is set when the daemon that runs the endpoints itself reports their end. An empty answer is not doubted then.
 	Proved bool
 }
 

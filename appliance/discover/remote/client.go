@@ -86,11 +86,11 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 // Client sends requests to one Server.
 type Client struct {
 	server Server
-	base   string // of requests
+	base   string // the start of the URLs of requests
 	http   http.Client
 
 	mu    sync.Mutex
-	until time.Time // the server asked for no request before
+	until time.Time // no request is sent earlier, as the server has asked
 }
 
 // NewClient returns a Client for a Server. It reads the files of certificates, and makes no connection.
@@ -352,12 +352,12 @@ func Sleep(ctx context.Context, d time.Duration) error {
 type Hub struct {
 	// Pace is the least time between two lists of one question.
 	Pace time.Duration
-	// Again is after what time a question is asked once more after an event: the list of some servers is behind their events.
+	// Again is the time after an event at which a question is asked once more, since the lists of some servers lag behind their events; 0: never.
 	Again time.Duration
 
 	mu     sync.Mutex
 	run    *Events   // nil: none
-	failed time.Time // the last run
+	failed time.Time // when the last run failed
 }
 
 // rest is the time after a failed stream before the next one is started, however many questions wait for it.
@@ -367,7 +367,7 @@ const rest = 200 * time.Millisecond
 type Events struct {
 	ready, ended chan struct{}
 	opened       sync.Once
-	err          error // after ended
+	err          error // set before ended is closed
 	stop         context.CancelFunc
 
 	mu        sync.Mutex

@@ -34,8 +34,8 @@ const (
 
 // Provider gets endpoints from one file or URL in the JSON of Prometheus' file_sd_config.
 type Provider struct {
-	path   string         // of the file, or
-	client *remote.Client // of the URL
+	path   string         // of the file; "" for a URL
+	client *remote.Client // nil for a file
 	query  url.Values
 	at     string // path of the URL
 	hub    remote.Hub

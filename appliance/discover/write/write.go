@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// AnnotationFrom is the annotation with the question whose answer the endpoints are: "consul:web?tag=prod".
+	// AnnotationFrom is the annotation with the query to a provider that returns the endpoints: "consul:web?tag=prod".
 	AnnotationFrom = object.ManagedByDiscover + "/from"
 	// maxEndpoints is the largest number of endpoints of a slice, as in Kubernetes' controllers.
 	maxEndpoints = 100
 )
 
-// Claim is a port of a Service with the question whose answer has its endpoints.
+// Claim is a port of a Service with the provider query that returns its endpoints (From).
 type Claim struct {
 	Namespace, Service, UID string
 	Port, Protocol          string
@@ -33,7 +33,7 @@ type Slice struct {
 	Claim
 	Name string
 	group
-	// Endpoints is empty for a slice that is to be removed, once what was in it is stored elsewhere.
+	// Endpoints is empty for a slice to remove, once the endpoints that it had are stored in other slices.
 	Endpoints []provider.Endpoint
 }
 

@@ -22,12 +22,12 @@ import (
 
 // The limits for one client.
 const (
-	headerBytes  = 64 << 10         // of a request, and of an answer
-	headerTime   = 10 * time.Second // to send the header of a request
+	headerBytes  = 64 << 10         // of the headers of a request, and of a response
+	headerTime   = 10 * time.Second // for the client to send the headers of a request
 	idleTime     = 75 * time.Second // between two requests
-	maxStreams   = 64               // requests at once over HTTP/2, and connections for them
-	idleBackends = 8                // connections that wait for the next request
-	continueTime = time.Second      // for an endpoint's 100 Continue
+	maxStreams   = 64               // concurrent HTTP/2 requests, and connections to the endpoint
+	idleBackends = 8                // idle connections to the endpoint
+	continueTime = time.Second      // wait for an endpoint's 100 Continue
 )
 
 // Client is a client whose requests are passed on, with the settings for it.
@@ -41,11 +41,11 @@ type Client struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Stale reports whether an idle connection must not be used for another request.
 	Stale func() bool
-	// ResponseTimeout is for how long an endpoint may take to begin an answer.
+	// ResponseTimeout bounds the time that an endpoint takes to send the headers of a response.
 	ResponseTimeout time.Duration
 	// Hosts are the hosts whose requests are passed on, in lower case; "*.example.com" is all below it. Nil: all are.
 	Hosts []string
-	// HTTP2 has endpoints spoken to over HTTP/2 without TLS; else they are over HTTP/1.1.
+	// HTTP2 selects HTTP/2 without TLS (h2c) towards endpoints, instead of HTTP/1.1.
 	HTTP2 bool
 }
 
@@ -64,18 +64,18 @@ type Proxy struct {
 	headerTime time.Duration
 	bodyTime   time.Duration
 	reverse    *httputil.ReverseProxy
-	sessions   sync.Map // of net.Conn: *session
-	// accepted are connections for the servers: negotiated has those that negotiated HTTP/2.
+	sessions   sync.Map // map[net.Conn]*session
+	// accepted passes connections to servers.http1, negotiated those that negotiated HTTP/2 (ALPN) to servers.http2.
 	accepted, negotiated chan net.Conn
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before
-	servers servers         // of new clients; after a Drain each is for one request
+	servers servers         // for new clients; after a Drain they serve one request for each connection
 	served  sync.WaitGroup
 }
 
-// servers serve the clients that connect before the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they
-// are drained in different ways.
+// servers serve the clients that connect until the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they are
+// drained in different ways.
 type servers struct {
 	http1, http2 *http.Server
 	stop         func() // ends accepting
@@ -146,8 +146,8 @@ func (p *Proxy) begin(all servers) {
 }
 
 // Drain makes clients use another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by GOAWAY. It
-// closes idle connections; a request that is on its way over a new one is served. It returns when none of the present HTTP/2 connections
-// has an open request, or ctx is done. Clients that connect meanwhile are served, each for one request.
+// closes idle connections, but serves the first request of a new connection that is on its way. It returns when none of the present HTTP/2
+// connections has an open request, or ctx is done. Clients that connect meanwhile are served, each for one request.
 func (p *Proxy) Drain(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx == nil || p.ctx.Err() != nil {
@@ -230,12 +230,12 @@ type session struct {
 	client    Client
 	ctx       context.Context // of its requests
 	transport *http.Transport
-	server    atomic.Pointer[http.Server] // that has it; nil before
-	asked     atomic.Bool                 // a request came
-	done      chan struct{}               // closed at the end
+	server    atomic.Pointer[http.Server] // the server that has its connection; nil: none yet
+	asked     atomic.Bool                 // a request was received
+	done      chan struct{}               // closed when the connection of the client has ended
 	once      sync.Once
 	mu        sync.Mutex
-	hijacked  bool // its connection is an upgraded one
+	hijacked  bool // its connection was upgraded
 }
 
 // The keys of values in the context of a request: its session and its body.
@@ -312,8 +312,8 @@ func streams(s *session, r *http.Request) bool {
 	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// names reports whether a header carries the client's address, or the host, port or protocol that it used. Servers that pass headers on as
-// variables, such as those of CGI (RFC 3875, 4.1.18) and WSGI, confuse X_Forwarded_For with X-Forwarded-For.
+// names reports whether a header, by its name, carries the client's address, or the host, port or protocol that it used. Servers that pass
+// headers on as variables, such as those of CGI (RFC 3875, 4.1.18) and WSGI, confuse X_Forwarded_For with X-Forwarded-For.
 func names(header string) bool {
 	header = strings.ToLower(strings.ReplaceAll(header, "_", "-"))
 	return header == "forwarded" || strings.HasPrefix(header, "x-forwarded-")

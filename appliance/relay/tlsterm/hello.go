@@ -18,7 +18,7 @@ import (
 // Bounds of a ClientHello: with post-quantum keys it has about 2 KiB.
 const (
 	maxHello    = 16 << 10
-	maxRecords  = 64 // that it is cut into
+	maxRecords  = 64 // the most records that it may be split into
 	recordSize  = 5  // header of a record (RFC 8446, 5.1)
 	messageSize = 4  // header of a handshake message (RFC 8446, 4)
 )
@@ -180,9 +180,9 @@ const handshakeTimeout = 10 * time.Second
 
 // Server has the TLS settings towards the clients of a port.
 type Server struct {
-	// Pairs are the certificates; the first one is for clients that name no server, or one that none is for.
+	// Pairs are the certificates; the first one is used for clients that name no server, or one that no certificate is valid for.
 	Pairs    []*Pair
-	Min, Max uint16 // versions of crypto/tls
+	Min, Max uint16 // TLS versions, as numbered in crypto/tls
 	// Suites has the cipher suites of TLS 1.2.
 	Suites []uint16
 	ALPN   []string

@@ -33,9 +33,9 @@ type Keeper struct {
 // keptPair has the last usable certificate of a Secret, and the result of reading its present version.
 type keptPair struct {
 	version string
-	newest  *Pair // nil: the Secret as it is has none
-	wrong   error // why
-	good    *Pair // in use
+	newest  *Pair // of the present Secret; nil: it has no usable one
+	wrong   error // why newest is nil
+	good    *Pair // the one in use; nil: there never was one
 }
 
 // keptAuthority has the last usable CA of a Secret, and the error of reading its present version.
@@ -87,8 +87,8 @@ func (kept *keptPair) load(secret string, data map[string][]byte) {
 	kept.newest = newest
 }
 
-// choose starts to use the newest certificate, unless that is missing, or is not valid now while the one in use is. Its results are those
-// of Pair.
+// choose starts to use the newest certificate, unless there is none, or it is not valid now and the one in use has not expired. Its results
+// are those of Pair.
 func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {

@@ -148,7 +148,7 @@ func percent(pool wire.Pool) string {
 	return fmt.Sprintf("%.0f%%", full)
 }
 
-// disagreementsText returns the findings of check.
+// disagreementsText returns the table of differences between allocations and Services.
 func disagreementsText(all []wire.Disagreement) string {
 	if len(all) == 0 {
 		return "Everything that is held belongs to a Service, and every Service holds what it has.\n"
@@ -224,8 +224,7 @@ func become(p *cli.Env, args []string, variables []wire.Variable) error {
 // variableName matches the names of shell variables (POSIX.1-2024, 3.216).
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// printVariables prints the variables. Their values are addresses, ports and URLs of
-// these: no shell finds anything special in an assignment of one.
+// printVariables prints the variables. Their values are addresses, ports and URLs of these, which need no quotes in a shell assignment.
 func printVariables(env *cli.Env, form string, variables []wire.Variable) error {
 	if form == envJSON {
 		all := make(map[string]string, len(variables))
@@ -261,7 +260,7 @@ func exportVerb() *cli.Verb {
 	}
 }
 
-// runExport writes an export. A file appears when it is whole.
+// runExport writes an export. A file appears only when it is complete.
 func runExport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (err error) {
 	if len(args) != 1 {
 		return cli.Usagef("export takes the file to write, or - for stdout")
@@ -452,7 +451,7 @@ func pinOne(env *cli.Env, file pinFile, services map[string]*object.Service, dry
 	return wrong, replaceFile(file.path, text)
 }
 
-// replaceFile puts a text in the place of a file, whole, with the permissions that the file has.
+// replaceFile replaces the content of a file atomically, and keeps its permissions.
 func replaceFile(path string, text []byte) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -197,7 +197,7 @@ func roleOption(group, usage string) *cli.Option {
 // execInfoEnv is the variable in which kubectl passes an ExecCredential to its credential plugins.
 const execInfoEnv = "KUBERNETES_EXEC_INFO"
 
-// The versions of ExecCredential that we speak: they differ in nothing that we say.
+// The supported versions of ExecCredential. They do not differ in the fields that are used here.
 const (
 	execCredentialV1      = "client.authentication.k8s.io/v1"
 	execCredentialV1beta1 = "client.authentication.k8s.io/v1beta1"

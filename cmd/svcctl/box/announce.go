@@ -408,7 +408,7 @@ var namedCommunities = map[string]uint32{
 	"no-export": 0xffffff01, "no-advertise": 0xffffff02, "no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a,
 }
 
-// attributesOf reads what every route has.
+// attributesOf reads the flags about the attributes that every route has.
 func attributesOf(v *cli.Verb, b *announce.BGP) error {
 	for _, text := range v.Option("community").Texts {
 		if named, is := namedCommunities[text]; is {

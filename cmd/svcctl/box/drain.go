@@ -105,9 +105,9 @@ func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 	return nil
 }
 
-// announcedAlone returns the addresses that this box announces: those of which no other box can be the next one, and
-// those of which it is unknown. A segment without an election has one announcer. The backups of an election are silent
-// (RFC 9568), and the routes of other boxes are known to their routers.
+// announcedAlone returns the addresses that this box announces: alone are those that no other box can take over, since a
+// segment without an election has one announcer. For unknown this box cannot find out: the backups of an election are
+// silent (RFC 9568), and only routers have the routes of other boxes.
 func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	for i := range all.Items {
 		item := &all.Items[i]
@@ -207,8 +207,8 @@ func stillActive(active, unlisted int) string {
 	return ""
 }
 
-// activeConnections counts the connections to addresses that had a packet between two looks, and those that are open: the
-// kernel resets the timeout of an entry with each packet. Without an earlier reading all count as active.
+// activeConnections counts the open connections to vips, and those of them that had a packet between two readings: the
+// kernel resets the timeout of a conntrack entry with each packet. If before is nil, all count as active.
 func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) (active, open int) {
 	last := map[uint32]int{}
 	if before != nil {

@@ -104,8 +104,8 @@ func untilSignal(ctx context.Context, env *cli.Env, log *slog.Logger, last strin
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
 // at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
-// handover.ErrRequested, unless the program that is there now takes nothing over. SIGHUP is
-// ignored: files that are reloaded are watched.
+// handover.ErrRequested, unless the installed program cannot take connections over. SIGHUP is
+// ignored: files that can be reloaded are watched.
 func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -144,7 +144,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 	return ctx, func() { cancel(nil); close(done) }
 }
 
-// takesOver runs the installed program, which may be a new version, with a probe, and reports whether it takes connections over.
+// takesOver runs the installed program, which may be a new version, with a probe. It returns an error if it does not take connections over.
 func takesOver(ctx context.Context) error {
 	program, err := handover.Program()
 	if err != nil {

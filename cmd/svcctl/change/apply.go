@@ -51,7 +51,7 @@ func setOptions() []*cli.Option {
 	}
 }
 
-// setLabel is the label with the name of the set (--set) that an object was applied with.
+// setLabel is the label with the name of the set (--applyset) that an object was applied with.
 const setLabel = "svcctl.io/applyset"
 
 // dryRunOption is --dry-run, which kubectl has with a value.
@@ -79,21 +79,21 @@ type applying struct {
 	options client.ApplyOptions
 	form    resource.Form
 	printer *resource.Printer // nil: lines of text
-	suffix  string            // of each line
+	suffix  string            // printed at the end of each line
 	labels  selector.Labels
 	set     string
 
 	batch resource.Batch
 	shown *cli.Progress
 
-	done    map[objectKey]bool // what the files have, when that matters
-	spaces  map[string]bool    // the namespaces of that
-	version uint64             // the newest that was answered
+	done    map[objectKey]bool // the objects in the files; nil without --prune
+	spaces  map[string]bool    // the namespaces of the objects in done
+	version uint64             // the newest resourceVersion in an answer
 	trial   *trying            // nil: no trial
-	rollout *rolling           // nil: it comes to all boxes at once
+	rollout *rolling           // nil: the changes go to all boxes at once
 	total   int
 	refused int
-	applied map[string]bool // as problems name objects: "Service default/web"
+	applied map[string]bool // the applied objects, as problems name them: "Service default/web"
 }
 
 // runApply applies files.
@@ -192,7 +192,7 @@ func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait pa
 	return a, wait, err
 }
 
-// pruning reads --selector, --set and --prune: the selection of objects of the files, and of others to remove.
+// pruning reads --selector and --prune: the selection of objects in the files, and of others to remove.
 func (a *applying) pruning(v *cli.Verb) (err error) {
 	if a.labels, err = selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)
@@ -225,7 +225,7 @@ func (a *applying) add(ctx context.Context, d *resource.Document) error {
 	return nil
 }
 
-// take returns a document as it is applied, with the label of its set; nil if the selection leaves it out.
+// take returns a document as JSON to apply, with the label of its set; nil if the selector (-l) does not match it.
 func (a *applying) take(d *resource.Document) (json.RawMessage, error) {
 	if !a.labels.Matches(d.Labels()) {
 		return nil, nil
@@ -383,8 +383,8 @@ func prunable() []kind.Kind {
 	return append(kinds, last...)
 }
 
-// prune removes the objects that are of the set, were applied by the same manager, and were not in the
-// files. Namespaces that the files do not name are looked at too when the set has a name.
+// prune removes the objects that belong to the set, were applied by the same manager, and are not in the files. Without a set name
+// (--applyset), it leaves out namespaces that the files do not name.
 func (a *applying) prune(ctx context.Context, labels string) error {
 	for _, k := range prunable() {
 		gone, err := a.leftOvers(ctx, k, labels)

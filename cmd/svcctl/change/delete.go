@@ -51,8 +51,8 @@ type deleting struct {
 // victim is an object to remove.
 type victim struct {
 	resource.Target
-	uid   string // "": whichever is there
-	place string // of a document, "" for none
+	uid   string // the UID that it must have; "": any
+	place string // file and line of its document, "" for none
 }
 
 // runDelete removes objects.

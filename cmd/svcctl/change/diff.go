@@ -135,7 +135,7 @@ func (d *differing) isWatched(file string) bool {
 	})
 }
 
-// flush applies the collected documents in a dry run, prints what the result differs in from the present objects, and empties the batch.
+// flush applies the collected documents in a dry run, prints how the results differ from the present objects, and empties the batch.
 func (d *differing) flush(ctx context.Context) error {
 	if len(d.batch.Documents) == 0 {
 		return nil

@@ -45,7 +45,7 @@ func ExposeVerb() *cli.Verb {
 	}
 }
 
-// runExpose prints the manifests of flags, or applies them.
+// runExpose prints the manifests that the flags describe, or applies them.
 func runExpose(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	virtual, err := exposed(env, v, args)
 	if err != nil {

@@ -99,7 +99,7 @@ func addressesOf(words []string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// changeOut writes the annotation once.
+// changeOut makes one attempt to update the annotation. It fails if the Service changes meanwhile.
 func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, asked []netip.Addr, out bool) error {
 	var svc object.Service
 	if err := resource.Typed(ctx, c, t.Path(), &svc); err != nil {

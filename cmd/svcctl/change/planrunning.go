@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// What --against takes.
+// The values of --against.
 const (
 	againstNothing = "nothing"
 	againstRunning = "running"
@@ -49,7 +49,7 @@ func runningOptions() []*cli.Option {
 	return o
 }
 
-// planAgainst returns the value of --against, and refuses flags that have no effect with it.
+// planAgainst reports whether --against is "running". It refuses flags that have no effect with the value.
 func planAgainst(v *cli.Verb) (running bool, err error) {
 	running = v.Option("against").Text() == againstRunning
 	var stray []string
@@ -177,7 +177,7 @@ func (a *applying) removals(ctx context.Context, labels string) (gone []wire.Pla
 	return gone, nil
 }
 
-// planFiles asks for the plan of files in the place of those of a watched directory.
+// planFiles asks for the plan of replacing the files of a watched directory (--in-place-of) by those of -f.
 func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) (plan wire.KernelPlan, err error) {
 	for _, name := range []string{"field-manager", "force-conflicts", "namespace", "selector", "prune", "applyset"} {
 		if v.Option(name).IsSet() {

@@ -33,7 +33,7 @@ func RollbackVerb() *cli.Verb {
 	}
 }
 
-// runRollback restores the objects of an earlier revision, or the files of before a trial.
+// runRollback restores the objects of an earlier revision, or the files from before a trial.
 func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) > 1 {
 		return cli.Usagef("rollback takes one revision")
@@ -212,8 +212,8 @@ func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.C
 // pendingPatience bounds the wait for a decision about whether removals are held.
 const pendingPatience = 5 * time.Second
 
-// settledRemovals returns the status once the appliance has decided about all removals, or after pendingPatience: it may hold a removal of
-// a moment ago.
+// settledRemovals returns the status once the appliance has decided which removals it holds, or after pendingPatience. A removal of a
+// moment ago may still be undecided.
 func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
 	defer cancel()

@@ -15,11 +15,11 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
-// What a rollout is given when nothing is said.
+// The defaults of --bake and --within.
 const (
 	defaultBake   = "2m"
 	defaultWithin = "1m"
-	// rolloutGiveUp bounds the attempt to undo what could not be started.
+	// rolloutGiveUp bounds the attempt to undo a rollout that could not be started.
 	rolloutGiveUp = 5 * time.Second
 )
 
@@ -63,7 +63,7 @@ func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err er
 	return r, nil
 }
 
-// untried is the note that a dry run leaves out the rollout.
+// untried prints that a dry run leaves out the rollout.
 func (r *rolling) untried() {
 	if r != nil {
 		fmt.Fprintf(r.env.Err, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)
@@ -116,10 +116,10 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 
 // The boxes of a fleet that --wait waits for.
 const (
-	waitPresent = "present" // those that report
+	waitPresent = "present" // all that report, the default
 	waitAll     = "all"
-	waitQuorum  = "quorum" // most of all
-	waitBox     = "box"    // the one that was asked
+	waitQuorum  = "quorum" // more than half of all boxes
+	waitBox     = "box"    // the box that answers the request
 )
 
 // fleetPoll is the interval at which --wait asks for the revisions of the boxes.
@@ -127,8 +127,8 @@ const fleetPoll = 300 * time.Millisecond
 
 // patience has the timeout of --wait, and which boxes of a fleet it waits for.
 type patience struct {
-	timeout time.Duration // 0: nothing
-	boxes   string        // "": of a fleet those that report
+	timeout time.Duration // 0: do not wait
+	boxes   string        // waitPresent or another value; "" is waitPresent
 }
 
 // patienceOf reads --wait: a duration, which boxes, or both as "all,2m".
@@ -152,7 +152,7 @@ func patienceOf(v *cli.Verb) (w patience, err error) {
 	return w, err
 }
 
-// waitForKernels returns when the kernels of the boxes in p have a revision.
+// waitForKernels waits until the kernels of the boxes that w selects have a revision.
 func waitForKernels(ctx context.Context, env *cli.Env, c *client.Client, revision uint64, w patience) error {
 	defer env.Waiting(func() string { return "waiting until it is in the kernel" }, w.timeout)()
 	if w.boxes == waitBox {
@@ -196,8 +196,8 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 	}
 }
 
-// behindOf names the boxes that have not programmed a revision, with their states, and those among them that do
-// not report; done is set when all have that are waited for.
+// behindOf names the boxes that have not programmed a revision, with their states, and those among them that do not report; done is set
+// when all boxes that are waited for have programmed it.
 func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away []string, done bool) {
 	for i := range boxes {
 		switch b := &boxes[i]; {

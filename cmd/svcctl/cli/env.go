@@ -28,7 +28,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// Env is the command with everything it takes from its surroundings. It has more than 15 fields: one for
+// Env has everything that the command takes from its surroundings. It has more than 15 fields: one for
 // each thing of the process (streams, environment, clock) or of the appliance that tests replace.
 type Env struct {
 	// Client returns a client of the appliance that the options of a verb name. Its warnings go to Err.
@@ -37,11 +37,11 @@ type Env struct {
 	Version  string
 	In       io.Reader
 	Out, Err io.Writer
-	Log      *logqueue.Queue // in front of stderr while the appliance runs; nil before
-	// The first three report which streams are terminals, color whether stdout takes colors.
+	Log      *logqueue.Queue // queue of log lines for Err while the appliance runs; nil before
+	// StdinTTY, StderrTTY and StdoutTTY report which streams are terminals, Color whether stdout takes colors.
 	StdinTTY, StderrTTY, StdoutTTY, Color bool
 	Packaged                              wire.Packaged
-	SettingsFile                          string // of the package, if that runs svcctl; "": none
+	SettingsFile                          string // settings file of the package, if its units run svcctl; "": none
 	LookupEnv                             func(string) (string, bool)
 	Environ                               func() []string
 	Exec                                  func(path string, args, env []string) error // syscall.Exec
@@ -50,13 +50,13 @@ type Env struct {
 	Serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
 	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (manifest.Planned, error)
 	Down  func(ctx context.Context) error
-	// left looks for rules in the kernel, and for a process that holds them.
+	// Left returns how many frontends the rules in the kernel serve, and whether a running process owns the rules.
 	Left func() (frontends int, held bool, err error)
 
 	Announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
 	Discover func(ctx context.Context, cfg discover.Config, log *slog.Logger) error
 
-	// edit has the user change a file with the command of an editor.
+	// Edit runs the command of an editor on a file.
 	Edit func(ctx context.Context, editor, path string) error
 
 	Doctor func(ctx context.Context, cfg config.Config, serving bool) []checkup.Finding
@@ -175,7 +175,7 @@ func (e *UsageError) Error() string { return errors.Join(e.Problems...).Error() 
 
 func (e *UsageError) Unwrap() []error { return e.Problems }
 
-// Usagef returns a usageError with one problem.
+// Usagef returns a UsageError with one problem.
 func Usagef(format string, args ...any) error {
 	return &UsageError{Problems: []error{fmt.Errorf(format, args...)}}
 }
@@ -214,7 +214,7 @@ func Lines(err error) []string {
 // ExitError ends a verb with an exit code of its own.
 type ExitError struct {
 	Code int
-	Err  error // nil: all is said
+	Err  error // nil: nothing more is printed
 }
 
 func (e *ExitError) Error() string {

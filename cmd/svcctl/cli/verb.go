@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Verb is a verb, or with several words one below another verb, as "announce drain". The root, "svcctl", has all verbs
-// below it.
+// Verb is a command of svcctl. One whose name has several words, as "announce drain", is below another verb. The root,
+// "svcctl", has all verbs below it.
 type Verb struct {
 	Name     string
 	Summary  string // one line for the list of verbs
@@ -24,12 +24,12 @@ type Verb struct {
 	Examples []Example
 	Exits    string // what the exit codes mean here, one a line
 	Words    []string
-	// command is set when the first argument is a command, to which everything after it belongs.
+	// Command is set when the first argument is a command, to which everything after it belongs.
 	Command bool
-	Run     func(ctx context.Context, env *Env, v *Verb, args []string) error // nil: one of verbs is required
+	Run     func(ctx context.Context, env *Env, v *Verb, args []string) error // nil: one of Verbs is required
 }
 
-// Word returns the last word of the name, which finds the verb below its parent.
+// Word returns the last word of the name, by which Below finds the verb.
 func (v *Verb) Word() string { return v.Name[strings.LastIndex(v.Name, " ")+1:] }
 
 // Line returns the command line of the verb.
@@ -63,8 +63,8 @@ func (v *Verb) Find(words []string) (*Verb, []string) {
 // Example is a command line and its purpose.
 type Example [2]string // what it is good for, and the command line
 
-// Describe sets the texts of the verb and of those below it: each is under "## NAME: ARGS", with a summary, paragraphs, "Examples:" and
-// "Exit codes:". What About has already follows them.
+// Describe sets the texts of the verb and of those below it from sections "## NAME: ARGS", each with a summary, paragraphs, "Examples:"
+// and "Exit codes:". An About that is set already is appended to the paragraphs.
 func (v *Verb) Describe(texts string) {
 	for section := range strings.SplitSeq(texts, "\n## ") {
 		head, text, _ := strings.Cut(section, "\n")
@@ -233,10 +233,10 @@ func (v *Verb) List(name string) []string {
 
 const RootName = "svcctl"
 
-// groupWords is the heading of the list of verbs below a verb.
+// groupWords is the group of verbs that are below another verb: their heading in its help.
 const groupWords = "Words"
 
-// Words lists verbs below another one.
+// Words sets the group of verbs that are below another verb, and returns them.
 func Words(verbs ...*Verb) []*Verb {
 	for _, v := range verbs {
 		v.Group = groupWords
@@ -268,7 +268,7 @@ type Option struct {
 	Key    string   // its key in the file given with --config
 	Group  string   // the heading it stands under in help
 	Words  []string // the values it takes, when they are few
-	// Strict is set when it takes no others.
+	// Strict is set when no values other than Words are valid.
 	Strict bool
 	Number [2]int  // the least and the greatest value of a number
 	Bounds *Bounds // of a duration
@@ -310,7 +310,7 @@ func (o *Option) Duration() time.Duration {
 	return d
 }
 
-// What an option's value is, for completion.
+// The values of Option.Arg for which the shell completes paths.
 const (
 	ArgFile = "FILE"
 	ArgDir  = "DIR"

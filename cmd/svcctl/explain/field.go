@@ -106,8 +106,8 @@ func fieldList(page *output.Page, t *schema.Type) {
 	}
 }
 
-// fieldTree writes the names of fields and of those below them. within are the structures
-// that it is in: one that has itself inside is not entered again.
+// fieldTree writes the names of the fields of a structure and of all fields below them. within
+// has the structures around t: a recursive one is not entered again.
 func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*schema.Type]bool) {
 	within[t] = true
 	for _, f := range t.Fields {

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// egress describes the hosts that leave with addresses of a Service, if it asks for that.
+// egress describes the hosts whose outgoing connections use addresses of a Service, if it asks for egress.
 func (d *describing) egress(ctx context.Context, page *describe.Page, svc *object.Service) error {
 	if _, asks := svc.Metadata.Annotations[object.AnnotationEgress]; !asks {
 		return nil

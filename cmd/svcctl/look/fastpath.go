@@ -6,8 +6,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// fastColumn adds the column FAST to rows of connections, the first of which is the header, if one of them is fast. The last
-// column of wide ones is the time that a connection may be silent, which the kernel does not report of fast ones.
+// fastColumn adds the column FAST to rows of connections, the first of which is the header, if one of them is fast. In wide rows it
+// replaces the last column of fast connections, the time until they expire, by "-": the kernel does not report it.
 func fastColumn(rows [][]string, wide bool, connections []wire.Connection) {
 	if !slices.ContainsFunc(connections, func(c wire.Connection) bool { return c.Fast }) {
 		return

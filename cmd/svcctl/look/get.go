@@ -46,11 +46,11 @@ type getting struct {
 	c      *client.Client
 	v      *cli.Verb
 	form   resource.Form
-	all    bool // namespaces
+	all    bool // all namespaces
 	sortBy *jsonpath.Template
 	query  url.Values // the selectors
-	labels []string   // that have columns
-	prefix bool       // the kind stands before names
+	labels []string   // that are shown as columns
+	prefix bool       // names are printed with their kind
 	fleet  *wire.Fleet
 	boxes  []wire.FleetBox // those that are printed
 }
@@ -270,7 +270,7 @@ type sheet struct {
 	target  resource.Target
 	grid    output.Grid
 	columns []client.Column
-	begun   bool // the line above is printed
+	begun   bool // the header line is printed, or left out by --no-headers
 }
 
 // tables prints a table for each kind.
@@ -344,7 +344,7 @@ func (g *getting) tableQuery(t resource.Target) url.Values {
 	return q
 }
 
-// print prints rows, and before the first ones the line above the table.
+// print prints rows, and before the first ones the header line.
 func (s *sheet) print(rows []client.Row) error {
 	var lines [][]string
 	if !s.begun && !s.g.v.Option("no-headers").On() {

@@ -43,7 +43,8 @@ func runStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return verdict(s)
 }
 
-// withoutAppliance returns what the kernel serves while nothing answers on the socket; nil when it cannot be read.
+// withoutAppliance returns an error that describes what the kernel serves while nothing answers on the socket; nil when that cannot be
+// read.
 func withoutAppliance(env *cli.Env) error {
 	switch frontends, held, err := env.Left(); {
 	case err != nil:
@@ -118,13 +119,13 @@ func StatusPage(s *wire.Status, now time.Time, color, wide bool) string {
 	return p.String()
 }
 
-// severitySigns and severityColors of severities.
+// The sign and the color of each severity; "" stands for no problem.
 var (
 	severitySigns  = map[string]string{wire.SeverityError: "✗", wire.SeverityWarning: "▲", "": "✓"}
 	severityColors = map[string]string{wire.SeverityError: output.Red, wire.SeverityWarning: output.Yellow, "": output.Green}
 )
 
-// verdict writes the answer, and the problems by cause.
+// verdict writes the summary of the status, and the problems grouped by cause.
 func (p *statusText) verdict(s *wire.Status, now time.Time) {
 	v, worst := &s.Verdict, s.Worst()
 	if v.Text != "" {

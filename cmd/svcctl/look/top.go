@@ -176,8 +176,8 @@ func runConnections(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return env.Print(connsTable(list, v.Option("output").Text() == cli.FormWide))
 }
 
-// connections returns the connections of a query and, unless closing ones are asked for, the number of those left out as they are closing.
-// The limit counts those that are returned.
+// connections returns the connections of a query without closing ones unless closing is set, and the number of those left out. The limit
+// applies to those that are returned.
 func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery, closing bool) (list *wire.Connections, hidden int, err error) {
 	limit := q.Limit
 	for {
@@ -217,7 +217,8 @@ func killConn(ctx context.Context, env *cli.Env, v *cli.Verb, text string, args 
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficOf returns the appliance and the Services that a verb is about: those of a namespace, of all, or one, which exists.
+// trafficOf returns the client of the appliance, and the Services that a verb is about: those of a namespace, of all namespaces, or one.
+// The error is set if that one does not exist.
 func trafficOf(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (c *client.Client, of wire.ObjectQuery, err error) {
 	c = env.Client(v)
 	all := v.Option("all-namespaces").On()

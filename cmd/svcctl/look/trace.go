@@ -74,7 +74,7 @@ func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return nil
 }
 
-// foretell prints the predicted way of a packet when none came, if the query names one client.
+// foretell prints the predicted path of a packet after a trace that saw none, unless the query has a prefix of several clients.
 func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.TraceQuery) {
 	if query.From.IsValid() && !query.From.IsSingleIP() {
 		return
@@ -140,7 +140,7 @@ func unbracketed(text string) string {
 	return addr + rest
 }
 
-// signs has the sign of each state of a line, those of explain.
+// signs has the sign of each state of a line, as in explain.
 var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
 
 // tracedText formats the story of a packet.

@@ -30,7 +30,7 @@ func WaitVerb() *cli.Verb {
 	}
 }
 
-// What objects can be waited for besides synced and ready.
+// Values of --for besides synced and ready.
 const (
 	forCreate    = "create"
 	forDelete    = "delete"
@@ -66,7 +66,7 @@ type awaited struct {
 	text   string
 	state  string // in words: "there", "gone"
 	met    resource.Condition
-	synced bool // and the version that met it is in the kernel
+	synced bool // the version that meets the condition must also be in the kernel
 	absent bool // wait until it is deleted
 	may    bool // it may be absent at first
 }
@@ -191,8 +191,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return errors.Join(late...)
 }
 
-// absence returns the clause that an object that was waited for does not exist; "" when it
-// does.
+// absence returns the clause that an awaited object does not exist; "" if it does, or if its deletion is awaited.
 func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
 	_, err := c.Get(ctx, t.Path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {

@@ -46,8 +46,8 @@ type edit struct {
 	text     string
 }
 
-// Write writes into a file the values of its Services, which of returns by "namespace/name"; nil
-// leaves a Service as it is.
+// Write returns a manifest with the edits that write allocated values into its Services. of returns the live Service by "namespace/name";
+// nil leaves the Service as it is.
 func Write(path string, text []byte, of func(key string) *object.Service) *File {
 	p := &File{path: path, text: text, json: filepath.Ext(path) == ".json"}
 	for at := 0; at <= len(text); {
@@ -142,7 +142,7 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 	return values, err
 }
 
-// ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation.
+// ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation annotation.LoadBalancerIPs.
 func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -213,7 +213,7 @@ func (p *File) offset(line, column int) int {
 	return at
 }
 
-// Text returns the text with the edits. It is an error if that decodes to other objects than the values account for.
+// Text returns the text with the edits. It returns an error if that cannot be decoded, or has other objects than the text before.
 func (p *File) Text() ([]byte, error) {
 	text := p.edited()
 	before := manifest.Decode(p.path, p.text, manifest.DefaultLimits())

@@ -82,7 +82,7 @@ func BoxText(boxes []wire.FleetBox) string {
 	return new(output.Grid).Text(rows...)
 }
 
-// OfFleet returns the error that the box is in no fleet in place of the API's refusal for that reason, and other errors as they are.
+// OfFleet replaces the API's refusal for a box that is in no fleet by an error with that reason, and returns other errors as they are.
 func OfFleet(err error) error {
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return errors.New("this box belongs to no fleet: it was started without --fleet")

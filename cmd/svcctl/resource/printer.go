@@ -127,9 +127,9 @@ type Printer struct {
 	Live bool
 	// List is set when the objects are one document, a List.
 	List bool
-	// Single is set when the input is a List once there is more than one object.
+	// Single is set when one object is printed by itself, and several as a List.
 	Single bool
-	held   client.Object // the first one, until that is known
+	held   client.Object // with Single: the first object, until it is certain whether there is a second
 
 	Count int
 	kept  []any      // for jsonpath
@@ -166,7 +166,7 @@ var listTexts = map[string]struct{ begin, between, end, empty string }{
 	cli.FormYAML: {"apiVersion: v1\nitems:\n", "", listEndYAML, "apiVersion: v1\nitems: []\n" + listEndYAML},
 }
 
-// How a List ends.
+// The text behind the items of a List.
 const (
 	listEndJSON = "    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
 	listEndYAML = "kind: List\nmetadata:\n  resourceVersion: \"\"\n"

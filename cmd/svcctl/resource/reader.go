@@ -54,7 +54,7 @@ func (d *Document) placeIn(batch []*Document) int {
 type Batch struct {
 	Documents []*Document
 	Raws      []json.RawMessage
-	bytes     int // of raws
+	bytes     int // size of Raws
 }
 
 // HasRoom reports whether another document may go in; one always may.
@@ -92,9 +92,9 @@ func FilesOptions(what string) []*cli.Option {
 type Reader struct {
 	Env       *cli.Env
 	Paths     []string
-	flat      bool // directories without those in them
+	flat      bool // directories are read without their subdirectories
 	Namespace string
-	// forced is set when the namespace was given with -n: documents must not name another.
+	// Forced is set when the namespace was given with -n: documents must not name another one.
 	Forced  bool
 	Refused int
 }
@@ -206,8 +206,8 @@ func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	return d
 }
 
-// Booleans returns the paths of fields that are a bool in any kind, as "spec.publishNotReadyAddresses": YAML 1.1 has other words for their
-// values.
+// Booleans returns the paths of fields that are a bool in any kind, such as "spec.publishNotReadyAddresses". YAML 1.1 has more words for a bool,
+// such as yes and off.
 var Booleans = sync.OnceValue(func() map[string]bool {
 	fields := map[string]bool{}
 	var add func(t *schema.Type, path string)

@@ -240,8 +240,8 @@ func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duratio
 	return err
 }
 
-// Follow watches from a version on, which watch moves as it goes, and again when a watch ends, until there is an error or ctx is done. When
-// changes were missed, it lists first.
+// Follow watches from a version on, until there is an error or ctx is done. watch updates the version with each change, and Follow calls it again
+// from there when a watch ends. If changes were missed (the version has expired), Follow calls list and goes on from its version.
 func Follow(ctx context.Context, version string, query url.Values, list func() (version string, err error), watch func(query url.Values, version *string) error) (err error) {
 	for err == nil && ctx.Err() == nil {
 		q := maps.Clone(query)
@@ -302,7 +302,8 @@ func Settle(ctx context.Context, c *client.Client, services []string, timeout ti
 	}
 }
 
-// mostAsked bounds the Services whose checks are asked for one by one; those of more are asked for together.
+// mostAsked is the number of Services up to which health checks are requested for each Service; for more of them, those of all Services are
+// requested at once.
 const mostAsked = 20
 
 func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services []string) (bool, error) {
@@ -335,7 +336,7 @@ func hasProblem(s *wire.Status, service string) bool {
 	return slices.ContainsFunc(s.Problems, func(p wire.Problem) bool { return p.Object == object.ServiceRef(service).String() })
 }
 
-// checking reports whether a port has no endpoint that has passed its check, and one with a check that has no result yet.
+// checking reports whether some port has an endpoint with a check that has no result yet, and no endpoint that has passed its check.
 func checking(endpoints []wire.EndpointHealth) bool {
 	passed, open := map[string]bool{}, map[string]bool{}
 	for i := range endpoints {

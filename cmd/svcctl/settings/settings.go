@@ -36,9 +36,9 @@ type Setting struct {
 	Shown string // what help shows as the default instead of Def
 	Group string
 	Words []string // the values it takes, when they are few
-	// List settings take several values, parted by commas or given one by one.
+	// List settings take several values, separated by commas or given one by one.
 	List bool
-	// ServeOnly settings mean nothing to `svcctl plan`.
+	// ServeOnly settings do not apply to `svcctl plan`.
 	ServeOnly bool
 	field     string // of config.Config
 }
@@ -51,7 +51,7 @@ const GroupPlaces = "Where things are"
 //go:embed settings.txt
 var rows string
 
-// wordsOf has the accepted words of settings that settings.txt does not list them for, as other packages have them.
+// wordsOf has the accepted values of settings for which settings.txt does not list them.
 var wordsOf = map[string][]string{"balance": object.BalanceNames(), "log-level": {"debug", "info", "warn", "error"}}
 
 // Settings returns all settings, in the order of help. The caller must not change them.
@@ -166,8 +166,8 @@ func single[T any](parse func(string) (T, error)) func([]string) (any, error) {
 	return func(texts []string) (any, error) { return parse(texts[len(texts)-1]) }
 }
 
-// Set reads the values given, one for a setting that is no list. The good entries of a list that has bad ones are kept, so that they
-// are judged too.
+// Set parses values into a field of c; a setting that is no list has one value. Of a list with invalid entries it keeps the valid ones, so
+// that these are checked further.
 func (s *Setting) Set(c *config.Config, texts []string) error {
 	field := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(s.field, ".") {
@@ -402,7 +402,7 @@ type given struct {
 
 const GroupConnect = "Which appliance"
 
-// The most bytes of files that an operator names: a token, and a bundle of certificates.
+// The largest sizes, in bytes, of files that an operator names: a token, and a bundle of certificates.
 const (
 	maxToken = 64 << 10
 	MaxPEM   = 4 << 20

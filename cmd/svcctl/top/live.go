@@ -25,7 +25,7 @@ type live struct {
 	cursor          string // the selected row; "": the first one
 	rows            []string
 	page            int // rows of the screen
-	first, most     int // the first line of the page of a Service, and the last of the first ones
+	first, most     int // the first visible line of the page of a Service, and its largest value
 	widths          map[string]int
 	rates           map[string][]sample // of ports, for the last two minutes
 	failure         error               // of the last request; nil: it was answered

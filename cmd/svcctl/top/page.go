@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// nameLeast and nameGood are widths of the column of names, in characters: the least one, and that below which columns of a higher rank
-	// are left out.
+	// nameLeast is the least width of the column of names, in characters. A column from rank extra on is left out if names would get less than
+	// nameGood.
 	nameLeast, nameGood = 12, 24
 	gap                 = 2
 	// sparkTime is the time that a sparkline of sparkMarks characters covers.
@@ -30,7 +30,7 @@ type column struct {
 	head string
 	text bool
 	left bool
-	// rank is the order in which columns get their place: those below extra first, at the cost of names.
+	// rank is the order in which columns get their place, lowest first. Those below extra may narrow the names to nameLeast.
 	rank  int
 	cells []string
 	width int
@@ -97,7 +97,7 @@ func (l *live) layout(all []column, columns int) []column {
 	return all
 }
 
-// rankBytes is the rank of the two columns that sumHead is the sum of, which they replace.
+// rankBytes is the rank of the two columns of bytes, in and out. Where they fit, they replace the column sumHead, which is their sum.
 const (
 	rankBytes = 10
 	sumHead   = "kB/s"

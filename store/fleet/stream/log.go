@@ -47,7 +47,7 @@ type Log struct {
 	size    int
 	grown   chan struct{} // closed when there is more
 	closed  error
-	packer  *gzip.Writer // of the last member; it and out are the encoding goroutine's
+	packer  *gzip.Writer // of the last member; only the encoding goroutine uses it and out
 	out     bytes.Buffer
 }
 
@@ -59,8 +59,8 @@ type item struct {
 
 // member is one gzip member of the stream, with the commits in it.
 type member struct {
-	before Position   // which its first commit follows on
-	has    []Position // in order
+	before Position   // the position before its first commit
+	has    []Position // the positions of its commits, in order
 	data   []byte     // only grows
 	full   bool       // data is complete
 	gone   bool
