@@ -83,3 +83,26 @@ func Test1081_explain_reads_the_objects_of_its_address(t *testing.T) {
 		}
 	}
 }
+
+// A Service whose endpoint has the port in another of its EndpointSlices is one of those with the port.
+func TestExplainEndpointInSeveralSlices(t *testing.T) {
+	b := newBox(t)
+	var all strings.Builder
+	for i, name := range []string{"one", "two"} {
+		fmt.Fprintf(&all, "---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.2.%d, ports: [{name: a, port: 80}, {name: b, port: 90}]}\n", name, i+1)
+	}
+	for _, slice := range []string{"one-1: {name: a, port: 9090}", "two-1: {name: a, port: 8080}", "two-2: {name: b, port: 9090}"} {
+		name, port, _ := strings.Cut(slice, ": ")
+		fmt.Fprintf(&all, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s, labels: {kubernetes.io/service-name: %s}}\n"+
+			"addressType: IPv4\nports: [%s]\nendpoints: [{addresses: [10.1.3.1]}]\n", name, name[:3], port)
+	}
+	b.declares("/etc/svcctl/all.yaml", all.String())
+	for line, want := range map[string]string{
+		"explain 10.1.3.1:9090": "10.1.3.1 is an endpoint of default/one and 1 other Service",
+		"explain 10.1.3.1:8080": "10.1.3.1 is an endpoint of default/two:",
+	} {
+		if b.run(strings.Fields(line)...); !strings.Contains(b.out.String(), want) {
+			t.Errorf("svcctl %s: want %q:\n%s%s", line, want, b.out.String(), b.err.String())
+		}
+	}
+}

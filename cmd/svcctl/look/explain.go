@@ -1,6 +1,7 @@
 package look
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 // annotationsWord makes explain print the table of annotations.
 const annotationsWord = "annotations"
 
-// parseQuestion reads ADDRESS, ADDRESS:PORT or :PORT, each with /PROTOCOL.
+// parseQuestion parses ADDRESS, ADDRESS:PORT or :PORT, each optionally with /PROTOCOL. is reports whether text has such a form.
 func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	place, protocol, slash := strings.Cut(text, "/")
 	host, port := place, ""
@@ -341,7 +342,7 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	return printFindings(env, questionText(q), diagnose.Nobody(f))
 }
 
-// answering returns the Service, among those with an address, that has the port; else one with a range of ports around it, else any.
+// answering returns the Service, among those with an address, that has the port; else one with a range that contains the port, else any.
 // Without an address it returns the one with the node port and protocol, nil if there is none.
 func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	var has *object.Service
@@ -365,8 +366,8 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	return has
 }
 
-// served returns the Service that the kernel serves at an address and port, the first one if it serves none, and the other Services that
-// ask for both: of two, the one that asked first has the port.
+// served returns the Service that the kernel serves at an address and port, or first if it serves none. rivals are the other Services that
+// ask for both: the one that asked first gets them.
 func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
 	var asking []*object.Service
 	for _, one := range all {
@@ -401,15 +402,23 @@ func served(ctx context.Context, c *client.Client, all []*object.Service, first 
 	return svc, rivals, nil
 }
 
-// backendsAt returns the Services that an address is an endpoint of; with a port, on a port of that number if one is.
+// backendsAt returns the Services that have an address as an endpoint. With a port it returns only those with an endpoint at that port, if
+// there are any.
 func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (backends []diagnose.Backend, err error) {
 	all, err := resource.List[object.EndpointSlice](ctx, c, "endpointslices", "", url.Values{"fieldSelector": {selector.FieldAddress + "=" + q.Address.String()}})
 	if err != nil {
 		return nil, err
 	}
-	var exact []diagnose.Backend
-	seen := map[string]bool{}
+	port := func(s *object.EndpointSlice) int {
+		return slices.IndexFunc(s.Ports, func(p object.EndpointPort) bool { return p.Port != nil && *p.Port == int32(q.Port) })
+	}
+	// Of several slices of a Service, the one with the port counts.
+	slices.SortStableFunc(all, func(a, b *object.EndpointSlice) int { return cmp.Compare(min(port(b), 0), min(port(a), 0)) })
+	seen, found := map[string]bool{}, false // found is set when there is a backend with the port
 	for _, s := range all {
+		if found && port(s) < 0 {
+			break
+		}
 		service := s.Metadata.Namespace + "/" + s.Metadata.Labels[resource.ServiceLabel]
 		i := slices.IndexFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.Contains(e.Addresses, q.Address.String()) })
 		if i < 0 || s.Metadata.Labels[resource.ServiceLabel] == "" || seen[service] {
@@ -427,13 +436,7 @@ func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (bac
 				b.Health = append(b.Health, *e)
 			}
 		}
-		backends = append(backends, b)
-		if slices.ContainsFunc(s.Ports, func(p object.EndpointPort) bool { return p.Port != nil && *p.Port == int32(q.Port) }) {
-			exact = append(exact, b)
-		}
-	}
-	if len(exact) > 0 {
-		return exact, nil
+		backends, found = append(backends, b), port(s) >= 0
 	}
 	return backends, nil
 }
