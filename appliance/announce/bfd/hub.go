@@ -242,9 +242,9 @@ func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 
 // Timers are the intervals of a session. Fields that are 0 have defaults: 300 ms, 300 ms, 3.
 type Timers struct {
-	// Transmit is the interval of our packets, and Receive the shortest interval of the
-	// neighbor's that we ask for; from 50 ms to a minute. The larger one of what a sender
-	// wants and a receiver takes counts.
+	// Transmit is our desired transmit interval, and Receive our required receive interval,
+	// from 50 ms to a minute. Packets are sent at the larger one of the sender's transmit and
+	// the receiver's receive interval.
 	Transmit, Receive time.Duration
 	// Multiplier is the number of silent intervals that make a failure.
 	Multiplier int
@@ -286,22 +286,22 @@ type Machine struct {
 	passive bool
 	mine    uint32
 	jitter  func() float64 // from 0 to 1
-	admin   bool           // it is to be down
+	admin   bool           // SetAdmin has taken the session down
 
 	phase      Phase
 	diagnostic Diagnostic
 	yours      uint32
-	remote     Packet // the last one taken
-	heard      bool   // there was one, and its silence was not yet a failure
+	remote     Packet // the last accepted packet of the neighbor
+	heard      bool   // remote is set: no detection time has expired since it arrived
 
-	// minTx and minRx are in force while a change to timers waits for the end of a
-	// poll; polling reports whether the neighbor is still to answer.
-	minTx, minRx time.Duration
-	polling      bool
+	// minTx is the transmit interval in force: at least slow unless the phase is Up.
+	// polling is set from the change to Up until the neighbor answers the poll.
+	minTx   time.Duration
+	polling bool
 
 	sendAt time.Time
-	expire time.Time // of the detection time; zero before the first packet
-	spared bool      // a late wake-up has moved expire once
+	expire time.Time // end of the detection time; zero: none runs
+	spared bool      // expire was postponed once because of a late wake-up
 }
 
 // NewMachine returns a session that is down. mine is its discriminator, not 0; a passive one sends
@@ -309,7 +309,7 @@ type Machine struct {
 func NewMachine(mine uint32, t Timers, passive bool, now time.Time, jitter func() float64) *Machine {
 	t = t.withDefaults()
 	return &Machine{
-		timers: t, passive: passive, mine: mine, jitter: jitter, phase: Down, minTx: max(t.Transmit, slow), minRx: t.Receive, sendAt: now,
+		timers: t, passive: passive, mine: mine, jitter: jitter, phase: Down, minTx: max(t.Transmit, slow), sendAt: now,
 	}
 }
 
@@ -321,7 +321,7 @@ func (m *Machine) Remote() (Packet, bool) { return m.remote, m.heard }
 
 // Detection returns the detection time: the neighbor counts as down after this time without a packet.
 func (m *Machine) Detection() time.Duration {
-	return time.Duration(m.remote.Multiplier) * max(m.minRx, m.remote.MinTx)
+	return time.Duration(m.remote.Multiplier) * max(m.timers.Receive, m.remote.MinTx)
 }
 
 // Receive processes a packet of the neighbor. It returns the packet to send at once if that one was a poll; else nil.
@@ -331,10 +331,7 @@ func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
 	}
 	before := m.interval()
 	m.remote, m.yours, m.heard = p, p.Mine, true
-	if m.polling && p.Final {
-		m.polling = false
-		m.minTx, m.minRx = m.timers.Transmit, m.timers.Receive
-	}
+	m.polling = m.polling && !p.Final
 	if !m.admin {
 		m.follow(p, now)
 	}
@@ -376,9 +373,9 @@ func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	switch {
 	case p == Up:
 		// From the slow interval to a shorter one, which holds at once and is announced by a poll.
-		m.minTx, m.minRx, m.polling = m.timers.Transmit, m.timers.Receive, true
+		m.minTx, m.polling = m.timers.Transmit, true
 	case was == Up:
-		m.minTx, m.minRx, m.polling = max(m.timers.Transmit, slow), m.timers.Receive, false
+		m.minTx, m.polling = max(m.timers.Transmit, slow), false
 	}
 }
 
