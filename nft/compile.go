@@ -109,7 +109,7 @@ func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Trans
 		if _, ok := changes[name]; ok {
 			c.replace(name, had[name])
 		}
-	}, &Transition{})
+	}, nil)
 	return tr, before
 }
 

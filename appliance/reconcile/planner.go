@@ -236,11 +236,10 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.needs.set(key, &out.Output)
 		p.adopting.set(key, granted[i])
 		p.record(key, problems)
-		var size size
-		size.add(granted[i], 1)
 		p.total.add(before, -1)
+		others := p.total.endpoints
 		p.total.add(granted[i], 1)
-		p.declared.set(key, out.there, size.endpoints > 0 && len(out.Checked) == 0, out.strays)
+		p.declared.set(key, out.there, p.total.endpoints > others && len(out.Checked) == 0, out.strays)
 	}
 	p.occupied.notify(&p.needs)
 	if p.orphans != nil {
