@@ -434,7 +434,7 @@ func (s *Store) Files() manifest.Files {
 // Owned is an object with its owner.
 type Owned = record.Record
 
-// Track makes Tracked count changes from now on.
+// Track starts to record the changes that Tracked returns.
 func (s *Store) Track() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

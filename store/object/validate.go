@@ -550,7 +550,7 @@ func duplicate(p path, value any) Errors {
 }
 
 func invalid(p path, value any, detail string) Errors {
-	return Errors{{Type: FieldValueInvalid, Field: p.String(), Value: value, Detail: detail}}
+	return Errors{Invalid(p.String(), value, detail)}
 }
 
 // invalidFor returns an error of invalid for each problem.

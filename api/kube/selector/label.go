@@ -213,7 +213,7 @@ func (r requirement) check() error {
 }
 
 func invalid(field, value, detail string) error {
-	return object.Error{Type: object.FieldValueInvalid, Field: field, Value: value, Detail: detail}
+	return object.Invalid(field, value, detail)
 }
 
 // token is a part of a label selector: a symbol, a word, or the end, whose text is "".
