@@ -62,8 +62,8 @@ ALONE_IN = ./appliance/soak
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 LANE = $(TESTED) -p 6 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
 # Random tests that have a quarter of their seeds in make test, and all of them in make test-all.
-SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|835_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|LettingDocumentsGoChangesNothing|RandomChanges|ChangesTouchFewSlices|EveryFlippedByteIsFoundOrHarmless)$$
-SEEDED_IN = ./nft ./appliance/reconcile ./store ./store/engine ./appliance/endpoints
+SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|835_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|LettingDocumentsGoChangesNothing|RandomChanges|ChangesTouchFewSlices|EveryFlippedByteIsFoundOrHarmless|EveryElementArrives)$$
+SEEDED_IN = ./nft ./nft/kernel ./appliance/reconcile ./store ./store/engine ./appliance/endpoints
 LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
 SEEDED_LANE = SVCCTL_SEEDS=all $(TESTED) -run '$(SEEDED)' $(EXEC) -- $(SEEDED_IN)
 ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)
