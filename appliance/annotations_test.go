@@ -83,13 +83,13 @@ func TestFilesAndTheAPIAnswerAlike(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	planned, err := Plan(cfg, []string{dir}, nil, io.Discard)
+	_, problems, err := Plan(cfg, []string{dir}, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	field := func(key string) string { return "metadata.annotations[" + key + "]" }
 	inFiles, shared := map[object.Ref][]string{}, map[string]string{}
-	for _, p := range planned.Problems {
+	for _, p := range problems {
 		if p.Field == field(all[p.Object].key) && !strings.Contains(p.Message, "load balancer pool") { // which are the box's
 			if text, is := strings.CutSuffix(p.Message, "; other objects have it too"); is {
 				shared[p.Field+text] = text

@@ -403,23 +403,23 @@ func are(n int, noun string) string {
 
 // Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or of stdin
 // for "-". It needs no privileges, no kernel and no running appliance. The addresses of the box are therefore unknown: node ports answer on
-// the single addresses that cfg.NodePortAddresses names.
-func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (manifest.Planned, error) {
+// the single addresses that cfg.NodePortAddresses names. It returns the names of the files that were read, sorted, as problems have them.
+func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (names []string, problems []manifest.Problem, err error) {
 	files, err := readManifests(paths, stdin)
 	if err != nil {
-		return manifest.Planned{}, err
+		return nil, nil, err
 	}
-	planned := manifest.Planned{Files: slices.Sorted(maps.Keys(files))}
+	names = slices.Sorted(maps.Keys(files))
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
-		return planned, err
+		return names, nil, err
 	}
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
-		return planned, err
+		return names, nil, err
 	}
 	made, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects))
 	if err != nil {
-		return planned, err
+		return names, nil, err
 	}
 	cfg = made.cfg
 	var services []string
@@ -430,19 +430,19 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (mani
 	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
 	ruleset, found := reconcile.Plan(host, objects, services, false, sets, parts.NewForeseen(objects.Secret))
 	if err := ruleset.WriteText(w); err != nil {
-		return planned, fmt.Errorf("write the plan: %w", err)
+		return names, nil, fmt.Errorf("write the plan: %w", err)
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
-	planned.Problems = append(objects.Problems(), notes(files)...)
+	problems = append(objects.Problems(), notes(files)...)
 	for _, q := range slices.Concat(made.plan.Problems, made.slices.Problems(), found) {
 		// An error while serving; here nothing is refused, and the endpoints may come from elsewhere.
 		q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints
-		planned.Problems = append(planned.Problems, atField(files, reporter.Located(q)))
+		problems = append(problems, atField(files, reporter.Located(q)))
 	}
 	for _, q := range sets.Problems() {
-		planned.Problems = append(planned.Problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
+		problems = append(problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
-	return planned, nil
+	return names, problems, nil
 }
 
 // notes returns the notes of package annotation about the objects of files as problems. Clients of the API get them with responses.

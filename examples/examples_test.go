@@ -33,11 +33,11 @@ func TestPlans(t *testing.T) {
 	for _, dir := range examples(t) {
 		t.Run(dir, func(t *testing.T) {
 			var plan, complaints bytes.Buffer
-			planned, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, &plan)
+			_, problems, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, &plan)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, p := range planned.Problems {
+			for _, p := range problems {
 				fmt.Fprintln(&complaints, p)
 			}
 			compare(t, filepath.Join(dir, goldenPlan), plan.String())
@@ -90,24 +90,24 @@ func Test867_examples_without_IPv4(t *testing.T) {
 			}
 			cfg := configOf(t, dir, "--service-cluster-ip-range", "fd00:10:96::/112")
 			var plan bytes.Buffer
-			planned, err := appliance.Plan(cfg, []string{to}, nil, &plan)
+			_, problems, err := appliance.Plan(cfg, []string{to}, nil, &plan)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var complaints []string
-			for _, p := range planned.Problems {
+			for _, p := range problems {
 				complaints = append(complaints, p.Reason)
 			}
-			want, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, new(bytes.Buffer))
+			_, want, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, new(bytes.Buffer))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var known []string
-			for _, p := range want.Problems {
+			for _, p := range want {
 				known = append(known, p.Reason)
 			}
 			if diff := cmp.Diff(known, complaints); diff != "" {
-				t.Errorf("other problems than with IPv4 (-IPv4 +IPv6): %s\n%v", diff, planned.Problems)
+				t.Errorf("other problems than with IPv4 (-IPv4 +IPv6): %s\n%v", diff, problems)
 			}
 			_, six, found := strings.Cut(plan.String(), "table ip6 svcctl {")
 			golden, err := os.ReadFile(filepath.Join(dir, goldenPlan))

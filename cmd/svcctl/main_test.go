@@ -64,10 +64,10 @@ func newBench() *bench {
 			b.served = &cfg
 			return nil
 		},
-		Plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (manifest.Planned, error) {
+		Plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) ([]string, []manifest.Problem, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-			return manifest.Planned{}, err
+			return nil, nil, err
 		},
 		Down:     func(context.Context) error { b.downs++; return nil },
 		Left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
@@ -470,9 +470,9 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.Env.Plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (manifest.Planned, error) {
+	b.Env.Plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) ([]string, []manifest.Problem, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-		return manifest.Planned{Problems: problems}, err
+		return nil, problems, err
 	}
 	problems = []manifest.Problem{warning}
 	if code := b.run("plan", "-f", "x"); code != cli.ExitDone || b.err.String() != warning.String()+"\n" {

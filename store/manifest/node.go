@@ -212,13 +212,6 @@ const (
 	ReasonIgnoredField       = "IgnoredField"       // warning: a field of Kubernetes that has no effect here
 )
 
-// Planned is the result of planning manifests, apart from the ruleset.
-type Planned struct {
-	// Files are the names of the files that were read, sorted, as problems have them.
-	Files    []string
-	Problems []Problem
-}
-
 // Problem is something wrong in a file.
 type Problem = object.Problem
 

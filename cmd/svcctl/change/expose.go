@@ -233,12 +233,12 @@ func judgeManifests(env *cli.Env, virtual *convert.Virtual, text string) error {
 	if cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(pools); err != nil {
 		return err
 	}
-	planned, err := env.Plan(cfg, []string{"-"}, strings.NewReader(text), io.Discard)
+	_, problems, err := env.Plan(cfg, []string{"-"}, strings.NewReader(text), io.Discard)
 	if err != nil {
 		return err
 	}
 	followed := annotation.HasSources(virtual.Annotations)
-	problems := slices.DeleteFunc(planned.Problems, func(p manifest.Problem) bool { return followed && p.Reason == "NoEndpoints" })
+	problems = slices.DeleteFunc(problems, func(p manifest.Problem) bool { return followed && p.Reason == "NoEndpoints" })
 	for _, problem := range problems {
 		problem.File, problem.Line = "svcctl expose", 0 // the user has not seen the lines
 		problem.Warning = false

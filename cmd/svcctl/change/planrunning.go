@@ -364,9 +364,9 @@ func runPlan(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 		return cli.Usagef("plan of what? Give a file or a directory with -f")
 	}
 	out := bufio.NewWriter(env.Out)
-	planned, err := env.Plan(cfg, paths, env.In, out)
+	_, problems, err := env.Plan(cfg, paths, env.In, out)
 	refused := 0
-	for _, problem := range planned.Problems {
+	for _, problem := range problems {
 		fmt.Fprintln(env.Err, problem) // file:line:column first, as compilers do
 		if !problem.Warning {
 			refused++

@@ -86,17 +86,17 @@ func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	if twice := slices.Index(args, "-"); twice >= 0 && slices.Contains(args[twice+1:], "-") {
 		return cli.Usagef("stdin can be read once, and - is given twice")
 	}
-	planned, err := env.Plan(cfg, args, env.In, io.Discard)
+	files, problems, err := env.Plan(cfg, args, env.In, io.Discard)
 	if err != nil {
 		return err
 	}
-	if all := len(planned.Problems); blind {
-		planned.Problems = slices.DeleteFunc(planned.Problems, func(q manifest.Problem) bool { return q.Reason == "Pending" || q.Reason == "UnknownSourceSet" }) // the box may have them
-		if n := all - len(planned.Problems); n > 0 {
+	if all := len(problems); blind {
+		problems = slices.DeleteFunc(problems, func(q manifest.Problem) bool { return q.Reason == "Pending" || q.Reason == "UnknownSourceSet" }) // the box may have them
+		if n := all - len(problems); n > 0 {
 			fmt.Fprintf(env.Err, "svcctl: %s left out, about pools and source sets, which are settings of the box: give --config FILE\n", output.Was(n, "problem"))
 		}
 	}
-	found := report.Of(planned.Files, planned.Problems)
+	found := report.Of(files, problems)
 	text := found.Lines()
 	switch v.Option("output").Text() {
 	case cli.FormJSON:

@@ -48,7 +48,7 @@ type Env struct {
 	Now                                   func() time.Time
 
 	Serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
-	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (manifest.Planned, error)
+	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (files []string, problems []manifest.Problem, err error)
 	Down  func(ctx context.Context) error
 	// Left returns how many frontends the rules in the kernel serve, and whether a running process owns the rules.
 	Left func() (frontends int, held bool, err error)
