@@ -15,18 +15,40 @@ import (
 	"time"
 )
 
-// pipes is a listener without a network, so that a test has virtual time.
-type pipes chan net.Conn
+// pipes is a listener without a network, so that a test has virtual time. A transport may dial after its last request has ended, for
+// one that found another connection: a dial after Close is refused.
+type pipes struct {
+	conns  chan net.Conn
+	closed context.Context
+	close  context.CancelFunc
+}
 
-func (p pipes) Accept() (net.Conn, error) {
-	c, open := <-p
-	if !open {
+func newPipes() *pipes {
+	closed, end := context.WithCancel(context.Background())
+	return &pipes{make(chan net.Conn), closed, end}
+}
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- far:
+		return near, nil
+	case <-p.closed.Done():
 		return nil, net.ErrClosed
 	}
-	return c, nil
 }
-func (p pipes) Close() error   { close(p); return nil }
-func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.close(); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // Whatever a server does, a request ends in time and with bounded memory, the reason has a text, and nothing goes to another server.
 func Test1088_hostile_servers(t *testing.T) {
@@ -151,21 +173,28 @@ func Test1088_servers_that_are_busy(t *testing.T) {
 	}
 }
 
+// A connection that a transport dials when the server has ended is refused: the program does not panic.
+func TestDialAfterTheEnd(t *testing.T) {
+	p := newPipes()
+	_ = p.Close()
+	if c, err := p.dial(t.Context(), "", ""); c != nil || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
 // serve is a client of a server in the bubble of a test, and the number of its connections.
 func serve(t *testing.T, handler http.HandlerFunc) (c *Client, dialed *atomic.Int64) {
 	c, err := NewClient(Server{URL: "http://provider.example", Conns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener := make(pipes)
+	listener := newPipes()
 	dialed = &atomic.Int64{}
 	transport := c.http.Transport.(*http.Transport)
 	transport.Proxy = nil
-	transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+	transport.DialContext = func(ctx context.Context, network, at string) (net.Conn, error) {
 		dialed.Add(1)
-		near, far := net.Pipe()
-		listener <- far
-		return near, nil
+		return listener.dial(ctx, network, at)
 	}
 	server := &http.Server{Handler: handler}
 	go func() { _ = server.Serve(listener) }()
