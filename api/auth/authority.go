@@ -33,7 +33,7 @@ const (
 	// leafBackdate is subtracted from the start of a certificate, for clients with slow
 	// clocks.
 	leafBackdate = 24 * time.Hour
-	// maxAddresses bounds the addresses in a certificate.
+	// maxAddresses bounds the addresses in a certificate beside the configured ones.
 	maxAddresses = 100
 
 	pemCertificate = "CERTIFICATE"
@@ -62,7 +62,9 @@ type Authority struct {
 	shared    bool // the CA is one that boxes share
 	leaf      *tls.Certificate
 	names     []string     // subject alternative names of the certificate
-	addresses []netip.Addr // the same for addresses; the last ones were added for clients
+	addresses []netip.Addr // the same for addresses: configured ones, then at most maxAddresses that clients connected to
+	// configured is how many of addresses are.
+	configured int
 }
 
 // OpenAuthority reads the CA from a directory, or creates both. names are the names and
@@ -72,6 +74,7 @@ func OpenAuthority(dir string, names []string, log *slog.Logger) (*Authority, er
 	for _, name := range append([]string{"localhost", "127.0.0.1", "::1"}, names...) {
 		if addr, err := netip.ParseAddr(name); err == nil {
 			a.addAddress(addr)
+			a.configured = len(a.addresses)
 		} else if name != "" && !slices.Contains(a.names, name) {
 			a.names = append(a.names, name)
 		}
@@ -179,10 +182,8 @@ func (a *Authority) Share(shared []byte) error {
 func (a *Authority) Export() (key []byte, ends bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if key, err = encodeAuthority(a.ca.Raw, a.caKey); err != nil {
-		return nil, false, fmt.Errorf("export the CA of the API: %w", err)
-	}
-	return key, a.ends(), nil
+	key, err = encodeAuthority(a.ca.Raw, a.caKey)
+	return key, a.ends(), err
 }
 
 // NewAuthorityKey makes a CA: its certificate and its key, in PEM.
@@ -205,18 +206,14 @@ func NewAuthorityKey(now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a CA: %w", err)
 	}
-	data, err := encodeAuthority(der, key)
-	if err != nil {
-		return nil, fmt.Errorf("make a CA: %w", err)
-	}
-	return data, nil
+	return encodeAuthority(der, key)
 }
 
 // encodeAuthority returns a certificate and its key in PEM.
 func encodeAuthority(der []byte, key *ecdsa.PrivateKey) ([]byte, error) {
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the key of a CA: %w", err)
 	}
 	return append(encodePEM(pemCertificate, der), encodePEM(pemKey, secret)...), nil
 }
@@ -274,14 +271,14 @@ func (a *Authority) renewal() time.Time {
 }
 
 // addAddress adds an address to those of the certificate and reports whether it is new. If there are
-// maxAddresses already, it drops the oldest in the second half; the first half begins with configured ones.
+// maxAddresses that are not configured, it drops the oldest of them.
 func (a *Authority) addAddress(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {
 		return false
 	}
-	if len(a.addresses) >= maxAddresses {
-		a.addresses = slices.Delete(a.addresses, maxAddresses/2, maxAddresses/2+1)
+	if len(a.addresses) >= a.configured+maxAddresses {
+		a.addresses = slices.Delete(a.addresses, a.configured, a.configured+1)
 	}
 	a.addresses = append(a.addresses, addr)
 	return true

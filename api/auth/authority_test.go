@@ -151,11 +151,40 @@ func TestAddressesThatClientsComeBy(t *testing.T) {
 		}
 	}
 	cert := by("127.0.0.1:6443")
-	if n := len(cert.Leaf.IPAddresses); n > maxAddresses {
+	if n := len(cert.Leaf.IPAddresses); n > maxAddresses+2 {
 		t.Errorf("%d addresses in the certificate", n)
 	}
 	if err := a.check(t, a.CA(), "::1"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Addresses that clients connect to never displace configured ones, however many of each there are.
+func TestConfiguredAddressesStay(t *testing.T) {
+	for _, count := range []int{0, maxAddresses / 2, maxAddresses, 3 * maxAddresses} {
+		var names []string
+		for i := range count {
+			names = append(names, netip.AddrFrom4([4]byte{192, 168, byte(i / 256), byte(i)}).String())
+		}
+		a, err := OpenAuthority(t.TempDir(), names, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 * maxAddresses {
+			a.addAddress(netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)}))
+		}
+		cert, err := a.Certificate(&tls.ClientHelloInfo{Conn: from{at: "10.1.0.1:6443"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, address := range append(names, "127.0.0.1", "::1", "10.1.0.1") {
+			if err := cert.Leaf.VerifyHostname(address); err != nil {
+				t.Fatalf("%d configured addresses: %v", count, err)
+			}
+		}
+		if n := len(cert.Leaf.IPAddresses); n > count+2+maxAddresses {
+			t.Errorf("%d configured addresses: %d in the certificate", count, n)
+		}
 	}
 }
 
