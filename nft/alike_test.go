@@ -11,10 +11,13 @@ import (
 	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
-// seeds is how many seeds of a random test run: all of them in the lane SEEDED of the Makefile, a quarter of them otherwise.
+// seeds is how many seeds of a random test run: all of them in the lane SEEDED of the Makefile, a sixteenth of them with -short, a quarter otherwise.
 func seeds(all uint64) uint64 {
 	if os.Getenv("SVCCTL_SEEDS") == "all" {
 		return all
+	}
+	if testing.Short() {
+		return (all + 15) / 16
 	}
 	return (all + 3) / 4
 }

@@ -180,10 +180,13 @@ func (w *world) checkSlices(key string, svc *object.Service, want map[string]str
 	return nil
 }
 
-// seeds is how many seeds, or steps, of a random test run: all of them in the lane SEEDED of the Makefile, a quarter of them otherwise.
+// seeds is how many seeds, or steps, of a random test run: all of them in the lane SEEDED of the Makefile, a sixteenth of them with -short, a quarter otherwise.
 func seeds(all uint64) uint64 {
 	if os.Getenv("SVCCTL_SEEDS") == "all" {
 		return all
+	}
+	if testing.Short() {
+		return (all + 15) / 16
 	}
 	return (all + 3) / 4
 }

@@ -27,7 +27,7 @@ const connectionsPerWorld = 50
 func TestOracleAffinity(t *testing.T) {
 	t.Parallel()
 	var narrowed, others int
-	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories)/5; seed++ {
+	for seed := *oracleSeed; seed < *oracleSeed+histories()/5; seed++ {
 		h := newStickyHistory(seed)
 		if h.run() != "" {
 			h.shrink()

@@ -18,7 +18,7 @@ import (
 func TestOracleLimits(t *testing.T) {
 	t.Parallel()
 	met := map[oracle.Kind]int{} // of those that only limits keep out, and Delivered
-	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories)/10; seed++ {
+	for seed := *oracleSeed; seed < *oracleSeed+histories()/10; seed++ {
 		r := rand.New(rand.NewPCG(seed, 4))
 		world := oracle.Generate(r)
 		world.Limit(r)
@@ -29,7 +29,7 @@ func TestOracleLimits(t *testing.T) {
 		}
 	}
 	for _, kind := range []oracle.Kind{oracle.Delivered, oracle.Refused, oracle.Dropped} {
-		if met[kind] < *oracleHistories/4 {
+		if met[kind] < int(histories())/4 {
 			t.Errorf("%q only %d times: the limits have become too tame", kind, met[kind])
 		}
 	}

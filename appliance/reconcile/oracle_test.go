@@ -25,7 +25,7 @@ import (
 // -oracle.seed N -oracle.histories 1.
 var (
 	oracleSeed      = flag.Uint64("oracle.seed", 1, "the first seed of the tests against package oracle")
-	oracleHistories = flag.Int("oracle.histories", int(seeds(2000)), "how many histories of three worlds TestOracle makes")
+	oracleHistories = flag.Int("oracle.histories", 0, "how many histories of three worlds TestOracle makes; 0: as many as seeds has of 2000")
 )
 
 // packetsPerWorld are tried on each of the three worlds of a history, which makes
@@ -42,12 +42,9 @@ func TestMain(m *testing.M) {
 // changed objects, then one on a changed box. It runs packets through the rulesets and
 // compares what becomes of them to what package oracle says that should.
 func TestOracle(t *testing.T) {
-	if testing.Short() {
-		*oracleHistories = min(*oracleHistories, 200)
-	}
 	t.Parallel()
-	met := map[string]int{}
-	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories); seed++ {
+	met, histories := map[string]int{}, histories()
+	for seed := *oracleSeed; seed < *oracleSeed+histories; seed++ {
 		r := rand.New(rand.NewPCG(seed, 0))
 		first := oracle.Generate(r)
 		history := []*oracle.World{first, first.Next(r), oracle.Generate(r)}
@@ -74,19 +71,29 @@ func TestOracle(t *testing.T) {
 	for _, outcome := range []string{
 		"deliveredplain", "deliveredmasqueraded", "deliveredeither source", "refused", "unreachable", "dropped", "answered", "untouched", "by a range",
 	} {
-		if met[outcome] < *oracleHistories/10 {
+		if met[outcome] < int(histories)/10 {
 			t.Errorf("%q only %d times: the generated worlds have become too tame", outcome, met[outcome])
 		}
 	}
 	t.Logf("%d outcomes of packets: %v", sum(met), met)
 }
 
-// seeds is how many seeds of a random test run: all of them in the lane SEEDED of the Makefile, a quarter of them otherwise.
+// seeds is how many seeds of a random test run: all of them in the lane SEEDED of the Makefile, a sixteenth of them with -short, a quarter otherwise.
 func seeds(all uint64) uint64 {
 	if os.Getenv("SVCCTL_SEEDS") == "all" {
 		return all
 	}
+	if testing.Short() {
+		return (all + 15) / 16
+	}
 	return (all + 3) / 4
+}
+
+func histories() uint64 {
+	if *oracleHistories > 0 {
+		return uint64(*oracleHistories)
+	}
+	return seeds(2000)
 }
 
 func sum(counts map[string]int) (n int) {

@@ -330,7 +330,10 @@ func TestP08_stuckProcessEnds(t *testing.T) {
 				os.Exit(stuckExit)
 			},
 		})
-		w.patience = 200 * time.Millisecond // 4 s of CPU time of one that spins
+		w.patience = 200 * time.Millisecond
+		if how == "spinning" {
+			w.patience = 50 * time.Millisecond // a second of CPU time
+		}
 		r.watch(w)
 		for range 4096 { // more than a pipe takes
 			log.Info("something that nobody reads")
