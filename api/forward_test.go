@@ -110,6 +110,7 @@ func TestWhatALeafMay(t *testing.T) {
 
 // What has no end ends when the certificate is not good any more.
 func TestAStreamEndsWithTheCertificateOfItsLeaf(t *testing.T) {
+	t.Parallel()
 	path, leaves, gw1 := leafAuthority(t)
 	began := make(chan struct{})
 	s := serveTLS(t, newBackend(), api.Config{TLS: &api.TLS{Leaves: leaves}, Commits: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -148,6 +149,7 @@ func (e elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A leaf hands on what changes objects, for its admins, and nothing else.
 func TestForward(t *testing.T) {
+	t.Parallel()
 	_, leaves, gw1 := leafAuthority(t)
 	core := serveTLS(t, newBackend(), api.Config{Objects: whoami, LeafWrites: true, TLS: &api.TLS{Leaves: leaves}})
 	at := elsewhere{core.leafClient(t, gw1).Transport.(*http.Transport), &url.URL{Scheme: "https", Host: core.address}}

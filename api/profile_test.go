@@ -10,6 +10,7 @@ import (
 )
 
 func TestProfiles(t *testing.T) {
+	t.Parallel()
 	s := start(t, newBackend())
 	for path, want := range map[string]string{
 		"/debug/pprof/":                    "goroutine",

@@ -272,6 +272,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestStopAnswersWaiters(t *testing.T) {
+	t.Parallel()
 	var srv *api.Server
 	s := serve(t, newBackend(), api.Config{}, func(s *api.Server) { srv = s })
 	idle, err := net.Dial("unix", s.socket) // a client that says nothing holds nobody up for long
@@ -397,6 +398,7 @@ func TestTooManyRequests(t *testing.T) {
 
 // TestBodyHoldsNobody sends the headers of a request with a body, and no body.
 func TestBodyHoldsNobody(t *testing.T) {
+	t.Parallel()
 	s := start(t, newBackend())
 	conn, err := net.Dial("unix", s.socket)
 	if err != nil {
@@ -412,6 +414,7 @@ func TestBodyHoldsNobody(t *testing.T) {
 }
 
 func TestLargeHeader(t *testing.T) {
+	t.Parallel()
 	s := start(t, newBackend())
 	req, _ := http.NewRequest("GET", "http://svcctl/healthz", nil)
 	req.Header.Set("X-Large", strings.Repeat("x", 80<<10))

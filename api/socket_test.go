@@ -120,6 +120,7 @@ func TestSocketRace(t *testing.T) {
 // TestSocketLock: a lock that anybody may have on the directory keeps no server from starting, and one of another server
 // that hangs is an error that names it.
 func TestSocketLock(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "svcctl.sock")
 	hold := func(name string, flags int) *os.File {

@@ -333,6 +333,7 @@ func TestRequestBudget(t *testing.T) {
 
 // TestLargeTLSHeader: too many headers are refused over HTTP/2 too.
 func TestLargeTLSHeader(t *testing.T) {
+	t.Parallel()
 	s := serveTLS(t, newBackend(), api.Config{})
 	for _, protocol := range []int{1, 2} {
 		req := s.request(t, context.Background(), "", http.MethodGet, "/healthz", "")

@@ -130,6 +130,7 @@ var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 })
 
 func TestWhoMayWhatOverTLS(t *testing.T) {
+	t.Parallel()
 	s := serveTLS(t, newBackend(), api.Config{
 		Objects: whoami, Endpoints: []api.Endpoint{emptyJournal},
 	})
@@ -237,6 +238,7 @@ func TestNobodyActsAsAnother(t *testing.T) {
 
 // TestWatchesEndWithTheirToken: so who is let go sees no more, and comes back with another one.
 func TestWatchesEndWithTheirToken(t *testing.T) {
+	t.Parallel()
 	h := newTicking()
 	s := serveTLS(t, newBackend(), api.Config{Objects: h})
 	watch := func(token string) *http.Response {

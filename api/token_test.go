@@ -126,6 +126,7 @@ var emptyJournal = api.Stream(wire.GetJournal, func(*http.Request, wire.JournalQ
 
 // TestReadersOfTheSocket: who may open the socket and is not one of its masters reads.
 func TestReadersOfTheSocket(t *testing.T) {
+	t.Parallel()
 	const what = "PRIVILEGED TEST cannot run: it must be root to be another user, too"
 	needRoot(t, what)
 	far := serveTLS(t, newBackend(), api.Config{Objects: whoami})

@@ -133,6 +133,7 @@ func TestTraceOutlivesTimeouts(t *testing.T) {
 
 // A client does not take half an answer for a whole one.
 func Test895_an_answer_that_fails_half_way_is_cut(t *testing.T) {
+	t.Parallel()
 	trace := api.Stream(wire.Trace, func(_ *http.Request, _ wire.TraceQuery, each func(wire.TracedPacket) error) error {
 		return errors.Join(each(wire.TracedPacket{What: "a packet"}), errors.New("the kernel took the table away"))
 	})
@@ -156,6 +157,7 @@ func Test895_an_answer_that_fails_half_way_is_cut(t *testing.T) {
 
 // A page that follows packets may take longer than any other answer.
 func TestTracePageOutlivesTimeouts(t *testing.T) {
+	t.Parallel()
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		for range 3 {

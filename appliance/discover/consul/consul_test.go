@@ -132,6 +132,7 @@ func open(t testing.TB, url string) *Provider {
 }
 
 func Test980_consul_instances(t *testing.T) {
+	t.Parallel()
 	agents(t, func(t *testing.T, a *agent) {
 		p := open(t, "http://"+a.address)
 		all, prod := providertest.Follow(t, p, "web"), providertest.Follow(t, p, "web?tag=prod&tag=v1")
@@ -214,6 +215,7 @@ func Test981_consul_failures_are_no_answers(t *testing.T) {
 // Consul leaves out of its answers what a token may not read: an empty answer of this kind is a failure, over the stream and without one,
 // and with no token at all.
 func Test1017_consul_leaves_out_what_a_token_may_not_read(t *testing.T) {
+	t.Parallel()
 	const first = "11111111-1111-1111-1111-111111111111"
 	for _, shared := range []bool{false, true} {
 		test := func(t *testing.T, a *agent, reads string, lose, regain func()) {
@@ -329,6 +331,7 @@ func Test1021_one_reason_for_all_questions(t *testing.T) {
 
 // An agent that asks its clients for certificates gets them, as they are in their files at each connection.
 func Test1019_consul_asks_for_certificates(t *testing.T) {
+	t.Parallel()
 	dir := providertest.Certificates(t, "server.dc1.consul")
 	test := func(t *testing.T, host string, closed func()) {
 		providertest.Mutual(t, dir, New, func(ca, cert, key, name string) map[string]string {
@@ -363,6 +366,7 @@ func Test1019_consul_asks_for_certificates(t *testing.T) {
 
 // 300 questions are answered in time with few polls, whatever kind of instance changes.
 func Test982_consul_many_questions(t *testing.T) {
+	t.Parallel()
 	agents(t, func(t *testing.T, a *agent) {
 		const n = 300
 		p := open(t, "http://"+a.address)

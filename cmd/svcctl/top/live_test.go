@@ -364,6 +364,7 @@ func Test932_top_on_a_terminal(t *testing.T) {
 
 // A wide terminal has more columns, and one that is resized is drawn again.
 func Test933_top_on_terminals_of_other_widths(t *testing.T) {
+	t.Parallel()
 	b, term := newBox(t), openTerminal(t, 12, 160)
 	quits := run(t, b, term, wire.ObjectQuery{})
 	golden(t, "screen-160.txt", term.has("CHECK"))
@@ -388,6 +389,7 @@ func Test933_top_on_terminals_of_other_widths(t *testing.T) {
 
 // The screen stays while the appliance is away, and shows how old its numbers are; text of others does not act on the terminal.
 func Test934_top_while_the_appliance_is_away(t *testing.T) {
+	t.Parallel()
 	b, term := newBox(t), openTerminal(t, 24, 80)
 	b.set(func() {
 		b.ports[1].Why = "\x1b[31mשלום" + strings.Repeat("x", 300) + "\x07 日本語 e\u0301 \u202eabc"
