@@ -88,18 +88,14 @@ func (m *maker) make(t reflect.Type) decoder {
 
 // byJSON decodes one value with encoding/json.
 func byJSON(r *reader, v reflect.Value) bool {
-	text, ok := r.value()
-	return ok && json.Unmarshal(text, v.Addr().Interface()) == nil
+	return json.Unmarshal(r.value(), v.Addr().Interface()) == nil
 }
 
 // byItself decodes a value with the UnmarshalJSON of its type.
 func byItself(r *reader, v reflect.Value) bool {
-	text, ok := r.value()
-	if !ok {
-		return false
-	}
+	text := r.value()
 	to, is := v.Addr().Interface().(json.Unmarshaler)
-	return is && to.UnmarshalJSON(text) == nil
+	return is && json.Valid(text) && to.UnmarshalJSON(text) == nil
 }
 
 func readText(r *reader, v reflect.Value) bool {

@@ -33,7 +33,6 @@ type reader struct {
 	// mappings has the last two maps that were read: often a Service's labels equal its selector.
 	mappings [2]map[string]string
 	rooms    map[reflect.Type]reflect.Value // reusable slices to decode lists into, by type
-	buffer   []byte
 }
 
 // known is an interned string. at points to it, or is nil until a pointer is requested.
@@ -113,82 +112,21 @@ func (r *reader) name() (name []byte, ok bool) {
 
 // raw reads a quoted string and returns its content, which is valid until the next call.
 func (r *reader) raw() (text []byte, ok bool) {
-	if !r.is('"') {
+	if len(r.left) == 0 || r.left[0] != '"' {
 		return nil, false
 	}
-	for i, c := range r.left {
+	for i, c := range r.left[1:] {
 		switch {
 		case c == '"':
-			text, r.left = r.left[:i], r.left[i+1:]
+			text, r.left = r.left[1:i+1], r.left[i+2:]
 			return text, true
-		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
-			return r.special(i)
+		case c == '\\' || c < ' ' || c >= utf8.RuneSelf: // rare
+			var meant string
+			ok = json.Unmarshal(r.value(), &meant) == nil
+			return []byte(meant), ok
 		}
 	}
 	return nil, false
-}
-
-// special is raw for a string that has an escape, or another byte that raw does not accept, at index i.
-func (r *reader) special(i int) (text []byte, ok bool) {
-	r.buffer = append(r.buffer[:0], r.left[:i]...)
-	for i < len(r.left) {
-		c := r.left[i]
-		i++
-		switch {
-		case c == '"':
-			r.left = r.left[i:]
-			return r.buffer, utf8.Valid(r.buffer)
-		case c < ' ':
-			return nil, false
-		case c != '\\':
-			r.buffer = append(r.buffer, c)
-			continue
-		case i == len(r.left):
-			return nil, false
-		}
-		meant, size := unescaped(r.left[i:])
-		if size == 0 {
-			return nil, false
-		}
-		r.buffer = utf8.AppendRune(r.buffer, meant)
-		i += size
-	}
-	return nil, false
-}
-
-// escapes maps the letter after a backslash to the character that it stands for.
-var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
-// unescaped returns the character that the escape sequence behind a backslash stands for, and the length of the sequence;
-// 0 for one that is not supported, as a surrogate.
-func unescaped(text []byte) (meant rune, size int) {
-	const digits = 4
-	if text[0] != 'u' {
-		meant, ok := escapes[text[0]]
-		if !ok {
-			return 0, 0
-		}
-		return meant, 1
-	}
-	if len(text) < 1+digits {
-		return 0, 0
-	}
-	for _, c := range text[1 : 1+digits] {
-		switch {
-		case c >= '0' && c <= '9':
-			meant = meant<<4 | rune(c-'0')
-		case c >= 'a' && c <= 'f':
-			meant = meant<<4 | rune(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			meant = meant<<4 | rune(c-'A'+10)
-		default:
-			return 0, 0
-		}
-	}
-	if !utf8.ValidRune(meant) {
-		return 0, 0
-	}
-	return meant, 1 + digits
 }
 
 // text reads a string, which shares memory with an equal one that was read recently.
@@ -264,48 +202,28 @@ func (r *reader) leave(t reflect.Type, room reflect.Value) {
 	}
 }
 
-// value consumes any JSON value and returns its text.
-func (r *reader) value() (text []byte, ok bool) {
-	end := valueEnd(r.left)
-	text, r.left = r.left[:end], r.left[end:]
-	return text, end > 0 && json.Valid(text)
-}
-
-// valueEnd returns the length of the JSON value at the beginning of a text; 0 if there is none.
-func valueEnd(text []byte) int {
-	for i, depth := 0, 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c <= ' ' && depth == 0:
-			return 0 // not as encoding/json writes it
+// value consumes any JSON value and returns its text, or nil if there is none. The text is not validated.
+func (r *reader) value() (text []byte) {
+	quoted := false
+	for i, depth := 0, 0; i < len(r.left); i++ {
+		switch c := r.left[i]; {
+		case quoted && c == '\\':
+			i++
+			continue
 		case c == '"':
-			size := textEnd(text[i+1:])
-			if i += size; size == 0 {
-				return 0
-			}
+			quoted = !quoted
+		case quoted:
 		case c == '{' || c == '[':
 			depth++
-			continue
 		case c == '}' || c == ']':
 			depth--
-		case depth > 0:
-			continue
+		case c <= ' ' && depth == 0: // not as encoding/json writes it
+			return nil
 		}
-		if depth == 0 && (i+1 == len(text) || bytes.IndexByte([]byte(",]}"), text[i+1]) >= 0) {
-			return i + 1
-		}
-	}
-	return 0
-}
-
-// textEnd returns the length of a string up to and including its closing quote; 0 if there is none.
-func textEnd(text []byte) int {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
+		if !quoted && depth == 0 && (i+1 == len(r.left) || bytes.IndexByte([]byte(",:]}"), r.left[i+1]) >= 0) {
+			text, r.left = r.left[:i+1], r.left[i+1:]
+			return text
 		}
 	}
-	return 0
+	return nil
 }
