@@ -170,28 +170,10 @@ func (s *set) append(b []byte) []byte {
 		b = append(b, `".":{},`...)
 	}
 	for _, element := range slices.Sorted(maps.Keys(s.children)) {
-		b = append(appendText(b, element), ':')
+		b = append(append(b, compact(element)...), ':')
 		b = append(s.children[element].append(b), ',')
 	}
 	return append(bytes.TrimSuffix(b, []byte{','}), '}')
-}
-
-// appendText appends a JSON string in the encoding of encoding/json.
-func appendText(b []byte, text string) []byte {
-	from := len(b)
-	b = append(b, '"')
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ' || c == '<' || c == '>' || c == '&' || c >= 0x7f:
-			quoted, _ := json.Marshal(text) // of a text it cannot fail
-			return append(b[:from], quoted...)
-		default:
-			b = append(b, c)
-		}
-	}
-	return append(b, '"')
 }
 
 // decodeSet decodes FieldsV1.
@@ -262,27 +244,12 @@ func canonical(element string) (string, error) {
 }
 
 // compact returns a value as JSON with sorted keys and no blanks.
-func compact(value any) string { return string(appendCompact(nil, value)) }
-
-func appendCompact(b []byte, value any) []byte {
-	switch value := value.(type) {
-	case string:
-		return appendText(b, value)
-	case json.Number:
-		return append(b, value...)
-	case map[string]any:
-		b = append(b, '{')
-		for _, key := range slices.Sorted(maps.Keys(value)) {
-			b = append(appendText(b, key), ':')
-			b = append(appendCompact(b, value[key]), ',')
-		}
-		return append(bytes.TrimSuffix(b, []byte{','}), '}')
-	}
+func compact(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
 		panic("store/managedfields: " + err.Error()) // it was JSON before
 	}
-	return append(b, text...)
+	return string(text)
 }
 
 // merge returns a value with another one applied to it; nil is an absent value.
