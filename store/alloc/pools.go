@@ -127,7 +127,7 @@ type Pools struct {
 
 type poolState struct {
 	Pool
-	used *numberSet // offsets from First
+	used uint64 // the number of its addresses that are held
 }
 
 // NewPools returns an allocator for some pools, with nothing held. Earlier pools are used up first.
@@ -143,7 +143,7 @@ func NewPools(pools []Pool) (*Pools, error) {
 				return nil, fmt.Errorf("load balancer pools %s and %s overlap: give each address to one pool", other, pool)
 			}
 		}
-		p.pools = append(p.pools, &poolState{Pool: pool, used: newNumberSet(pool.offset(pool.Last))})
+		p.pools = append(p.pools, &poolState{Pool: pool})
 	}
 	return p, nil
 }
@@ -252,10 +252,12 @@ func (p *Pool) isOffered(ipv4 bool, c *Request) bool {
 	return p.First.Is4() == ipv4 && p.Internal == c.Internal && p.suits(c) && (!p.OnRequest || c.Pool != "")
 }
 
-// first returns the first address of a pool that is neither used nor avoided (nil: none is), from a point that depends on the owner's name.
-func (p *Pool) first(used *numberSet, owner string, avoid func(netip.Addr) bool) (netip.Addr, bool) {
-	n, ok := pickFree(used, p.First, 0, 0, p.offset(p.Last), owner, func(addr netip.Addr) bool {
-		return p.endsAvoided(addr) || avoid != nil && avoid(addr)
+// first returns the first address of a pool for which taken returns false, from a point that depends on the owner's name. It passes over those
+// that the pool avoids.
+func (p *Pool) first(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
+	n, ok := pick(0, 0, p.offset(p.Last), owner, func(n uint64) bool {
+		addr := plus(p.First, n)
+		return p.endsAvoided(addr) || taken(addr)
 	})
 	return plus(p.First, n), ok
 }
@@ -310,11 +312,12 @@ func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (n
 			return addr, nil
 		}
 	}
+	taken := func(addr netip.Addr) bool { return len(p.requests[addr]) > 0 || avoid != nil && avoid(addr) }
 	for _, pool := range p.pools {
-		if !pool.isOffered(ipv4, &request) {
+		if pool.used == pool.Size() || !pool.isOffered(ipv4, &request) {
 			continue
 		}
-		if addr, ok := pool.first(pool.used, request.Owner, avoid); ok {
+		if addr, ok := pool.first(request.Owner, taken); ok {
 			p.put(addr, request)
 			return addr, nil
 		}
@@ -343,7 +346,7 @@ func (p *Pools) Release(addr netip.Addr, owner string) {
 	}
 	delete(p.requests, addr)
 	if pool := p.of(addr); pool != nil {
-		pool.used.remove(pool.offset(addr))
+		pool.used--
 	}
 }
 
@@ -374,10 +377,10 @@ func (p *Pools) Holders() map[netip.Addr][]string {
 
 // put registers a request that is known to fit.
 func (p *Pools) put(addr netip.Addr, request Request) {
-	p.requests[addr] = append(p.requests[addr], request)
-	if pool := p.of(addr); pool != nil {
-		pool.used.add(pool.offset(addr))
+	if pool := p.of(addr); pool != nil && len(p.requests[addr]) == 0 {
+		pool.used++
 	}
+	p.requests[addr] = append(p.requests[addr], request)
 	if key := request.SharingKey; key != "" && !slices.Contains(p.keyed[key], addr) {
 		addrs := append(p.keyed[key], addr)
 		slices.SortFunc(addrs, netip.Addr.Compare)
@@ -406,8 +409,9 @@ func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) 
 // Home returns the first free address in the order in which Next tries them for an owner, with taken in place of the holders; false: none
 // is free.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
-	n, ok := pickFree(newNumberSet(a.last), a.prefix.Addr(), 1, a.band, a.last, owner, taken)
-	return plus(a.prefix.Addr(), n), ok
+	base := a.prefix.Addr()
+	n, ok := pick(1, a.band, a.last, owner, func(n uint64) bool { return taken(plus(base, n)) })
+	return plus(base, n), ok
 }
 
 // Size returns the number of addresses that can be allocated.
@@ -416,14 +420,8 @@ func (a *Addresses) Size() uint64 { return a.last }
 // Home returns the first free port in the order in which Next tries them for a seed, with taken in place of the holders; false: none is
 // free.
 func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
-	passed := newNumberSet(p.last)
-	for {
-		n, ok := pick(union{passed}, p.first, p.band, p.last, seed)
-		if !ok || !taken(uint16(n)) {
-			return uint16(n), ok
-		}
-		passed.add(n)
-	}
+	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool { return taken(uint16(n)) })
+	return uint16(n), ok
 }
 
 // Home returns the first free address in the order in which Next tries them for a request without a sharing key, with taken in place of the
@@ -433,7 +431,7 @@ func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (
 		if !pool.isOffered(ipv4, request) {
 			continue
 		}
-		if addr, ok := pool.first(newNumberSet(pool.offset(pool.Last)), request.Owner, taken); ok {
+		if addr, ok := pool.first(request.Owner, taken); ok {
 			return addr, true
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"math/bits"
 	"net/netip"
 	"slices"
 )
@@ -44,7 +43,7 @@ func (p Port) String() string { return fmt.Sprintf("%s port %d", p.Protocol, p.N
 type Ports struct {
 	first, band, last uint64
 	space             Space
-	used              map[string]*numberSet // by protocol
+	used              map[string]uint64 // the number of ports of the range that are held, by protocol
 	owners            map[Port]string
 }
 
@@ -57,7 +56,7 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 		first:  uint64(first),
 		last:   uint64(last),
 		space:  space,
-		used:   map[string]*numberSet{},
+		used:   map[string]uint64{},
 		owners: map[Port]string{},
 	}
 	p.band = p.first + portBand(p.last-p.first+1)
@@ -96,11 +95,15 @@ func (p *Ports) Hold(port Port, owner string) error {
 	if holder, held := p.rival(port, owner); held {
 		return &HeldError{What: "port", Owner: holder}
 	}
-	p.owners[port] = owner
-	if p.Contains(port.Number) {
-		p.set(port.Protocol).add(uint64(port.Number))
-	}
+	p.put(port, owner)
 	return nil
+}
+
+func (p *Ports) put(port Port, owner string) {
+	if _, held := p.owners[port]; !held && p.Contains(port.Number) {
+		p.used[port.Protocol]++
+	}
+	p.owners[port] = owner
 }
 
 // Next allocates to the owner one port number that is free on all of the protocols: the
@@ -108,13 +111,21 @@ func (p *Ports) Hold(port Port, owner string) error {
 // one. The seed is the owner's name, for further numbers of the owner followed by their
 // purpose. The only error is ErrFull.
 func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
-	n, ok := pick(p.taken(protocols), p.first, p.band, p.last, seed)
+	checked := protocols
+	if p.space == Shared {
+		checked = slices.Collect(maps.Keys(p.used))
+	}
+	if slices.ContainsFunc(checked, func(protocol string) bool { return p.used[protocol] == p.last-p.first+1 }) {
+		return 0, ErrFull
+	}
+	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool {
+		return slices.ContainsFunc(checked, func(protocol string) bool { _, held := p.owners[Port{protocol, uint16(n)}]; return held })
+	})
 	if !ok {
 		return 0, ErrFull
 	}
 	for _, protocol := range protocols {
-		p.owners[Port{protocol, uint16(n)}] = owner
-		p.set(protocol).add(n)
+		p.put(Port{protocol, uint16(n)}, owner)
 	}
 	return uint16(n), nil
 }
@@ -126,7 +137,7 @@ func (p *Ports) Release(port Port, owner string) {
 	}
 	delete(p.owners, port)
 	if p.Contains(port.Number) {
-		p.set(port.Protocol).remove(uint64(port.Number))
+		p.used[port.Protocol]--
 	}
 }
 
@@ -156,129 +167,6 @@ func (p *Ports) rival(port Port, owner string) (string, bool) {
 	return "", false
 }
 
-func (p *Ports) set(protocol string) *numberSet {
-	set := p.used[protocol]
-	if set == nil {
-		set = newNumberSet(p.last)
-		p.used[protocol] = set
-	}
-	return set
-}
-
-// taken returns the set of port numbers that are not free for a new allocation.
-func (p *Ports) taken(protocols []string) union {
-	if p.space == Shared {
-		return slices.Collect(maps.Values(p.used))
-	}
-	var sets union
-	for _, protocol := range protocols {
-		sets = append(sets, p.set(protocol))
-	}
-	return sets
-}
-
-// wordBits is the binary logarithm of the bits in a word of a numberSet.
-const wordBits = 6
-
-// numberSet is a set of numbers between 0 and last that finds the lowest absent
-// number from any point on in O(log last) steps. It is a sparse bitmap: level 0 has a
-// bit for each number, and each level above has a bit for every word of the level
-// below that is full. Words without a bit are not stored.
-type numberSet struct {
-	last   uint64
-	levels []map[uint64]uint64
-}
-
-func newNumberSet(last uint64) *numberSet {
-	s := &numberSet{last: last}
-	for top := last; ; top >>= wordBits {
-		s.levels = append(s.levels, map[uint64]uint64{})
-		if top < 1<<wordBits {
-			return s
-		}
-	}
-}
-
-func (s *numberSet) add(n uint64) {
-	for _, words := range s.levels {
-		word := words[n>>wordBits] | bit(n)
-		words[n>>wordBits] = word
-		if word != ^uint64(0) {
-			return
-		}
-		n >>= wordBits
-	}
-}
-
-func (s *numberSet) remove(n uint64) {
-	for _, words := range s.levels {
-		index := n >> wordBits
-		old := words[index]
-		if word := old &^ bit(n); word != 0 {
-			words[index] = word
-		} else {
-			delete(words, index)
-		}
-		if old != ^uint64(0) {
-			return
-		}
-		n = index
-	}
-}
-
-// nextAbsent returns the lowest number from n on that is not in the set.
-func (s *numberSet) nextAbsent(n uint64) (uint64, bool) {
-	for level := range s.levels {
-		if n > s.last>>(wordBits*level) {
-			return 0, false
-		}
-		word := s.levels[level][n>>wordBits]
-		if free := ^word &^ (bit(n) - 1); free != 0 {
-			n = n&^(1<<wordBits-1) | uint64(bits.TrailingZeros64(free))
-			for n <= s.last>>(wordBits*level) && level > 0 {
-				level--
-				n = n<<wordBits | uint64(bits.TrailingZeros64(^s.levels[level][n]))
-			}
-			return n, level == 0 && n <= s.last
-		}
-		n = n>>wordBits + 1
-	}
-	return 0, false
-}
-
-// union is a list of sets, and stands for the numbers that are in at least one of them.
-type union []*numberSet
-
-// nextAbsent returns the lowest number in [n, high] that is in none of the sets.
-func (u union) nextAbsent(n, high uint64) (uint64, bool) {
-	for moved := true; moved; {
-		moved = false
-		for _, set := range u {
-			found, ok := set.nextAbsent(n)
-			if !ok || found > high {
-				return 0, false
-			}
-			moved = moved || found != n
-			n = found
-		}
-	}
-	return n, n <= high
-}
-
-// nextAbsentAround returns the lowest number in [n, high] that is in none of the sets, or
-// else the lowest one in [low, n).
-func (u union) nextAbsentAround(low, high, n uint64) (uint64, bool) {
-	if found, ok := u.nextAbsent(n, high); ok {
-		return found, true
-	}
-	if n == low {
-		return 0, false
-	}
-	return u.nextAbsent(low, n-1)
-}
-
-func bit(n uint64) uint64 { return 1 << (n & (1<<wordBits - 1)) }
-
 // Limits of the band at the low end of the range that automatic cluster IPs use last,
 // so that it is left for addresses that users choose: a sixteenth of the range, at
 // least 16 and at most 256 addresses; none in a range of 16 or fewer (Kubernetes,
@@ -300,7 +188,7 @@ type Addresses struct {
 	// band and last are offsets from the network address. [1, band) is left for
 	// addresses that users choose; automatic ones come from [band, last] first.
 	band, last uint64
-	used       *numberSet
+	used       uint64 // the number of addresses of the range that are held
 	owners     map[netip.Addr]string
 }
 
@@ -327,7 +215,6 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 		prefix: prefix,
 		band:   1 + addressBand(highest),
 		last:   last,
-		used:   newNumberSet(last),
 		owners: map[netip.Addr]string{},
 	}, nil
 }
@@ -371,24 +258,32 @@ func (a *Addresses) Hold(addr netip.Addr, owner string) error {
 	if holder, held := a.owners[addr]; held && holder != owner {
 		return &HeldError{What: "IP", Owner: holder}
 	}
-	a.owners[addr] = owner
-	if a.Contains(addr) {
-		a.used.add(a.offset(addr))
-	}
+	a.put(addr, owner)
 	return nil
+}
+
+func (a *Addresses) put(addr netip.Addr, owner string) {
+	if _, held := a.owners[addr]; !held && a.Contains(addr) {
+		a.used++
+	}
+	a.owners[addr] = owner
 }
 
 // Next allocates a free address to the owner: the first one from a point that depends on the
 // owner's name, in the upper band, then in the lower one. It skips addresses for which avoid
 // returns true; a nil avoid skips none. The only error is ErrFull.
 func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
-	n, ok := pickFree(a.used, a.prefix.Addr(), 1, a.band, a.last, owner, avoid)
+	if a.used == a.last {
+		return netip.Addr{}, ErrFull
+	}
+	addr, ok := a.Home(owner, func(addr netip.Addr) bool {
+		_, held := a.owners[addr]
+		return held || avoid != nil && avoid(addr)
+	})
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
-	addr := plus(a.prefix.Addr(), n)
-	a.used.add(n)
-	a.owners[addr] = owner
+	a.put(addr, owner)
 	return addr, nil
 }
 
@@ -399,7 +294,7 @@ func (a *Addresses) Release(addr netip.Addr, owner string) {
 	}
 	delete(a.owners, addr)
 	if a.Contains(addr) {
-		a.used.remove(a.offset(addr))
+		a.used--
 	}
 }
 
@@ -416,36 +311,34 @@ func (a *Addresses) offset(addr netip.Addr) uint64 {
 	return low64(addr) - low64(a.prefix.Addr())
 }
 
-// pick returns a number that is in none of the sets: in [band, last] if one is left there, else
-// in [first, band).
-func pick(used union, first, band, last uint64, seed string) (uint64, bool) {
-	if band <= last {
-		if n, ok := used.nextAbsentAround(band, last, startAt(seed, band, last)); ok {
-			return n, true
-		}
+// pick returns the first number for which taken returns false: in [band, last] if there is one, else in [first, band), in each range from a
+// number on that depends on the seed.
+func pick(first, band, last uint64, seed string, taken func(uint64) bool) (uint64, bool) {
+	if n, ok := pickIn(band, last, seed, taken); ok {
+		return n, true
 	}
-	if high := min(band-1, last); band > first {
-		return used.nextAbsentAround(first, high, startAt(seed, first, high))
+	if band > first {
+		return pickIn(first, min(band-1, last), seed, taken)
 	}
 	return 0, false
 }
 
-// pickFree is pick for offsets from a base address. It skips the addresses for which avoid returns true.
-func pickFree(used *numberSet, base netip.Addr, first, band, last uint64, seed string, avoid func(netip.Addr) bool) (uint64, bool) {
-	var passed []uint64 // they look used meanwhile
-	defer func() {
-		for _, n := range passed {
-			used.remove(n)
-		}
-	}()
-	for {
-		n, ok := pick(union{used}, first, band, last, seed)
-		if !ok || avoid == nil || !avoid(plus(base, n)) {
-			return n, ok
-		}
-		used.add(n)
-		passed = append(passed, n)
+// pickIn is pick for one range, which is empty if last is less than first.
+func pickIn(first, last uint64, seed string, taken func(uint64) bool) (uint64, bool) {
+	if last < first {
+		return 0, false
 	}
+	start := startAt(seed, first, last)
+	n := start
+	for taken(n) {
+		if n++; n > last || n == 0 {
+			n = first
+		}
+		if n == start {
+			return 0, false
+		}
+	}
+	return n, true
 }
 
 // startAt returns a number in [first, last] that depends on the seed alone.
