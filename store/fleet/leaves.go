@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -117,38 +118,33 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	for resp := range e.watchFrom(ctx, from) {
-		if resp.CompactRevision != 0 {
-			return errForgotten
+	err := atEtcd{&e.member}.follow(ctx, nil, from-1, func(it *transaction) (err error) {
+		if it.settings != nil {
+			log.Add(&stream.Commit{Kind: stream.Settings, Head: it.settings}, "")
 		}
-		if err := resp.Err(); err != nil {
-			return err
+		h := it.head
+		if h == nil {
+			return nil
 		}
-		for _, events := range transactions(resp.Events) {
-			it, err := e.decode(events)
-			if err != nil {
+		if h.Bundle != "" {
+			if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); err != nil {
 				return err
 			}
-			if it.settings != nil {
-				log.Add(&stream.Commit{Kind: stream.Settings, Head: it.settings}, "")
-			}
-			h := it.head
-			if h == nil {
-				continue
-			}
-			if h.Bundle != "" {
-				if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); isCompacted(err) {
-					return errForgotten
-				} else if err != nil {
-					return err
-				}
-			}
-			of := leafFeed{log: log}
-			of.add(h, it.ops, it.note)
-			if h.mod >= until {
-				return nil
-			}
 		}
+		of := leafFeed{log: log}
+		of.add(h, it.ops, it.note)
+		if h.mod >= until {
+			return io.EOF
+		}
+		return nil
+	})
+	switch {
+	case isCompacted(err):
+		return errForgotten
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
 	}
 	return ctx.Err()
 }

@@ -378,37 +378,29 @@ func (e *member) claimName(ctx context.Context, box, instance string, lease clie
 func (e *member) claim(ctx context.Context, key string, lease clientv3.LeaseID, wants bool) (holder string, mine bool, err error) {
 	key = e.key(key)
 	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
-	var kvs []string
+	txn := e.client.Txn(ctx)
 	if wants {
-		resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, me, clientv3.WithLease(lease))).Else(clientv3.OpGet(key)).Commit()
-		if err != nil {
-			return "", false, err
-		}
-		if resp.Succeeded {
-			return e.cfg.Box, true, nil
-		}
-		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-			kvs = append(kvs, string(kv.Value))
-		}
+		txn = txn.If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, me, clientv3.WithLease(lease))).Else(clientv3.OpGet(key))
 	} else {
-		resp, err := e.client.Get(ctx, key)
-		if err != nil {
-			return "", false, err
-		}
-		for _, kv := range resp.Kvs {
-			kvs = append(kvs, string(kv.Value))
-		}
+		txn = txn.Then(clientv3.OpGet(key))
 	}
+	resp, err := txn.Commit()
+	switch {
+	case err != nil:
+		return "", false, err
+	case wants && resp.Succeeded:
+		return e.cfg.Box, true, nil
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
 	switch {
 	case len(kvs) == 0:
 		return "", false, nil
-	case kvs[0] == me && !wants:
+	case string(kvs[0].Value) == me && !wants:
 		_, err := e.client.Delete(ctx, key)
 		return "", false, err
 	}
-	holder, _, _ = strings.Cut(kvs[0], " ")
-	return holder, kvs[0] == me, nil
+	holder, _, _ = strings.Cut(string(kvs[0].Value), " ")
+	return holder, string(kvs[0].Value) == me, nil
 }
 
 // Instance returns the random identifier of this data directory.
