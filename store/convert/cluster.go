@@ -371,7 +371,7 @@ var (
 
 // metallbConfig converts a ConfigMap of MetalLB to pools, advertisements and peers. It reports whether there was one.
 func (r *cluster) metallbConfig(text string) (found bool) {
-	docs, err := lenient("cluster.yaml", text, func(int, string) {})
+	docs, err := lenient(text, func(int, string) {})
 	if err != nil {
 		return false // Decode names it
 	}
@@ -385,7 +385,7 @@ func (r *cluster) metallbConfig(text string) (found bool) {
 		if m.get("kind").text() != "ConfigMap" || !strings.Contains(config.text(), "address-pools") {
 			continue
 		}
-		inner, err := lenient("config.yaml", config.text(), func(int, string) {})
+		inner, err := lenient(config.text(), func(int, string) {})
 		if err != nil || len(inner) == 0 {
 			r.fail(config.line(), "ConfigMap %s: its config cannot be read: %v", m.get("metadata").get("name").text(), err)
 			continue

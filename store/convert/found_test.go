@@ -157,3 +157,18 @@ func Test666_cluster_as_it_is_printed(t *testing.T) {
 		})
 	}
 }
+
+// Of a key that is in an object twice the last value counts, as in nftlb, and the loss says so.
+func TestNFTLBKeyTwice(t *testing.T) {
+	m, err := NFTLB(`{"farms":[{"name":"web","virtual-addr":"192.0.2.1","virtual-ports":"80",
+"virtual-ports":"81","backends":[{"name":"a","ip-addr":"10.0.0.1"}]}]}`, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port := m.Virtuals[0].Ports[0].Port; port != 81 {
+		t.Errorf("the port is %d", port)
+	}
+	if got, want := m.Losses[0].String(), "line 2: farms[0].virtual-ports is there twice: the last one counts"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

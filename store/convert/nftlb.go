@@ -3,7 +3,6 @@ package convert
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,8 +17,8 @@ import (
 // NFTLB reads the JSON configuration of nftlb and converts its farms. Everything else is recorded as losses.
 func NFTLB(text string, options Options) (*Imported, error) {
 	r := &nftlb{reading: reading{options: options}, addresses: map[string]value{}}
-	docs, err := lenient("nftlb.json", text, func(line int, path string) {
-		r.lose(nil, line, "%s is there twice: the first one counts", path)
+	docs, err := lenient(text, func(line int, path string) {
+		r.lose(nil, line, "%s is there twice: the last one counts", path)
 	})
 	if err != nil {
 		return nil, err
@@ -379,39 +378,32 @@ func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
 
 // A value is a node of a YAML or JSON document with its position. The zero value is an absent node.
 type value struct {
-	tree *manifest.Tree
+	of   *manifest.Value
 	path string
 	data any // map[string]any, []any, string, json.Number, bool or nil
 }
 
-// lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the first one counts, and twice is
-// called with the line and path of each other one. The extension of name, .yaml or .json, selects the format.
-func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
+// lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the last one counts, as in nftlb, and twice is
+// called with the line and path of each.
+func lenient(text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {
 		return nil, &Error{Line: max(problem.Line, 1), Text: problem.Message}
 	}
-	err = manifest.Trees(name, []byte(text), manifest.DefaultLimits(), func(t *manifest.Tree) error {
-		if len(list) == len(values) {
-			return &Error{Line: t.Line, Text: "more documents than values"} // a List, which is none of ours
-		}
-		v := values[len(list)]
-		list = append(list, value{tree: t, data: v.Data})
+	for i := range values {
+		v := &values[i]
+		list = append(list, value{of: v, data: v.Data})
 		for _, path := range v.Duplicates {
-			line, _ := t.Position(path)
+			line, _ := v.Position(path)
 			twice(line, path)
 		}
-		return nil
-	})
-	if p, is := errors.AsType[manifest.Problem](err); is {
-		return nil, &Error{Line: max(p.Line, 1), Text: p.Message}
 	}
-	return list, err
+	return list, nil
 }
 
 // line returns the line of the value, or of its nearest present ancestor.
 func (v value) line() int {
-	line, _ := v.tree.Position(v.path)
+	line, _ := v.of.Position(v.path)
 	return line
 }
 
@@ -422,7 +414,7 @@ func (v value) get(key string) value {
 		path = v.path + "." + key
 	}
 	m, _ := v.data.(map[string]any)
-	return value{v.tree, path, m[key]}
+	return value{v.of, path, m[key]}
 }
 
 // keys returns the keys of a mapping, sorted.
@@ -435,7 +427,7 @@ func (v value) keys() []string {
 func (v value) items() (list []value) {
 	all, _ := v.data.([]any)
 	for i, item := range all {
-		list = append(list, value{v.tree, fmt.Sprintf("%s[%d]", v.path, i), item})
+		list = append(list, value{v.of, fmt.Sprintf("%s[%d]", v.path, i), item})
 	}
 	return list
 }

@@ -310,28 +310,24 @@ func (w *layoutWriter) inside(n *node) {
 // find returns the line and column of a field, or of its nearest ancestor in the layout. Lines count from 0, the object's first line. It
 // scans the packed places once and skips the branches that the field is not in.
 func (l layout) find(field string) (line, column int) {
-	packed, below := l.packed.Value(), 0
+	packed, below := []byte(l.packed.Value()), 0
 	number := func() uint64 {
-		value, shift := uint64(0), 0
-		for packed[0] >= 0x80 {
-			value |= uint64(packed[0]&0x7f) << shift
-			packed, shift = packed[1:], shift+7
-		}
-		value |= uint64(packed[0]) << shift
-		packed = packed[1:]
+		value, size := binary.Uvarint(packed)
+		packed = packed[size:]
 		return value
 	}
 	step, root := "", true
 	index, skip := 0, 0 // of the next item of the list; places to pass over
 	for left := 1; left > 0 && len(packed) > 0; left-- {
-		up := number() // a signed number, as binary.AppendVarint writes it
-		below += int(up>>1) ^ -int(up&1)
-		at, size, what := int(number()), int(number()), number()
+		down, size := binary.Varint(packed)
+		packed = packed[size:]
+		below += int(down)
+		at, places, what := int(number()), int(number()), number()
 		name := ""
 		switch {
 		case what == ownPlace:
 			length := number()
-			name, packed = packed[:length], packed[length:]
+			name, packed = string(packed[:length]), packed[length:]
 		case what != itemPlace:
 			name = structures().names[what-firstName]
 		}
@@ -346,7 +342,7 @@ func (l layout) find(field string) (line, column int) {
 			index++
 		}
 		if !found {
-			skip = size - 1
+			skip = places - 1
 			continue
 		}
 		line, column, root = below, at, false
@@ -354,7 +350,7 @@ func (l layout) find(field string) (line, column int) {
 			break
 		}
 		step, field = cutStep(field)
-		left, index = size, 0
+		left, index = places, 0
 	}
 	return line, column
 }

@@ -66,7 +66,7 @@ func (t *Tree) each(f func(*Tree) error) error {
 		return nil
 	}
 	items := t.root.get("items")
-	kind, isList := strings.CutSuffix(t.text("kind"), "List")
+	kind, isList := strings.CutSuffix(textOf(t.root, "kind"), "List")
 	switch {
 	case isList && kind == "" && (items == nil || items.kind == kindNull):
 		return nil // a List of nothing
@@ -77,7 +77,7 @@ func (t *Tree) each(f func(*Tree) error) error {
 		t.layout = layoutOf(t.root)
 		return f(t)
 	}
-	as := implied{kind, t.text("apiVersion")}
+	as := implied{kind, textOf(t.root, "apiVersion")}
 	if kind == "" {
 		as = implied{}
 	}
@@ -93,14 +93,6 @@ func (t *Tree) each(f func(*Tree) error) error {
 		}
 	}
 	return nil
-}
-
-// text returns the string value of a top-level field.
-func (t *Tree) text(key string) string {
-	if n := t.root.get(key); n != nil && n.kind == kindString {
-		return n.text
-	}
-	return ""
 }
 
 // Position returns the line and column of a field, from 1, or those of its nearest ancestor
@@ -200,7 +192,7 @@ func (r *treeReader) oldBool(n *node) any {
 		value, _ := oldBoolValue(n.text)
 		result, message = value, fmt.Sprintf("the unquoted %s is read as %t, as kubectl does; write %t", n.text, value, value)
 	}
-	if r.tree.text("kind") != object.KindSecret {
+	if textOf(r.tree.root, "kind") != object.KindSecret {
 		r.report(n.line, n.column, field, ReasonAmbiguous, message, true)
 	}
 	return result
@@ -281,6 +273,14 @@ type Value struct {
 	Line int
 	// Duplicates lists the fields that are there twice, of which the last counts, as for kubectl: "spec.type".
 	Duplicates []string
+
+	layout layout // only of Values
+}
+
+// Position is Tree.Position.
+func (v *Value) Position(field string) (line, column int) {
+	below, column := v.layout.find(field)
+	return v.Line + below, column
 }
 
 // Values decodes all documents of a YAML text, or JSON. It is for callers that need the
@@ -309,7 +309,7 @@ func Values(text []byte, limits Limits) ([]Value, *Problem) {
 }
 
 func valueOf(doc parsed) (Value, *refusal) {
-	value := Value{Line: doc.root.line}
+	value := Value{Line: doc.root.line, layout: layoutOf(doc.root)}
 	for _, f := range doc.flaws {
 		switch {
 		case f.reason == ReasonDuplicateKey:
