@@ -171,32 +171,17 @@ func readTexts(r *reader, v reflect.Value) bool {
 	return true
 }
 
-// pointer returns the decoder of a pointer type. Pointers to equal strings and bools are shared.
+// pointer returns the decoder of a pointer type. Pointers to equal bools are shared.
 func (m *maker) pointer(t reflect.Type) decoder {
-	switch t {
-	case reflect.TypeFor[*string]():
-		return func(r *reader, v reflect.Value) bool {
-			if r.isNull() {
-				return true
-			}
-			text, ok := r.textPointer()
-			v.Set(reflect.ValueOf(text))
-			return ok
-		}
-	case reflect.TypeFor[*bool]():
-		return func(r *reader, v reflect.Value) bool {
-			if r.isNull() {
-				return true
-			}
+	to, isBool := m.of(t.Elem()), t == reflect.TypeFor[*bool]()
+	return func(r *reader, v reflect.Value) bool {
+		switch {
+		case r.isNull():
+			return true
+		case isBool:
 			value, ok := r.bool()
 			v.Set(reflect.ValueOf(bools[value]))
 			return ok
-		}
-	}
-	to := m.of(t.Elem())
-	return func(r *reader, v reflect.Value) bool {
-		if r.isNull() {
-			return true
 		}
 		v.Set(reflect.New(t.Elem()))
 		return to(r, v.Elem())
@@ -206,7 +191,7 @@ func (m *maker) pointer(t reflect.Type) decoder {
 // bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
-// slice returns the decoder of a slice type. It decodes the elements into a reused buffer, and copies them to a slice of the exact length.
+// slice returns the decoder of a slice type. The result has the exact capacity.
 func (m *maker) slice(t reflect.Type) decoder {
 	element := m.of(t.Elem())
 	return func(r *reader, v reflect.Value) bool {
@@ -216,27 +201,24 @@ func (m *maker) slice(t reflect.Type) decoder {
 		if !r.is('[') {
 			return false
 		}
-		room := r.room(t)
 		n := 0
-		for !r.is(']') {
+		for ; !r.is(']'); n++ {
 			if n > 0 && !r.is(',') {
 				return false
 			}
-			if n == room.Len() {
-				larger := reflect.MakeSlice(t, 2*n, 2*n)
-				reflect.Copy(larger, room)
-				room = larger
+			if n == v.Cap() {
+				v.Grow(1)
 			}
-			if !element(r, room.Index(n)) {
+			v.SetLen(n + 1)
+			if !element(r, v.Index(n)) {
 				return false
 			}
-			n++
 		}
-		list := reflect.MakeSlice(t, n, n)
-		reflect.Copy(list, room)
-		v.Set(list)
-		room.Slice(0, n).Clear()
-		r.leave(t, room)
+		if v.IsNil() || v.Cap() > n {
+			list := reflect.MakeSlice(t, n, n)
+			reflect.Copy(list, v)
+			v.Set(list)
+		}
 		return true
 	}
 }

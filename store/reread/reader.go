@@ -22,23 +22,16 @@ func Into(text []byte, to any) bool {
 }
 
 // readers is a pool of readers, which intern strings of earlier values.
-var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type]reflect.Value{}} }}
+var readers = sync.Pool{New: func() any { return new(reader) }}
 
 // A reader decodes JSON and consumes the text from its front.
 type reader struct {
 	left []byte // the unread rest
 	// known caches the strings that were read last, by hash.
-	known [1024]known
+	known [1024]string
 	pairs []pair
 	// mappings has the last two maps that were read: often a Service's labels equal its selector.
 	mappings [2]map[string]string
-	rooms    map[reflect.Type]reflect.Value // reusable slices to decode lists into, by type
-}
-
-// known is an interned string. at points to it, or is nil until a pointer is requested.
-type known struct {
-	text string
-	at   *string
 }
 
 type pair struct{ key, value string }
@@ -129,35 +122,17 @@ func (r *reader) raw() (text []byte, ok bool) {
 	return nil, false
 }
 
-// text reads a string, which shares memory with an equal one that was read recently.
+// text reads a string, which shares memory with an equal one that was read recently. It takes the place of another one with the same hash index.
 func (r *reader) text() (string, bool) {
 	raw, ok := r.raw()
 	if !ok || len(raw) == 0 {
 		return "", ok
 	}
-	return r.find(raw).text, true
-}
-
-// textPointer reads a string and returns a pointer, which equal strings may share.
-func (r *reader) textPointer() (*string, bool) {
-	raw, ok := r.raw()
-	if !ok {
-		return nil, false
+	known := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
+	if *known != string(raw) {
+		*known = string(raw)
 	}
-	k := r.find(raw)
-	if k.at == nil {
-		k.at = new(k.text)
-	}
-	return k.at, true
-}
-
-// find returns the entry of a string in the table of interned strings. It replaces an entry of another string with the same hash index.
-func (r *reader) find(raw []byte) *known {
-	k := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
-	if k.text != string(raw) {
-		*k = known{text: string(raw)}
-	}
-	return k
+	return *known, true
 }
 
 // mapping returns a map with the entries of r.pairs: one of the last two maps if it is equal, or else a new one.
@@ -182,24 +157,6 @@ func (r *reader) hasPairs(m map[string]string) bool {
 		}
 	}
 	return true
-}
-
-// room returns a buffer, a slice of zero elements, to decode a list into.
-func (r *reader) room(t reflect.Type) reflect.Value {
-	const elements = 16
-	if room, has := r.rooms[t]; has {
-		delete(r.rooms, t) // a list may be inside of another one of its type
-		return room
-	}
-	return reflect.MakeSlice(t, elements, elements)
-}
-
-// leave takes back a buffer that room returned, for reuse.
-func (r *reader) leave(t reflect.Type, room reflect.Value) {
-	const most = 4096
-	if room.Len() <= most {
-		r.rooms[t] = room
-	}
 }
 
 // value consumes any JSON value and returns its text, or nil if there is none. The text is not validated.

@@ -105,7 +105,7 @@ func TestShared(t *testing.T) {
 	if reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(a.Selector).Pointer() {
 		t.Error("two mappings of the same")
 	}
-	if a.Ports[0].Name != a.Ports[1].Name || unsafe.StringData(a.Names[0]) != unsafe.StringData(a.Labels["app"]) {
+	if unsafe.StringData(*a.Ports[0].Name) != unsafe.StringData(*a.Ports[1].Name) || unsafe.StringData(a.Names[0]) != unsafe.StringData(a.Labels["app"]) {
 		t.Error("two texts of the same")
 	}
 	if !Into(text, &b) || reflect.ValueOf(a.Labels).Pointer() == reflect.ValueOf(b.Labels).Pointer() {
