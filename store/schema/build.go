@@ -130,7 +130,6 @@ func (p *plan) addFields(t *Type, s structure) {
 		t.Fields = append(t.Fields, made)
 		t.fields[name] = made
 	}
-	t.byName = slices.SortedFunc(slices.Values(t.Fields), func(a, b *Field) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // setEnum sets the allowed values of a new type, or of its items.
@@ -228,7 +227,6 @@ type Type struct {
 	MergeKey string
 
 	fields  map[string]*Field
-	byName  []*Field
 	ignored []string
 }
 

@@ -161,28 +161,19 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	if !ok {
 		return nil, p.mismatch(describe(v), t)
 	}
-	// Warnings come in the order of the names.
-	if !t.hasAll(o) {
-		return o, p.unfamiliar(o, t)
-	}
-	for _, f := range t.byName {
-		if value, has := o[f.Name]; has {
-			if err := p.field(o, t, f, value); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(o)) { // the order of warnings
+		if f, known := t.fields[name]; known {
+			if err := p.field(o, t, f, o[name]); err != nil {
 				return nil, err
 			}
+			continue
+		}
+		delete(o, name)
+		if !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict {
+			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q%s", join(p.path(), name), object.Experimental(t.Go, name)))
 		}
 	}
 	return o, nil
-}
-
-// hasAll reports whether a structure has all fields of an object, so that there is nothing to prune.
-func (t *Type) hasAll(o map[string]any) bool {
-	for name := range o {
-		if _, known := t.fields[name]; !known {
-			return false
-		}
-	}
-	return true
 }
 
 // field prunes the value of a field.
@@ -198,23 +189,6 @@ func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 	}
 	p.back()
 	o[f.Name] = pruned
-	return nil
-}
-
-// unfamiliar prunes an object that has unknown fields.
-func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
-	for _, name := range slices.Sorted(maps.Keys(o)) {
-		if f, known := t.fields[name]; known {
-			if err := p.field(o, t, f, o[name]); err != nil {
-				return err
-			}
-			continue
-		}
-		delete(o, name)
-		if !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict {
-			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q%s", join(p.path(), name), object.Experimental(t.Go, name)))
-		}
-	}
 	return nil
 }
 
