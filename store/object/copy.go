@@ -12,7 +12,10 @@ import (
 
 // DeepCopy returns a copy of an object that shares nothing with it.
 func DeepCopy[T Object](o T) T {
-	return copyOf(reflect.ValueOf(o), reflect.Pointer, unsharerOf(reflect.TypeOf(o).Elem())).Interface().(T)
+	c := reflect.New(reflect.TypeOf(o)).Elem()
+	c.Set(reflect.ValueOf(o))
+	unshare(c)
+	return c.Interface().(T)
 }
 
 // Draft returns a copy of an object that can be defaulted (Default, DefaultFamilies), given
@@ -37,93 +40,44 @@ func Draft(o Object) Object {
 
 // unshare replaces the pointers, slices and maps in v, a shallow copy of another value, by copies.
 func unshare(v reflect.Value) {
-	if u := unsharerOf(v.Type()); u != nil {
-		u(v)
-	}
-}
-
-// An unsharer does what unshare does, for values of one type.
-type unsharer func(v reflect.Value)
-
-// unsharers has the unsharer of each type that was needed, nil for a type without references. The most frequent types have one that
-// needs no reflection.
-var unsharers = func() *sync.Map {
-	var known sync.Map
-	known.Store(reflect.TypeFor[time.Time](), unsharer(nil)) // its location is never changed
-	known.Store(reflect.TypeFor[[]string](), direct(slices.Clone[[]string]))
-	known.Store(reflect.TypeFor[map[string]string](), direct(maps.Clone[map[string]string]))
-	known.Store(reflect.TypeFor[*string](), direct(func(p *string) *string { return new(*p) }))
-	known.Store(reflect.TypeFor[*bool](), direct(func(p *bool) *bool { return new(*p) }))
-	return &known
-}()
-
-func direct[T any](clone func(T) T) unsharer {
-	return func(v reflect.Value) {
-		if !v.IsNil() {
-			p := v.Addr().Interface().(*T)
-			*p = clone(*p)
-		}
-	}
-}
-
-// unsharerOf returns the unsharer of a type. No type contains itself.
-func unsharerOf(t reflect.Type) unsharer {
-	if known, is := unsharers.Load(t); is {
-		return known.(unsharer)
-	}
-	var u unsharer
-	switch kind := t.Kind(); kind {
-	case reflect.Struct:
-		fields, each := []int(nil), []unsharer(nil)
+	t, kind := v.Type(), v.Kind()
+	if kind == reflect.Struct && t != reflect.TypeFor[time.Time]() { // its location is never changed
 		for i := range t.NumField() {
-			if of := unsharerOf(t.Field(i).Type); of != nil {
-				fields, each = append(fields, i), append(each, of)
-			}
-		}
-		if len(fields) > 0 {
-			u = func(v reflect.Value) {
-				for at, i := range fields {
-					each[at](v.Field(i))
-				}
-			}
-		}
-	case reflect.Pointer, reflect.Slice, reflect.Map:
-		of := unsharerOf(t.Elem())
-		u = func(v reflect.Value) {
-			if !v.IsNil() {
-				v.Set(copyOf(v, kind, of))
-			}
+			unshare(v.Field(i))
 		}
 	}
-	unsharers.Store(t, u)
-	return u
-}
-
-// copyOf returns a copy of a pointer, slice or map, and applies of to each value in it; a nil of means that these have no references.
-func copyOf(v reflect.Value, kind reflect.Kind, of unsharer) (c reflect.Value) {
-	switch t := v.Type(); kind {
+	if kind != reflect.Pointer && kind != reflect.Slice && kind != reflect.Map || v.IsNil() {
+		return
+	}
+	switch kind {
 	case reflect.Pointer:
-		c = reflect.New(t.Elem())
-		if c.Elem().Set(v.Elem()); of != nil {
-			of(c.Elem())
-		}
+		c := reflect.New(t.Elem())
+		c.Elem().Set(v.Elem())
+		unshare(c.Elem())
+		v.Set(c)
 	case reflect.Slice:
-		c = reflect.MakeSlice(t, v.Len(), v.Len())
+		c := reflect.MakeSlice(t, v.Len(), v.Len())
 		reflect.Copy(c, v)
-		for i := 0; of != nil && i < c.Len(); i++ {
-			of(c.Index(i))
+		if of := t.Elem().Kind(); of > reflect.Complex128 && of != reflect.String { // no scalars
+			for i := range c.Len() {
+				unshare(c.Index(i))
+			}
 		}
-	default:
-		c = reflect.MakeMapWithSize(t, v.Len())
+		v.Set(c)
+	case reflect.Map:
+		if texts, is := v.Interface().(map[string]string); is {
+			v.Set(reflect.ValueOf(maps.Clone(texts)))
+			return
+		}
+		c := reflect.MakeMapWithSize(t, v.Len())
 		for key, value := range v.Seq2() {
 			to := reflect.New(t.Elem()).Elem()
-			if to.Set(value); of != nil {
-				of(to)
-			}
+			to.Set(value)
+			unshare(to)
 			c.SetMapIndex(key, to)
 		}
+		v.Set(c)
 	}
-	return c
 }
 
 // fieldTexts has the descriptions of all types and fields: a name on a line of its own, then
