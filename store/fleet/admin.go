@@ -125,54 +125,57 @@ func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) er
 	return e.applyBundleOf(ctx, next)
 }
 
-// readDirectory returns the objects in a data directory that no process has open, whichever user owns it, and its revision.
+// inDirectory runs do with the file of a data directory that no process has open, whichever user owns it, and its revision.
+func (c *Config) inDirectory(dir string, do func(file *engine.File, revision uint64) error) error {
+	return engine.AsOwner(dir, func() (err error) {
+		file, err := engine.OpenSealed(dir, c.DataKey)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		heads, err := file.Load(headKey)
+		if err != nil {
+			return err
+		}
+		if len(heads) == 0 {
+			return fmt.Errorf("%s has no objects of svcctl", dir)
+		}
+		return do(file, heads[0].Revision)
+	})
+}
+
+// readDirectory returns the objects in a data directory, and its revision.
 func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
-	err = engine.AsOwner(dir, func() (err error) {
-		ops, revision, err = c.readOwned(dir)
+	err = c.inDirectory(dir, func(file *engine.File, at uint64) error {
+		revision = at
+		pairs, err := file.Load(objectPrefix)
+		for _, p := range pairs {
+			value := p.Value
+			if c.Import != nil && !engine.IsSealed(value) { // a sealed value comes from a fleet
+				if value, err = c.Import(p.Key, p.Value); err != nil {
+					return err
+				}
+			}
+			if value != nil {
+				if value, err = c.seal(p.Key, value); err != nil {
+					return err
+				}
+				ops = append(ops, operation{Key: p.Key, Value: value})
+			}
+		}
+		for _, prefix := range contentPrefixes[1:] {
+			if prefix == rolloutPrefix {
+				continue // what it has changed is in force then, and it is over
+			}
+			others, loadErr := file.Load(prefix)
+			err = errors.Join(err, loadErr)
+			for _, p := range others {
+				ops = append(ops, operation{Key: p.Key, Value: p.Value}) // see restored
+			}
+		}
 		return err
 	})
 	return ops, revision, err
-}
-
-func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err error) {
-	file, err := engine.OpenSealed(dir, c.DataKey)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	heads, err := file.Load(headKey)
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(heads) == 0 {
-		return nil, 0, fmt.Errorf("%s has no objects of svcctl", dir)
-	}
-	pairs, err := file.Load(objectPrefix)
-	for _, p := range pairs {
-		value := p.Value
-		if c.Import != nil && !engine.IsSealed(value) { // a sealed value comes from a fleet
-			if value, err = c.Import(p.Key, p.Value); err != nil {
-				return nil, 0, err
-			}
-		}
-		if value != nil {
-			if value, err = c.seal(p.Key, value); err != nil {
-				return nil, 0, err
-			}
-			ops = append(ops, operation{Key: p.Key, Value: value})
-		}
-	}
-	for _, prefix := range contentPrefixes[1:] {
-		if prefix == rolloutPrefix {
-			continue // what it has changed is in force then, and it is over
-		}
-		others, loadErr := file.Load(prefix)
-		err = errors.Join(err, loadErr)
-		for _, p := range others {
-			ops = append(ops, operation{Key: p.Key, Value: p.Value}) // see restored
-		}
-	}
-	return ops, heads[0].Revision, err
 }
 
 // above returns a revision and an epoch greater than those given and than any that other boxes can have

@@ -172,53 +172,34 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 // OpenSecrets decrypts the Secrets in the data directory of a box that has left its fleet, so that `svcctl serve` without
 // --fleet can start from it. No process may have the directory open. It returns their number.
 func OpenSecrets(cfg Config, dir string) (opened int, err error) {
-	err = engine.AsOwner(dir, func() (err error) {
-		opened, err = cfg.openSecrets(dir)
-		return err
+	err = cfg.inDirectory(dir, func(file *engine.File, revision uint64) error {
+		out := engine.Transaction{CompareKey: headKey, CompareRevision: revision}
+		shared, err := file.Load(sealedPrefix)
+		if err != nil {
+			return err
+		}
+		for _, p := range shared { // the fleet's
+			out.Deletes = append(out.Deletes, p.Key)
+		}
+		for _, prefix := range []string{objectPrefix, trialPrefix, rolloutPrefix} {
+			pairs, err := file.Load(prefix)
+			if err != nil {
+				return err
+			}
+			for _, p := range pairs {
+				if !cfg.Secret(p.Key) || !engine.IsSealed(p.Value) {
+					continue
+				}
+				if p.Value, err = cfg.Keys.Open(p.Key, p.Value); err != nil {
+					return fmt.Errorf("%s: %w; nothing is changed", p.Key, err)
+				}
+				out.Puts = append(out.Puts, p)
+			}
+		}
+		if opened = len(out.Puts); opened+len(out.Deletes) == 0 {
+			return nil
+		}
+		return file.Commit(out)
 	})
 	return opened, err
-}
-
-func (c *Config) openSecrets(dir string) (opened int, err error) {
-	file, err := engine.OpenSealed(dir, c.DataKey)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	heads, err := file.Load(headKey)
-	if err != nil {
-		return 0, err
-	}
-	var pairs []engine.Pair
-	for _, prefix := range []string{objectPrefix, trialPrefix, rolloutPrefix} {
-		some, err := file.Load(prefix)
-		if err != nil {
-			return 0, err
-		}
-		pairs = append(pairs, some...)
-	}
-	if len(heads) == 0 {
-		return 0, fmt.Errorf("%s has no objects of svcctl", dir)
-	}
-	out := engine.Transaction{CompareKey: headKey, CompareRevision: heads[0].Revision}
-	shared, err := file.Load(sealedPrefix)
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range shared { // the fleet's
-		out.Deletes = append(out.Deletes, p.Key)
-	}
-	for _, p := range pairs {
-		if !c.Secret(p.Key) || !engine.IsSealed(p.Value) {
-			continue
-		}
-		if p.Value, err = c.Keys.Open(p.Key, p.Value); err != nil {
-			return 0, fmt.Errorf("%s: %w; nothing is changed", p.Key, err)
-		}
-		out.Puts = append(out.Puts, p)
-	}
-	if len(out.Puts)+len(out.Deletes) == 0 {
-		return 0, nil
-	}
-	return len(out.Puts), file.Commit(out)
 }
