@@ -39,7 +39,7 @@ type dug struct {
 	text               string
 }
 
-// dig asks a server with dig; args come before the name.
+// dig asks a server, with dig if there are args, which come before the name.
 func dig(t *testing.T, from *netlab.Host, server, name, kind string, args ...string) dug {
 	t.Helper()
 	d, err := tryDig(from, server, name, kind, args...)
@@ -50,15 +50,27 @@ func dig(t *testing.T, from *netlab.Host, server, name, kind string, args ...str
 }
 
 var (
-	digStatus = regexp.MustCompile(`(?m)^;; ->>HEADER<<- .*status: (\w+),`)
+	digStatus = regexp.MustCompile(`(?m)^;; (?:->>HEADER<<- )?opcode: .*status: (\w+),`)
 	digFlags  = regexp.MustCompile(`(?m)^;; flags: ([a-z ]*);`)
 )
 
 func tryDig(from *netlab.Host, server, name, kind string, args ...string) (dug, error) {
+	if len(args) == 0 {
+		out, err := from.Resolve(server, name, kind)
+		if err != nil {
+			return dug{}, err
+		}
+		return parseDig(out)
+	}
 	out, _, err := from.Run("dig", slices.Concat([]string{"-r", "+time=4", "+tries=2", "@" + server}, args, []string{name, kind})...)
 	if err != nil {
 		return dug{}, fmt.Errorf("%w\n%s", err, out)
 	}
+	return parseDig(out)
+}
+
+// parseDig reads an answer in the format of dig.
+func parseDig(out string) (dug, error) {
 	d := dug{text: out}
 	status, flags := digStatus.FindStringSubmatch(out), digFlags.FindStringSubmatch(out)
 	if status == nil || flags == nil {

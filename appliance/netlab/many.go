@@ -69,6 +69,18 @@ func AskEach(n int, ask func(i int) (Reply, error)) *Tally {
 	return t
 }
 
+// Add adds the outcomes of other questions.
+func (t *Tally) Add(other *Tally) {
+	for _, r := range other.Replies {
+		t.add(r, nil)
+	}
+	for how, n := range other.Failures {
+		t.Asked += n
+		t.Failures[how] += n
+		t.First = other.First
+	}
+}
+
 func (t *Tally) add(r Reply, err error) {
 	t.Asked++
 	if err != nil {
