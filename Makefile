@@ -53,8 +53,8 @@ export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 # What a test may not share, as namespaces and ports, is its own.
 SLOW = ./appliance/e2e ./appliance/reconcile ./appliance/test/script ./appliance/discover/... ./appliance/announce/interop \
 	./store/fleet ./appliance/prober ./api ./appliance/conntrack ./appliance/relay ./appliance/soak ./appliance/simulate ./nft
-# Left to make test-all: what waits for longest, Docker and Podman, and the program started a thousand times.
-LONG = ^Test(069|100|136|336|338|362|370|430|617|670|740|803|817|858|951|976|979|983|985|1020|1033|1034|1050|1053|1097|1098|1099|Constant|K19|Storm)_
+# Left to make test-all: the tests that .ci/long names, and why.
+LONG = ^($(shell grep -oE '^Test[A-Za-z0-9_]+' .ci/long | paste -sd '|'))$$
 LONG_IN = ./appliance/e2e ./appliance/discover/docker ./appliance/reconcile
 # Those with a thousand new connections a second are last, with nothing beside them.
 ALONE = ^Test(ZeroDrop_updates|[KP][0-9]+_[A-Za-z]+UnderLoad|K01_healingTime)$$
@@ -62,8 +62,8 @@ ALONE_IN = ./appliance/soak
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 LANE = $(TESTED) -p 6 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES))
 # Random tests that have a quarter of their seeds in make test, and all of them in make test-all.
-SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|835_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|LettingDocumentsGoChangesNothing|RandomChanges|ChangesTouchFewSlices|EveryFlippedByteIsFoundOrHarmless|EveryElementArrives)$$
-SEEDED_IN = ./nft ./nft/kernel ./appliance/reconcile ./store ./store/engine ./appliance/endpoints
+SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|83[56]_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|LettingDocumentsGoChangesNothing|RandomChanges|ChangesTouchFewSlices|EveryFlippedByteIsFoundOrHarmless|EveryElementArrives)$$
+SEEDED_IN = ./appliance/e2e ./nft ./nft/kernel ./appliance/reconcile ./store ./store/engine ./appliance/endpoints
 LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
 SEEDED_LANE = SVCCTL_SEEDS=all $(TESTED) -run '$(SEEDED)' $(EXEC) -- $(SEEDED_IN)
 ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)

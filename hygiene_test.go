@@ -276,7 +276,7 @@ func TestDocsNameEveryFlag(t *testing.T) {
 }
 
 // TestLanesLoseNothing: what the lane of make test leaves out runs in another one, which has the packages of these tests, and make test-all,
-// which is continuous integration, runs all lanes.
+// which is continuous integration, runs all lanes. Each line of .ci/long names a test that exists, and gives its reason.
 func TestLanesLoseNothing(t *testing.T) {
 	makefile := readText(t, "Makefile")
 	defined := func(name string) string {
@@ -297,14 +297,24 @@ func TestLanesLoseNothing(t *testing.T) {
 		t.Error(".ci/run does not run make test-all")
 	}
 	_, all := allSources(t)
-	for _, lane := range []string{"LONG", "ALONE", "SEEDED"} {
+	left, there := leftToTestAll(t), testNames(t)
+	for _, name := range left {
+		if !there[name] {
+			t.Errorf(".ci/long names %s, which does not exist", name)
+		}
+	}
+	if defined("LONG") != `^($(shell grep -oE '^Test[A-Za-z0-9_]+' .ci/long | paste -sd '|'))$` {
+		t.Error("LONG does not have the tests of .ci/long")
+	}
+	expressions := map[string]string{"LONG": "^(" + strings.Join(left, "|") + ")$", "ALONE": defined("ALONE"), "SEEDED": defined("SEEDED")}
+	for lane, expression := range expressions {
 		if !strings.HasSuffix(defined(lane+"_LANE"), "-run '$("+lane+")' $(EXEC) -- $("+lane+"_IN)") {
 			t.Errorf("%s_LANE does not run %s in %s_IN", lane, lane, lane)
 		}
 		if lane != "SEEDED" && !strings.Contains(defined("LANE"), "$("+lane+")") { // with fewer seeds, make test has those
 			t.Errorf("make test runs %s too", lane)
 		}
-		names, in := regexp.MustCompile(defined(lane)), map[string]int{}
+		names, in := regexp.MustCompile(expression), map[string]int{}
 		for _, pkg := range strings.Fields(defined(lane + "_IN")) {
 			in[strings.TrimPrefix(pkg, "./")] = 0
 		}
@@ -329,6 +339,23 @@ func TestLanesLoseNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// leftToTestAll are the tests that .ci/long names: a line is a comment, or a name and a reason.
+func leftToTestAll(t *testing.T) (names []string) {
+	t.Helper()
+	for line := range strings.Lines(readText(t, ".ci/long")) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, reason, _ := strings.Cut(line, " ")
+		if !strings.HasPrefix(name, "Test") || strings.TrimSpace(reason) == "" {
+			t.Errorf(".ci/long: %q is not a test and the reason why make test leaves it out", line)
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // calls reports whether a function calls another one of its package.
