@@ -185,7 +185,7 @@ func (s *Session) ask(args []string, ping bool) error {
 	if err != nil {
 		return err
 	}
-	q.Try = s.try
+	q.Try, q.Silent = s.try, q.Silent || s.neg
 	if err := e.Check(s.Box().Outcomes(q, len(e.outcomes))); err != nil {
 		return fmt.Errorf("%s: %w", q, err)
 	}

@@ -105,7 +105,7 @@ type Question struct {
 	// Network is tcp, udp, sctp or ping; a ping has no port.
 	Network string
 	To      netip.AddrPort
-	// Silent is set when the script expects no answer, so that none is waited for that a busy machine
+	// Silent is set when the script expects no answer, or not this one, so that none is waited for that a busy machine
 	// delays.
 	Silent bool
 	// Try counts the questions of a command that eventually repeats, from 1; 0: it asks once, so what must come is awaited.

@@ -76,6 +76,7 @@ type Session struct {
 	watches map[string]*watch
 	healthy string // the ruleset before the last fault
 	try     int    // of a command that eventually repeats; 0: it is run once
+	neg     bool   // whether the command has to fail
 	out     strings.Builder
 }
 
@@ -184,6 +185,7 @@ func (s *Session) close() {
 // run runs a command; with neg it has to fail.
 func (s *Session) run(name string, command Command, neg bool, args []string) {
 	s.out.Reset()
+	s.neg = neg
 	err := command(s, args)
 	if s.out.Len() > 0 {
 		fmt.Fprint(s.ts.Stdout(), s.out.String())
