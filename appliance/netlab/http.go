@@ -26,8 +26,11 @@ func (h *Host) Get(to netip.AddrPort, path string) (Answer, error) {
 // GetTLS gets the path / of the server name of config over HTTPS, by HTTP/2 or HTTP/1.1, on a connection of its own, and returns the body,
 // whatever the status.
 func (h *Host) GetTLS(to netip.AddrPort, config *tls.Config) (body string, err error) {
-	url := fmt.Sprintf("https://%s:%d/", config.ServerName, to.Port())
-	answer, err := h.get(url, to, 100*time.Second, &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true})
+	url := "https://" + config.ServerName // the port of HTTPS is left out, as curl does: servers see what was written
+	if to.Port() != 443 {
+		url += fmt.Sprintf(":%d", to.Port())
+	}
+	answer, err := h.get(url+"/", to, 100*time.Second, &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true})
 	return answer.Body, err
 }
 
