@@ -87,7 +87,7 @@ var edges = map[string][]string{
 	"appliance/discover/ledger": {"api/wire", "appliance/brake", "appliance/discover/provider"},
 	"appliance/discover/write":  {"appliance/discover/provider", "store/object"},
 	"appliance/discover": {
-		"api/client", "api/wire", "appliance/discover/consul", "appliance/discover/dns", "appliance/discover/docker", "appliance/discover/ledger", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/remote", "appliance/discover/targets", "appliance/discover/write", "store/annotation", "store/object",
+		"api/client", "api/wire", "appliance/discover/consul", "appliance/discover/dns", "appliance/discover/docker", "appliance/discover/ledger", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/remote", "appliance/discover/targets", "appliance/discover/write", "appliance/task", "store/annotation", "store/object",
 	},
 	"appliance/discover/provider": {},
 	"appliance/discover/remote":   {"appliance/discover/provider"},
@@ -142,7 +142,7 @@ var edges = map[string][]string{
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "store/pending", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft", "store/object"},
-	"appliance/story":    {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
+	"appliance/story":    {"api/wire", "appliance/conntrack", "appliance/task", "nft", "nft/sim", "nft/trace"},
 	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "appliance/node", "appliance/task", "nft"},
 	"appliance/task":     {},
 	"appliance": {

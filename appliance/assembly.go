@@ -350,7 +350,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 			HostProblems: func(facts *node.Facts) []manifest.Problem {
 				return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.cfg.InterfaceProblems(facts), a.member.problems(), a.fast.problems())
 			},
-			NodePorts: reconcile.PortRange(a.cfg.Addresses.NodePortRange), HoldSentinel: a.kernel.HoldSentinel,
+			NodePorts: store.PortRange(a.cfg.Addresses.NodePortRange), HoldSentinel: a.kernel.HoldSentinel,
 		},
 		Parts: follows, Log: a.log, Watchdog: dog,
 		Publisher: &reconcile.Publisher{

@@ -49,10 +49,7 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 		now := slices.DeleteFunc(findings, func(f checkup.Finding) bool { return f.Level == checkup.OK })
 		if !slices.Equal(now, before) {
 			before = now
-			select {
-			case out <- now:
-			case <-ctx.Done():
-			}
+			task.Send(ctx, out, now)
 		}
 		if !task.Sleep(ctx, checkupEvery) {
 			return nil
@@ -143,10 +140,7 @@ func (m *monitor) Run(ctx context.Context) error {
 				break
 			}
 			wait = monitorRetryFirst
-			select {
-			case m.changes <- c:
-			case <-ctx.Done():
-			}
+			task.Send(ctx, m.changes, c)
 		}
 		for m.current = nil; m.current == nil; wait = min(2*wait, monitorRetryLast) {
 			if ctx.Err() == nil {
@@ -159,9 +153,6 @@ func (m *monitor) Run(ctx context.Context) error {
 				m.current = nil
 			}
 		}
-		select {
-		case m.changes <- kernel.Change{Lost: true}:
-		case <-ctx.Done():
-		}
+		task.Send(ctx, m.changes, kernel.Change{Lost: true})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/watch"
@@ -167,9 +168,7 @@ func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
 
 // ask sends a request to the loop and waits for its answer, or until ctx is done.
 func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Request, answer <-chan Answer) (a Answer, err error) {
-	select {
-	case to <- request:
-	case <-ctx.Done():
+	if !task.Send(ctx, to, request) {
 		return a, ctx.Err()
 	}
 	select {

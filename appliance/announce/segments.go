@@ -114,10 +114,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	s.tasks.Go(func() error {
 		err := p.Run(ctx)
 		p.Close()
-		select {
-		case s.ended <- ended{l.Index, p, err}:
-		case <-ctx.Done():
-		}
+		task.Send(ctx, s.ended, ended{l.Index, p, err})
 		return nil
 	})
 	s.tasks.Go(func() error {
@@ -127,10 +124,8 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 				return nil
 			case <-p.mark:
 			}
-			select {
-			case <-ctx.Done():
+			if !task.Send(ctx, s.changed, l.Index) {
 				return nil
-			case s.changed <- l.Index:
 			}
 		}
 	})

@@ -229,11 +229,7 @@ func (r *reports) everything() {
 func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	r.dirty, r.all, r.busy, r.counted = map[netip.Addr]struct{}{}, false, true, report.Counters
 	r.tasks.Go(func() error {
-		err := r.client.ReportAnnouncements(ctx, report)
-		select {
-		case r.made <- err:
-		case <-ctx.Done():
-		}
+		task.Send(ctx, r.made, r.client.ReportAnnouncements(ctx, report))
 		return nil
 	})
 }
@@ -366,12 +362,10 @@ func (f *feed) run(ctx context.Context) error {
 }
 
 func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
-	select {
-	case f.events <- e:
-		return nil
-	case <-ctx.Done():
+	if !task.Send(ctx, f.events, e) {
 		return ctx.Err()
 	}
+	return nil
 }
 
 // stale is the time without a connection to serve after which this box counts as unwell, so that another box takes over.

@@ -194,12 +194,7 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 	}
 	c.mu.Unlock()
 
-	switch fails, again := c.SetErr(err); {
-	case fails:
-		c.log.Warn("connections to removed endpoints may continue", "err", err)
-	case again:
-		c.log.Info("connections to removed endpoints are deleted again")
-	}
+	c.Log(c.log, err, "connections to removed endpoints may continue", "connections to removed endpoints are deleted again")
 	if total.forgotten+total.reset > 0 {
 		c.log.Debug("stale connections", "frontends", len(looked), "forgotten", total.forgotten, "reset", total.reset, "seen", total.seen, "dur", took)
 	}

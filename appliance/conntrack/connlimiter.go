@@ -168,12 +168,8 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 		changed = x.update(counts)
 	}
 	x.mu.Unlock()
-	switch fails, again := x.SetErr(err); {
-	case fails:
-		x.log.Warn("connections of endpoints cannot be counted: endpoints that are full stay full and no other becomes full, until a retry succeeds", "err", err, "retry", idleRetry)
-	case again:
-		x.log.Info("connections of endpoints are counted again")
-	}
+	x.Log(x.log, err, "connections of endpoints cannot be counted: endpoints that are full stay full and no other becomes full, until a retry succeeds",
+		"connections of endpoints are counted again", "retry", idleRetry)
 	for _, service := range changed {
 		x.changed(service)
 	}

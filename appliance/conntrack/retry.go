@@ -125,12 +125,7 @@ func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	r.mu.Lock()
 	r.retried += uint64(total.forgotten)
 	r.mu.Unlock()
-	switch fails, again := r.SetErr(err); {
-	case fails:
-		r.log.Warn("clients stay with endpoints that do not answer; it is tried again", "err", err, "retry", idleRetry)
-	case again:
-		r.log.Info("clients of endpoints that do not answer get another one again")
-	}
+	r.Log(r.log, err, "clients stay with endpoints that do not answer; it is tried again", "clients of endpoints that do not answer get another one again", "retry", idleRetry)
 	return err
 }
 

@@ -135,7 +135,9 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 	for i, v := range t.verdicts {
 		switch e := &t.entries[i]; {
 		case v == forget, v == reset && (e.zoned || !box[e.family].IsValid()):
-			t.change.forget(e)
+			var c *change = &t.change
+			c.delete(e, c.next(forgets))
+			c.done.forgotten++
 		case v == reset:
 			t.change.reset(e, box[e.family])
 		}

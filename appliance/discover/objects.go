@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/discover/remote"
 	"svcctl.io/svcctl/appliance/discover/write"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
@@ -113,7 +114,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	if err != nil {
 		return err
 	}
-	if pause.reset(); !d.send(ctx, list) {
+	if pause.reset(); !task.Send(ctx, d.events, list) {
 		return nil
 	}
 	from := url.Values{"resourceVersion": {meta.ResourceVersion}, "allowWatchBookmarks": {"true"}}
@@ -130,7 +131,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 		if err != nil {
 			return err
 		}
-		d.send(ctx, seen{path: path, objects: []object.Object{o}, deleted: c.Type == client.Deleted})
+		task.Send(ctx, d.events, seen{path: path, objects: []object.Object{o}, deleted: c.Type == client.Deleted})
 		return nil
 	})
 }
@@ -139,16 +140,6 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 func keeps(o object.Object) bool {
 	svc, is := o.(*object.Service)
 	return !is || annotation.HasSources(svc.Metadata.Annotations)
-}
-
-// send passes an event to the goroutine of run. It returns false if ctx is done.
-func (d *discovery) send(ctx context.Context, e seen) bool {
-	select {
-	case d.events <- e:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // service is a Service with the annotation svcctl.io/endpoints-from.

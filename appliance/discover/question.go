@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/discover/ledger"
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/discover/remote"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -60,10 +61,7 @@ func (b *inbox) add(q *question) {
 	b.mu.Lock()
 	b.full[q] = true
 	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	task.Wake(b.wake)
 }
 
 // take returns the questions of the inbox, and empties it.

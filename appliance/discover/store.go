@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/discover/write"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -140,11 +141,7 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 	}
 	d.schedule.writing = true
 	d.tasks.Go(func() error {
-		r := d.write(ctx, b)
-		select {
-		case d.wrote <- r:
-		case <-ctx.Done():
-		}
+		task.Send(ctx, d.wrote, d.write(ctx, b))
 		return nil
 	})
 }

@@ -483,7 +483,7 @@ type Target struct {
 	// HostProblems returns the conflicts of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
 	// NodePorts is the range of node ports: programs that listen in it are looked up together.
-	NodePorts PortRange
+	NodePorts store.PortRange
 	// Listening returns the listening sockets of programs at some ports; nil: those of this host.
 	Listening func(*sockets.Ports) ([]sockets.Socket, error)
 	// HoldSentinel keeps established connections translated when another program flushes the ruleset

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/store"
 )
 
 // programs are the listening sockets on the host of a test.
@@ -30,7 +31,7 @@ func (r *rig) occupy(p *programs) {
 		return slices.DeleteFunc(slices.Clone(p.list), func(s sockets.Socket) bool { return !ports.Has(s.Protocol, s.Local.Port()) }), p.err
 	}
 	owner := func(sockets.Socket) string { return "nginx (pid 812)" }
-	o := &occupied{look: look, owner: owner, log: log, nodePorts: PortRange{30000, 32767}, watch: newPortWatch(look, owner, log)}
+	o := &occupied{look: look, owner: owner, log: log, nodePorts: store.PortRange{First: 30000, Last: 32767}, watch: newPortWatch(look, owner, log)}
 	o.reset()
 	r.planner.occupied = o
 }

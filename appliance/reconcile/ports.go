@@ -30,7 +30,7 @@ type occupied struct {
 	owner func(sockets.Socket) string
 	log   *slog.Logger
 	// The sockets of all nodePorts are read together, so that planning many Services reads them once.
-	nodePorts PortRange
+	nodePorts store.PortRange
 	watch     *portWatch
 
 	mu sync.Mutex // guards looked, list and names: several Services are resolved at once
@@ -48,9 +48,6 @@ type occupied struct {
 // maxNames bounds the cached names of programs: to find one, all processes have to be read.
 const maxNames = 256
 
-// PortRange is a range of ports, both ends included.
-type PortRange struct{ First, Last uint16 }
-
 // hostPort is a protocol and port of the host.
 type hostPort struct {
 	protocol string // as in sockets.Socket
@@ -58,7 +55,7 @@ type hostPort struct {
 }
 
 // newOccupied returns an occupied that finds sockets with look; nil: those of this host.
-func newOccupied(nodePorts PortRange, look func(*sockets.Ports) ([]sockets.Socket, error), log *slog.Logger) *occupied {
+func newOccupied(nodePorts store.PortRange, look func(*sockets.Ports) ([]sockets.Socket, error), log *slog.Logger) *occupied {
 	if look == nil {
 		look = sockets.NewView().Listening
 	}
@@ -345,9 +342,7 @@ func (w *portWatch) run(ctx context.Context) error {
 			}
 		}
 		if list, news := w.seen(&ports, waited); news {
-			select {
-			case w.found <- list:
-			case <-ctx.Done():
+			if !task.Send(ctx, w.found, list) {
 				return nil
 			}
 		}

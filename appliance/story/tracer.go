@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/trace"
 )
@@ -97,12 +98,7 @@ func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	steps := make(chan trace.Step, 256)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- t.follow(ctx, filters(q), func(s trace.Step) {
-			select {
-			case steps <- s:
-			case <-ctx.Done():
-			}
-		})
+		ended <- t.follow(ctx, filters(q), func(s trace.Step) { task.Send(ctx, steps, s) })
 	}()
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()

@@ -85,6 +85,16 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Send sends a value to a channel. It returns false if ctx is done first.
+func Send[T any](ctx context.Context, to chan<- T, v T) bool {
+	select {
+	case to <- v:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Wake makes sure that the next receive from a channel of capacity 1 succeeds.
 func Wake(c chan<- struct{}) {
 	select {
@@ -114,4 +124,14 @@ func (l *LastError) SetErr(err error) (fails, again bool) {
 	fails, again = err != nil && l.err == nil, err == nil && l.err != nil
 	l.err = err
 	return fails, again
+}
+
+// Log sets the error of an attempt, and logs the first one to fail, with further attributes, and the first one to succeed again.
+func (l *LastError) Log(log *slog.Logger, err error, failing, again string, more ...any) {
+	switch fails, succeeds := l.SetErr(err); {
+	case fails:
+		log.Warn(failing, append([]any{"err", err}, more...)...)
+	case succeeds:
+		log.Info(again)
+	}
 }
