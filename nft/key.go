@@ -240,6 +240,12 @@ func (r Range) Contains(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
+// Overlaps reports whether the ranges have an address in common.
+func (r Range) Overlaps(o Range) bool { return r.Contains(o.First) || o.Contains(r.First) }
+
+// String returns the range as in "192.0.2.16-192.0.2.31".
+func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
+
 // Family is an IP version; each has a table of its own.
 type Family uint8
 

@@ -149,7 +149,7 @@ func TestValidate(t *testing.T) {
 			[]string{`--load-balancer-pool "223.255.255.255-224.0.0.1": multicast and reserved addresses`}},
 		{"link-local pool", func(c *Config) { c.Addresses.LoadBalancerPools = pool("fe80::1-fe80::9") }, []string{`--load-balancer-pool "fe80::1-fe80::9": link-local`}},
 		{"pool backwards", func(c *Config) {
-			c.Addresses.LoadBalancerPools = []AddrRange{{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}}
+			c.Addresses.LoadBalancerPools = []AddrRange{{First: netip.MustParseAddr("192.0.2.9"), Last: netip.MustParseAddr("192.0.2.1")}}
 		}, []string{`--load-balancer-pool "192.0.2.9-192.0.2.1": not a range`}},
 		{"empty pool", func(c *Config) { c.Addresses.LoadBalancerPools = []AddrRange{{}, {}} },
 			[]string{`--load-balancer-pool "invalid IP-invalid IP": not a range`, `--load-balancer-pool "invalid IP-invalid IP": not a range`}},

@@ -129,20 +129,13 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{}, EgressFrom: c.Addresses.EgressFrom, Local: map[netip.Addr]bool{},
 		},
 	}
-	for _, r := range c.Addresses.LoadBalancerPools {
-		f.Pools = append(f.Pools, nft.Range(r))
-	}
-	for _, r := range c.Addresses.InternalPools {
-		f.Pools = append(f.Pools, nft.Range(r))
-		f.InternalPools = append(f.InternalPools, nft.Range(r))
-	}
+	f.Pools, f.InternalPools = c.AnnouncedRanges(), slices.Clone(c.Addresses.InternalPools)
 	if c.Addresses.ClusterIPClients == ClusterIPInternal {
 		for _, p := range c.Addresses.ClusterIPRanges {
 			f.InternalPools = append(f.InternalPools, rangeOf(p))
 		}
 	}
 	for _, p := range c.ObjectPools.all() {
-		f.Pools = append(f.Pools, nft.Range{First: p.First, Last: p.Last})
 		if p.Internal {
 			f.InternalPools = append(f.InternalPools, nft.Range{First: p.First, Last: p.Last})
 		}
@@ -341,16 +334,6 @@ func (c *Config) InterfaceProblems(facts *node.Facts) (problems []manifest.Probl
 	return problems
 }
 
-// AnnouncedRanges returns the ranges of addresses that may be announced: all pools of load balancer IPs.
-func (c *Config) AnnouncedRanges() []nft.Range {
-	pools := c.pools()
-	ranges := make([]nft.Range, 0, len(pools))
-	for _, r := range pools {
-		ranges = append(ranges, nft.Range(r))
-	}
-	return ranges
-}
-
 // Store returns the configuration of the store.
 func (c *Config) Store() store.Config {
 	cfg := store.Config{
@@ -383,11 +366,11 @@ func (c *Config) rules() *resolve.Rules {
 	return rules
 }
 
-// pools returns the ranges of load balancer IPs: those of flags, with internal ones last, then those of objects.
-func (c *Config) pools() []AddrRange {
+// AnnouncedRanges returns the ranges of addresses that may be announced: all pools of load balancer IPs.
+func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := slices.Concat(c.Addresses.LoadBalancerPools, c.Addresses.InternalPools)
 	for _, p := range c.ObjectPools.all() {
-		pools = append(pools, AddrRange{p.First, p.Last})
+		pools = append(pools, nft.Range{First: p.First, Last: p.Last})
 	}
 	return pools
 }
@@ -395,7 +378,7 @@ func (c *Config) pools() []AddrRange {
 // IsSetAside reports whether an address lies in a load balancer pool or an external IP range.
 func (c *Config) IsSetAside(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.Addresses.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
-		slices.ContainsFunc(c.pools(), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
+		slices.ContainsFunc(c.AnnouncedRanges(), func(r nft.Range) bool { return r.Contains(addr) })
 }
 
 // Resolvers returns the addresses of the name servers that this host uses: the upstreams of the configuration, and those of resolv.conf.

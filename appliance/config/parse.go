@@ -23,17 +23,8 @@ type PortRange struct{ First, Last uint16 }
 // String returns the range in the form "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// AddrRange is a range of addresses of one family; both ends belong to it.
-type AddrRange struct{ First, Last netip.Addr }
-
-// String returns the range in the form "198.51.100.10-198.51.100.20".
-func (r AddrRange) String() string { return r.First.String() + "-" + r.Last.String() }
-
-// Contains reports whether a is in the range.
-func (r AddrRange) Contains(a netip.Addr) bool { return nft.Range(r).Contains(a) }
-
-// Overlaps reports whether two ranges have an address in common.
-func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.Contains(r.First) }
+// AddrRange is a range of addresses; both ends belong to it.
+type AddrRange = nft.Range
 
 // NodePortAddresses selects the box's addresses on which node ports answer. A VIP never answers node
 // ports. The zero value means every local address that is not loopback.
@@ -163,7 +154,7 @@ func ParseAddrRange(s string) (AddrRange, error) {
 // address (RFC 4291, section 2.6.1), and in IPv4 the last, the broadcast address. In a network of one or two addresses all are host
 // addresses (RFC 3021, RFC 6164).
 func hostsOf(p netip.Prefix) AddrRange {
-	r := AddrRange(rangeOf(p))
+	r := rangeOf(p)
 	if p.Addr().BitLen()-p.Bits() < 2 {
 		return r
 	}
@@ -330,7 +321,7 @@ func (c *Config) owned(facts *node.Facts) []nft.Range {
 		all = without(all, rangeOf(o.network))
 	}
 	var pools []nft.Range
-	for _, r := range c.pools() {
+	for _, r := range c.AnnouncedRanges() {
 		pools = append(pools, wholePrefix(r))
 	}
 	if facts != nil {
@@ -350,17 +341,17 @@ func rangeOf(p netip.Prefix) nft.Range {
 
 // wholePrefix returns the prefix whose host addresses are exactly those of the pool, if there is one, else the pool: packets to the network
 // or broadcast address have no destination, either.
-func wholePrefix(r AddrRange) nft.Range {
+func wholePrefix(r nft.Range) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(r.First, bits)
 		switch hosts := hostsOf(p); {
 		case hosts == r:
 			return rangeOf(p)
 		case hosts.Last.Compare(r.Last) > 0:
-			return nft.Range(r)
+			return r
 		}
 	}
-	return nft.Range(r)
+	return r
 }
 
 // without returns the ranges without the addresses of gone.

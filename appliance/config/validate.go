@@ -195,7 +195,7 @@ func (c *Config) validatePools(v *validation) {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
 			for _, p := range c.Addresses.ClusterIPRanges {
-				if p.IsValid() && pool.Overlaps(AddrRange(rangeOf(p))) {
+				if p.IsValid() && pool.Overlaps(rangeOf(p)) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
 			}
@@ -257,7 +257,7 @@ func notUnicast(first, last netip.Addr) string {
 		{"fe80::/10", "link-local addresses"},
 		{"ff00::/8", "multicast addresses"},
 	} {
-		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(AddrRange(rangeOf(p))) {
+		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(rangeOf(p)) {
 			return kind.name
 		}
 	}
