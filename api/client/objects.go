@@ -39,6 +39,11 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (Object
 	return o, err
 }
 
+// Typed decodes the object at a path into o.
+func (c *Client) Typed(ctx context.Context, path string, o any) error {
+	return c.call(ctx, http.MethodGet, path, nil, listPatience, o)
+}
+
 // Each calls f for every object of the list at a path, as JSON, in their order, while the
 // answer comes in: one object is in memory at a time. An error of f ends it.
 func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (ListMeta, error) {

@@ -87,22 +87,17 @@ func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]b
 
 // move updates the names of addresses for PTR records from old to now, and records the affected addresses in moved.
 func (x *index) move(old, now map[netip.Addr][]string, moved map[netip.Addr]bool) {
-	for addr, names := range old {
-		if slices.Equal(names, now[addr]) {
-			continue
-		}
-		moved[addr] = true
-		for _, name := range names {
-			x.disown(addr, name)
-		}
-	}
-	for addr, names := range now {
-		if slices.Equal(names, old[addr]) {
-			continue
-		}
-		moved[addr] = true
-		for _, name := range names {
-			x.own(addr, name)
+	for _, side := range []struct {
+		names, others map[netip.Addr][]string
+		change        func(netip.Addr, string)
+	}{{old, now, x.disown}, {now, old, x.own}} {
+		for addr, names := range side.names {
+			if !slices.Equal(names, side.others[addr]) {
+				moved[addr] = true
+				for _, name := range names {
+					side.change(addr, name)
+				}
+			}
 		}
 	}
 }

@@ -22,13 +22,11 @@ import (
 )
 
 func DoctorVerb() *cli.Verb {
-	o := []*cli.Option{cli.OutputOption("table", "json", "yaml")}
-	o = append(o, settings.SocketOptions()...)
-	o = append(o, settings.Options(settings.GroupConnect, "manifests", "data-dir", "listen", "tls-cert", "tls-key")...)
 	return &cli.Verb{
-		Name:    "doctor",
-		Options: o,
-		Run:     runDoctor,
+		Name: "doctor",
+		Options: slices.Concat([]*cli.Option{cli.OutputOption("table", "json", "yaml")}, settings.SocketOptions(),
+			settings.Options(settings.GroupConnect, "manifests", "data-dir", "listen", "tls-cert", "tls-key")),
+		Run: runDoctor,
 	}
 }
 

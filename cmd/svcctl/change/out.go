@@ -22,7 +22,7 @@ import (
 // ones.
 func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Target, given []string, back bool) (all []string, err error) {
 	var svc object.Service
-	if err := resource.Typed(ctx, appliance, t.Path(), &svc); err != nil {
+	if err := appliance.Typed(ctx, t.Path(), &svc); err != nil {
 		return nil, err
 	}
 	taken, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
@@ -102,7 +102,7 @@ func addressesOf(words []string) ([]netip.Addr, error) {
 // changeOut makes one attempt to update the annotation. It fails if the Service changes meanwhile.
 func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, asked []netip.Addr, out bool) error {
 	var svc object.Service
-	if err := resource.Typed(ctx, c, t.Path(), &svc); err != nil {
+	if err := c.Typed(ctx, t.Path(), &svc); err != nil {
 		return err
 	}
 	before, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))

@@ -101,7 +101,7 @@ func (d *describing) one(ctx context.Context, t resource.Target, o client.Object
 // service describes a Service.
 func (d *describing) service(ctx context.Context, page *describe.Page, t resource.Target) error {
 	var svc object.Service
-	if err := resource.Typed(ctx, d.c, t.Path(), &svc); err != nil {
+	if err := d.c.Typed(ctx, t.Path(), &svc); err != nil {
 		return err
 	}
 	f := describe.Facts{Service: &svc, Status: d.status, Created: d.since(svc.Metadata.CreationTimestamp)}

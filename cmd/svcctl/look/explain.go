@@ -137,7 +137,7 @@ func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	c := env.Client(v)
 	f := diagnose.Facts{Namespace: t.Namespace, Name: t.Name, NodelessLocal: true, Wide: v.Option("output").Text() == "wide"}
 	var svc object.Service
-	err := resource.Typed(ctx, c, t.Path(), &svc)
+	err := c.Typed(ctx, t.Path(), &svc)
 	if refused, is := errors.AsType[*wire.Failure](err); err == nil {
 		f.Service = &svc
 	} else if !is || refused.Reason != wire.ReasonNotFound {
@@ -150,7 +150,7 @@ func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.Target) (err error) {
 	c := env.Client(v)
 	f := diagnose.GatewayFacts{Gateway: new(object.Gateway)}
-	if err := resource.Typed(ctx, c, t.Path(), f.Gateway); err != nil {
+	if err := c.Typed(ctx, t.Path(), f.Gateway); err != nil {
 		return err
 	}
 	for _, plural := range []string{"tcproutes", "udproutes", "tlsroutes", "httproutes"} {
@@ -316,7 +316,7 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	if svc != nil {
 		// A single read has its manager, if that is a file. The Service may be gone by now.
 		alone := new(object.Service)
-		if resource.Typed(ctx, c, resource.Target{Kind: k, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name}.Path(), alone) == nil {
+		if c.Typed(ctx, resource.Target{Kind: k, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name}.Path(), alone) == nil {
 			svc = alone
 		}
 		f.Namespace, f.Name, f.Service = svc.Metadata.Namespace, svc.Metadata.Name, svc

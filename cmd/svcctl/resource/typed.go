@@ -21,19 +21,6 @@ import (
 // ServiceLabel names the Service that an EndpointSlice belongs to.
 const ServiceLabel = "kubernetes.io/service-name"
 
-// Typed decodes the object at a path into o.
-func Typed(ctx context.Context, c *client.Client, path string, o any) error {
-	raw, err := c.Get(ctx, path, nil)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(raw)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(body, o)
-}
-
 // List returns the objects of a kind, given by its plural, that a query selects in a namespace ("": in all).
 func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
 	k, _ := KindNamed(plural)
