@@ -51,7 +51,7 @@ func (p path) Label() string {
 	}
 	text := cmp.Or(strings.Join(from, ", "), "No address") + " lead to " + wire.Count(p.All, "endpoint")
 	if len(dead) > 0 {
-		text += "; no new connections go to " + strings.Join(dead, ", ")
+		text += "; not serving: " + strings.Join(dead, ", ")
 	}
 	return text
 }

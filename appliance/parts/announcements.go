@@ -328,7 +328,9 @@ func (a *Announcements) look(now time.Time) (again time.Duration) {
 		}
 		since[p.Object] = at
 		if left := nowherePatience - now.Sub(at); left > 0 && p.Reason != reasonDrained {
-			again = max(left, time.Second)
+			if left = max(left, time.Second); again == 0 || left < again {
+				again = left
+			}
 			continue
 		}
 		a.lost = append(a.lost, p)

@@ -23,7 +23,7 @@ func Wrap(text, indent string, width int) string {
 	var b strings.Builder
 	line := indent
 	for word := range strings.FieldsSeq(text) {
-		if line != indent && len(line)+1+len(word) > width {
+		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			b.WriteString(line + "\n")
 			line = indent
 		}
@@ -37,7 +37,7 @@ func Wrap(text, indent string, width int) string {
 
 // Pad fills s with blanks to width characters.
 func Pad(s string, width int) string {
-	return s + strings.Repeat(" ", max(0, width-len(s)))
+	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
 
 // Count returns a number with its noun: "1 problem", "2 problems".
