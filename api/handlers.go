@@ -25,7 +25,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// The Kubernetes release whose API is spoken.
+// kubernetesMajor and kubernetesMinor are the Kubernetes release that the API follows.
 const (
 	kubernetesMajor = "1"
 	kubernetesMinor = "37"
@@ -110,8 +110,8 @@ func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, v)
 }
 
-// gitVersion puts the program's version into the build metadata of a semantic
-// version (semver.org, 10), where only [0-9A-Za-z.-] may stand.
+// gitVersion returns a semantic version with the Kubernetes release and, as build metadata, the version of the program. Build metadata may only have
+// the characters [0-9A-Za-z.-] (semver.org, item 10); others are replaced by "-".
 func gitVersion(version string) string {
 	build := strings.Map(func(r rune) rune {
 		switch {
@@ -159,7 +159,7 @@ func (s *Server) wait(r *http.Request, q wire.WaitQuery) (none wire.Status, err 
 	return none, fmt.Errorf("not %s: %v", q.For, err)
 }
 
-// why returns the reason for which the appliance is not synced, as the end of a message; err is the error with which the wait ended.
+// why returns why the appliance is not synced, as the end of a message; "" if there is no reason. err is the error of the wait.
 func (s *Server) why(err error) string {
 	switch st := s.backend.Status(); {
 	case !errors.Is(err, context.DeadlineExceeded):
@@ -172,7 +172,7 @@ func (s *Server) why(err error) string {
 	return ""
 }
 
-// untilReady returns nil when the backend is ready, an error when ctx is done first.
+// untilReady waits until the backend is ready. When ctx is done first, it returns why the backend is not ready.
 func (s *Server) untilReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -238,11 +238,11 @@ func profiles() http.Handler {
 	})
 }
 
-// maxReport bounds a report of the announcer, in bytes: of 100,000 addresses.
+// maxReport bounds a report of the announcer in bytes; a report about 100,000 addresses fits.
 const maxReport = 32 << 20
 
-// announcements answers GET /svcctl/v1/announcements with all announcements, and with ?watch=true then with their changes. ?announcer=true makes the
-// watcher the announcer.
+// announcements answers GET /svcctl/v1/announcements with all announcements and, with ?watch=true, their changes. With ?announcer=true the client
+// becomes the announcer, the process that announces the addresses.
 func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 	if !isWatch(r) {
 		writeJSON(w, http.StatusOK, s.cfg.Announcements.List())
@@ -400,7 +400,7 @@ func (s *Server) register(mux *http.ServeMux, e Endpoint) {
 	mux.Handle(e.Path, needs(role, only(e.Method, e.handler(s))))
 }
 
-// only refuses requests by other methods. GET permits HEAD.
+// only answers 405 to requests with methods other than the given one. If that is GET, HEAD is permitted too.
 func only(method string, h http.Handler) http.Handler {
 	allowed := method
 	if method == http.MethodGet {
@@ -426,7 +426,7 @@ func get(h http.HandlerFunc) http.Handler {
 	}))
 }
 
-// bodiless refuses a request with a body, and then returns false.
+// bodiless reports whether a request has no body. If it has one, bodiless answers with an error.
 func bodiless(w http.ResponseWriter, r *http.Request) bool {
 	if r.ContentLength == 0 {
 		return true
@@ -436,7 +436,7 @@ func bodiless(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// Reply answers a request that Handle serves with a value, or an error.
+// Reply answers a request in a handler passed to Handle, with the value v in JSON, or with err if it is not nil.
 func Reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		spare(w, r)
@@ -446,7 +446,7 @@ func Reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	writeJSON(w, http.StatusOK, v)
 }
 
-// failWith answers with an error.
+// failWith answers with an error: a *wire.Failure as it is, any other error with status 503.
 func failWith(w http.ResponseWriter, err error) {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		writeJSON(w, f.Code, f)
@@ -467,7 +467,7 @@ const commitsPath = "/svcctl/v1/commits"
 // forwardedUser is the header with the name of the admin of a leaf.
 const forwardedUser = "Svcctl-Forwarded-User"
 
-// maxForwardedUser bounds that name, in bytes.
+// maxForwardedUser bounds the value of the header forwardedUser in bytes.
 const maxForwardedUser = 256
 
 // awayRetry is the Retry-After, in seconds, of a change that could not be sent to a core box.
@@ -495,7 +495,7 @@ func changesObjects(r *http.Request) bool {
 	return strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 }
 
-// forward hands changes by admins to Config.Forward.
+// forward returns a handler that, on a leaf box, forwards changes by admins to a core box through Config.Forward. h serves all other requests.
 func (s *Server) forward(h http.Handler) http.Handler {
 	if s.cfg.Forward == nil {
 		return h
@@ -520,7 +520,7 @@ func (s *Server) forward(h http.Handler) http.Handler {
 	})
 }
 
-// slogless discards the log of net/http's proxy: ErrorHandler answers its errors.
+// slogless discards the log of the reverse proxy, because notForwarded handles its errors.
 var slogless = log.New(io.Discard, "", 0)
 
 // patientBody is a request body with a time limit for each read, and none for the whole.
@@ -551,7 +551,7 @@ func (s *Server) notForwarded(w http.ResponseWriter, r *http.Request, err error)
 		fmt.Sprintf("the core box that this leaf has handed the change to did not answer (%v), and the change may have been made or not: look before you try again", err))
 }
 
-// withCertificate serves a request of a leaf, identified by its client certificate. A request without end, as a watch, ends when the
+// withCertificate serves a request of a leaf box that is identified by its client certificate. A long-running request, such as a watch, ends when the
 // certificate is revoked or expires.
 func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	user, err := s.cfg.TLS.Leaves.Verify(r.TLS.PeerCertificates)
@@ -585,5 +585,5 @@ func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.
 	})
 }
 
-// certificateLook is the interval at which the certificate of a leaf is verified again during a request without end.
+// certificateLook is the interval at which the certificate of a leaf box is verified again during a long-running request.
 const certificateLook = 3 * time.Second

@@ -67,7 +67,7 @@ func (s *Server) identify(h http.Handler) http.Handler {
 // errTokenEnded is the cause with which a watch or a wait ends when its token becomes invalid.
 var errTokenEnded = errors.New("the token has expired")
 
-// withToken serves a request for the holder of a token. A request without end, as a watch, ends when the token becomes invalid.
+// withToken serves a request with a bearer token. A long-running request, such as a watch, ends when the token expires or is revoked.
 func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string, h http.Handler) {
 	revoked := s.cfg.TLS.Tokens.Revoked()
 	user, until, err := s.cfg.TLS.Tokens.Verify(token)
@@ -87,8 +87,8 @@ func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string,
 	})
 }
 
-// serveFor serves a request for a user. valid blocks while the credentials are valid, and returns the reason when they are not any more,
-// which ends the request.
+// serveFor serves a request for a user. For a long-running request, valid must block while the credentials are valid, and return the reason when they
+// no longer are; that ends the request.
 func serveFor(user auth.User, w http.ResponseWriter, r *http.Request, h http.Handler, valid func(context.Context) error) {
 	ctx := auth.With(r.Context(), user)
 	if isEndless(r) {
@@ -113,8 +113,8 @@ func bearerToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// impersonates reports whether a request asks for impersonation, and of which user. Such a request must not be served as the requesting user, whose
-// rights may be larger.
+// impersonates reports whether a request asks for impersonation, and of which user. Such a request must not be served as the requesting user, since
+// that user may have more permissions than the impersonated one.
 func impersonates(r *http.Request) (asks bool, who string) {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -179,7 +179,7 @@ func unauthorized(w http.ResponseWriter, r *http.Request, why string) {
 	fail(w, http.StatusUnauthorized, wire.ReasonUnauthorized, "Unauthorized: "+why)
 }
 
-// spare bounds the time for which net/http reads the rest of an unread body, and closes the connection after it.
+// spare limits the time that net/http spends reading the rest of a request body to bodyGrace. Over HTTP/1 the connection is then closed.
 func spare(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
@@ -200,7 +200,7 @@ func isOperator(r *http.Request) bool {
 // maxTokenRequest bounds the body of a TokenRequest, in bytes.
 const maxTokenRequest = 4 << 10
 
-// noTLS answers a request that only a TLS listener can serve, on a box without one.
+// noTLS is the error message for a request that needs a TLS listener, on a box without one.
 const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
 
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for
@@ -286,8 +286,7 @@ func (s *Server) endpoint(*http.Request, wire.None) (e wire.Endpoint, err error)
 	return e, nil
 }
 
-// reachable returns the host and port by which clients on this box reach a listener: one on all
-// addresses by a loopback one.
+// reachable returns the host and port at which clients on this box can reach a listener. If it listens on all addresses, that is a loopback address.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -23,17 +23,17 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// limits bounds the cost of the clients of one listener.
+// limits bounds the resources that the clients of one listener can use.
 type limits struct {
-	header time.Duration // to send a request's headers
-	read   time.Duration // to send a whole request
-	write  time.Duration // to take an answer, or the next piece of one that shows objects
-	idle   time.Duration // between requests
-	// objects is for requests for objects, which may be large, in place of read.
+	header time.Duration // time to read the headers of a request
+	read   time.Duration // time to read a whole request
+	write  time.Duration // time to write a response, or one piece of a streamed response
+	idle   time.Duration // time a connection may be idle between requests
+	// objects is the time to read a request for objects, which may be large; it replaces read.
 	objects time.Duration
-	// connections bounds concurrent connections, requests concurrent requests over all of them, and
-	// watches requests without end, on each listener. Connections on the unix socket have one
-	// request at a time, so its watches must leave room for others.
+	// connections bounds the concurrent connections of each listener. Over TLS, requests bounds its concurrent requests, and watches its long-running
+	// ones. unixWatches bounds the long-running requests on the unix socket. It is less than connections, since each connection there has one request
+	// at a time.
 	connections, requests, watches, unixWatches int
 }
 
@@ -46,18 +46,16 @@ var defaultLimits = limits{
 const (
 	maxHeaderBytes = 64 << 10
 	maxConnections = 256
-	// maxStreams bounds the concurrent requests of one HTTP/2 connection: as many as
-	// kube-apiserver's, since clients have all their watches on one.
+	// maxStreams bounds the concurrent requests of one HTTP/2 connection. It is as large as in kube-apiserver, because clients have all their watches
+	// on one connection.
 	maxStreams = 250
-	// pingAfter is the silence of an HTTP/2 client after which it gets a PING, and pingTimeout
-	// bounds the wait for its answer.
+	// pingAfter is the time without data from an HTTP/2 client after which the server sends a PING. pingTimeout bounds the wait for the response.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
 	// maxUnread bounds the bytes of request bodies that an HTTP/2 connection may send before they
 	// are read; net/http's default is 1 MiB.
 	maxUnread = 128 << 10
-	// maxFrame is the least frame size that HTTP/2 permits to ask for: each connection keeps room
-	// for one frame.
+	// maxFrame is the smallest maximum frame size that HTTP/2 permits. It is used because each connection has a buffer for one frame.
 	maxFrame = 16 << 10
 	// shutdownTimeout bounds the time for requests in progress when the server stops. It is less than the 2 s in which the program has to
 	// stop.
@@ -67,8 +65,8 @@ const (
 // errStopping is the cause with which a request's context ends when the server stops.
 var errStopping = errors.New("the appliance is stopping")
 
-// Serve answers requests on ln with h, under the limits of this package, until ctx
-// is done; it then closes ln and returns nil. panicked may be nil.
+// Serve answers requests on ln with h, within the limits of this package, until ctx is done. It then closes ln and returns nil. panicked, if not nil,
+// is called after a panic of h.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger, panicked func()) error {
 	return defaultLimits.serve(ctx, ln, h, log, panicked)
 }
@@ -113,7 +111,8 @@ func (l limits) serve(ctx context.Context, ln net.Listener, h http.Handler, log 
 	return nil
 }
 
-// survive recovers from a panic of h: it answers 500, unless an answer was begun, and logs the stack.
+// survive recovers from panics of h and logs the stack. It answers 500, or with the panic value if that is an http.Handler. If a response was already
+// begun, it aborts the connection.
 func survive(h http.Handler, log *slog.Logger, panicked func()) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
@@ -144,7 +143,7 @@ func survive(h http.Handler, log *slog.Logger, panicked func()) http.Handler {
 	})
 }
 
-// record logs every request at level debug, with the process that made it, or its address.
+// record logs every request at level debug, with the client's process or address.
 func record(h http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !log.Enabled(r.Context(), slog.LevelDebug) {
@@ -188,13 +187,13 @@ type Call struct {
 	// Verb is the verb of the request: for objects get, list, watch, create and so on, for anything
 	// else the method in lower case; "other" for an unknown one.
 	Verb string
-	// Resource is the resource, as services or services/status, or the path of anything else, as
-	// /readyz; "" for paths that are not served.
+	// Resource is the resource, such as services or services/status. For requests not about objects it is the path, such as /readyz. It is "" for
+	// paths that are not served.
 	Resource string
 	// Code is the status of the answer.
 	Code int
 	Took time.Duration
-	// Endless is set for watches and waits, of which Took has no meaning.
+	// Endless is set for long-running requests, such as watches and waits, for which Took has no meaning.
 	Endless bool
 }
 
@@ -229,7 +228,7 @@ func (s *Server) observe(mux *http.ServeMux, h http.Handler) http.Handler {
 	})
 }
 
-// name returns the verb and resource of a request, from a bounded number of words.
+// name returns the verb and resource of a request for metrics. The number of different results is bounded.
 func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource string) {
 	if s.cfg.NameOf != nil {
 		if verb, resource = s.cfg.NameOf(r); resource != "" {
@@ -246,19 +245,18 @@ func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource strin
 	return "other", resource
 }
 
-// limitListener accepts at most max connections. When one more arrives, it closes the connection that has been idle, or without a whole
-// request, for longest; when all are in the middle of a request, it answers the new one 503 and closes it. So clients that only hold
-// connections open shut out no other client. One host of a network (see peerOf) may have at most share connections, so a client that reads
-// its answers slowly, but in time, cannot use all of them.
+// limitListener accepts at most max connections. When another one arrives, it closes the connection that has waited longest for a request. If all
+// have requests in progress, it answers the new one with 503 and closes it. Idle connections therefore cannot lock out other clients. One remote host
+// (see peerOf) may have at most share connections, so that a client that reads its responses slowly cannot use all of them.
 type limitListener struct {
 	net.Listener
 	max, share int
-	// refusing bounds how many are answered 503 at once; more are just closed.
+	// refusing bounds the connections that are being answered with 503; further ones are closed without an answer.
 	refusing chan struct{}
 
 	mu      sync.Mutex
-	open    map[net.Conn]*list.Element // nil: in the middle of a request
-	waiting *list.List                 // of net.Conn, those that wait for a request, longest first
+	open    map[net.Conn]*list.Element // element in waiting; nil while a request is in progress
+	waiting *list.List                 // connections without a request in progress, longest waiting first
 	peers   map[netip.Prefix]int       // number of open connections, by peer
 }
 
@@ -317,8 +315,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// cut closes a connection without a TLS alert: a client that reads nothing would have to be waited
-// for.
+// cut closes a connection without sending a TLS alert, since sending can block if the client does not read.
 func cut(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
@@ -365,7 +362,7 @@ func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	return evicted, true
 }
 
-// forget removes a connection; elem is its element in the list of idle ones, nil if it is not idle.
+// forget removes a connection. elem is its element in waiting; nil if a request is in progress.
 func (l *limitListener) forget(conn net.Conn, elem *list.Element) {
 	if elem != nil {
 		l.waiting.Remove(elem)
@@ -377,8 +374,8 @@ func (l *limitListener) forget(conn net.Conn, elem *list.Element) {
 	}
 }
 
-// state is the http.Server's ConnState hook. It keeps the list of connections without a request: net/http calls a connection active once
-// the headers of a request are read.
+// state is the http.Server's ConnState hook. It maintains the list waiting. net/http reports a connection as active once it has read the headers of a
+// request.
 func (l *limitListener) state(conn net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -418,8 +415,8 @@ func tryAdd(count *atomic.Int64, max int) bool {
 // retryAfter is the number of seconds after which a client may repeat a request for which there was no room.
 const retryAfter = 1
 
-// admit limits requests without end and other requests separately, so that neither kind can use up the other's limit. Readers may use half
-// of each, so that an admin always gets in.
+// admit limits long-running requests and other requests separately, so that neither kind can use up the other's limit. Users other than admins may
+// use half of each limit, so that admins always get in.
 func (s *Server) admit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		use, watches, requests := &s.onTLS, s.limits.watches, s.limits.requests
@@ -445,7 +442,7 @@ func (s *Server) admit(h http.Handler) http.Handler {
 	})
 }
 
-// isEndless reports whether the answer to a request may be long in coming, or never ends.
+// isEndless reports whether a request is long-running: a watch, a wait, a trace or the stream of commits.
 func isEndless(r *http.Request) bool {
 	switch r.URL.Path {
 	case wire.Wait.Path, wire.Trace.Path, tracePage, commitsPath:
@@ -454,8 +451,8 @@ func isEndless(r *http.Request) bool {
 	return isWatch(r)
 }
 
-// isWatch reports whether a request is for an answer without end: as in Kubernetes, every value of the parameter watch is true except "0" and
-// "false". Paths of the deprecated watch API have /watch/ before the resource.
+// isWatch reports whether a request is a watch. As in Kubernetes, every value of the parameter watch is true except "0" and "false". Paths of the
+// deprecated watch API have /watch/ before the resource.
 func isWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
@@ -468,8 +465,8 @@ func isWatch(r *http.Request) bool {
 	return asked && values[0] != "0" && values[0] != "false"
 }
 
-// streaming lifts the time limits of whole requests and answers for requests for objects, which may be large, and bounds each read and
-// write instead.
+// streaming replaces the time limits of the whole request and response, for requests that may be large. The request body gets limits.objects, and
+// each write of the response limits.write.
 func (s *Server) streaming(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)

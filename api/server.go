@@ -35,8 +35,8 @@ type Backend interface {
 	Health
 	// Status returns a consistent copy, which the caller owns.
 	Status() wire.Status
-	// Synced returns nil when everything accepted up to revision is in the kernel; revision 0 is everything accepted until the call. It waits until
-	// then, and returns an error when ctx is done first, or when that will never be the case.
+	// Synced waits until everything accepted up to revision is in the kernel. Revision 0 means everything accepted before the call. It returns an
+	// error if ctx is done first, or if the wait cannot succeed.
 	Synced(ctx context.Context, revision uint64) error
 	// Release removes Services that are kept in force although no object declares them (Status.HeldRemovals, Status.UnknownFrontends), and returns
 	// their numbers.
@@ -46,7 +46,7 @@ type Backend interface {
 // Config configures a Server.
 type Config struct {
 	Socket Socket
-	// TLS configures the API over TCP; nil: it is not served there.
+	// TLS configures the API over TCP; nil means that it is not served over TCP.
 	TLS *TLS
 	// Version is the version of the program, as v0.1.0.
 	Version string
@@ -58,25 +58,25 @@ type Config struct {
 	// Observe, when not nil, is called for every request that was answered. It may be called
 	// concurrently, and has to be quick.
 	Observe func(Call)
-	// NameOf gives the Verb and the Resource of a request for objects, and "" for any other;
-	// nil: there are none.
+	// NameOf returns Call.Verb and Call.Resource of a request for objects, and "" for other requests. It is nil if no objects are served.
 	NameOf func(*http.Request) (verb, resource string)
 	// Endpoints are served in addition to those of the Server.
 	Endpoints []Endpoint
-	// Objects answers /, everything below /api, /apis and /openapi, and /svcctl/v1/apply, for users
-	// that may at least read; when it is nil, nothing is there.
+	// Objects serves /, all paths below /api, /apis and /openapi, and /svcctl/v1/apply, for users that may at least read. If nil, these paths are not
+	// served.
 	Objects http.Handler
-	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
+	// Dashboard serves /dashboard/ for users that may at least read. If nil, the path is not served.
 	Dashboard http.Handler
-	// DashboardUnauthorized answers 401 there to a request without a token, so that a browser gets a page; nil: as elsewhere.
+	// DashboardUnauthorized answers requests for the dashboard without a token with a 401 page for browsers. If nil, they are answered as for other
+	// paths.
 	DashboardUnauthorized http.HandlerFunc
-	// Announcements has the announced addresses; nil: the paths are not served.
+	// Announcements provides the announced addresses. If nil, the paths for them are not served.
 	Announcements Announcements
-	// Commits answers leaves below /svcctl/v1/commits; when it is nil, nothing is there. LeafWrites permits a leaf to change
-	// objects in the name of its admins.
+	// Commits serves leaf boxes below /svcctl/v1/commits. If nil, the paths are not served. LeafWrites permits leaf boxes to change objects on behalf
+	// of their admins.
 	Commits    http.Handler
 	LeafWrites bool
-	// Forward sends requests that change objects to a core box, on a leaf; nil: they are answered here.
+	// Forward, on a leaf box, sends requests that change objects to a core box. If nil, they are served here.
 	Forward http.RoundTripper
 }
 
@@ -98,7 +98,7 @@ type Announcements interface {
 	// Watch calls send with all announcements and then with their changes, until ctx is done or send fails; announces is set when the watcher is the
 	// announcer.
 	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
-	// Report takes the announcer's report of the results.
+	// Report stores the announcer's report of the states of addresses.
 	Report(wire.AnnouncerReport)
 }
 
@@ -106,15 +106,14 @@ type Announcements interface {
 type TLS struct {
 	// Tokens authenticate clients.
 	Tokens *auth.Tokens
-	// Revoke ends all tokens, as Tokens.RevokeAll does, for all boxes that share their key; pending has the boxes that still accept
-	// them, and why. nil: the key is not shared.
+	// Revoke revokes all tokens on all boxes that share the signing key, as Tokens.RevokeAll does on one. pending names the boxes that still accept
+	// them, and why. Revoke is nil if the key is not shared.
 	Revoke func(ctx context.Context) (pending, err error)
 	// Certificate is tls.Config.GetCertificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is
-	// none of ours.
+	// CA returns the CA certificate in PEM that clients should trust. It is nil if the server certificate is not signed by a CA of the appliance.
 	CA func() []byte
-	// Leaves identifies the box of a client certificate; nil: no certificates are requested.
+	// Leaves authenticates boxes by their client certificates; nil means that no client certificates are requested.
 	Leaves *auth.Leaves
 	// Address is the address of the TCP listener, host:port, with the actual port.
 	Address string
@@ -182,8 +181,8 @@ func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, tls.NewListener(ln, of), s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// Handler returns the handler of the whole API, for any listener. The user of a request is the Peer in its context, which Serve sets, or
-// that of its token.
+// Handler returns the handler of the whole API, for any listener. The user of a request comes from the Peer in its context, which Serve sets, or from
+// its token or client certificate.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	health := HealthHandler(s.backend)
@@ -230,7 +229,7 @@ const (
 	socketDirMode   = 0o750
 	socketMode      = 0o660
 	openDirMode     = 0o755
-	openSocketMode  = 0o666 // to connect is to write
+	openSocketMode  = 0o666 // connecting to a unix socket requires write permission
 	closedUntilMode = 0o600 // until the socket has its configured group
 	// probeTimeout bounds the wait for another server to accept a connection.
 	probeTimeout = 2 * time.Second
@@ -244,9 +243,9 @@ var ErrInUse = errors.New("another svcctl serves")
 // socketAccess has the group and users that may open the socket, in addition to the user that the appliance runs as. Package auth decides about their
 // requests.
 type socketAccess struct {
-	group   int // with grouped: the group that may, in place of the appliance's own
+	group   int // permitted group if grouped is set; else the appliance's own
 	grouped bool
-	readers bool // all users
+	readers bool // all users are permitted
 }
 
 func (a socketAccess) mode() fs.FileMode {
@@ -256,7 +255,7 @@ func (a socketAccess) mode() fs.FileMode {
 	return socketMode
 }
 
-// grant gives the permitted users access to a file or directory of ours with a mode.
+// grant sets the group and mode of a file or directory of the socket, to give the permitted users access.
 func (a socketAccess) grant(path string, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err != nil {
 		return err
@@ -268,8 +267,8 @@ func (a socketAccess) grant(path string, mode fs.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// barred names the permitted users that cannot open the socket, because its directory is closed to
-// them; "" when there are none. The mode of an existing directory is not changed.
+// barred describes which permitted users cannot open the socket because its directory denies them access, and the remedy. It returns "" if there are
+// none. The mode of an existing directory is never changed.
 func (a socketAccess) barred(path string) string {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)

@@ -43,16 +43,17 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// claimed has the sources that decide which addresses and ports this box may allocate: those of the host, of running rules and of pools.
+// claimed holds the parts that decide which addresses and ports this box may allocate: from the host, from the rules of an earlier run, and
+// from pools.
 type claimed struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
-	orphans   *reconcile.Orphans // nil: there are none
+	orphans   *reconcile.Orphans // nil if there are none
 	announced *announcements.Registry
 	pools     *objectPools
 }
 
-// claim finds the addresses and ports that the host and earlier rules use, before the first one is allocated to a Service.
+// claim finds the addresses and ports in use by the host and by rules of an earlier run, before any is allocated to a Service.
 func claim(o *opened) (*claimed, error) {
 	hosts := control.NewHostAddresses(o.cfg.IsSetAside, o.store, o.cfg.NodeOwner())
 	admitted := admission.New(o.cfg, o.store, hosts.IsVIP)
@@ -80,7 +81,7 @@ type assembly struct {
 	board    *reconcile.Board
 	events   *control.Recorder
 	held     *previousView
-	member   *member // nil: the box is in no fleet
+	member   *member // nil if the box is not in a fleet
 	grants   *reconcile.Grants
 	slices   *control.Endpoints // run by the loop, or by member
 	parts    followers
@@ -93,11 +94,11 @@ type followers struct {
 	checks    *parts.Health
 	relay     *parts.Relay
 	suspicion *parts.Suspicion
-	flows     *parts.Flows // nil: connections are not reported as they end
+	flows     *parts.Flows // nil: ended connections are not reported
 	discovers *parts.Discovered
 }
 
-// build makes the parts of the appliance. None of them runs or listens yet, except for the relay.
+// build creates the parts of the appliance. None of them runs or listens yet, except for the relay.
 func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	cfg, log, objects := o.cfg, o.log, o.store
 	var watcher *watch.Watcher
@@ -165,7 +166,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	return a, nil
 }
 
-// newMember returns the part of the appliance for a member of a fleet; nil: the box is in none.
+// newMember returns the part of the appliance that joins a fleet; nil if the box is not in a fleet.
 func newMember(o *opened, at *claimed, held *previousView, slices *control.Endpoints, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
 	if o.fleet == nil {
 		return nil
@@ -178,7 +179,7 @@ func newMember(o *opened, at *claimed, held *previousView, slices *control.Endpo
 	return m
 }
 
-// newCluster returns the controller of objects of the cluster. In a fleet every box would write the same objects, except for its Node.
+// newCluster returns the controller of cluster objects. In a fleet all boxes would write the same objects, except for their Nodes.
 func newCluster(o *opened, at *claimed) *control.ClusterObjects {
 	of := o.cfg.ClusterObjects()
 	if o.cfg.IsLeaf() {
@@ -193,18 +194,18 @@ func newCluster(o *opened, at *claimed) *control.ClusterObjects {
 	return control.NewClusterObjects(of, o.store, at.hosts)
 }
 
-// shown returns the store whose objects the loop plans: the store itself, or its copy without the changes of a trial that ended
-// (previousView).
+// shown returns the store from which the loop plans. While a trial that ended is not rolled back in the fleet yet, that is a copy without
+// the changes of the trial (previousView).
 func (a *assembly) shown() *store.Store { return cmp.Or(a.held.objects(), a.store) }
 
 // listeners are the listeners of the appliance, except for those of the relay.
 type listeners struct {
 	api    *apiserver.Server
-	scrape net.Listener // nil: metrics are on the API alone
-	dns    *dns.Server  // nil when it is off
+	scrape net.Listener // nil: metrics are served only by the API
+	dns    *dns.Server  // nil if DNS is off
 }
 
-// views returns the sources of the API's answers. A new one is a line here.
+// views returns the data sources of the API.
 func (a *assembly) views() apiserver.Views {
 	views := apiserver.Views{
 		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checked: a.parts.checks.State, NotStored: a.board.NotStored,
@@ -389,8 +390,8 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	return host
 }
 
-// settle frees memory that only the start needs. It waits until the copies of manifest files are on disk and seals them, so that the
-// watcher need not keep their content, and packs the store.
+// settle frees memory that only startup needs. It waits until the copies of manifest files are on disk and seals them, so that the watcher
+// can drop their content, and packs the store.
 func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it
@@ -405,8 +406,8 @@ func (a *assembly) settle(ctx context.Context) {
 	collectSteadily()
 }
 
-// seal marks the copies of files without problems as valid, so that the next start need not decode these files. It returns the marked
-// files.
+// seal marks the stored copies of files without problems as valid, so that the next start can skip decoding these files. It returns the
+// marked files.
 func (a *assembly) seal() (sealed []*manifest.File) {
 	sealed, err := a.store.LastGood().Seal()
 	if err != nil {
@@ -432,10 +433,10 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 	})
 }
 
-// stuckExit is the exit code when the watchdog ends the process.
+// stuckExit is the exit code of a process that the watchdog ends.
 const stuckExit = 1
 
-// notifyPatience is the longest wait for systemd to read a state. READY=1 has no such limit: the start fails without it.
+// notifyPatience is the longest wait for systemd to read a state. READY=1 has no limit, because the start fails without it.
 const notifyPatience = time.Second
 
 // notify sends a state to systemd, if NOTIFY_SOCKET is set.

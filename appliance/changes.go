@@ -23,8 +23,8 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// changes serves the operations for trials, rollbacks and exports of the store. Changes that involve manifest files are made in the loop,
-// which has their content.
+// changes serves the API operations for trials, rollbacks and exports of the store. Changes that affect manifest files run in the loop,
+// which holds the content of the files.
 type changes struct{ *assembly }
 
 func (c changes) endpoints() []api.Endpoint {
@@ -44,7 +44,7 @@ func (c changes) endpoints() []api.Endpoint {
 	}
 }
 
-// inLoop runs do between two steps of the loop, and returns after the following step. In a fleet do runs at once, without files.
+// inLoop runs do between two iterations of the loop, and returns after the next iteration. In a fleet it runs do at once, without files.
 func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
 	if c.member != nil { // it waits for etcd, and is about no files
 		return failureOf(do(manifest.Files{}))
@@ -57,7 +57,7 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 	return failureOf(failed)
 }
 
-// failureOf returns an error of the store as the error for a client of the API.
+// failureOf converts an error of the store to an error for clients of the API.
 func failureOf(err error) error {
 	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
 		return wire.Conflict("%v; `svcctl journal` shows what came since", newer)
@@ -104,7 +104,8 @@ func (c changes) begin(r *http.Request, q wire.TrialQuery) (t wire.Trial, err er
 	return t, nil
 }
 
-// confirm ends the trial and keeps its changes. With unchanged, the ID of a trial, it does so only if that trial runs and has no change.
+// confirm ends the trial and keeps its changes. If unchanged is the ID of a trial, it does so only if that trial is running and has no
+// change.
 func (c changes) confirm(ctx context.Context, unchanged string) (t wire.Trial, err error) {
 	if err := c.store.Fresh(ctx); err != nil { // another box may have begun it just now
 		return t, failureOf(err)
@@ -151,7 +152,7 @@ func (c changes) rollback(r *http.Request, q wire.RollbackQuery) (wire.RolledBac
 	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: q.DryRun != "", Objects: revivedOf(b.Objects)}, nil
 }
 
-// export writes all that is stored as lines of JSON. An export that fails half-way lacks its last line, by which a reader detects that.
+// export writes the whole content of the store as lines of JSON. An incomplete export lacks the last line, so that a reader detects it.
 func (c changes) export(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
 	w.Header().Set("Cache-Control", "no-store")
@@ -173,9 +174,9 @@ func revivedOf(all []store.Revived) []wire.Revived {
 	return list
 }
 
-// Restore replaces the content of the data directory by an export, and returns the number of objects and the revision. No process may serve
-// from the directory. Without replace it refuses a directory with Services. keyFile names the file of the encryption key, "" for none. As
-// root it writes as the owner of the directory. After an error nothing has changed.
+// Restore replaces the content of the data directory with an export, and returns the number of objects and the revision. No process may
+// serve from the directory. Unless replace is set, it refuses a directory with Services. keyFile is the file of the encryption key, "" for
+// none. As root it writes as the owner of the directory. On an error nothing has changed.
 func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
 	var header store.ExportHeader
 	key, err := dataKey(keyFile)
@@ -202,24 +203,24 @@ func IsNotEmpty(err error) bool { return errors.Is(err, store.ErrNotEmpty) }
 // state of a box that is cut off: the fleet had it, and it allocates nothing.
 
 const (
-	// trialPollInterval is the interval at which an ended trial is checked again: no event may announce that this box got the turn, or that
-	// etcd is back.
+	// trialPollInterval is the interval at which an ended trial is checked again, because no event may announce that this box now runs the
+	// controllers of the fleet, or that etcd is back.
 	trialPollInterval = time.Second
-	// trialPatience is the time for which a box without the turn leaves the rollback of an ended trial to the box with the turn.
+	// trialPatience is how long a box leaves the rollback of an ended trial to the box that runs the controllers of the fleet.
 	trialPatience = 10 * time.Second
 )
 
-// previousView replaces the store for the loop of this box by a copy without the changes of a trial, while the trial has ended and its
-// rollback is not yet stored in the fleet.
+// previousView gives the loop of this box a copy of the store without the changes of a trial. It is used when the trial has ended, but its
+// rollback is not stored in the fleet yet.
 type previousView struct {
 	pools *objectPools
-	back  atomic.Pointer[store.Store] // nil: the objects of the store are in force
+	back  atomic.Pointer[store.Store] // nil: the store itself is in force
 }
 
-// objects returns that copy of the store; nil: the store itself is in force.
+// objects returns the copy that is in force instead of the store; nil if the store itself is in force.
 func (h *previousView) objects() *store.Store { return h.back.Load() }
 
-// hold puts a copy of the store with the trial rolled back into force on this box.
+// hold puts a copy of the store into force on this box, with the trial rolled back.
 func (h *previousView) hold(m *member) error {
 	back, _, err := m.store.Fork()
 	if err != nil {
@@ -237,7 +238,7 @@ func (h *previousView) hold(m *member) error {
 	return nil
 }
 
-// release puts the store itself into force again. It reports whether a copy was in force.
+// release puts the store itself back into force. It reports whether a copy was in force.
 func (h *previousView) release() bool {
 	if h.back.Swap(nil) == nil {
 		return false
@@ -246,7 +247,7 @@ func (h *previousView) release() bool {
 	return true
 }
 
-// endTrials rolls back trials whose time is over, until ctx is done.
+// endTrials rolls back expired trials until ctx is done.
 func (m *member) endTrials(ctx context.Context) error {
 	for ctx.Err() == nil {
 		published, changed := m.store.Published(), m.engine.Changes()
@@ -265,7 +266,7 @@ func (m *member) endTrials(ctx context.Context) error {
 	return nil
 }
 
-// checkTrial rolls back a trial whose time is over. If that cannot be stored, it puts the objects from before the trial into force on this
+// checkTrial rolls back an expired trial. If the rollback cannot be stored, it puts the objects from before the trial into force on this
 // box alone.
 func (m *member) checkTrial() {
 	if left, is := m.store.PendingLeft(pending.Timed); !is || left > 0 {
@@ -289,7 +290,7 @@ func (m *member) checkTrial() {
 	}
 }
 
-// goBack rolls a trial back in the store of the fleet. It does nothing if another box did so, or confirmed the trial.
+// goBack rolls the trial back in the store of the fleet. It does nothing if another box already rolled it back or confirmed it.
 func (m *member) goBack() error {
 	revived, err := m.store.GoBack(manifest.Files{})
 	switch {
@@ -303,7 +304,8 @@ func (m *member) goBack() error {
 	return nil
 }
 
-// holdBack puts the objects from before the trial into force on this box alone. why is the reason for the log; nil: no connection.
+// holdBack puts the objects from before the trial into force on this box alone. why is the reason for the log; nil means that this box has
+// no connection to its fleet.
 func (m *member) holdBack(why error) {
 	if m.held.objects() != nil {
 		return
@@ -321,7 +323,7 @@ func (m *member) holdBack(why error) {
 	m.wakeLoop()
 }
 
-// showStore puts the objects of the store into force on this box, if others were.
+// showStore puts the objects of the store back into force on this box, if a copy was in force.
 func (m *member) showStore() {
 	if m.held.release() {
 		m.log.Info("what became of the trial is known, and in force")
@@ -329,7 +331,7 @@ func (m *member) showStore() {
 	}
 }
 
-// wakeLoop wakes the reconcile loop; it does nothing before there is one.
+// wakeLoop wakes the reconcile loop. It does nothing before the loop exists.
 func (m *member) wakeLoop() {
 	if wake := m.wake.Load(); wake != nil {
 		(*wake)()

@@ -75,7 +75,7 @@ func nodeFindings(c *config.Config, settings *checkup.Facts) []checkup.Finding {
 	return []checkup.Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
 }
 
-// UplinkFinding returns the finding about replies from VIPs that leave by another uplink than the one with the VIP's network.
+// UplinkFinding returns the finding about VIPs with replies that leave by another uplink than the one in the VIP's network.
 func UplinkFinding(vips []netip.Addr) checkup.Finding {
 	const check = "uplinks"
 	list, err := node.MisroutedReplies(vips)

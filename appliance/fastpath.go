@@ -17,13 +17,14 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// The reasons of problems with the fast path: reasonFastPath that this kernel lacks it, reasonFastPathKernel that it may misbehave.
+// The reasons of problems with the fast path. reasonFastPath means that this kernel does not support it, reasonFastPathKernel that the kernel may
+// misbehave with it.
 const (
 	reasonFastPath       = "FastPath"
 	reasonFastPathKernel = "FastPathKernel"
 )
 
-// fastPath is the result of testing this kernel for flowtables. The zero value: the settings do not ask for a fast path.
+// fastPath is the result of testing this kernel for flowtables. The zero value means that the settings do not request a fast path.
 type fastPath struct{ kernel.FastPath }
 
 // tryFastPath tests the kernel for flowtables, if the settings ask for a fast path.

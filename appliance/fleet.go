@@ -30,8 +30,8 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// openEngine opens the storage of objects: the data directory, or with --fleet etcd with a replica in that directory. The second result is
-// nil without a fleet.
+// openEngine opens the storage of objects. Without a fleet that is the data directory, and the second result is nil. In a fleet it is etcd, with a
+// replica in the data directory.
 func openEngine(cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
 	if cfg.Fleet.Name == "" {
 		key, err := dataKey(cfg.DataKeyFile)
@@ -200,12 +200,12 @@ type member struct {
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
 	events  *control.Recorder
-	over    time.Time // when the running trial was first seen to be over; the zero Time: it is not over
+	over    time.Time // when the running trial was first seen to have ended; zero: it has not
 	notHeld string    // the last error of holdBack, which is logged once
 	log     *slog.Logger
 }
 
-// HasTurn reports whether this box has the turn: it writes the objects that one box writes for the whole fleet.
+// HasTurn reports whether this box is the one that currently writes the objects of the whole fleet.
 func (m *member) HasTurn() bool { return m.engine.HasTurn() }
 
 // State returns the state of this box in its fleet, with the number of lost races.
@@ -244,7 +244,7 @@ func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	return boxes, err
 }
 
-// goneSince returns the time since which the condition Ready of the Node of a box is Unknown; the zero Time: it is not.
+// goneSince returns the time since which the condition Ready of a box's Node is Unknown; the zero Time if it is not Unknown.
 func (m *member) goneSince(box string) time.Time {
 	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
 	if n, is := o.(*object.Node); is {
@@ -345,7 +345,8 @@ func (m *member) problems() []manifest.Problem {
 	return problems
 }
 
-// namesake returns, for the end of a message, the addresses of another box that has the name of this one; "" in other states.
+// namesake returns text for the end of a message: the addresses of another box that has the name of this one. It returns "" if kind is not
+// fleet.Namesake.
 func (m *member) namesake(kind fleet.Kind) string {
 	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: m.cfg.NodeName})
 	n, is := o.(*object.Node)
@@ -388,8 +389,8 @@ func (m *member) samples(to metrics.Samples) {
 	}
 }
 
-// awaitFirstAnswer waits until etcd has responded, or the time for the first response is over. Before that a box cannot write, and that is
-// no problem.
+// awaitFirstAnswer waits until etcd has responded, or the time for the first response is over. Until then a box cannot write, which must not be
+// reported as a problem.
 func (m *member) awaitFirstAnswer(ctx context.Context) {
 	for {
 		changed := m.engine.Changes()
@@ -447,11 +448,11 @@ func (m *member) tasks(wake func()) []task.Task {
 // the node lifecycle controller of Kubernetes does: a commit when that changes, and none else. A box that is gone and whose Node
 // was deleted has been taken out of the fleet: what it reported last goes too.
 
-// nodePollInterval is the interval at which the box with the turn reads the leases of all boxes. A box that is absent in two polls counts
-// as gone; a restart takes less.
+// nodePollInterval is the interval at which the box that writes the fleet's objects (HasTurn) reads the leases of all boxes. A box that is absent in
+// two successive polls counts as gone. A restart takes less time.
 const nodePollInterval = 4 * time.Second
 
-// watchNodes updates the condition Ready of the Nodes of all boxes while this box has the turn, until ctx is done.
+// watchNodes updates the condition Ready of the Nodes of all boxes while HasTurn is true, until ctx is done.
 func (m *member) watchNodes(ctx context.Context) error {
 	missed := map[string]bool{} // at the last poll
 	for task.Sleep(ctx, nodePollInterval) {

@@ -80,7 +80,7 @@ func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelP
 	}
 }
 
-// refusedPlan returns an error of planning as the error for a client of the API.
+// refusedPlan converts an error of planning to the error that a client of the API gets.
 func refusedPlan(err error) error {
 	for _, why := range []error{store.ErrForkTimed, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
@@ -94,8 +94,8 @@ func refusedPlan(err error) error {
 type rehearsal struct {
 	*controllers
 	fork     *store.Store
-	revision uint64 // of the store that was copied
-	// problems and held are those of the copy before the change.
+	revision uint64 // revision of the copied store
+	// problems and held are the problems and the held changes of the copy before the change.
 	problems []manifest.Problem
 	held     map[object.Ref]store.Decision
 	began    uint64 // the revision of the copy before the change
@@ -192,7 +192,7 @@ func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, re
 	return removals, body, nil
 }
 
-// refused returns the kind and name of the object in a failure; "": it names none.
+// refused returns the kind and name of the object in a failure; "" if the failure names none.
 func refused(f *wire.Failure) string {
 	if f.Details == nil {
 		return ""
@@ -304,7 +304,7 @@ func (r *rehearsal) changed() []wire.PlannedObject {
 	return list
 }
 
-// given returns, in words, the addresses and ports that a Service newly has.
+// given returns, as text, the addresses and ports that a Service has after a change but did not have before it.
 func given(before, after object.Object) (values []string) {
 	svc, is := after.(*object.Service)
 	if !is {
@@ -346,7 +346,7 @@ func valuesOf(svc *object.Service) (values []string) {
 	return values
 }
 
-// foresee asks the loop to plan the objects of the copy. moved is set when the pools of load balancer IPs differ.
+// foresee asks the reconcile loop to plan the objects of the copy. moved is set when the change alters the pools of load balancer IPs.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	wanted := reconcile.Foresee{
 		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision,
@@ -376,7 +376,7 @@ func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	}
 }
 
-// undecided returns, in words, what the plan of a Service depends on besides objects, such as health checks.
+// undecided returns, as text, the conditions other than objects that the plan of a Service depends on, such as health checks.
 func undecided(svc *reconcile.Service) (all []string) {
 	add := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {
@@ -401,9 +401,9 @@ func are(n int, noun string) string {
 	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
-// Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or of stdin
-// for "-". It needs no privileges, no kernel and no running appliance. The addresses of the box are therefore unknown: node ports answer on
-// the single addresses that cfg.NodePortAddresses names. It returns the names of the files that were read, sorted, as problems have them.
+// Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or in stdin for "-".
+// It needs no privileges, no kernel and no running appliance. The addresses of the box are therefore not available: node ports answer on the single
+// addresses that cfg.NodePortAddresses names. It returns the sorted names of the files that were read, in the form that problems have.
 func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (names []string, problems []manifest.Problem, err error) {
 	files, err := readManifests(paths, stdin)
 	if err != nil {

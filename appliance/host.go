@@ -27,7 +27,7 @@ const procPath = "/proc"
 // checkupEvery is the interval between two checks of the host.
 const checkupEvery = 10 * time.Second
 
-// watchHost checks the host every checkupEvery and sends the findings when they changed, until ctx is done. validity returns that of the
+// watchHost checks the host every checkupEvery until ctx is done, and sends the findings when they changed. validity returns the validity of the
 // API's certificate.
 func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	var before []checkup.Finding
@@ -57,7 +57,7 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 	}
 }
 
-// wayTo returns the route of this host to an address, for predictions of packets.
+// wayTo returns this host's route to an address. It is used to predict the path of packets.
 func wayTo(to netip.Addr) (story.Way, error) {
 	way, err := node.WayTo(to)
 	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From, Unforwarded: checkup.Unforwarded(procPath, to.Is4())}, err
@@ -66,8 +66,8 @@ func wayTo(to netip.Addr) (story.Way, error) {
 // maxRoutes is the largest number of routes that are looked up for one response.
 const maxRoutes = 20
 
-// unrouted returns the frontend addresses of ports to which this host has no route. The kernel looks for a route before it translates a
-// packet of the host's own programs, while forwarded packets are translated first.
+// unrouted returns the frontend addresses of ports to which this host has no route. The host's own programs cannot reach them, since the kernel looks
+// up the route of their packets before NAT. Forwarded packets are translated first.
 func unrouted(ports []wire.PortState) (list []string) {
 	seen := map[netip.Addr]bool{}
 	for i := range ports {
@@ -100,14 +100,14 @@ func (p placedHost) Place(facts *node.Facts, wasService func(netip.Addr) (bool, 
 	return nil
 }
 
-// The wait before a lost subscription to nf_tables is made again starts with monitorRetryFirst and doubles up to monitorRetryLast.
+// monitorRetryFirst is the wait before a lost subscription to nf_tables is made again. It doubles with each attempt up to monitorRetryLast.
 const (
 	monitorRetryFirst = 500 * time.Millisecond
 	monitorRetryLast  = 30 * time.Second
 )
 
-// monitor passes on the changes of nf_tables by other programs (kernel.Conn.Watch). When the subscription ends it subscribes again, and
-// sends a Change which means that changes were lost.
+// monitor forwards the changes that other programs make to nf_tables (kernel.Conn.Watch). When the subscription ends, it subscribes again, and sends
+// a Change which reports that changes were lost.
 type monitor struct {
 	listen  func(context.Context) (<-chan kernel.Change, error)
 	log     *slog.Logger
@@ -115,7 +115,7 @@ type monitor struct {
 	changes chan kernel.Change
 }
 
-// newMonitor subscribes until ctx is done. Run passes the changes on.
+// newMonitor subscribes to changes until ctx is done. Run forwards them.
 func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel.Change, error), log *slog.Logger) (*monitor, error) {
 	current, err := listen(ctx)
 	if err != nil {
@@ -124,7 +124,7 @@ func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel
 	return &monitor{listen: listen, log: log, current: current, changes: make(chan kernel.Change)}, nil
 }
 
-// Run passes changes on until ctx is done.
+// Run forwards changes until ctx is done.
 func (m *monitor) Run(ctx context.Context) error {
 	wait := monitorRetryFirst
 	var err error

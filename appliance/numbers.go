@@ -61,7 +61,7 @@ func (a *assembly) count(asks *prober.Prober) {
 	m.Scraped("health", func(to metrics.Samples) { healthSamples(asks.Stats(), a.parts.checks.FailingOpen(), to) })
 }
 
-// connectionSamples adds the counters of the conntrack Cleaner to the metrics.
+// connectionSamples adds the metrics of deleted conntrack entries, from the statistics of the conntrack Cleaner.
 func connectionSamples(s conntrack.Stats, to metrics.Samples) {
 	to.Set("svcctl_conntrack_looks_total", float64(s.Looks))
 	to.Set("svcctl_conntrack_entries_read_total", float64(s.Entries))
@@ -127,7 +127,7 @@ func announcementSamples(c announcements.Counts, to metrics.Samples) {
 	to.Set("svcctl_neighbor_conflicts_total", float64(c.Reported.Conflicts))
 }
 
-// relaySamples adds the metrics of the relay. A port has two pools with a listener each, whose numbers are added up.
+// relaySamples adds the metrics of the relay. A port has two pools, each with its own listener; their numbers are added.
 func relaySamples(s relay.Stats, loads []relay.PortLoad, to metrics.Samples) {
 	to.Set("svcctl_relay_failed_connects_total", float64(s.FailedConnects))
 	to.Set("svcctl_tls_handshake_failures_total", float64(s.FailedHandshakes))
@@ -157,8 +157,8 @@ func relaySamples(s relay.Stats, loads []relay.PortLoad, to metrics.Samples) {
 	}
 }
 
-// relayedClients returns a function that lists the open relayed connections: by client and listener, the endpoints that the relay connected
-// to.
+// relayedClients returns a function that lists the open relayed connections. It maps each client and listener to the endpoints that the relay
+// connected to.
 func relayedClients(r *parts.Relay) func() map[traffic.RelayedClient][]netip.AddrPort {
 	return func() map[traffic.RelayedClient][]netip.AddrPort {
 		clients := map[traffic.RelayedClient][]netip.AddrPort{}

@@ -12,18 +12,18 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// objectPools computes the pools of load balancer IPs and the announcements from objects, and puts them into force.
+// objectPools computes the pools of load balancer IPs and the announcements from the stored objects, and puts them into force.
 type objectPools struct {
 	*control.Pools
 	use func(*advertise.Plan) // puts a plan into force
 
 	mu       sync.Mutex
 	problems []resolve.Problem
-	last     *advertise.Plan // of the objects
-	held     bool            // another plan is in force, see hold
+	last     *advertise.Plan // the plan last computed from the objects
+	held     bool            // a plan passed to hold is in force instead of last
 }
 
-// newPools returns objectPools that pass each plan to the configuration and to the announcements.
+// newPools returns objectPools that pass the pools of each plan to cfg, and its announcements to announced.
 func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Registry) *objectPools {
 	p := &objectPools{}
 	p.use = func(plan *advertise.Plan) {
@@ -41,7 +41,7 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 	return p
 }
 
-// hold puts another plan into force until release.
+// hold puts the given plan into force, instead of the one computed from the objects, until release is called.
 func (p *objectPools) hold(plan *advertise.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *objectPools) hold(plan *advertise.Plan) {
 	p.use(plan)
 }
 
-// release puts the plan of the objects into force again.
+// release puts the plan computed from the objects into force again, after hold.
 func (p *objectPools) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,27 +59,28 @@ func (p *objectPools) release() {
 	p.held = false
 }
 
-// advertiseBox returns the configuration for advertise.Compile.
+// advertiseBox returns the advertise.Box of a configuration, for advertise.Compile.
 func advertiseBox(cfg *config.Config) advertise.Box {
 	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}
 }
 
-// Problems returns the problems of the objects that pools and announcements come from.
+// Problems returns the problems of the objects that configure pools and announcements.
 func (p *objectPools) Problems() []resolve.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.problems
 }
 
-// controllers generate objects in a store without a reconcile loop: a copy, or one in memory.
+// controllers generates objects in a store that has no reconcile loop, such as a copy of the store or one in memory.
 type controllers struct {
-	cfg    config.Config // with the pools of the objects
+	cfg    config.Config // its ObjectPools are those computed from the objects
 	pools  *control.Pools
 	slices *control.Endpoints
-	plan   *advertise.Plan // of the objects
+	plan   *advertise.Plan // computed from the objects
 }
 
-// controllersOf returns controllers of objects, with those of slices, after their first run.
+// controllersOf returns controllers for the store objects, after their first run. slices is the controller of EndpointSlices for that store; it will
+// write no statuses.
 func controllersOf(cfg config.Config, objects *store.Store, slices *control.Endpoints) (*controllers, error) {
 	c := &controllers{cfg: cfg, slices: slices.Aside()}
 	c.cfg.ObjectPools = &config.ObjectPools{}
@@ -91,7 +92,7 @@ func controllersOf(cfg config.Config, objects *store.Store, slices *control.Endp
 	return c, err
 }
 
-// sync runs the controllers. pools reports whether the pools of load balancer IPs changed.
+// sync runs all controllers once. pools reports whether the pools of load balancer IPs changed.
 func (c *controllers) sync() (pools bool, err error) {
 	if pools, err = c.pools.Sync(); err != nil {
 		return pools, err

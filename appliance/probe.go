@@ -28,16 +28,16 @@ import (
 )
 
 const (
-	// probeFor is the longest time for an endpoint to accept a connection: a client repeats its SYN after a second.
+	// probeFor is the timeout for a TCP connection to an endpoint. It allows for one repeated SYN, which a client sends after a second.
 	probeFor = 2 * time.Second
-	// probeLimit is the longest time for all connections of one request.
+	// probeLimit is the timeout for all connections of one request together.
 	probeLimit = 5 * time.Second
-	// mostProbed is the largest number of endpoints of one request, probeWidth that of concurrent connections.
+	// mostProbed is the maximum number of endpoints probed by one request; probeWidth is the maximum number of concurrent connections.
 	mostProbed = 1000
 	probeWidth = 64
 )
 
-// probes makes test connections to endpoints on request, for one request at a time.
+// probes makes test connections to endpoints when a client of the API requests it, for one request at a time.
 type probes struct {
 	ports func(service string) []nft.ServicePort
 	state func(namespace, name string) []wire.EndpointHealth
@@ -45,7 +45,7 @@ type probes struct {
 	log   *slog.Logger
 }
 
-// probe connects to each TCP endpoint of a Service that is in use, or that is excluded by its health checks, and returns the results.
+// probe connects to each TCP endpoint of a Service, including endpoints that are out of use because of their health checks, and returns the results.
 func (p *probes) probe(r *http.Request, q wire.ObjectQuery) (found wire.Probes, err error) {
 	if q.Name == "" {
 		return found, wire.BadRequest("name: give the Service whose endpoints are to be asked")
@@ -81,7 +81,7 @@ func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed
 	return list, nil
 }
 
-// endpoints returns the TCP endpoints of a Service by port and address. Port ranges have none.
+// endpoints returns the TCP endpoints of a Service, sorted by address and port. Those of port ranges are left out.
 func (p *probes) endpoints(namespace, name string) (list []wire.Probed) {
 	add := func(port, protocol, endpoint string) {
 		e := wire.Probed{Port: port, Protocol: protocol, Endpoint: endpoint}
@@ -110,7 +110,7 @@ func (p *probes) endpoints(namespace, name string) (list []wire.Probed) {
 	return list
 }
 
-// connect makes a TCP connection and resets it. It returns why that failed; "" if it did not.
+// connect makes a TCP connection and resets it. It returns the reason for a failure, or "" on success.
 func connect(ctx context.Context, to string) (why string) {
 	dialer := net.Dialer{Timeout: probeFor}
 	conn, err := dialer.DialContext(ctx, "tcp", to)
@@ -128,8 +128,8 @@ func connect(ctx context.Context, to string) (why string) {
 	return err.Error()
 }
 
-// newSuspicion returns the Part that processes failed connections of clients. Its prober is separate, since an endpoint may have a health
-// check of another Service; its source ports are chosen by the kernel.
+// newSuspicion returns the Part that processes failed connections of clients. It has its own prober, since an endpoint may also have a health check
+// of another Service. The kernel chooses the source ports of that prober.
 func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *parts.Health, always bool, log *slog.Logger) *parts.Suspicion {
 	find := func(c *conntrack.Connection) (parts.Found, bool) {
 		p, endpoint, ok := answers.Find(c)
@@ -141,9 +141,10 @@ func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *pa
 	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: grants.Served, Hasten: checks.Hasten}, log)
 }
 
-// requests has the channels of requests to the loop, and the watcher, which must read the directories before some of them.
+// requests holds the channels over which requests are sent to the reconcile loop, and the watcher, which must read the manifest directories before
+// some requests.
 type requests struct {
-	watcher  *watch.Watcher // nil when there is nothing to watch
+	watcher  *watch.Watcher // nil if no directory is watched
 	barriers chan chan struct{}
 	releases chan chan wire.Released
 	trials   chan reconcile.TrialAsk
@@ -157,7 +158,7 @@ func newRequests(watcher *watch.Watcher) requests {
 	}
 }
 
-// inputs returns in with the channels of the requests and the watcher's snapshots.
+// inputs returns a copy of in with the request channels and the watcher's snapshots added.
 func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
 	in.Barriers, in.Releases, in.Trials, in.Foresees = q.barriers, q.releases, q.trials, q.foresees
 	if q.watcher != nil {
@@ -179,13 +180,13 @@ func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Re
 	}
 }
 
-// backend is the Board together with the endpoints that svcctl discover holds back from removal.
+// backend is the Board, extended by the endpoints that svcctl discover holds back from removal.
 type backend struct {
 	*reconcile.Board
 	discovers *parts.Discovered
 }
 
-// Synced waits as Board.Synced does. For revision 0 it fails while endpoints of providers are held.
+// Synced waits like Board.Synced. For revision 0 it also fails while removals of endpoints of providers are held.
 func (b backend) Synced(ctx context.Context, revision uint64) error {
 	err := b.Board.Synced(ctx, revision)
 	if n := b.discovers.Held(); err == nil && revision == 0 && n > 0 {
@@ -195,7 +196,7 @@ func (b backend) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// Release releases the held Services, and the held endpoints of providers.
+// Release confirms the removals that are held: of Services, and of endpoints of providers.
 func (b backend) Release(ctx context.Context) (wire.Released, error) {
 	released, err := b.Board.Release(ctx)
 	if err != nil {
@@ -223,7 +224,7 @@ func (q requests) sync(ctx context.Context) error {
 	return err
 }
 
-// release removes the Services that are held although no file declares them any more.
+// release removes the Services that are no longer in any file and whose removal is held for confirmation.
 func (q requests) release(ctx context.Context) (wire.Released, error) {
 	released := make(chan wire.Released, 1)
 	return ask(ctx, q.releases, released, released)

@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// rolloutLook is the interval at which the box with the turn reads the reports of the others during a rollout.
+	// rolloutLook is the interval at which the box that drives the rollout checks the reports of all boxes.
 	rolloutLook = time.Second
-	// startPatience is the longest time for which the start of a rollout waits for reports made after its beginning; boxes report every 2 s.
-	// It checks every startLook.
+	// startPatience is the longest time that the start of a rollout waits for reports made after the rollout was created; boxes report every 2 s.
+	// startLook is the interval at which it checks.
 	startPatience, startLook = 6 * time.Second, 200 * time.Millisecond
-	// mostReported is the largest number of problems in the report of a box, longestReported that of bytes of a message.
+	// mostReported is the maximum number of problems in the report of a box, longestReported the maximum length of their messages in bytes.
 	mostReported    = 32
 	longestReported = 200
 	// mostEvented is the largest number of Services that get an Event about a rollout.
 	mostEvented = 20
 )
 
-// rollouts serves the operations for staged rollouts in a fleet.
+// rollouts implements the API operations for staged rollouts in a fleet.
 type rollouts struct{ *assembly }
 
 func (r rollouts) endpoints() []api.Endpoint {
@@ -62,7 +62,7 @@ func (r rollouts) endpoints() []api.Endpoint {
 	return list
 }
 
-// begin creates a rollout. Writes that name its ID become a part of it, until it is started.
+// begin creates a rollout. Until it is started, write requests that name its ID add their changes to it.
 func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
 	if r.member == nil {
 		return wire.Rollout{}, pending.ErrAlone
@@ -90,7 +90,8 @@ func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (
 	return r.get(ctx)
 }
 
-// moveNamed starts, pauses, resumes or undoes the pending rollout, by verb. It fails if id is neither "" nor the ID of that rollout.
+// moveNamed starts, pauses, resumes or undoes the pending rollout; verb names the action. It fails if id is the ID of another rollout; "" means the
+// pending one.
 func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
 	state, is := rolloutIn(r.store)
 	if !is || !state.Pending() {
@@ -151,7 +152,7 @@ func (r rollouts) move(ctx context.Context, verb string, state *rollout.State, u
 	return r.store.Advance(next.Head.Stored(), next.Ends)
 }
 
-// get returns the pending rollout, or the last one.
+// get returns the pending rollout, or the last one if none is pending.
 func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
 	state, is := rolloutIn(r.store)
 	if !is {
@@ -191,13 +192,13 @@ func rolloutOf(r *rollout.Rollout, objects *store.Store) wire.Rollout {
 	return w
 }
 
-// rolloutIn returns the pending rollout, or the last one; false: there was none.
+// rolloutIn returns the pending rollout, or the last one if none is pending. is is false if there has never been one.
 func rolloutIn(objects *store.Store) (state rollout.State, is bool) {
 	of, is := objects.Pending(pending.Staged)
 	return rollout.StateOf(of), is
 }
 
-// rolloutStatus returns the pending rollout for the status of this box; nil: there is none.
+// rolloutStatus returns the pending rollout for the status of this box; nil if none is pending.
 func rolloutStatus(objects *store.Store) *wire.Rollout {
 	head, is := objects.PendingHead(pending.Staged)
 	if !is || !head.Pending() {
@@ -208,7 +209,7 @@ func rolloutStatus(objects *store.Store) *wire.Rollout {
 	return &w
 }
 
-// boxes returns the reports of all boxes in the type of package rollout.
+// boxes returns the reports of all boxes, converted to the type of package rollout.
 func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]rollout.Box, len(all))
@@ -225,7 +226,7 @@ func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 	return boxes, err
 }
 
-// concerns returns a function that reports whether an object, named as in the status, is a part of the rollout.
+// concerns returns a function that reports whether an object, named as in wire.Status, is changed or affected by the rollout.
 func concerns(state *rollout.State) func(object string) bool {
 	is := map[string]bool{}
 	for _, ref := range state.Objects {
@@ -237,8 +238,8 @@ func concerns(state *rollout.State) func(object string) bool {
 	return func(object string) bool { return is[object] }
 }
 
-// reported returns the problems for the report of this box: the errors of its status, and the reasons why Services of a rollout are no
-// longer Ready, intended ones included. Those of a rollout come first.
+// reported returns the problems for the report of this box: the errors in its status, and the reasons why Services of the pending rollout are no
+// longer Ready, even if that is intended. Problems of the rollout come first.
 func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []fleet.ReportedProblem) {
 	state, is := rolloutIn(m.store)
 	about := concerns(&state)
@@ -264,7 +265,8 @@ func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []
 	return list[:min(mostReported, len(list))]
 }
 
-// driveRollouts moves the rollout from step to step while this box has the turn, and reports each step, until ctx is done.
+// driveRollouts advances the rollout from step to step while this box holds the fleet's lease for that (HasTurn), and reports each step, until ctx is
+// done.
 func (m *member) driveRollouts(ctx context.Context) error {
 	reported, failed, late := "", "", rollout.Patience{}
 	if head, is := m.store.PendingHead(pending.Staged); is {
@@ -299,7 +301,7 @@ func (m *member) driveRollouts(ctx context.Context) error {
 
 func turnOf(head *pending.Head) string { return fmt.Sprint(head.ID, " ", head.Turn) }
 
-// driveRollout decides on the rollout once, by the reports of the boxes, and stores the next step if it is due.
+// driveRollout checks the reports of the boxes once, and stores the next step of the rollout if it is due.
 func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
 	state, _ := rolloutIn(m.store)
 	left, _ := m.store.PendingLeft(pending.Staged) // read before the reports: a late box is then late for longer
@@ -328,7 +330,7 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	return err
 }
 
-// reportRollout writes the state of the rollout to the log, and as Events of its Services.
+// reportRollout logs the state of the rollout, and records Events of its Services if a step began or stopped.
 func (m *member) reportRollout() {
 	state, _ := rolloutIn(m.store)
 	step := stepOf(&state.Rollout)

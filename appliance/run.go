@@ -40,9 +40,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Run runs the appliance until ctx is done and returns nil then. The rules stay in the kernel: see Down. The error has the reason why it
-// could not start, or had to stop. When the cause of ctx is handover.ErrRequested, Run executes the program again in place of this process,
-// and passes it the relayed connections.
+// Run runs the appliance until ctx is done, and then returns nil. The rules stay in the kernel; Down removes them. The error is the reason why the
+// appliance could not start or had to stop. If the cause of ctx is handover.ErrRequested, Run executes the new program in this process and passes it
+// the relayed connections.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	relay, endRelay, err := run(ctx, &cfg, log)
 	if endRelay == nil { // it has not served
@@ -55,7 +55,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	return handOver(relay, &cfg, log)
 }
 
-// run opens, builds, runs and closes everything except for the relay, which runs until endRelay is called; nil: it does not run.
+// run starts the appliance, serves until ctx is done and closes everything except for the relay, which runs until endRelay is called. endRelay is nil
+// if the appliance did not start.
 func run(ctx context.Context, cfg *config.Config, log *slog.Logger) (relay *parts.Relay, endRelay func(), err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
@@ -101,22 +102,22 @@ type opened struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	calls   *reconcile.SlowCalls
-	fleet   *fleet.Engine // nil: the box is in no fleet
+	fleet   *fleet.Engine // nil if the box is in no fleet
 	kernel  *kernel.Conn
 	store   *store.Store
 	history *history.Book
-	before  totals // of the previous process
-	// providers are those that svcctl discover asks.
+	before  totals // the counters saved by the previous process
+	// providers are the providers that svcctl discover queries.
 	providers *parts.Providers
-	// readsFlows is set when connections are reported as they end.
+	// readsFlows is set when conntrack events report each connection at its end.
 	readsFlows bool
 	fast       fastPath
-	// monitor has watched the tables since before they were read, as the reading of large ones takes seconds.
+	// monitor watches the kernel tables. It is started before they are read, because reading large ones takes seconds.
 	monitor *monitor
 	early   reconcile.Early
 }
 
-// open opens the exclusive resources, and waits for the objects of a fleet; nil: ctx was done first.
+// open opens the exclusive resources, and in a fleet waits for its objects. It returns nil without an error if ctx was done first.
 func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.Logger) (*opened, error) {
 	// The data directory comes first: its lock keeps out a second instance before anything is touched.
 	calls := &reconcile.SlowCalls{}
@@ -185,21 +186,20 @@ func hasTables(k *kernel.Conn) bool {
 }
 
 const (
-	// startRoom is the heap size in bytes up to which the start of the program collects no garbage, and the garbage between two collections
-	// while up to 128 MiB are in use, as with 10,000 Services. Collections while a heap grows from 4 MiB free little; later ones keep the peak
-	// below twice the heap in use. From 200 MiB on the limit is twice that heap: with half of the garbage 50,000 Services take a fifth more
-	// CPU time.
+	// startRoom is, during the start, the heap size in bytes below which no garbage is collected, and the garbage between two collections while up to
+	// 128 MiB are live (10,000 Services). Collections while the heap grows from 4 MiB would free little; later ones keep the peak below twice the
+	// live heap. From 200 MiB on, the limit is twice the live heap: half as much garbage would cost 50,000 Services a fifth more CPU time.
 	startRoom = 64 << 20
 	// steadyRoom is the garbage in bytes between two collections after the start. A change makes less than 0.1 MiB of garbage, and a
 	// collection takes some 0.7 ms for each MiB in use.
 	steadyRoom = 32 << 20
-	// hugeRoom is the address space in bytes that a start may fill with huge pages, as at 10,000 files, and an eighth of the memory of
-	// the host at most.
+	// hugeRoom is the maximum address space in bytes for which the start requests huge pages, enough for 10,000 files. An eighth of the host's memory
+	// is another limit.
 	hugeRoom = 256 << 20
 )
 
-// collectLater sets GOGC for the start of the program, and again after each collection. It lets the heap grow in huge pages if the kernel has them:
-// each takes one page fault instead of 512. It does nothing if the environment sets GOGC.
+// collectLater sets GOGC for the start of the program, and has it updated after each collection. It lets the heap grow in huge pages if the kernel
+// supports them, which need one page fault instead of 512. It does nothing if GOGC is set in the environment.
 func collectLater() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -217,11 +217,11 @@ func collectLater() {
 	}
 }
 
-// huge are the address and the size in bytes of a part of the heap that may have huge pages.
+// huge holds the address and size in bytes of the part of the heap for which huge pages were requested.
 var huge [2]uintptr
 
-// joinWakeUps allows the kernel to fire timers of the process up to a millisecond late. Without it the monitor thread of the Go runtime,
-// which sleeps for 20 µs at a time while anything runs, takes a seventh of the CPU time of a change.
+// joinWakeUps allows the kernel to fire timers of this process up to 1 ms late, so that wake-ups coincide. Otherwise the monitor thread of the Go
+// runtime, which sleeps for 20 µs at a time while goroutines run, takes a seventh of the CPU time of a change.
 func joinWakeUps() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, t := range threads { // threads that are made later get it from those
@@ -229,14 +229,15 @@ func joinWakeUps() {
 	}
 }
 
-// starting is set from collectLater to collectSteadily, unless the environment sets GOGC. collecting guards it and GOGC.
+// starting is set from collectLater until collectSteadily, unless the environment sets GOGC. The mutex collecting guards starting and changes of
+// GOGC.
 var starting bool
 var collecting sync.Mutex
 
-// atCollection schedules collectOften after the next collection.
+// atCollection makes the runtime call collectOften after the next garbage collection.
 func atCollection() { runtime.AddCleanup(new([64]byte), func(set func()) { set() }, collectOften) }
 
-// collectOften sets GOGC for the next collection during the start, by the heap in use.
+// collectOften adjusts GOGC to the live heap for the next collection, during the start only.
 func collectOften() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -247,7 +248,7 @@ func collectOften() {
 	}
 }
 
-// collectSteadily sets GOGC for the time after the start. It is called after a collection.
+// collectSteadily sets GOGC for the time after the start. It must be called right after a collection, as it uses the live heap size.
 func collectSteadily() {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -257,15 +258,15 @@ func collectSteadily() {
 	}
 }
 
-// heapInUse returns the bytes of the heap that were live at the last collection.
+// heapInUse returns the size of the live heap in bytes at the last collection, at least 1.
 func heapInUse() uint64 {
 	inUse := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(inUse)
 	return max(inUse[0].Value.Uint64(), 1)
 }
 
-// freeMemory returns unused memory to the kernel, after work that needed much of it. It ends the huge pages of the heap: the kernel would
-// fill up those that have unused parts.
+// freeMemory returns unused memory to the kernel, after work that needed much of it. It first disables huge pages of the heap: the kernel would
+// refill huge pages that are partly unused.
 func freeMemory() {
 	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, huge[0], huge[1], syscall.MADV_NOHUGEPAGE)
 	runtime.GC() // sync.Pools are empty after the second collection, that of FreeOSMemory
@@ -273,11 +274,11 @@ func freeMemory() {
 	unmapFiles()
 }
 
-// mappedFiles matches those mappings in /proc/PID/smaps that map a file read-only and have no modified pages (relocation makes some).
+// mappedFiles matches those read-only file mappings in /proc/PID/smaps that have no modified pages. Relocation modifies some pages.
 var mappedFiles = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) r-.*/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB`)
 
-// unmapFiles removes the pages of read-only mapped files, the program's and the database's, from the process. They stay in the page cache,
-// and are mapped again on access.
+// unmapFiles drops the pages of read-only mapped files, such as the program and the database, from the process. They stay in the page cache and are
+// mapped again on access.
 func unmapFiles() {
 	text, _ := os.ReadFile("/proc/self/smaps")
 	for _, at := range mappedFiles.FindAllSubmatch(text, -1) {
@@ -287,7 +288,7 @@ func unmapFiles() {
 	}
 }
 
-// Down removes all tables of svcctl from the kernel. Connections through a VIP break.
+// Down removes all tables and routes of svcctl from the kernel. Connections through Service addresses break.
 func Down(context.Context) error {
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
@@ -300,8 +301,7 @@ func Down(context.Context) error {
 	return errors.Join(k.DropSentinel(), routes.Clear())
 }
 
-// programID returns the build ID that the linker wrote into this program, a hash of all inputs (cmd/internal/buildid); "" when it cannot be
-// read.
+// programID returns, in hex, the Go build ID of this program, which is a hash of all build inputs; "" if it cannot be read.
 func programID() string {
 	f, err := elf.Open("/proc/self/exe")
 	if err != nil {
@@ -329,7 +329,7 @@ func (c closers) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed returns f without the error net.ErrClosed, for listeners that their server usually closes.
+// ignoreClosed returns f without the error net.ErrClosed. It is for listeners that their server has usually closed already.
 func ignoreClosed(f func() error) func() error {
 	return func() error {
 		if err := f(); !errors.Is(err, net.ErrClosed) {
@@ -412,7 +412,7 @@ func drainFirst(ctx context.Context, relay *parts.Relay) (drained context.Contex
 	return drained, func() { stop(); end(nil) }
 }
 
-// startRelay runs the relay until end is called, which must be after everything else has ended.
+// startRelay runs the relay until end is called. end must be called after all other parts have ended.
 func startRelay(ctx context.Context, relay *parts.Relay, log *slog.Logger) (end func()) {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
@@ -442,19 +442,19 @@ func handOver(relay *parts.Relay, cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// totalsName is the name of the file with totals in the data directory.
+// totalsName is the name of the file in the data directory that stores totals.
 const totalsName = "totals.json"
 
-// totals are counters that the next process continues after a hand-over or an orderly stop. A start removes the file, so that after a crash
-// counters begin at 0: older values would make them go back, which Prometheus takes for a reset.
+// totals are counters that the next process continues after a hand-over or an orderly stop. The next process removes the file when it starts, so that
+// after a crash counters begin at 0: continuing from older values would make counters decrease.
 type totals struct {
-	Boot     string // the boot ID of the kernel that Counters were read from; "": not known
+	Boot     string // the boot ID of the kernel when the totals were saved; "" if unknown
 	Counters []nft.Tallied
-	Flows    *flows.Saved // nil: connection events were not read
+	Flows    *flows.Saved // nil if conntrack events were not read
 	Failures map[string]map[netip.AddrPort]uint64
 }
 
-// takeTotals reads and removes the totals that the process before saved; zero if there are none of this boot.
+// takeTotals reads and removes the totals that the previous process saved; zero if there are none from this boot.
 func takeTotals(dir string, log *slog.Logger) (t totals) {
 	path := filepath.Join(dir, totalsName)
 	content, err := os.ReadFile(path)
@@ -477,7 +477,7 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 	return t
 }
 
-// leaveTotals saves the totals for the next process.
+// leaveTotals saves the totals in the data directory for the next process.
 func (a *assembly) leaveTotals() {
 	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.parts.suspicion.Book().Failures()}
 	if a.parts.flows != nil {
@@ -496,7 +496,7 @@ func (a *assembly) leaveTotals() {
 	}
 }
 
-// bootID returns the kernel's ID of this boot; "": it cannot be read.
+// bootID returns the kernel's boot ID, which changes with each boot; "" if it cannot be read.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -22,13 +22,13 @@ import (
 // sourceTurns implements sources.Turns with the leases of the fleet.
 type sourceTurns struct{ engine *fleet.Engine }
 
-// Want sets the sources whose turn this box competes for (true) or only observes (false).
+// Want sets the sources whose lease this box competes for (true) or only observes (false).
 func (t sourceTurns) Want(willing map[string]bool) { t.engine.WantSources(willing) }
 
-// Turn returns the box that has the turn of a source.
+// Turn returns which box holds the lease of a source.
 func (t sourceTurns) Turn(name string) sources.Turn { return sources.Turn(t.engine.SourceTurn(name)) }
 
-// Changed returns a channel that is closed with the next change of turns.
+// Changed returns a channel that is closed when the holder of a lease may have changed.
 func (t sourceTurns) Changed() <-chan struct{} { return t.engine.Changes() }
 
 // newReader returns the Reader of this box's manifest directories.
@@ -46,7 +46,7 @@ func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *
 	})
 }
 
-// sourceDirs returns the manifest directories with the names of their sources and absolute paths.
+// sourceDirs returns the manifest directories as absolute paths, with the names of their sources.
 func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	for _, s := range cfg.ManifestSources() {
 		path, err := filepath.Abs(s.Dir)
@@ -58,7 +58,7 @@ func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	return dirs
 }
 
-// files returns what stores the content of the manifest directories in a fleet; nil without a fleet, where the loop does.
+// files returns what stores the files of manifest directories in a fleet. It returns nil without a fleet; the reconcile loop then stores them.
 func (m *member) files() reconcile.Files {
 	if m == nil {
 		return nil
@@ -92,8 +92,7 @@ func (m *member) named() func([]wire.Source) {
 	}
 }
 
-// holdRemovals returns the decisions of the guard hold about removals. In a fleet paths of files are NAME:path; the guard gets them as
-// paths on this box.
+// holdRemovals returns the decisions of the guard hold about removals. In a fleet a file is named SOURCE:path in r; the guard gets the local path.
 func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {
@@ -112,7 +111,7 @@ func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals)
 	return func(path string) store.Decision { return decide(here(path)) }
 }
 
-// endpoints returns the operations of the API for a fleet; none without one.
+// endpoints returns the fleet operations of the API; none without a fleet.
 func (m *member) endpoints() []api.Endpoint {
 	if m == nil {
 		return nil
@@ -164,7 +163,7 @@ func (m *member) endpoints() []api.Endpoint {
 	}
 }
 
-// listSources returns the sources of the fleet with their readers, which it reads from etcd.
+// listSources returns the sources of the fleet. Their current readers are read from etcd.
 func (m *member) listSources(ctx context.Context) ([]wire.FleetSource, error) {
 	holders, err := m.engine.SourceHolders(ctx)
 	if err != nil {
@@ -179,7 +178,7 @@ func (m *member) listSources(ctx context.Context) ([]wire.FleetSource, error) {
 	return list, nil
 }
 
-// forgetSource removes a source that no box has any more. Its objects then belong to clients of the API; it returns their number.
+// forgetSource removes a source that is not configured on any box. Its objects then belong to API clients; objects is their number.
 func (m *member) forgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {
@@ -201,7 +200,7 @@ func (m *member) forgetSource(ctx context.Context, name string) (before wire.Fle
 	return before, objects, err
 }
 
-// takeSource makes a box the reader of a source, and returns the source as it was before.
+// takeSource makes a box the reader of a source. It returns the previous state of the source.
 func (m *member) takeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ func (p *compiledPort) unansweredMap(pool Pool) Set {
 	return p.clientMap("unanswered", pool, newcomerLife)
 }
 
-// clientMap returns the definition of a map of clients to endpoints.
+// clientMap returns the definition of a map from clients to endpoints. Elements expire after life.
 func (p *compiledPort) clientMap(name string, pool Pool, life time.Duration) Set {
 	return Set{
 		Name: name + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
@@ -39,7 +39,7 @@ func (p *compiledPort) clientMap(name string, pool Pool, life time.Duration) Set
 	}
 }
 
-// prefixText returns the part of a map's name for the prefix length of clients; "" for maps of whole addresses.
+// prefixText returns the part of a map's name with the prefix length by which clients are grouped; "" for a map of whole addresses.
 func (p *compiledPort) prefixText() string {
 	if p.AffinityOptions.PrefixLen == 0 {
 		return ""
@@ -47,24 +47,24 @@ func (p *compiledPort) prefixText() string {
 	return "-" + strconv.Itoa(int(p.AffinityOptions.PrefixLen))
 }
 
-// client returns the expression for the part of a packet's client address that affinity remembers.
+// client returns the key expression for a client: the client address in field, or the prefix of it that affinity uses.
 func (p *compiledPort) client(field Field) []Field {
 	field.Bits = p.AffinityOptions.PrefixLen
 	return []Field{field}
 }
 
-// members returns the definition of the set with a pool's endpoints. Clients are remembered only for endpoints in it: one that was removed may still
-// answer earlier connections.
+// members returns the definition of the set of a pool's endpoints. A client is stored only if its endpoint is in this set: a removed endpoint may
+// still answer earlier connections.
 func (p *compiledPort) members(pool Pool) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
 }
 
-// inBothPools returns the definition of the set with the endpoints that are in both pools. Neither pool contains the other: hints and fallbacks
-// choose each separately.
+// inBothPools returns the definition of the set of endpoints that are in both pools. Neither pool contains the other, since topology hints and
+// fallbacks select the endpoints of each pool separately.
 func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
 
-// recall returns the name of the chain that sends a frontend's remembered clients to their endpoints. Node ports have a chain of their own, as their
-// new clients pick from other maps.
+// recall returns the name of the chain that sends clients with affinity to their stored endpoint. Node ports have separate chains, because their
+// clients without a stored endpoint use other maps.
 func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	name := "recall"
 	if !fe.Addr.IsValid() {
@@ -73,8 +73,8 @@ func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	return name + pools[pool].qualifier + "/" + p.ID
 }
 
-// newcomer returns the name of the chain that stores the endpoints of a frontend's new clients until their first answer. Frontends of a port
-// share it if they have the same pools and the same next chain.
+// newcomer returns the name of the chain that stores the endpoint of a new client until the endpoint answers. Frontends of a port share the chain if
+// they have the same pools and the same next chain.
 func (p *compiledPort) newcomer(fe *Frontend) string {
 	snat := [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT]
 	if t, idle := p.idle(); idle {
@@ -83,7 +83,7 @@ func (p *compiledPort) newcomer(fe *Frontend) string {
 	return prefixNewcomer + fe.poolsText() + snat + "/" + p.ID
 }
 
-// remember returns the name of the chain that remembers a frontend's clients.
+// remember returns the name of the chain that stores the clients of a frontend in the affinity map.
 func (p *compiledPort) remember(fe *Frontend) string {
 	return prefixRemember + fe.poolsText() + "/" + p.ID
 }
@@ -154,8 +154,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	}
 }
 
-// endpointsInBothPools returns the endpoints that stand in both pools; nil unless both pools are in
-// use.
+// endpointsInBothPools returns the endpoints that are in both pools; nil if only one pool is in use.
 func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 	if p.usedPools() != [NumPools]bool{PoolCluster: true, PoolLocal: true} {
 		return nil
@@ -167,8 +166,8 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(p.slots[PoolLocal]), func(ap netip.AddrPort) bool { return !inCluster[ap] })
 }
 
-// recallChain returns the chain that sends a remembered client to its endpoint, and a client that waits for its first answer to the endpoint it was
-// just sent to. Other clients pick an endpoint.
+// recallChain returns the chain that selects the endpoint of a client. A client in the affinity map goes to its stored endpoint. A client that still
+// waits for its first answer goes to its endpoint in the unanswered map. Other clients get an endpoint by load balancing.
 //
 //	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
 //	meta l4proto tcp ip saddr @newcomers dnat ip to ip saddr map @unanswered/default/web
@@ -185,7 +184,7 @@ func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
 	}}
 }
 
-// newcomerChain returns the chain that stores a newcomer's endpoint and goes on to source NAT.
+// newcomerChain returns the chain that stores the endpoint of a new client until it answers, and continues with source NAT.
 //
 //	ip saddr != @newcomers goto masquerade-outside
 //	add @unanswered/default/web { ip saddr timeout 1s : ip daddr . th dport }
@@ -207,16 +206,16 @@ func (p *compiledPort) newcomerChain(f *fragment, box *Box, fe *Frontend) Chain 
 	return Chain{Name: p.newcomer(fe), Rules: append(rules, Rule{end})}
 }
 
-// noting is the packet by which a client and its endpoint are stored.
+// noting is the kind of packet that causes a client and its endpoint to be stored.
 type noting uint8
 
 const (
-	byNewcomer noting = iota // the first packet of a newcomer: stored in the map of the unanswered
-	byAnswer                 // an answer of the endpoint: stored in the affinity map
+	byNewcomer noting = iota // the first packet of a new client: stores into the unanswered map
+	byAnswer                 // an answer of the endpoint: stores into the affinity map
 )
 
-// note returns the rules that store a client of the frontend with its endpoint, for the pool that the client was sent to and, if the endpoint is in
-// both pools, for both. end is the verdict for packets that need no further one of these rules.
+// note returns the rules that store a client of the frontend with its endpoint. They use the map of the pool that selected the endpoint, and the maps
+// of both pools if the endpoint is in both. end is the verdict after a rule that makes the remaining ones unnecessary.
 //
 //	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
 //	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
@@ -254,11 +253,12 @@ func (p *compiledPort) update(pool Pool, by noting) Update {
 	return Update{Map: p.unansweredMap(pool).Name, Key: p.client(Saddr), Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
 }
 
-// answerChains returns the base chains for the first packets of endpoints; nil without a Service port with affinity. They see the packets of
-// connections that are not assured yet: from a client the first packet and the one that makes the connection assured, from an endpoint the SYN-ACK,
-// or answers of UDP in the first 2 seconds (see strayChains).
+// answerChains returns the base chains for the first packets of endpoints; nil if no Service port has affinity. They see only packets of connections
+// that are not yet assured: from a client the first packet and the one that makes the connection assured, from an endpoint the SYN-ACK, or UDP
+// answers in the first 2 seconds (see strayChains).
 //
-// A reset or an ICMP error is no answer. It removes the client from the newcomers, so that the client's next try picks an endpoint again.
+// A TCP reset or an ICMP error does not count as an answer. It removes the client from the set newcomers, so that load balancing selects an endpoint
+// again for the next attempt.
 func (t *tableState) answerChains() []Chain {
 	if !t.hasAffinity() {
 		return nil
@@ -354,7 +354,7 @@ func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
 // an address from a packet, and a number from the rule: so there is a set of addresses for each number that
 // endpoints of a port have, mostly one, and a rule.
 
-// remembersWith returns the other ports for which the clients of this port are remembered too.
+// remembersWith returns the other ports of all for which the endpoints of this port's clients are stored too (AffinityOptions.WholeService).
 func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPort) {
 	if p.Affinity == 0 || !p.AffinityOptions.WholeService {
 		return nil
@@ -367,12 +367,12 @@ func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPor
 	return others
 }
 
-// number returns the definition of the set with the addresses of a pool's endpoints at a port number.
+// number returns the definition of the set of addresses of those endpoints of a pool that have this port number.
 func (p *compiledPort) number(pool Pool, port uint16) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
 }
 
-// numbers returns the port numbers of a pool's endpoints, sorted.
+// numbers returns the distinct port numbers of a pool's endpoints, sorted.
 func (p *compiledPort) numbers(pool Pool) []uint16 {
 	var list []uint16
 	for _, ap := range p.slots[pool] {
@@ -384,7 +384,8 @@ func (p *compiledPort) numbers(pool Pool) []uint16 {
 	return list
 }
 
-// addNumbers adds the sets in which other ports look up this port's endpoints by number.
+// addNumbers adds, for each port number of this port's endpoints, the set of their addresses. The rules of other ports look up endpoints in these
+// sets.
 func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
 	if len(p.others) == 0 {
 		return
@@ -397,8 +398,8 @@ func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
 	}
 }
 
-// parsePrefix parses the prefix length of clients and the ID of the Service port from the name of an affinity map. ok is false for a map of whole
-// addresses, and for any other set.
+// parsePrefix parses the name of an affinity map into the prefix length of clients and the ID of the Service port. ok is false for maps of whole
+// addresses and for other sets.
 func parsePrefix(set string) (bits uint8, id string, ok bool) {
 	kind, id, _ := strings.Cut(set, "/")
 	if !strings.HasPrefix(kind, "affinity") {
@@ -416,7 +417,7 @@ func parsePrefix(set string) (bits uint8, id string, ok bool) {
 // and would start a new one, at any endpoint. So of TCP only a SYN gets to an endpoint, and the
 // client of a connection that is forgotten is answered by a reset.
 
-// parseTimeout parses the timeout in the name of a timeout object.
+// parseTimeout parses the name of a timeout object, such as "idle-tcp-60".
 func parseTimeout(name string) (t Timeout, ok bool) {
 	text, ok := strings.CutPrefix(name, prefixIdle)
 	protocol, seconds, cut := strings.Cut(text, "-")
@@ -430,8 +431,8 @@ func (p *compiledPort) idle() (t Timeout, ok bool) {
 	return Timeout{p.Protocol, p.Idle}, p.Idle > 0 && p.Protocol != SCTP
 }
 
-// onlySYN returns the verdict with which the dispatch sends clients to a chain. For a TCP port with an idle timeout it leads through a chain that
-// lets only SYNs pass.
+// onlySYN returns the verdict by which the dispatch map sends clients to a chain. For a TCP port with an idle timeout the verdict leads through a
+// chain that lets only SYN packets pass.
 func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 	if _, idle := p.idle(); !idle || p.Protocol != TCP {
 		return to
@@ -440,8 +441,8 @@ func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 	return GotoChain(prefixOnlySYN + to.Chain)
 }
 
-// idleRules returns the rules of a chain whose name begins with a timeout or with the prefix of the
-// rule for SYNs:
+// idleRules returns the rules of a chain whose name begins with the name of a timeout object, or with the prefix for chains that accept only SYN
+// packets. is is false for other chains.
 //
 //	chain idle-tcp-60/masquerade-always {
 //		ct timeout set "idle-tcp-60"
@@ -467,7 +468,8 @@ func idleRules(chain string) (rules []Rule, is bool) {
 	return rules, true
 }
 
-// addIdle adds a frontend's idle timeout and, if the box itself is one of its endpoints, the element that sets it in the chain input.
+// addIdle adds the idle timeout of a frontend. If the box itself is one of the endpoints, it also adds the map element that sets the timeout in the
+// chain input.
 func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 	t, idle := p.idle()
 	if !idle || !p.serves(fe) {
@@ -486,7 +488,7 @@ func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 	f.use(p.Protocol)
 }
 
-// leadsToBox reports whether an endpoint that clients of a frontend get is the box itself.
+// leadsToBox reports whether the box itself is one of the endpoints that clients of a frontend can get.
 func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
 	for _, pool := range []Pool{fe.Internal.Pool, fe.External.Pool} {
 		endpoints := p.chosen(fe, pool)
@@ -500,7 +502,7 @@ func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
 	return false
 }
 
-// idleChains returns the chain that sets the idle timeout of connections whose endpoint is the box itself.
+// idleChains returns the chain that sets the idle timeout of connections to an endpoint on the box itself; nil if there are none.
 //
 //	chain input {
 //		type nat hook input priority 100; policy accept;
@@ -524,7 +526,7 @@ func (t *tableState) idleChains() []Chain {
 	return []Chain{{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules}}
 }
 
-// useTimeouts changes the use counts of the timeouts of a fragment by 1 or -1.
+// useTimeouts adds by (1 or -1) to the use counts of the timeouts in a fragment.
 func (t *tableState) useTimeouts(f *fragment, by int) {
 	for _, timeout := range f.timeouts {
 		name := timeout.Name()
@@ -539,7 +541,7 @@ func (t *tableState) useTimeouts(f *fragment, by int) {
 	}
 }
 
-// emitTimeouts adds the timeout objects that came into use, or went out of it, to the change of the table.
+// emitTimeouts adds to d the creation of timeout objects that are now in use and the deletion of those no longer in use.
 func (t *tableState) emitTimeouts(d *tableDiff) {
 	for _, name := range sortedKeys(t.oldTimeouts) {
 		timeout, is := t.timeouts[name]
@@ -552,8 +554,8 @@ func (t *tableState) emitTimeouts(d *tableDiff) {
 	}
 }
 
-// recoverIdle reads the timeout of a frontend back from its verdict in postrouting: the chain
-// "idle-tcp-60/masquerade-always", or with affinity "newcomer-always-idle-tcp-60/default/web".
+// recoverIdle returns the idle timeout that a frontend's verdict in postrouting implies, from the name of the chain: "idle-tcp-60/masquerade-always",
+// or with affinity "newcomer-always-idle-tcp-60/default/web". It returns 0 if there is none.
 func recoverIdle(verdict string) time.Duration {
 	name, _, _ := strings.Cut(strings.TrimPrefix(verdict, "goto "), "/")
 	if _, rest, is := strings.Cut(name, qualifierIdle); is {

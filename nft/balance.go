@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// MaxTableEndpoints bounds the endpoints of a pool with a table by weights or hashes. Larger pools
-// are picked from at random.
+// MaxTableEndpoints is the maximum number of endpoints of a pool with a slot table (by weights or by hashes). From a larger pool, endpoints are
+// picked at random.
 const MaxTableEndpoints = 4096
 
-// tableSizes holds, for pools of at most endpoints, the number of slots of a table by weights (one level) and of a table by hashes.
+// tableSizes holds the numbers of slots by the size of the pool. For a pool of at most endpoints endpoints, a table by weights has weigh slots in
+// each level, and a table by hashes has hash slots.
 var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{16, 64, 256},
 	{64, 256, 1024},
@@ -20,10 +21,10 @@ var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{MaxTableEndpoints, 4096, 16384},
 }
 
-// table maps each slot to an endpoint, by index in the pool. A table by weights may have a second level behind the first: a packet that draws a hole
-// of the first level draws again from the second.
+// table maps each slot to an endpoint, by its index in the pool, or to none (a hole). A table by weights may have a second level: a packet that draws
+// a hole in the first level draws again in the second.
 type table struct {
-	form  string // weigh-64, hash-256
+	form  string // kind and number of slots, such as weigh-64 or hash-256; or formTurns
 	slots []uint16
 }
 
@@ -35,8 +36,8 @@ func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
 	return 1
 }
 
-// competitors returns the identities and weights of the shares that compete for the slots of a pool: its endpoints, then the refused share, if there
-// is one.
+// competitors returns the identities and weights that compete for the slots of a pool: those of its endpoints, followed by those of the refused share
+// if there is one (Refused).
 func (sp *ServicePort) competitors(pool Pool) (ids []uint64, weights []uint32) {
 	ids = endpointIDs(sp.Pools[pool])
 	for _, ap := range sp.Pools[pool] {
@@ -64,8 +65,8 @@ func (sp *ServicePort) FitsTable(pool Pool) bool {
 // refusedID is the identity of the refused share in the result of competitors.
 var refusedID = identity([]byte("refused"))
 
-// assign divides slots by quota. The slots of the refused share are holes. If there is such a share, the first slot is a hole, since packets that
-// drew a hole look it up, and the last slot is none, since the number of slots is read back from it.
+// assign distributes size slots over the endpoints by quota. The slots of the refused share are holes. If a share is refused, the first slot is a
+// hole, because packets that drew a hole look up that slot, and the last slot is not a hole, because the number of slots is recovered from it.
 func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) []uint16 {
 	endpoints := len(sp.Pools[pool])
 	slots := spread(ids[:endpoints], quotas[:endpoints], size)
@@ -82,7 +83,7 @@ func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) [
 	return slots
 }
 
-// hashed returns a table by hashes. A table with holes has a form of its own, whose rules refuse packets that meet a hole.
+// hashed returns a table by hashes. A table with holes has a separate form, because a packet that hits a hole must be refused.
 func (sp *ServicePort) hashed(slots []uint16) *table {
 	form := chainHash
 	if sp.Balance == SourceHash {
@@ -94,8 +95,8 @@ func (sp *ServicePort) hashed(slots []uint16) *table {
 	return &table{form, slots}
 }
 
-// divided returns a table by hashes for the port's Backends. The slots of a backend depend on the shares of the backends alone, and are divided among
-// its own endpoints: when those come and go, no client of another backend moves. The slots of a backend without endpoints are holes.
+// divided returns a table by hashes for the port's Backends. The slots of a backend depend only on the shares of the backends. They are divided among
+// the backend's endpoints, so that added or removed endpoints move no client of another backend. The slots of a backend without endpoints are holes.
 func (sp *ServicePort) divided(pool Pool) *table {
 	backends := sp.Backends[pool]
 	ids, shares := make([]uint64, len(backends)), make([]uint32, len(backends))
@@ -144,8 +145,8 @@ func (sp *ServicePort) divided(pool Pool) *table {
 // drawn reports whether slots of a pool's table are drawn at random.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
-// TableSlots returns how many slots of a pool's table of LeastConnection belong to the refused share, which are the first ones, and to the endpoints;
-// 0 and 0 if the pool has no table.
+// TableSlots returns the number of slots of the refused share, which come first, and of the endpoints in a pool's LeastConnection table. Both are 0
+// if the pool has no table.
 func (sp *ServicePort) TableSlots(pool Pool) (refused, slots int) {
 	ids, weights := sp.competitors(pool)
 	for _, s := range tableSizes {
@@ -159,7 +160,8 @@ func (sp *ServicePort) TableSlots(pool Pool) (refused, slots int) {
 	return 0, 0
 }
 
-// Table returns the endpoint in each slot of a pool's table of LeastConnection; nil: there is none.
+// Table returns the endpoint in each slot of a pool's LeastConnection table, the zero AddrPort for a slot that refuses. It returns nil if there is no
+// such table.
 func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
 	if sp.Balance != LeastConnection || sp.Relayed() {
 		return nil
@@ -177,8 +179,8 @@ func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
 	return slots
 }
 
-// Shares returns the share of new connections of each endpoint of a pool, in their order, for a Balance that draws at random or by turns. Together
-// with RefusedShare the sum is 1.
+// Shares returns the fraction of new connections that each endpoint of a pool gets, in the order of the pool, for the Balance values Random,
+// LeastConnection and RoundRobin. The fractions and RefusedShare add up to 1.
 func (sp *ServicePort) Shares(pool Pool) []float64 {
 	endpoints := sp.Pools[pool]
 	index, slots, sum := make(map[netip.AddrPort]int, len(endpoints)), make([]float64, len(endpoints)), 0.0
@@ -217,7 +219,7 @@ func (sp *ServicePort) RefusedShare(pool Pool) float64 {
 	return part
 }
 
-// places returns, for each slot, the index of its endpoint in a pool.
+// places returns the slots of a table from the endpoint in each slot: its index in the pool, or hole if the pool does not contain it.
 func (sp *ServicePort) places(pool Pool, endpoints []netip.AddrPort) []uint16 {
 	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))
 	for i, ap := range sp.Pools[pool] {
@@ -233,7 +235,7 @@ func (sp *ServicePort) places(pool Pool, endpoints []netip.AddrPort) []uint16 {
 	return slots
 }
 
-// givenTable makes the table that the port specifies itself.
+// givenTable returns the table that the port's Tables specify for a pool, or nil if they do not have a supported number of slots.
 func (sp *ServicePort) givenTable(pool Pool) *table {
 	slots := sp.places(pool, sp.Tables[pool])
 	for _, s := range tableSizes {
@@ -247,11 +249,12 @@ func (sp *ServicePort) givenTable(pool Pool) *table {
 	return nil
 }
 
-// weigh returns the slots of a table by weights. The first level has size slots, each for 1/size of the connections. The parts of shares beyond whole
-// slots become holes. If there are any, a second level of size slots divides the holes by these parts, so shares are exact to 1/size² for each hole.
+// weigh returns the slots of a table by weights. Each of the size slots of the first level gets 1/size of the connections. The fractions of shares
+// beyond whole slots become holes. If there are any, a second level of size slots divides the holes by these fractions, so that shares are exact to
+// 1/size² per hole.
 //
-// The first slot is a hole only if a share is refused: packets that fall between two changes, or drew two holes, look it up. The refused share, last
-// in weights and ids, has no slot in the first level, and holes in the second.
+// The first slot is a hole only if a share is refused: packets that drew two holes, or found no slot during a change, look up the first slot. The
+// refused share, last in weights and ids, has no slot in the first level, and holes in the second.
 func (sp *ServicePort) weigh(pool Pool, weights []uint32, ids []uint64, size int) []uint16 {
 	units := quotas(weights, ids, size*size)
 	whole, rests, holes := make([]int, len(units)), make([]uint32, len(units)), false
@@ -279,7 +282,7 @@ func (sp *ServicePort) weigh(pool Pool, weights []uint32, ids []uint64, size int
 	return append(slots, spread(ids, quotas(rests, ids, size), size)...)
 }
 
-// first returns the endpoint, among those with quota left, that ranks highest at a place.
+// first returns the index of the endpoint that ranks highest for a slot (rendezvous hashing), among those with quota left; hole if there is none.
 func first(ids []uint64, quotas []int, place uint64) (best uint16) {
 	best = hole
 	for i, id := range ids {
@@ -290,7 +293,7 @@ func first(ids []uint64, quotas []int, place uint64) (best uint16) {
 	return best
 }
 
-// preferred returns the endpoint that ranks highest for a frontend's address, or for the port of a node port.
+// preferred returns the endpoint that ranks highest (rendezvous hashing) for a frontend's address, or, for a node port, for its port number.
 func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	place := uint64(fe.Port)
 	if fe.Addr.IsValid() {
@@ -306,8 +309,9 @@ func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	return endpoints[best]
 }
 
-// Choice returns a function that maps a client to the endpoint of its new connections at a frontend: the zero AddrPort if they are refused, false if
-// chance, turns or open connections decide. With Maglev the result depends on the client's port too.
+// Choice returns a function that maps a client to the endpoint of its new connections to a frontend. The function returns the zero AddrPort and true
+// if the connections are refused, and false if the client does not determine the endpoint (such as Random, RoundRobin and LeastConnection). With
+// Maglev the result depends on the client's port too.
 func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
@@ -338,9 +342,9 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 	}
 }
 
-// Chooser returns the function by which the kernel chooses an endpoint of a pool for a client and the address that
-// it connected to; nil where chance, turns or open connections decide. A relay uses it, which accepts connections
-// in the kernel's place.
+// Chooser returns a function that picks the same endpoint of a pool as the kernel, from the address of a client and the address that it connected to.
+// Relays use it, because they accept connections themselves. It returns nil if these addresses do not determine the endpoint (Random, RoundRobin,
+// LeastConnection), and if there is nothing to choose.
 func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
 	switch endpoints := sp.Pools[pool]; {
 	case len(endpoints) == 0, len(endpoints) == 1 && sp.Refused[pool] == 0:
@@ -388,7 +392,7 @@ func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
 }
 
-// ofBoth joins the endpoints for inside and outside clients, by their pools.
+// ofBoth returns the union of the results of endpoints for the frontend's pools of inside and outside clients.
 func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
 	inside := endpoints(fe.Internal.Pool)
 	if fe.External.Pool == fe.Internal.Pool {
@@ -412,8 +416,8 @@ func splitForm(form string) (kind string, size uint32) {
 	return form[:at], numgenOf(strings.TrimSuffix(form[at:], withHoles)).Mod
 }
 
-// drawRules returns the rules that draw a slot of a table and translate to its endpoint. If the frontend has lost its table since it was looked up,
-// its slots are in the other map, where `pick-1` looks. Holes of hashes are refused.
+// drawRules returns the rules that draw a slot of a table and translate the destination to its endpoint. If the table was removed after the packet
+// was dispatched, the endpoints are in another map, in which `pick-1` looks. A hole in a table by hashes refuses the packet.
 //
 //	chain weigh-64 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 map @tables
@@ -440,8 +444,8 @@ func drawRules(form string, m *slotMaps) []Rule {
 	return []Rule{lookup(Field{Kind: FieldHashFlow, Mod: mod}), end}
 }
 
-// tableOf returns the table of a pool. It is nil where `pick-N` has the same effect (no share is refused, and there is one endpoint, or a random one
-// of equal weights is picked), with DestinationHash, and for too many endpoints.
+// tableOf returns the table of a pool. It is nil if `pick-N` has the same effect (no share is refused, and there is one endpoint, or equal weights
+// and Balance Random), if the Balance is DestinationHash, and if the pool is empty or has too many endpoints.
 func (sp *ServicePort) tableOf(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	refused := sp.Refused[pool]
@@ -481,11 +485,11 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	panic("nft: no table is large enough")
 }
 
-// maxTurns bounds the length of a round, unless there are more endpoints.
+// maxTurns is the maximum number of slots of a round-robin table, unless there are more endpoints.
 const maxTurns = 128
 
-// turns makes the round of a pool: the smooth order of nginx (ngx_http_upstream_round_robin.c), which spreads the turns of an endpoint over the
-// round.
+// turns returns the round-robin table of a pool, in the order of nginx's smooth weighted round robin (ngx_http_upstream_round_robin.c), which spreads
+// the slots of an endpoint evenly over the table.
 func (sp *ServicePort) turns(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	if sp.Tables[pool] != nil {
@@ -511,5 +515,5 @@ func (sp *ServicePort) turns(pool Pool) *table {
 	return &table{formTurns, order}
 }
 
-// formTurns is the form of a table for round robin: one round, in which each endpoint comes as often as its weight.
+// formTurns is the form of a table for round robin, in which the number of slots of an endpoint is proportional to its weight.
 const formTurns = "round-robin"

@@ -52,9 +52,9 @@ type (
 	// AddChain creates a chain without rules.
 	AddChain struct {
 		Family Family
-		Chain  Chain // Rules are not looked at
+		Chain  Chain // its Rules are ignored
 	}
-	// SetRules makes rules the whole content of a chain that exists.
+	// SetRules replaces all rules of an existing chain.
 	SetRules struct {
 		Family Family
 		Chain  string
@@ -73,10 +73,10 @@ type (
 	DeleteElements struct {
 		Family   Family
 		Set      Set
-		Elements []Element // Data is not looked at
+		Elements []Element // Data is ignored
 	}
-	// ForgetData deletes those elements of a dynamic map whose data is in Data: clients that are remembered for endpoints which are gone. Elements
-	// that expire meanwhile are no error.
+	// ForgetData deletes the elements of a dynamic map that have one of the values in Data: affinity entries for removed endpoints. It is not an
+	// error if such elements expire first.
 	ForgetData struct {
 		Family Family
 		Set    Set
@@ -111,8 +111,8 @@ func (o CapTimeouts) op() Family    { return o.Family }
 // (EBUSY) to delete a chain in the transaction that removes the last reference to it.
 type Transition struct {
 	Apply, Cleanup Batch
-	// Forget lists the ForgetData operations of Apply. They are carried out once more after Apply: a packet that is under way during its commit may
-	// have a client remembered for a removed endpoint.
+	// Forget lists the ForgetData operations of Apply. They are repeated after Apply, because a packet in flight during its commit may add an
+	// affinity entry for a removed endpoint.
 	Forget []ForgetData
 	// Dropped are the elements that are deleted together with their sets or tables, without an operation of their own. Only Compiler.Foresee sets
 	// them.
@@ -128,7 +128,7 @@ func (t *tableState) begin(heard, large bool) {
 	t.former = former{oldCounters: t.counters, oldKinds: t.kinds(), large: large, unsettles: !large && t.set(setUnsettled) != nil}
 }
 
-// put notes that an element is added. An element that was deleted with the same data is left in place.
+// put records that an element is added. If an element with the same data was to be deleted, it is left in place instead.
 func (t *tableState) put(e placed) {
 	n := t.tally(e.set)
 	n.count++
@@ -156,7 +156,7 @@ func (t *tableState) delete(e placed) {
 	t.deleted[element{e.set, e.key}] = e.data
 }
 
-// touch returns the uses of an address, to be changed. Its first call records them as they were before the change.
+// touch returns the uses of an address, for the caller to change. The first call for an address during a change records its uses for settleAddresses.
 func (t *tableState) touch(a netip.Addr) addressUses {
 	uses := t.addresses[a]
 	if _, ok := t.touched[a]; !ok && !t.fresh {
@@ -189,8 +189,8 @@ func (t *tableState) settleAddresses() {
 	}
 }
 
-// elements appends the elements that the address a has, by the counts of u, in the sets of addresses (VIPs, inside-only, original) to
-// list, and returns it.
+// elements appends to list the elements that the address a needs in the sets of VIPs, idle VIPs, inside-only and original addresses, by the counts of
+// u, and returns the extended list.
 func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 	key := AddrKey(a)
 	if u.frontends > 0 {
@@ -279,12 +279,12 @@ func (x *forgotten) op(f Family) ForgetData {
 	return op
 }
 
-// stageElements bounds the elements of one transaction when a change takes several. The kernel
-// takes some 3 µs for each, during which no other program can change the ruleset.
+// stageElements is the maximum number of elements in one transaction of a change that is split into several. The kernel takes some 3 µs for each
+// element, during which no other program can change the ruleset.
 const stageElements = 100_000
 
 // Stages returns the transactions that carry out a transition, in order: Apply and Cleanup, without empty ones. A large Apply is split into several,
-// of which only the last one affects packets. After an interruption, the rest is a transition like any other.
+// of which only the last one affects packets. If they are interrupted, a new Transition can make the remaining changes.
 func (t *Transition) Stages() []Batch {
 	var stages []Batch
 	switch {
@@ -330,8 +330,7 @@ func (b *Batch) isBeginning() bool {
 	return true
 }
 
-// split cuts a batch that makes tables from nothing. The base chains come with the last part, so
-// that no packet meets the parts before it.
+// split splits a batch that only creates tables. The base chains are in the last part, so that no packet is evaluated before the tables are complete.
 func (b *Batch) split() []Batch {
 	var early staging
 	var last Batch
@@ -364,8 +363,8 @@ var secondary = map[string]bool{
 	setTables: true, setLocalTables: true, setNPTables: true, setLocalNPTables: true,
 }
 
-// ahead divides a batch: batches that add elements to secondary maps come first, the rest is the last one. Elements of a map that the batch creates,
-// or deletes elements of, stay in the last one.
+// ahead splits a batch into several: the first ones add elements to secondary maps, the last one has all other operations. Elements of a map that the
+// batch creates, or deletes elements of, stay in the last one. A batch that deletes a table is not split.
 func (b *Batch) ahead() []Batch {
 	type id struct {
 		family Family
@@ -413,7 +412,7 @@ func (s *staging) elements(op AddElements) {
 	}
 }
 
-// then returns the filled batches, followed by another one.
+// then returns the filled batches, followed by last.
 func (s *staging) then(last Batch) []Batch {
 	if !s.now.Empty() {
 		s.full = append(s.full, s.now)

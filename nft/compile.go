@@ -16,11 +16,11 @@ type Compiler struct {
 	box      Box
 	services map[string][]*compiledPort
 	tables   map[Family]*tableState
-	adopted  Ruleset  // the ruleset before the first Update, in which endpoints had slots
-	brings   fragment // reused by each call of update
+	adopted  Ruleset  // the ruleset passed to Adopt, from which endpoints take their slots; nil after Adopt
+	brings   fragment // scratch space of exchange
 
-	unsettled map[string]bool // Services with a port that is not settled, see unsettled.go
-	settle    bool            // the next Update settles these
+	unsettled map[string]bool // Services with a port in a stage other than settled (see unsettled.go)
+	settle    bool            // the next Update advances the stages of the unsettled Services
 }
 
 // NewCompiler returns a Compiler without Services, for a box without addresses.
@@ -32,7 +32,7 @@ func NewCompiler() *Compiler {
 	return c
 }
 
-// remembering identifies a Service port whose remember chain changed.
+// remembering identifies a Service port with a change in the chain that adds its affinity entries.
 type remembering struct {
 	family Family
 	id     string
@@ -49,14 +49,14 @@ func changedRemembers(b *Batch) map[remembering]bool {
 	return changed
 }
 
-// Load sets the whole State at once.
+// Load replaces the box and all Services by those of s.
 func (c *Compiler) Load(s State) Transition {
 	var tr Transition
 	c.load(s, &tr)
 	return tr
 }
 
-// load takes over s and, if tr is not nil, appends the operations of the change to it.
+// load replaces the box and all Services by those of s and, if tr is not nil, appends the operations of the change to tr.
 func (c *Compiler) load(s State, tr *Transition) {
 	changes := maps.Clone(s.Services)
 	if changes == nil {
@@ -71,21 +71,19 @@ func (c *Compiler) load(s State, tr *Transition) {
 	c.adopted = nil
 }
 
-// Update takes a new box, if box is not nil, and the new ports of the Services
-// that changed (none: the Service is gone). Frontends are unique among all
-// Services: package resolve decides between two that claim one. The ports are
-// kept, and must not be changed afterwards.
+// Update replaces the box, if box is not nil, and the ports of the Services in changes; a Service with no ports is removed. Frontends must be unique
+// among all Services, which package resolve ensures. The Compiler keeps the ports, so they must not be changed afterwards.
 func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition {
 	var tr Transition
 	c.update(box, changes, &tr)
 	return tr
 }
 
-// manyServices is the number of touched Services above which the maps of a change are not reused by the next one.
+// manyServices is the number of changed Services above which the maps that record a change are not reused for the next one.
 const manyServices = 64
 
-// Foresee returns the Transition that Update would return, with Dropped. It makes the change and reverts it, so the Compiler stays as it is. before
-// has the present ports of the Services in changes, which must not be changed.
+// Foresee returns the Transition that Update would return, with Dropped set. It makes the change and reverts it, so the Compiler stays as it is.
+// before holds the current ports of the Services in changes, which must not be changed.
 func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Transition, before map[string][]ServicePort) {
 	was, had := c.box, make(map[string][]*compiledPort, len(changes))
 	before = make(map[string][]ServicePort, len(changes))
@@ -141,8 +139,8 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	return touched
 }
 
-// exchange replaces the box, if box is not nil, and by set the ports of each touched Service. If tr is not nil, it appends the operations of
-// the change to it.
+// exchange replaces the box, if box is not nil, and calls set to replace the ports of each touched Service. If tr is not nil, it appends the
+// operations of the change to tr.
 func (c *Compiler) exchange(box *Box, touched []string, set func(name string), tr *Transition) {
 	for _, t := range c.tables {
 		t.begin(tr != nil, len(touched) > manyServices)
@@ -169,9 +167,9 @@ func (c *Compiler) exchange(box *Box, touched []string, set func(name string), t
 	}
 }
 
-// dependents returns the Services whose elements may change when box replaces c.box, sorted. If only addresses and interfaces differ,
-// these are the changed Services, and those with an endpoint at an address that was added or removed; tableState.finish updates
-// all else that depends on addresses and interfaces. Otherwise they are all Services.
+// dependents returns, sorted, the Services with elements that may change when box replaces c.box. If only addresses and interfaces differ, these are
+// the changed Services, and the Services with an endpoint at an address that was added or removed; tableState.finish updates everything else that
+// depends on addresses and interfaces. Otherwise they are all Services.
 func (c *Compiler) dependents(box *Box, changes map[string][]ServicePort) []string {
 	was := c.box
 	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned, was.Fast = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned, box.Fast
@@ -232,7 +230,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 	c.replace(name, now)
 }
 
-// place assigns slots to the endpoints of a pool. In a pool with a table they do not depend on earlier ones.
+// place assigns slots to the endpoints of a pool. before holds the earlier slots, which a pool with a table ignores.
 func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool Pool) {
 	if !p.Relay[pool].IsValid() { // else the relay picks
 		for _, old := range prev {
@@ -254,8 +252,8 @@ func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool
 	}
 }
 
-// capTimeouts records that a Service port now remembers its clients for less long. It does so for every adopted port too, since the entries in the
-// kernel may have a longer timeout.
+// capTimeouts records that the affinity timeout of a Service port was reduced. It does so for every adopted port too, since the entries in the kernel
+// may have a longer timeout.
 func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
 	if p.Affinity == 0 {
 		return
@@ -275,8 +273,7 @@ func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
 	}
 }
 
-// slotsBefore returns the endpoints of a pool by their earlier slots, in this compiler or in the
-// adopted ruleset.
+// slotsBefore returns the endpoints of a pool in the order of their previous slots, from the earlier version of the port or from the adopted ruleset.
 func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool) []netip.AddrPort {
 	for _, old := range prev {
 		if old.ID == p.ID && old.Family == p.Family {
@@ -302,7 +299,7 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	return table.endpoints(p.members(pool).Name)
 }
 
-// VIPs counts the addresses that Services are reached by.
+// VIPs returns the number of VIPs, the addresses that are dedicated to Services.
 func (c *Compiler) VIPs() int {
 	n := 0
 	for _, t := range c.tables {
@@ -311,38 +308,37 @@ func (c *Compiler) VIPs() int {
 	return n
 }
 
-// Serves reports whether a frontend takes a port from the host: on an address of the host, or, with the zero Addr, a node port.
+// Serves reports whether a frontend occupies a port of the host: the port of a host address, or, with the zero Addr, a node port.
 func (c *Compiler) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return c.tables[f].hosted[string(frontendKey(proto, at))] > 0
 }
 
-// HasSet reports whether there is a set or map of the name.
+// HasSet reports whether the table of a family has a set or map with the given name.
 func (c *Compiler) HasSet(f Family, name string) bool { return c.tables[f].set(name) != nil }
 
-// fragment is the share of one Service port in the table of its family. It has more than 15 fields: one for
-// each kind of set or chain that a port adds to or takes from as a whole.
+// fragment holds what one Service port adds to the table of its family. It has more than 15 fields: one for each kind of set, chain or shared object.
 type fragment struct {
-	elements  []placed     // elements that are its own
-	endpoints []netip.Addr // for the hairpin set, shared with other ports
-	vips      []vipUse     // the VIPs it is reached by
-	original  []netip.Addr // addresses of frontends with an element in source-nat, once for each
-	// insideOnly are the addresses of frontends that only clients inside reach, once for each frontend.
+	elements  []placed     // elements of this port only
+	endpoints []netip.Addr // addresses for the hairpin set, which may be shared with other ports
+	vips      []vipUse     // the VIPs of its frontends
+	original  []netip.Addr // addresses of frontends with an element in source-nat, once per frontend
+	// insideOnly are the addresses of frontends that accept inside clients only, once per frontend.
 	insideOnly []netip.Addr
-	hosted     []string          // keys of frontends that it takes from the host
-	chains     []Chain           // chains that are its own
-	shared     []string          // shared chains it goes to
-	sets       []Set             // maps that are its own
-	uses       map[Protocol]bool // protocols that postrouting or answer must look at
-	// sourceSets has the source sets of its frontends, once for each frontend.
+	hosted     []string          // keys of frontends on ports of the host: node ports and ports of host addresses
+	chains     []Chain           // chains of this port only
+	shared     []string          // names of shared chains that its verdicts lead to
+	sets       []Set             // maps of this port only
+	uses       map[Protocol]bool // protocols that the chains postrouting and answer must match
+	// sourceSets holds the source sets of the port's frontends, once per frontend.
 	sourceSets []*SourceSet
-	// timeouts has the idle timeouts of its frontends, once for each frontend.
+	// timeouts holds the idle timeouts of the port's frontends, once per frontend.
 	timeouts []Timeout
 	// adopted has the port's elements of setAdopted. Each is in the set only while no other frontend adopts its endpoint.
 	adopted []placed
 	egress  *Egress
-	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
+	// answersHere is 1 if the port's clients are remembered by replies that the box itself sends, as an endpoint; otherwise 0.
 	answersHere int
-	// limits is 1 when the port has limits.
+	// limits is 1 if the port has limits, otherwise 0.
 	limits int
 	keeper
 }
@@ -352,20 +348,20 @@ type placed struct{ set, key, data string }
 type vipUse struct {
 	addr  netip.Addr
 	ready bool // the frontend has endpoints
-	named bool // the frontend takes its port, not the whole address
+	named bool // the Service has only the frontend's port, not the whole address
 }
 
 // compiledPort is a Service port with the slots of its endpoints.
 type compiledPort struct {
 	*ServicePort
 	slots  [NumPools][]netip.AddrPort
-	tables [NumPools]*table // nil: endpoints are picked from the slots with equal probability
-	// others are the ports of the Service for which a client is remembered together with this one.
+	tables [NumPools]*table // slot tables by pool; nil if endpoints are picked from slots with equal probability
+	// others are the ports of the same Service that share the affinity of a client with this port.
 	others []*compiledPort
 	stage  stage
 }
 
-// frontendMaps has the names of the maps with an element for a frontend; "" where it has none.
+// frontendMaps holds the names of the maps that can have an element for a frontend; "" if there is no such map.
 type frontendMaps struct {
 	all, byClient, inside, outside, sourceNAT, answers, refresh, restricted, allowed string
 
@@ -387,7 +383,7 @@ func (p *compiledPort) key(fe *Frontend) Key {
 	return frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
 }
 
-// leadsTo reports whether a frontend sends clients to a pool.
+// leadsTo reports whether any frontend of the port sends clients to a pool.
 func (p *compiledPort) leadsTo(pool Pool) bool {
 	return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return fe.Internal.Pool == pool || fe.External.Pool == pool })
 }
@@ -397,8 +393,7 @@ func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Internal.Pool])+len(p.slots[fe.External.Pool]) > 0
 }
 
-// hasLocalEndpoint reports whether an endpoint is the box itself: its answers come from
-// output instead of prerouting.
+// hasLocalEndpoint reports whether an endpoint is the box itself, so that its replies pass output instead of prerouting.
 func (p *compiledPort) hasLocalEndpoint(box *Box) bool {
 	for pool := range NumPools {
 		for _, ap := range p.slots[pool] {
@@ -419,8 +414,8 @@ var (
 		limitedMaps{setNPLimitedBy, limitedMap{setNPLimited, chainNPLimited}, limitedMap{setNPLimitedOutside, chainNPLimitedOutside}}}
 )
 
-// limitedMaps names the maps for frontends with limits: by leads to the chain of the limits, inside and outside have the verdicts for packets within
-// them.
+// limitedMaps names the maps for frontends with limits. The map named by leads to the chain that checks the limits; inside and outside hold the
+// verdicts for packets of inside and outside clients within the limits.
 type limitedMaps struct {
 	by              string
 	inside, outside limitedMap
@@ -429,7 +424,7 @@ type limitedMaps struct {
 // limitedMap is a map of verdicts for frontends with limits, and the chain that looks into it.
 type limitedMap struct{ set, chain string }
 
-// masquerade returns the chain that a class of frontends goes to in postrouting, "" for none.
+// masquerade returns the name of the postrouting chain for frontends of an SNAT class; "" if none of their clients is masqueraded.
 func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	switch {
 	case class == SNATAlways:
@@ -442,8 +437,8 @@ func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	return ""
 }
 
-// pick returns the verdict that goes to the chain which picks one of the pool's slots, or draws from its table. That chain falls back to
-// the chain for one slot, and that to the refusal.
+// pick returns the goto verdict for the chain that picks one of the pool's slots, or draws from its table. A packet that finds no endpoint there goes
+// on to the chain for one slot (`pick-1`), and from there to the chain that refuses.
 func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 	maps := pools[pool].of(fe)
 	if t := p.tables[pool]; t != nil {
@@ -476,7 +471,7 @@ func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	return used
 }
 
-// chosen returns the endpoints that a frontend's clients pick from at random, each in a slot.
+// chosen returns the endpoints that the clients of a frontend pick from at random, in the order of their slots.
 func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
 	return p.among(p.slots[pool], fe)
 }
@@ -503,7 +498,7 @@ func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return ok
 }
 
-// HasVIP reports whether Services have an address as a whole.
+// HasVIP reports whether an address is in the set of VIPs of a ruleset.
 func (rs Ruleset) HasVIP(addr netip.Addr) bool {
 	table := rs[FamilyOf(addr)]
 	if table == nil || table.Sets[setVIPs] == nil {

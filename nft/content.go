@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// Ruleset returns the ruleset that the compiler has reached, built from all Services. Its chains are shared with the compiler and must not
-// be changed.
+// Ruleset returns the current ruleset of the compiler, built from all Services. Its chains are shared with the compiler and must not be changed.
 func (c *Compiler) Ruleset() Ruleset {
 	rs := Ruleset{}
 	for _, f := range Families {
@@ -38,7 +37,7 @@ func (c *Compiler) From(have Ruleset) Transition {
 	return tr
 }
 
-// content returns the wanted table of a family; nil: it needs none.
+// content returns the wanted table of a family, or nil if the family needs no table.
 func (c *Compiler) content(f Family) *content {
 	t := c.tables[f]
 	if !t.exists {
@@ -54,7 +53,7 @@ func (c *Compiler) content(f Family) *content {
 	return want
 }
 
-// portElements yields the elements that each Service port has for itself. It returns false once yield does.
+// portElements yields the elements that belong to a single Service port. It returns false once yield does.
 func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool {
 	var brings fragment // used again and again
 	for _, name := range sortedKeys(c.services) {
@@ -73,7 +72,8 @@ func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool
 	return true
 }
 
-// sharedElements yields the elements that Service ports share: hairpin pairs, addresses, adopted connections, and those of the box.
+// sharedElements yields the elements that Service ports share (hairpin pairs, addresses, adopted connections), and the elements that describe the
+// box.
 func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 	var keys keeper
 	for _, key := range slices.SortedFunc(maps.Keys(t.endpoints), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
@@ -109,8 +109,8 @@ func Compile(s State) Ruleset {
 	return c.Ruleset()
 }
 
-// Adopt sets the whole State on top of what the kernel holds already: endpoints that
-// have a slot there keep it. The transition leads from that ruleset to the State.
+// Adopt loads the whole State as a change of have, the ruleset that is in the kernel: endpoints with a slot in have keep it. The Transition leads
+// from have to the ruleset of the State.
 func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 	if len(have) == 0 {
 		return c.Load(s)
@@ -143,18 +143,18 @@ func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 
 // The reasons for which packets are refused or dropped are the names of counters.
 const (
-	RefusedNoEndpoint   = "no-endpoint"        // a frontend whose Service has no endpoint for the client
-	RefusedNoSuchPort   = "no-such-port"       // a port of a VIP that no Service has
-	RefusedNotAllocated = "not-allocated"      // an address of a service range that no Service has
-	RefusedSourceRange  = "source-range"       // a client that the frontend's source ranges leave out
-	RefusedInsideOnly   = "inside-only"        // an outside client of a frontend that only inside clients reach
-	RefusedRate         = "rate-limit"         // more new connections than a Service's limit
-	RefusedClientRate   = "client-rate-limit"  // more new connections than a client's limit
-	RefusedClientConns  = "client-connections" // more open connections than a client's limit
-	RefusedStray        = "stray"              // a packet to or from a Service that belongs to no connection
+	RefusedNoEndpoint   = "no-endpoint"        // packets to a frontend without an endpoint for the client
+	RefusedNoSuchPort   = "no-such-port"       // packets to a port of a VIP that no Service has
+	RefusedNotAllocated = "not-allocated"      // packets to an address reserved for Services that no Service has
+	RefusedSourceRange  = "source-range"       // packets of a client outside the frontend's source ranges
+	RefusedInsideOnly   = "inside-only"        // packets of an outside client to a frontend that accepts inside clients only
+	RefusedRate         = "rate-limit"         // new connections that exceed the rate limit of a Service
+	RefusedClientRate   = "client-rate-limit"  // new connections that exceed the rate limit of a client
+	RefusedClientConns  = "client-connections" // new connections that exceed the connection limit of a client
+	RefusedStray        = "stray"              // packets to or from a Service that belong to no connection
 )
 
-// Refusals are the names of the counters, sorted.
+// Refusals lists the names of all counters of refused packets, sorted.
 var Refusals = []string{
 	RefusedClientConns, RefusedClientRate, RefusedInsideOnly, RefusedNoEndpoint, RefusedNoSuchPort, RefusedNotAllocated, RefusedRate, RefusedSourceRange, RefusedStray,
 }
@@ -175,13 +175,13 @@ func IsCounted(set string) bool {
 	return false
 }
 
-// on returns the definition of a set for a box: with counters if the box counts.
+// on returns the definition of a set for a box: with counters if box.Counters is set and the set is one that counts.
 func (s Set) on(box *Box) Set {
 	s.Counted = box.Counters && IsCounted(s.Name)
 	return s
 }
 
-// counted returns the last statements of a rule, after a counter if the box counts.
+// counted returns the statements then, preceded by the counter of reason if the box has counters.
 func (b *Box) counted(reason string, then ...Statement) []Statement {
 	if !b.Counters {
 		return then
@@ -189,7 +189,7 @@ func (b *Box) counted(reason string, then ...Statement) []Statement {
 	return append([]Statement{Counter{reason}}, then...)
 }
 
-// setCounters sets the names of the table's counters: all of Refusals if the box counts, those of limits only while a Service port has limits.
+// setCounters sets the names of the table's counters if the box has counters: all Refusals, but those of limits only while a Service port has limits.
 func (t *tableState) setCounters(box *Box) {
 	t.counters = nil
 	if t.exists && box.Counters {
@@ -298,8 +298,8 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 }
 
-// addClients adds the clients that may connect to a frontend, and returns the verdict that leads to
-// the chain that checks them.
+// addClients adds the source ranges and source sets that restrict the clients of a frontend, and returns the verdict that leads to the chain that
+// checks them.
 func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps, frontend string) Verdict {
 	ranges := mergePrefixes(fe.Sources, p.Family)
 	for _, r := range ranges {
@@ -338,7 +338,7 @@ func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
 	}
 }
 
-// addTable adds the slots of a table that have an endpoint.
+// addTable adds an element for each slot of a table that has an endpoint.
 func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 	data := make([]string, len(p.slots[pool]))
 	for i, ap := range p.slots[pool] {
@@ -351,7 +351,7 @@ func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 	}
 }
 
-// verdict returns the verdict with which the dispatch maps send on a frontend's clients.
+// verdict returns the verdict in a dispatch map for the frontend's clients with the given route.
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	switch n := len(p.slots[r.Pool]); {
 	case n == 0 && r.Fallback == Blackhole:

@@ -73,9 +73,8 @@ func compatible(have *Table, want *content) bool {
 	return true
 }
 
-// remake replaces maps that should count and do not, or the other way around: an existing map
-// cannot get a counter. The rules that look into them are deleted in the same transaction. It
-// returns the table without these maps.
+// remake replaces maps that need counters and have none, or the reverse, because an existing map cannot get a counter. The rules that use these maps
+// are deleted in the same transaction. It returns the table without these maps.
 func (d *tableDiff) remake(have *Table, want *content) *Table {
 	rest := *have
 	for _, name := range sortedKeys(want.sets) {
@@ -166,9 +165,8 @@ func (d *tableDiff) chain(old, now *Chain) {
 	}
 }
 
-// elements compares the elements that are there with those that are wanted. Sets without any
-// element are filled without comparing, as after a foreign flush of the ruleset, when every
-// millisecond counts.
+// elements compares the elements of have with the wanted ones. Sets that are empty in have are filled without a comparison, which saves time after
+// another program flushed the ruleset.
 func (d *tableDiff) elements(have *Table, want *content) {
 	all := map[string]*elementChange{}
 	found := map[string]int{} // elements that are there, with whatever data
@@ -210,7 +208,7 @@ func (t *Table) elements(set string) Elements {
 	return nil
 }
 
-// superfluous deletes the chains, sets and elements that are not wanted.
+// superfluous deletes the elements of have that are not wanted. found has the number of wanted elements in have, by set.
 func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int) {
 	tooMany := map[string]map[string]bool{} // by set, the keys that are wanted
 	for name, old := range have.Sets {
@@ -235,7 +233,7 @@ func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int
 	}
 }
 
-// put records the change of all elements of a set in a map of a tableDiff, by the set's name.
+// put records all, the change of a set's elements, under the set's name.
 func put(changes *map[string]*elementChange, all *elementChange) {
 	if *changes == nil {
 		*changes = map[string]*elementChange{}
@@ -313,7 +311,7 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	tr.Cleanup.Ops = append(tr.Cleanup.Ops, d.gone...)
 }
 
-// tellDropped appends the elements that are deleted with their sets.
+// tellDropped appends to tr.Dropped the elements that are deleted together with their sets.
 func (d *tableDiff) tellDropped(tr *Transition) {
 	for _, name := range sortedKeys(d.dropped) {
 		tr.Dropped = append(tr.Dropped, DeleteElements{d.family, d.dropped[name].set, d.dropped[name].inOrder()})

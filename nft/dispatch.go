@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// staticChains are the chains that exist once in a table: what they hold depends
-// on the box and on which sets have elements, never on how many.
+// staticChains returns the chains that exist once in a table. Their rules depend on the box and on which sets are empty, never on the number of
+// elements.
 func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	dispatch := t.dispatch(box)
 	chains := []Chain{
@@ -37,10 +37,10 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	return append(chains, t.sourceChains(f, box)...)
 }
 
-// dispatch returns the rules for a connection's first packet in prerouting and output. A frontend is found by one lookup; only frontends with
-// conditions on the client cost more. Other packets to our addresses are found by sets, not by verdict maps: whenever a verdict map changes, the
-// kernel walks all those that a base chain leads to, in prerouting and again in output. NAT chains see no later packets of a connection, so refusing
-// here affects new connections only.
+// dispatch returns the rules for the first packet of a connection in prerouting and output. A frontend takes one lookup, or more if it has conditions
+// on the client. Other packets to our addresses are matched with sets instead of verdict maps: whenever a verdict map changes, the kernel walks all
+// verdict maps that a base chain leads to, in prerouting and again in output. NAT chains see no later packets of a connection, so refusing here
+// affects new connections only.
 func (t *tableState) dispatch(box *Box) []Rule {
 	var rules []Rule
 	if t.has(setServices) {
@@ -61,9 +61,8 @@ func (t *tableState) dispatch(box *Box) []Rule {
 	return rules
 }
 
-// byClient returns the rules for frontends that only clients inside reach, that have source
-// ranges, or another route for outside clients. The box's own packets come here from output,
-// and count as inside.
+// byClient returns the rules for frontends that accept inside clients only, have source ranges, or use another route for outside clients. The box's
+// own packets come here from output, and count as inside.
 func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) []Rule {
 	var rules []Rule
 	if t.has(m.insideOnly) {
@@ -96,8 +95,7 @@ func insideChain(box *Box) Chain {
 	}}
 }
 
-// vipChains returns the chains for packets to a VIP that no frontend took: the box itself answers
-// an echo request, all else is refused.
+// vipChains returns the chains for packets to a VIP that match no frontend: the box itself answers echo requests and refuses everything else.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	var chains []Chain
@@ -164,8 +162,8 @@ func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 	return append(chains, t.hairpinChains()...)
 }
 
-// clusterIPs masquerades outside clients of all addresses in the service ranges. Frontends that need another treatment have an element in a map of
-// source NAT. The box's own pings of VIPs, which it answers itself, keep their address.
+// clusterIPs returns the rules that masquerade outside clients of all addresses in the service ranges. Frontends with a different source NAT have an
+// element in a map. ICMP is excluded, because the box answers pings of VIPs itself.
 func clusterIPs(f Family, box *Box) (rules []Rule) {
 	if !box.hasInternalSources(f) {
 		return nil
@@ -178,8 +176,8 @@ func clusterIPs(f Family, box *Box) (rules []Rule) {
 	return rules
 }
 
-// sameInterface finds connections that leave where they came in. The interface pair is
-// looked at first: it is a tiny set that stays in the cache.
+// sameInterface returns the rule for connections that leave by the interface they arrived on. It matches the pair of interfaces first, because that
+// set is small and stays in the CPU cache.
 func (t *tableState) sameInterface() []Rule {
 	if !t.has(setSameInterface) {
 		return nil
@@ -198,8 +196,7 @@ func (t *tableState) hairpinChains() []Chain {
 	return []Chain{hairpin}
 }
 
-// sharedChain builds a chain that elements go to and that depends on nothing but its
-// name and the box.
+// sharedChain builds a chain that elements of several ports lead to. It depends only on its name, the family and the box.
 func sharedChain(name string, f Family, box *Box) Chain {
 	c := Chain{Name: name}
 	switch name {
@@ -237,8 +234,8 @@ func sharedChain(name string, f Family, box *Box) Chain {
 	return c
 }
 
-// setBoxElements makes the elements of the sets that describe the box. There are a
-// few of them for each address and interface, so they are simply all compared.
+// setBoxElements sets the elements of the sets that describe the box. There are only a few for each address and interface, so all of them are
+// compared.
 func (t *tableState) setBoxElements(f Family, box *Box) {
 	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: {}, setEgressInside: t.egressInsideElements(f, box)}
 	var nodeAddrs []netip.Addr
@@ -309,8 +306,8 @@ func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
 	t.nodeAddrs = addrs
 }
 
-// setElements makes elements the content of a set that describes the box, in the order of their keys: nft lists sets of
-// ranges as they came to the kernel.
+// setElements makes elements the whole content of a set that describes the box. It works in the order of keys, because nft lists the ranges of a set
+// in the order in which they were added.
 func (t *tableState) setElements(set string, elements Elements) {
 	for _, key := range sortedKeys(t.box[set]) {
 		if _, ok := elements[key]; !ok {
@@ -325,8 +322,8 @@ func (t *tableState) setElements(set string, elements Elements) {
 	t.box[set] = elements
 }
 
-// sourceNAT returns the frontend's verdict in postrouting: to store newcomers first, if the port has affinity, and to masquerade clients or not. It
-// returns false if no element is needed, because the rules for cluster IPs have the same effect.
+// sourceNAT returns the frontend's verdict in postrouting. It leads to the chain that stores the affinity of new clients, if the port has affinity,
+// or to a chain that masquerades clients or not. It returns false if no element is needed, because the rules of clusterIPs have the same effect.
 func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
 	if !p.serves(fe) {
 		return "", false

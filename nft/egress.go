@@ -29,15 +29,15 @@ import (
 //		ip daddr @source-set/partner snat ip to ip saddr map @egress
 //	}
 
-// Egress makes connections that sources open leave the box with an address of their Service. A source belongs to one Service port: package resolve
-// decides between several.
+// Egress gives connections that the Sources open an address of their Service as source address when they leave the box. Each source belongs to one
+// Service port; package resolve resolves conflicts.
 type Egress struct {
 	Addr    netip.Addr   // the address of a frontend of the Service
-	Sources []netip.Addr // sorted; empty: there is no egress
-	To      *SourceSets  // the destinations; nil: all that are outside
+	Sources []netip.Addr // sorted; empty if there is no egress
+	To      *SourceSets  // the destinations; nil means all outside destinations
 }
 
-// String returns the address, and the destinations where they are not all.
+// String returns the address, followed by the destinations if they are limited.
 func (e *Egress) String() string {
 	if to := e.Destinations(); to != "" {
 		return e.Addr.String() + " to " + to
@@ -45,7 +45,7 @@ func (e *Egress) String() string {
 	return e.Addr.String()
 }
 
-// Destinations returns the source sets as the annotation has them: "partner,!lab"; "": all destinations.
+// Destinations returns the source sets in the form of the annotation, such as "partner,!lab"; "" means all destinations.
 func (e *Egress) Destinations() string {
 	if e.To == nil {
 		return ""
@@ -58,15 +58,15 @@ func (e *Egress) Destinations() string {
 }
 
 const (
-	setEgress          = "egress"           // source : address of a Service
-	setEgressBack      = "egress-back"      // address of a Service with one source : that source
+	setEgress          = "egress"           // map of a source to the address of its Service
+	setEgressBack      = "egress-back"      // map of a Service's address to its source, for Services with one source
 	setEgressAddresses = "egress-addresses" // addresses of Services with several sources
-	setEgressSources   = "egress-sources"   // the sources
-	setEgressTo        = "egress-to"        // source that is limited to destinations : verdict to the chain that checks them
-	setEgressInside    = "egress-inside"    // destinations for which sources keep their addresses, where they are too many for a rule
+	setEgressSources   = "egress-sources"   // all sources
+	setEgressTo        = "egress-to"        // map of a source with limited destinations to the verdict for the chain that checks them
+	setEgressInside    = "egress-inside"    // destinations for which sources keep their addresses, if there are too many to list in a rule
 
 	chainEgress    = "egress"
-	prefixEgressTo = "egress-to/" // before the names of source sets
+	prefixEgressTo = "egress-to/" // prefix of the chains that check destinations; the names of source sets follow
 )
 
 var egressSets = []Set{
@@ -78,17 +78,16 @@ var egressSets = []Set{
 	{Name: setEgressInside, Key: []Type{TypeAddr}, Interval: true},
 }
 
-// frontendSets is the result of FrontendSets.
+// frontendSets lists the sets that FrontendSets returns.
 var frontendSets = []string{setServices, setNodePorts, setPortRanges, setAdopted, setEgressBack}
 
-// egressUses has the egress sources of a table by the address that they leave with, and the elements of addresses before the current change
-// (egressBack).
+// egressUses holds, by egress address, the sources of a table that use the address, and the element of egressBack before the current change.
 type egressUses struct {
 	of  map[string]map[string]bool
 	old map[string]placed
 }
 
-// addEgress adds the sources of a Service port.
+// addEgress adds the elements for the egress sources of a Service port.
 func (p *compiledPort) addEgress(f *fragment) {
 	if len(p.Egress.Sources) == 0 {
 		return
@@ -109,7 +108,7 @@ func (p *compiledPort) addEgress(f *fragment) {
 	}
 }
 
-// useEgress adds sources to egressUses, or removes them.
+// useEgress adds sources to egressUses if is is true, and otherwise removes them.
 func (t *tableState) useEgress(e *Egress, is bool) {
 	if len(e.Sources) == 0 {
 		return
@@ -130,7 +129,7 @@ func (t *tableState) useEgress(e *Egress, is bool) {
 	}
 }
 
-// egressBack returns the element that decides on segments to an address without a conntrack entry; the zero value if the address has no sources.
+// egressBack returns the element for TCP segments to an egress address that have no conntrack entry; the zero value if the address has no sources.
 func (t *tableState) egressBack(addr string) placed {
 	for source := range t.egress.of[addr] {
 		if len(t.egress.of[addr]) > 1 {
@@ -141,7 +140,7 @@ func (t *tableState) egressBack(addr string) placed {
 	return placed{}
 }
 
-// settleEgress changes the elements of addresses whose sources changed.
+// settleEgress updates the elements of egress addresses after their sources changed.
 func (t *tableState) settleEgress() {
 	for _, addr := range sortedKeys(t.egress.old) {
 		if before := t.egress.old[addr]; before.set != "" {
@@ -156,7 +155,7 @@ func (t *tableState) settleEgress() {
 	clear(t.egress.old)
 }
 
-// egressElements yields, for each address that sources leave with, the set and the element of egressBack. It returns false once yield does.
+// egressElements yields, for each egress address, the set and the element of egressBack. It returns false once yield does.
 func (t *tableState) egressElements(yield func(string, Element) bool) bool {
 	for _, addr := range sortedKeys(t.egress.of) {
 		if e := t.egressBack(addr); !yield(e.set, Element{e.key, e.data}) {
@@ -171,7 +170,8 @@ func egressInside(f Family, box *Box) []netip.Prefix {
 	return mergedPrefixes(append(box.EgressFrom[:len(box.EgressFrom):len(box.EgressFrom)], box.InternalSources...), f)
 }
 
-// egressInsideElements returns the elements of the set of egressInside; none when there are few, which the rules list.
+// egressInsideElements returns the elements of setEgressInside, for the destinations of egressInside. There are none if the destinations are few,
+// because the rules list those.
 func (t *tableState) egressInsideElements(f Family, box *Box) Elements {
 	elements := Elements{}
 	if inside := egressInside(f, box); t.has(setEgress) && len(inside) > fewInternalSources {
@@ -182,7 +182,8 @@ func (t *tableState) egressInsideElements(f Family, box *Box) Elements {
 	return elements
 }
 
-// egressStrays drops what sources send to the outside without a connection: it would leave with their own addresses.
+// egressStrays returns the rule that drops packets of egress sources to the outside that belong to no connection and would leave with the sources'
+// own addresses.
 func (t *tableState) egressStrays(f Family, box *Box) (rules []Rule) {
 	if t.has(setEgress) {
 		drop := append(outside(egressInside(f, box), Daddr, setEgressInside), MatchSet{Key: []Field{Saddr}, Set: setEgressSources})
@@ -191,8 +192,8 @@ func (t *tableState) egressStrays(f Family, box *Box) (rules []Rule) {
 	return rules
 }
 
-// egressChains returns the base chain of egress, nil without sources. Segments of adopted endpoints are matched first: they belong to a client of the
-// Service.
+// egressChains returns the base chain of egress, nil if there are no sources. Segments of adopted endpoints are matched first, because they belong to
+// connections of clients of the Service.
 func (t *tableState) egressChains(f Family, box *Box) []Chain {
 	if !t.has(setEgress) {
 		return nil
@@ -209,11 +210,11 @@ func (t *tableState) egressChains(f Family, box *Box) []Chain {
 	return []Chain{c}
 }
 
-// egressSource is the statement that translates the source of a connection to the address it leaves with.
+// egressSource is the statement that translates the source address of a connection to its egress address.
 var egressSource Statement = SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}
 
-// egressTo returns the rules of sources that are limited to some destinations: packets to those of
-// to.deny are excluded, packets to those of to.allow (all, if there are none) get the address.
+// egressTo returns the rules for sources that are limited to some destinations: packets to a set in to.deny keep their source, packets to a set in
+// to.allow (to any destination, if it is empty) get the egress address.
 func egressTo(to setNames) (rules []Rule) {
 	for _, name := range to.deny {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: sourceSetName(name)}, Verdict{Kind: Return}})
@@ -227,7 +228,7 @@ func egressTo(to setNames) (rules []Rule) {
 	return rules
 }
 
-// egressReplies returns the rules of the chain vip for segments to addresses that sources leave with.
+// egressReplies returns the rules of the chain vip for TCP segments to egress addresses.
 func (t *tableState) egressReplies(box *Box) (rules []Rule) {
 	if t.has(setEgressBack) {
 		rules = append(rules, Rule{MatchNoSYN{}, DNAT{Key: []Field{Daddr}, Map: setEgressBack, KeepPort: true}})
@@ -239,8 +240,8 @@ func (t *tableState) egressReplies(box *Box) (rules []Rule) {
 	return rules
 }
 
-// egress reads the egress sources back from a table. They are given to ports with a frontend at their address, one port for all with the
-// same destinations.
+// egress reads the egress sources back from a table. It assigns them to a port with a frontend at their egress address: one port for all sources with
+// the same destinations.
 func (r *recovery) egress() {
 	elements, to := r.table.elements(setEgress), r.table.elements(setEgressTo)
 	leaving := map[netip.Addr][]Egress{}

@@ -19,9 +19,9 @@ import (
 // The names of the flowtable, the sets and the chains of the fast path.
 const (
 	flowtableName = "fast"
-	setFast       = "fast-services"  // frontends whose connections may take it, as clients address them
-	setNPFast     = "fast-nodeports" // node ports, likewise
-	setFastRanges = "fast-ranges"    // frontends with ranges of ports, likewise
+	setFast       = "fast-services"  // frontends with the fast path, by the address and port that clients connect to
+	setNPFast     = "fast-nodeports" // node ports with the fast path
+	setFastRanges = "fast-ranges"    // frontends with port ranges and the fast path
 	setFastOther  = "fast-other"     // 5-tuples of the replies to recent sampled packets
 
 	chainFastPath = "fast-path"
@@ -35,15 +35,15 @@ var fastSets = []Set{
 	fastOther,
 }
 
-// fastOther is the set of recent sampled packets, by the 5-tuple of their replies: a packet that is found there adds its connection to the flowtable.
-// While it is full, connections are added later.
+// fastOther is the set of recently sampled packets, by the 5-tuple of their replies: a packet that matches an element adds its connection to the
+// flowtable. While the set is full, connections are added later.
 var fastOther = Set{Name: setFastOther, Key: []Type{TypeProto, TypeAddr, TypeService, TypeAddr, TypeService}, Timeout: fastOtherLife, Dynamic: true, Size: affinitySize}
 
-// fastOtherLife is the longest time between the two packets, one of each direction, that add a connection. The kernel removes a flow without packets
-// after the same time.
+// fastOtherLife is the maximum time between two sampled packets of a connection, one in each direction, that make the kernel add the connection to
+// the flowtable. The kernel removes a flow after the same time without packets.
 const fastOtherLife = 30 * time.Second
 
-// fastSample is N, where one packet in N, at random, asks for its connection to be added to the flowtable.
+// fastSample is N if one packet in N, at random, requests that its connection be added to the flowtable.
 const fastSample = 16
 
 // PriorityFastPath is the priority of the chain of the fast path in forward.
@@ -51,9 +51,9 @@ const PriorityFastPath = 100
 
 // Flowtable is the definition of a flowtable.
 type Flowtable struct {
-	// Devices are the interfaces where packets of its connections are looked for, sorted by name.
+	// Devices are the interfaces on which the flowtable intercepts packets of its connections, sorted by name.
 	Devices []Device
-	// Counter makes the flowtable count packets in connection tracking, if that counts (--traffic flows).
+	// Counter makes the flowtable count packets in the counters of conntrack, if those are enabled (--traffic flows).
 	Counter bool
 	// Foreign is set for a flowtable read from the kernel that this product could not have made.
 	Foreign bool
@@ -62,8 +62,8 @@ type Flowtable struct {
 // Device is an interface of a flowtable.
 type Device struct {
 	Name string
-	// Index distinguishes an interface and a later one of the same name: the kernel removes the earlier one from its
-	// flowtables. It is 0 in a flowtable that was read.
+	// Index distinguishes an interface from a later one with the same name: the kernel removes the earlier one from its flowtables. It is 0 in a
+	// flowtable that was read from the kernel.
 	Index uint32
 }
 
@@ -81,7 +81,7 @@ type (
 		Name      string
 		Flowtable Flowtable
 	}
-	// DeleteFlowtable deletes a flowtable that no rule names. Its connections go on by the rules.
+	// DeleteFlowtable deletes a flowtable that no rule refers to. Its connections continue through the rules.
 	DeleteFlowtable named
 )
 
@@ -116,7 +116,7 @@ func (p *compiledPort) fastKey(fe *Frontend) (set, key string) {
 	return setNPFast, string(p.key(fe))
 }
 
-// readFast reads back which ports are fast.
+// readFast recovers which Service ports use the fast path.
 func (r *recovery) readFast() {
 	for i := range r.ports {
 		p := compiledPort{ServicePort: &r.ports[i]}
@@ -128,12 +128,12 @@ func (r *recovery) readFast() {
 	}
 }
 
-// hasFast reports whether any Service is fast.
+// hasFast reports whether any Service uses the fast path.
 func (t *tableState) hasFast() bool {
 	return t.count(setFast)+t.count(setNPFast)+t.count(setFastRanges) > 0
 }
 
-// fastChains add connections of the Services in the sets to the flowtable.
+// fastChains returns the chains that add connections of the Services in fastSets to the flowtable.
 //
 //	chain fast-path {
 //		type filter hook forward priority 100; policy accept;
@@ -174,7 +174,7 @@ func (t *tableState) fastChains() []Chain {
 	}
 }
 
-// setFlowtable keeps the flowtable while a Service is fast.
+// setFlowtable sets the table's flowtable while any Service uses the fast path, and otherwise removes it.
 func (t *tableState) setFlowtable(box *Box) {
 	t.flowtables = nil
 	if t.hasFast() {
@@ -203,7 +203,7 @@ func (d *tableDiff) flowtables(have, want map[string]Flowtable) {
 	}
 }
 
-// anyForeign reports whether a flowtable of a wanted name has to be created again, with its table.
+// anyForeign reports whether a wanted flowtable is Foreign in have, so that the table must be created again.
 func anyForeign(have, want map[string]Flowtable) bool {
 	for name := range want {
 		if have[name].Foreign {
@@ -238,8 +238,8 @@ func (op DeleteFlowtable) text() string {
 	return "delete flowtable " + op.Family.String() + " " + TableName + " " + op.Name
 }
 
-// RenewFast returns the transaction that makes all fast connections pass the rules again, after rules of other programs changed: they may drop a
-// connection, or let it be added again. It is empty while no Service is fast.
+// RenewFast returns the transaction that makes all connections in flowtables pass the rules again, after another program changed its rules: these may
+// drop a connection. It is empty while no Service uses the fast path.
 func (c *Compiler) RenewFast() (b Batch) {
 	for _, f := range Families {
 		t := c.tables[f]
@@ -253,7 +253,7 @@ func (c *Compiler) RenewFast() (b Batch) {
 	return b
 }
 
-// HasFast reports whether any Service is fast.
+// HasFast reports whether any Service uses the fast path.
 func (c *Compiler) HasFast() bool {
 	return slices.ContainsFunc(Families[:], func(f Family) bool { return c.tables[f].hasFast() })
 }

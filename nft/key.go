@@ -9,17 +9,15 @@ import (
 	"strings"
 )
 
-// Key builds the bytes of a concatenation, a field at a time: each is padded with
-// zeros to a multiple of 4 bytes, the size of a register of nf_tables
-// (NFT_REG32_SIZE). A key or data of a single field is not padded: see AddrKey and
-// JoinKey.
+// Key builds the bytes of a concatenation, field by field. Each field is padded with zeros to a multiple of 4 bytes, the size of a register of
+// nf_tables (NFT_REG32_SIZE). A key or data of a single field is not padded: see AddrKey and JoinKey.
 //
 //	Key(nil).Addr(vip).Proto(TCP).Port(80).Slot(0)
 //
-// Like append, a method may write into the spare room of the Key it extends.
+// Like append, a method may write into the spare capacity of the Key it extends.
 type Key []byte
 
-// Addr adds an address. It must be of the set's family, so not a mapped one.
+// Addr adds an address. It must be of the set's family, so not an IPv4-mapped IPv6 address.
 func (k Key) Addr(a netip.Addr) Key {
 	if a.Is4() {
 		b := a.As4()
@@ -67,7 +65,7 @@ func (p *keeper) pairKey(a netip.Addr) string {
 	return p.keep(Key(room[:0]).Addr(a).Addr(a))
 }
 
-// AddrPortData returns the data of an endpoint in a map to endpoints.
+// AddrPortData returns the data for an endpoint in a map to address and port.
 func AddrPortData(ap netip.AddrPort) string {
 	var room [20]byte
 	return string(Key(room[:0]).Addr(ap.Addr()).Port(ap.Port()))
@@ -76,11 +74,11 @@ func AddrPortData(ap netip.AddrPort) string {
 // Value is one field of a key or of data.
 type Value struct {
 	Type Type
-	Addr netip.Addr // TypeAddr
-	Num  uint32     // every other type: the number in host byte order
+	Addr netip.Addr // for TypeAddr
+	Num  uint32     // for every other type: the number in host byte order
 }
 
-// JoinKey returns the bytes that the kernel holds for a key or data of these values. A single value is not padded.
+// JoinKey returns the bytes of a key or data with these values, as the kernel holds them. A single value is not padded.
 func JoinKey(values ...Value) string {
 	var room [64]byte
 	k := Key(room[:0])
@@ -106,8 +104,8 @@ func JoinKey(values ...Value) string {
 	return string(k)
 }
 
-// SplitKey splits a key, or data, into values of the given types; the key of an interval set gives those of the first key, then those of
-// the last. It is nil if the length does not fit the types.
+// SplitKey splits a key, or data, into values of the given types. For the key of an interval set it returns the values of the first key, then those
+// of the last. It returns nil if the length of key does not match the types.
 func SplitKey(types []Type, f Family, key string) []Value {
 	n := keyLen(types, f)
 	if n == 0 || len(key) != n && len(key) != 2*n {
@@ -159,7 +157,7 @@ func (t Type) value(bytes string) Value {
 	return v
 }
 
-// protoName returns the name of a protocol that has services, else its number.
+// protoName returns the lowercase name of TCP, UDP or SCTP, and the number of any other protocol.
 func protoName(n uint32) string {
 	switch p := Protocol(n); p {
 	case TCP, UDP, SCTP:
@@ -168,7 +166,7 @@ func protoName(n uint32) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// mergePrefixes is mergeRanges of prefixes.
+// mergePrefixes is like mergeRanges, for prefixes.
 func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	ranges := make([]Range, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -178,8 +176,7 @@ func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	return mergeRanges(ranges, f)
 }
 
-// mergeRanges returns the ranges of a family in order, without overlaps and without neighbors
-// that touch: the kernel refuses overlapping ranges.
+// mergeRanges returns the ranges of a family in order, with overlapping and adjacent ranges merged, because the kernel refuses overlapping ranges.
 func mergeRanges(all []Range, f Family) []Range {
 	ranges := slices.DeleteFunc(slices.Clone(all), func(r Range) bool { return FamilyOf(r.First) != f })
 	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })
@@ -199,7 +196,7 @@ func mergeRanges(all []Range, f Family) []Range {
 	return merged
 }
 
-// mergedPrefixes returns the prefixes of a family in order, without those that lie in another.
+// mergedPrefixes returns the prefixes of a family in order, without prefixes that are contained in another one.
 func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	var merged []netip.Prefix
 	for _, p := range prefixes {
@@ -232,7 +229,7 @@ func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// Range is a range of addresses of one family; both ends belong to it.
+// Range is an inclusive range of addresses of one family.
 type Range struct{ First, Last netip.Addr }
 
 // Contains reports whether an address lies in the range.
@@ -246,7 +243,7 @@ func (r Range) Overlaps(o Range) bool { return r.Contains(o.First) || o.Contains
 // String returns the range as in "192.0.2.16-192.0.2.31".
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// Family is an IP version; each has a table of its own.
+// Family is an IP version. Each family has a separate table.
 type Family uint8
 
 const (
@@ -254,10 +251,10 @@ const (
 	IPv6 Family = 6
 )
 
-// Families lists both, in the order everything is printed and committed.
+// Families lists both families, in the order in which everything is printed and committed.
 var Families = [...]Family{IPv4, IPv6}
 
-// String returns the table family in nft syntax.
+// String returns the family of the table in nft syntax: "ip" or "ip6".
 func (f Family) String() string {
 	if f == IPv6 {
 		return "ip6"
@@ -265,7 +262,7 @@ func (f Family) String() string {
 	return "ip"
 }
 
-// Name returns the family in Kubernetes (core/v1 IPFamily).
+// Name returns the name of the family in Kubernetes (core/v1 IPFamily): "IPv4" or "IPv6".
 func (f Family) Name() string {
 	if f == IPv6 {
 		return "IPv6"

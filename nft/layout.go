@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// affinityLife is the default life of an affinity entry: Kubernetes' maximum of
-// sessionAffinityConfig.clientIP.timeoutSeconds. The entries that packets make
-// carry the Service's own timeout, so a change of it needs no new map.
+// affinityLife is the default timeout of the elements of affinity maps: Kubernetes' maximum of sessionAffinityConfig.clientIP.timeoutSeconds. Entries
+// added by packets have the timeout of their Service, so a change of that timeout needs no new map.
 const affinityLife = 24 * time.Hour
 
-// newcomerLife is the time for which a client without an affinity entry is sent to the same endpoint again while that has not answered. It is longer
-// than an answer takes, and as short as the first retransmission of a SYN (RFC 6298), so that the next try of a client that gave up picks again.
+// newcomerLife is the time for which a client without an affinity entry is sent to the same endpoint again while the endpoint has not answered. It is
+// longer than an answer takes. It is not longer than the initial retransmission timeout of a SYN (RFC 6298), so that the next attempt of a client
+// that gave up picks an endpoint again.
 const newcomerLife = time.Second
 
 // affinitySize bounds the clients remembered for a Service port. When the map is
@@ -28,17 +28,18 @@ var (
 	dataEndpoint = []Type{TypeAddr, TypeService}
 	dataVerdict  = []Type{TypeVerdict}
 
-	// frontend has the fields that identify the frontend of a packet, nodePort those for a node port.
+	// frontend holds the fields that identify the frontend of a packet; nodePort holds those for a node port.
 	frontend = []Field{Daddr, L4Proto, Dport}
 	nodePort = []Field{L4Proto, Dport}
-	// originalFrontend and originalNodePort have the fields of the original destination of a connection; they follow MatchProto.
+	// originalFrontend and originalNodePort hold the fields of the original destination of a connection. A rule must match the protocol (MatchProto)
+	// before it reads them.
 	originalFrontend = []Field{OriginalDaddr, L4Proto, OriginalDport}
 	originalNodePort = []Field{L4Proto, OriginalDport}
 )
 
 func with[T any](list []T, more ...T) []T { return append(list[:len(list):len(list)], more...) }
 
-// staticSets defines every set that is not a Service port's own.
+// staticSets defines every set that does not belong to a single Service port.
 var staticSets = append(slices.Concat(egressSets, fastSets), []Set{
 	{Name: setServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setInsideServices, Key: keyFrontend, Data: dataVerdict},
@@ -95,11 +96,10 @@ var staticSets = append(slices.Concat(egressSets, fastSets), []Set{
 	{Name: setInsideInterfaces, Key: []Type{TypeIface}},
 }...)
 
-// A slotMaps names the maps of a pool's endpoints for frontends of a kind (VIPs or node ports), and
-// the prefix of the chains that pick from them.
+// A slotMaps names the maps with a pool's endpoints, for VIPs or for node ports, and the prefix of the chains that pick from them.
 type slotMaps struct {
 	backends, tables string
-	prefix           string // of the chains pick-N, weigh-M, hash-M and source-M
+	prefix           string // prefix of the names of the chains pick-N, weigh-M, hash-M and source-M
 	key              []Field
 }
 
@@ -120,7 +120,7 @@ var pools = [NumPools]poolNames{
 	},
 }
 
-// of returns the maps that a frontend's clients pick from.
+// of returns the names of the maps that hold a frontend's endpoints.
 func (p *poolNames) of(fe *Frontend) *slotMaps {
 	if fe.Addr.IsValid() {
 		return &p.vip
@@ -136,18 +136,17 @@ func allSlotMaps() (all []*slotMaps) {
 	return all
 }
 
-// isFirstPick reports whether a chain is `pick-1` of some pool, which tableState makes:
-// its rules depend on which maps exist.
+// isFirstPick reports whether a chain is the chain `pick-1` of some pool. Its rules depend on which maps exist, so tableState builds it.
 func isFirstPick(name string) bool {
 	return slices.ContainsFunc(allSlotMaps(), func(m *slotMaps) bool { return name == m.firstPick() })
 }
 
-// fewInternalSources bounds the prefixes that a rule names itself. Comparing a prefix costs a
-// packet a third of a lookup in an interval set.
+// fewInternalSources is the maximum number of prefixes that are listed in a rule instead of a set. Comparing a prefix takes a third of the time of a
+// lookup in an interval set.
 const fewInternalSources = 3
 
-// insideClients returns matches, exactly one of which matches a client that is an internal source. client is Saddr, or Daddr of packets to the
-// client.
+// insideClients returns alternative matches of a client in the internal sources; exactly one of them matches it. client is Saddr, or Daddr for
+// packets to the client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
@@ -159,13 +158,13 @@ func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	return matches
 }
 
-// outsideClients matches clients that are no internal source; without internal sources it matches
-// all.
+// outsideClients returns a match of clients that are not in the internal sources. It matches all clients if there are no internal sources.
 func outsideClients(f Family, box *Box) Rule {
 	return outside(mergedPrefixes(box.InternalSources, f), Saddr, setInternalSources)
 }
 
-// outside returns a match of addresses in none of the prefixes; if they are too many for a rule, it looks into the set with their ranges.
+// outside returns a match of addresses in none of the prefixes. If there are too many prefixes for a rule, it uses the named set, which must contain
+// them.
 func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 	if len(prefixes) > fewInternalSources {
 		return Rule{MatchSet{Key: []Field{address}, Set: set, Negate: true}}
@@ -177,18 +176,18 @@ func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 	return rule
 }
 
-// preparedPicks is the largest N whose chain pick-N exists as soon as the map `backends` does. The kernel looks at every element of a map when a
-// chain that looks into it is new, so a Service that gets one endpoint more should find the chain for it. While the map is empty that costs nothing.
+// preparedPicks is the largest N for which the chain pick-N exists as soon as the map `backends` does. When a chain with a lookup in a map is added,
+// the kernel walks every element of the map. So the chain for one more endpoint should exist already; adding it while the map is empty costs nothing.
 const preparedPicks = 8
 
-// pick returns the name of the chain that picks one of n slots; firstPick that of pick-1, for the first slot.
+// pick returns the name of the chain that picks one of n slots. firstPick returns the name of pick-1, which uses the first slot.
 func (m *slotMaps) pick(n int) string { return m.prefix + chainPick + strconv.Itoa(n) }
 func (m *slotMaps) firstPick() string { return m.pick(1) }
 
-// pickRules returns the rules that choose a slot and translate to its endpoint. A packet looks up its frontend in one map and its slot in
-// another, and a change may fall between the two: then the slot may be gone, while the first slot exists as long as the frontend has any.
-// If it has none any more, the client is refused. firstPickRules looks into the tables as well, if there are any: the frontend may have
-// changed its kind in between.
+// pickRules returns the rules that choose a slot and translate the destination to its endpoint. A packet looks up its frontend in one map and its
+// slot in another, and the maps may change between the two lookups. Then the slot may be missing, but the first slot exists as long as the frontend
+// has endpoints. If the first slot is missing too, the client is refused. firstPickRules also looks into the tables, if there are any, because the
+// frontend may have changed between slots and a table.
 //
 //	chain pick-5 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends
@@ -229,47 +228,47 @@ func numgenOf(n string) Field {
 	return Numgen(uint32(mod))
 }
 
-// The sets and maps of a table. A set exists while it has elements, and so does the rule that looks
-// into it: no packet pays for a feature that no Service uses.
+// The sets and maps of a table, with their keys and data as in nft (key : data). A set exists only while it has elements, and so does the rule that
+// looks it up: no packet pays for a feature that no Service uses.
 const (
 	setServices         = "services"                 // VIP frontend : verdict
-	setInsideServices   = "inside-services"          // VIP frontend : verdict for inside clients, where the client matters
-	setOutsideServices  = "outside-services"         // the same for outside clients, where they have another route
+	setInsideServices   = "inside-services"          // VIP frontend : verdict for inside clients, if the verdict depends on the client
+	setOutsideServices  = "outside-services"         // VIP frontend : verdict for outside clients, if it differs from that for inside clients
 	setBackends         = "backends"                 // frontend . slot : endpoint, cluster pools
 	setLocalBackends    = "local-backends"           // frontend . slot : endpoint, local pools
 	setNodePorts        = "nodeports"                // node port : verdict
-	setInsideNodePorts  = "inside-nodeports"         // node port : verdict for inside clients, where the client matters
-	setOutsideNodePorts = "outside-nodeports"        // the same for outside clients
+	setInsideNodePorts  = "inside-nodeports"         // node port : verdict for inside clients, if the verdict depends on the client
+	setOutsideNodePorts = "outside-nodeports"        // node port : verdict for outside clients, if it differs from that for inside clients
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
-	setVIPs             = "vips"                     // the addresses that Services are reached by
-	setOwned            = "owned"                    // ranges of addresses that are for Services alone
+	setVIPs             = "vips"                     // addresses that are dedicated to Services
+	setOwned            = "owned"                    // ranges of addresses reserved for Services
 	setIdleVIPs         = "idle-vips"                // VIPs without an endpoint
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
-	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
-	setOriginal         = "original-addresses"       // original address : verdict in postrouting
-	setSourceNAT        = "source-nat"               // original frontend : verdict in postrouting
-	setNPSourceNAT      = "nodeport-source-nat"      // original node port : verdict in postrouting
-	setAnswers          = "answers"                  // original frontend : verdict for an endpoint's first answer
-	setNPAnswers        = "nodeport-answers"         // original node port : verdict for an endpoint's first answer
-	setRefresh          = "refresh"                  // original frontend : verdict for every answer, of affinity that is refreshed
-	setNPRefresh        = "nodeport-refresh"         // the same of original node ports
-	setNewcomers        = "newcomers"                // clients that no affinity map had, for newcomerLife
-	setHairpin          = "hairpin"                  // endpoint . the same endpoint
-	setSameInterface    = "same-interface"           // interface . the same interface
-	setOnLink           = "on-link"                  // interface . addresses of its segment
+	setInternalSources  = "internal-sources"         // prefixes of inside clients, if there are too many to list in a rule
+	setOriginal         = "original-addresses"       // original destination address : verdict in postrouting
+	setSourceNAT        = "source-nat"               // original destination frontend : verdict in postrouting
+	setNPSourceNAT      = "nodeport-source-nat"      // original destination node port : verdict in postrouting
+	setAnswers          = "answers"                  // original frontend : verdict for an endpoint's first reply
+	setNPAnswers        = "nodeport-answers"         // original node port : verdict for an endpoint's first reply
+	setRefresh          = "refresh"                  // original frontend : verdict for every reply, for affinity with Refresh
+	setNPRefresh        = "nodeport-refresh"         // original node port : verdict for every reply, for affinity with Refresh
+	setNewcomers        = "newcomers"                // clients without an affinity entry, for newcomerLife
+	setHairpin          = "hairpin"                  // pairs of an endpoint's address with itself
+	setSameInterface    = "same-interface"           // pairs of an interface with itself
+	setOnLink           = "on-link"                  // interface . connected addresses
 	setRestricted       = "restricted"               // frontends with source ranges
 	setAllowed          = "allowed-sources"          // frontend . clients that may connect
 	setNPRestricted     = "restricted-nodeports"     // node ports with source ranges
 	setNPAllowed        = "allowed-nodeport-sources" // node port . clients that may connect
-	setInsideOnly       = "inside-only"              // addresses that only clients inside reach
-	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only clients inside reach
+	setInsideOnly       = "inside-only"              // addresses that only inside clients may connect to
+	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only inside clients may connect to
 	setInsideSources    = "inside-sources"           // prefixes of clients that reach inside-only addresses and node ports
-	setInsideInterfaces = "inside-interfaces"        // interfaces whose clients all reach them
+	setInsideInterfaces = "inside-interfaces"        // interfaces from which all clients reach inside-only addresses and node ports
 	setTables           = "tables"                   // frontend . slot : endpoint, of tables by weights or hashes, cluster pools
-	setLocalTables      = "local-tables"             // the same, local pools
-	setNPTables         = "nodeport-tables"          // node port . slot : endpoint, cluster pools
-	setLocalNPTables    = "local-nodeport-tables"    // the same, local pools
+	setLocalTables      = "local-tables"             // frontend . slot : endpoint, for tables by weights or hashes, local pools
+	setNPTables         = "nodeport-tables"          // node port . slot : endpoint, for tables by weights or hashes, cluster pools
+	setLocalNPTables    = "local-nodeport-tables"    // node port . slot : endpoint, for tables by weights or hashes, local pools
 )
 
 // The chains that many elements or rules go to.
@@ -299,40 +298,40 @@ const (
 	prefixNewcomer   = "newcomer"
 )
 
-// The sets and chains of limits, see sourceset.go.
+// Names of the sets and chains of limits, see sourceset.go.
 const (
-	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
-	setNPLimitedBy        = "nodeport-limited-by"       // node port : the same
+	setLimitedBy          = "limited-by"                // VIP frontend : jump to the chain of its limits
+	setNPLimitedBy        = "nodeport-limited-by"       // node port : jump to the chain of its limits
 	setLimited            = "limited-services"          // VIP frontend : verdict for packets within its limits
-	setLimitedOutside     = "limited-outside-services"  // the same for outside clients
+	setLimitedOutside     = "limited-outside-services"  // VIP frontend : verdict for packets of outside clients within its limits
 	setNPLimited          = "limited-nodeports"         // node port : verdict for packets within its limits
-	setNPLimitedOutside   = "limited-outside-nodeports" // the same for outside clients
-	chainLimited          = "limited"                   // looks up limited-by, then limited-services; the next three: the other maps
-	chainLimitedOutside   = "limited-outside"           //
-	chainNPLimited        = "nodeport-limited"          //
-	chainNPLimitedOutside = "nodeport-limited-outside"  //
+	setNPLimitedOutside   = "limited-outside-nodeports" // node port : verdict for packets of outside clients within its limits
+	chainLimited          = "limited"                   // looks up limited-by, then limited-services
+	chainLimitedOutside   = "limited-outside"           // looks up limited-by, then limited-outside-services
+	chainNPLimited        = "nodeport-limited"          // looks up nodeport-limited-by, then limited-nodeports
+	chainNPLimitedOutside = "nodeport-limited-outside"  // looks up nodeport-limited-by, then limited-outside-nodeports
 	chainRefuseClient     = "refuse-client"             // refuses a client with too many connections
-	prefixLimits          = "limits"                    // before the limits and an ID: the chain that applies them
-	prefixClientRates     = "client-rates-"             // before the limit and an ID: the set of recent clients with their rates
-	prefixClientConns     = "client-connections-"       // before the limit and an ID: the set of clients with their connections
+	prefixLimits          = "limits"                    // prefix of the chain that applies limits; the limits and the port's ID follow
+	prefixClientRates     = "client-rates-"             // prefix of the set of recent clients with their rates; the limit and the port's ID follow
+	prefixClientConns     = "client-connections-"       // prefix of the set of clients with their connections; the limit and the port's ID follow
 )
 
 // The sets and chains of idle timeouts, see affinity.go.
 const (
-	setOwnIdle   = "idle-timeouts"          // original frontend : verdict in input, where the box is an endpoint
-	setNPOwnIdle = "nodeport-idle-timeouts" // the same of original node ports
+	setOwnIdle   = "idle-timeouts"          // original frontend : verdict in input, if the box itself is an endpoint
+	setNPOwnIdle = "nodeport-idle-timeouts" // original node port : verdict in input, if the box itself is an endpoint
 
 	chainInput    = "input"
 	prefixIdle    = "idle-"
 	prefixOnlySYN = "only-syn/"
 	qualifierIdle = "-idle-"
-	idleMap       = "/only" // after the name of a timeout: the chain that only sets it
+	idleMap       = "/only" // suffix of a timeout's name, in the name of the chain that only sets the timeout
 )
 
 // The sets and chains for packets without a connection (strays), see recover.go.
 const (
-	setOpenNodePorts = "open-nodeports" // the node ports
-	setOpenPorts     = "open-ports"     // frontends that take their port of an address, not all of it
+	setOpenNodePorts = "open-nodeports" // node ports, to match packets without a connection
+	setOpenPorts     = "open-ports"     // frontends that use only a port of their address, not all of it
 
 	chainInvalid = "invalid"
 	chainStray   = "stray"
@@ -340,20 +339,20 @@ const (
 
 // The set and chain of adopted connections, see rule.go.
 const (
-	setAdopted = "adopted" // endpoint : frontend
+	setAdopted = "adopted" // endpoint : frontend that its segments are translated to
 	chainAdopt = "adopt"
 )
 
 // The sets and chains of ranges of ports, see portrange.go.
 const (
-	setPortRanges     = "port-ranges"      // VIP frontend, a range of ports : verdict
-	setOpenPortRanges = "open-port-ranges" // ranges that take their ports of an address, not all of it
+	setPortRanges     = "port-ranges"      // VIP frontend with a range of ports : verdict
+	setOpenPortRanges = "open-port-ranges" // ranges that use only some ports of their address, not all of it
 	setRangeSourceNAT = "range-source-nat" // original frontend, a range of ports : verdict in postrouting
 
-	chainRange        = "range"          // before the qualifier of a pool and an ID: the chain and the map of its endpoints
-	chainRangeClients = "range-clients-" // before a number and an ID: the chain that checks the client
-	suffixAdmitted    = "-in"            // after the number: the chain of clients that source sets admit
-	setRangeSources   = "range-sources-" // before a number and an ID: the set of clients that may connect
+	chainRange        = "range"          // prefix of the chain and of the map of a pool's endpoints; the pool's qualifier and the port's ID follow
+	chainRangeClients = "range-clients-" // prefix of the chain that checks the client; a number and the port's ID follow
+	suffixAdmitted    = "-in"            // suffix of the number, in the name of the chain for clients admitted by source sets
+	setRangeSources   = "range-sources-" // prefix of the set of clients that may connect; a number and the port's ID follow
 )
 
 // Names of source sets and of the chains that check clients, in sourceset.go.
@@ -364,13 +363,13 @@ const (
 	qualifierNodePort = "nodeport-"
 )
 
-// The parts of names of chains that draw a slot of a table, between the prefix of the pool and the size.
+// Parts of the names of chains that draw a slot of a table, between the prefix of the pool and the number of slots.
 const (
 	chainWeigh  = "weigh-"
 	chainHash   = "hash-"
 	chainSource = "source-"
-	withHoles   = "-holes" // after the size: the table has holes
+	withHoles   = "-holes" // suffix of the number of slots, for a table with holes
 )
 
-// chainRefusePort refuses packets to a VIP that match no frontend, if the box counts.
+// chainRefusePort refuses packets to a VIP that match no frontend, if the box has counters.
 const chainRefusePort = "refuse-port"

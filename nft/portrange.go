@@ -13,7 +13,7 @@ import (
 // The key of a slot cannot name a port that is one of many, so each Service port of ranges has a
 // chain and a map of its own, which all of its frontends share.
 
-// hasRanges reports whether the frontends are ranges. Those of a Service port are all of one kind.
+// hasRanges reports whether the frontends are ranges of ports. The frontends of a Service port are either all ranges or all single ports.
 func (sp *ServicePort) hasRanges() bool {
 	return len(sp.Frontends) > 0 && sp.Frontends[0].IsRange()
 }
@@ -24,12 +24,12 @@ func (p *compiledPort) rangeKey(fe *Frontend) string {
 	return string(p.key(fe)) + string(last)
 }
 
-// rangeMap returns the map of slots to the addresses of a pool's endpoints. The port of a packet is kept.
+// rangeMap returns the map from slots to the addresses of a pool's endpoints. It has no ports, because DNAT keeps the port of the packet.
 func (p *compiledPort) rangeMap(pool Pool) Set {
 	return Set{Name: chainRange + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: []Type{TypeAddr}}
 }
 
-// addRanges adds what a Service port of ranges brings.
+// addRanges adds the elements, maps and chains of a Service port with ranges of ports.
 //
 //	map port-ranges { 10.96.0.10 . udp . 10000-20000 : goto range/default/sip/rtp }
 //	map range/default/sip/rtp { 0 : 10.1.2.11, 1 : 10.1.2.12 }
@@ -72,7 +72,7 @@ func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
 	f.vips = append(f.vips, vipUse{fe.Addr, p.serves(fe), fe.NamedPortsOnly})
 }
 
-// rangeVerdict returns the verdict for the clients of a range.
+// rangeVerdict returns the verdict for clients of a range of ports with the given route.
 func (p *compiledPort) rangeVerdict(f *fragment, r Route) Verdict {
 	switch n := len(p.slots[r.Pool]); {
 	case n == 0 && r.Fallback == Blackhole:
@@ -124,7 +124,7 @@ func (p *compiledPort) rangeSlots(pool Pool) []netip.Addr {
 	return slots
 }
 
-// rangeForm returns the kind of a form of table: "" where all slots are alike.
+// rangeForm returns the part of a table's form that determines the rules of rangeDraws; "" if all slots are equally probable.
 func rangeForm(form string) string {
 	if form == "" || form == formTurns {
 		return form
@@ -136,7 +136,8 @@ func rangeForm(form string) string {
 	return kind
 }
 
-// rangeDraws returns the rules that draw one of n slots. The last one is for packets that find no endpoint in the slot, as set is changing.
+// rangeDraws returns the rules that draw one of n slots. The last rule is for packets that find no endpoint in the slot because the map is being
+// changed.
 func rangeDraws(set, form string, n uint32) []Rule {
 	draw := func(slot Field) Rule { return Rule{DNAT{Key: []Field{slot}, Map: set, KeepPort: true}} }
 	last := draw(Numgen(1))
@@ -156,8 +157,7 @@ func rangeDraws(set, form string, n uint32) []Rule {
 	return []Rule{draw(Numgen(n)), last}
 }
 
-// rangeClients adds the chain that checks the client of a range. Ranges with the same checks share
-// one.
+// rangeClients adds the chain that checks the clients of a range of ports. Ranges with the same checks share the chain.
 //
 //	chain range-clients-0/default/sip/rtp {
 //		ip daddr @inside-only jump inside
@@ -168,8 +168,8 @@ func rangeDraws(set, form string, n uint32) []Rule {
 //		goto range/default/sip/rtp
 //	}
 //
-// With source sets that let clients in, the clients in them and in the ranges go on to a second chain,
-// range-clients-0-in/default/sip/rtp, and the others are dropped.
+// If source sets allow clients, the clients in them and in the source ranges go on to a second chain, range-clients-0-in/default/sip/rtp, and all
+// others are dropped.
 func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 	fe := &p.Frontends[i]
 	if fe.Sets != nil {
@@ -228,13 +228,13 @@ func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 	return GotoChain(chain)
 }
 
-// asksClient reports whether the treatment of a frontend depends on the client.
+// asksClient reports whether the verdict for a frontend depends on the client.
 func (fe *Frontend) asksClient() bool {
 	return fe.External != fe.Internal || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
 }
 
-// rangeGroup returns the number of a frontend's group: the frontends of a port with the same restrictions of clients, numbered in the order
-// of their addresses.
+// rangeGroup returns the number of a frontend's group. The frontends of a port with the same restrictions of clients form a group; groups are
+// numbered in the order of their addresses.
 func (p *compiledPort) rangeGroup(fe *Frontend) int {
 	var asking []*Frontend
 	for i := range p.Frontends {
@@ -289,8 +289,7 @@ func asksTheSame(a, b *Frontend) bool {
 // rangeRule returns the rule that looks up ranges, for packets that match no frontend of a single port.
 func rangeRule() Rule { return Rule{VerdictMap{Key: frontend, Map: setPortRanges}} }
 
-// ranges reads the ranges of a table back. Ranges whose clients are restricted by source sets are
-// left out: rules cannot be read back.
+// ranges recovers the ranges of ports from a table. Ranges with clients restricted by source sets are left out, because rules cannot be read back.
 func (r *recovery) ranges() {
 	elements := r.table.elements(setPortRanges)
 	for _, key := range sortedKeys(elements) {
@@ -357,7 +356,7 @@ func (r *recovery) rangePools(p *compiledPort) {
 	}
 }
 
-// rangeSlots reads the slots of a pool, with the zero AddrPort for holes; nil when there are none.
+// rangeSlots returns the slots of a pool of ranges in a table, with the zero AddrPort for holes; nil if the table has none.
 func (t *Table) rangeSlots(p *compiledPort, pool Pool) []netip.AddrPort {
 	elements := t.elements(p.rangeMap(pool).Name)
 	var slots []netip.AddrPort
@@ -374,8 +373,7 @@ func (t *Table) rangeSlots(p *compiledPort, pool Pool) []netip.AddrPort {
 	return slots
 }
 
-// rangeSources reads the route and the permitted clients of a range; false when source sets restrict
-// them.
+// rangeSources recovers the route and the permitted clients of a range. It returns false if source sets restrict the clients.
 func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) bool {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	if !strings.HasPrefix(chain, chainRangeClients) {

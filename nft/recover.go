@@ -8,14 +8,12 @@ import (
 	"time"
 )
 
-// Recover reads Service ports back from a ruleset that Compile made, so that compiling them
-// again on the same box gives the same elements. It is for a program that has lost the
-// objects while the kernel still serves them.
+// Recover reads Service ports back from a ruleset that Compile made, so that compiling them again on the same box gives the same elements. It is for
+// a program that has lost the objects while the kernel still serves them.
 //
-// The names of Services are not in the kernel, except in the chains of session affinity. So
-// each frontend is a Service port of its own, and those that share a map of remembered
-// clients are one port, as they were. What cannot be read is left out. ServicePort.Serving
-// is the union of the pools.
+// The names of Services are not in the kernel, except in the names of session affinity chains. So each frontend becomes a separate Service port,
+// except that frontends with a common affinity map become one port. Data that cannot be read back is left out. ServicePort.Serving is the union of
+// the pools.
 func Recover(have Ruleset, box *Box) []ServicePort {
 	var ports []ServicePort
 	for _, f := range Families {
@@ -33,7 +31,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 	return ports
 }
 
-// FrontendSets are the sets that CountFrontends and Adopts look at.
+// FrontendSets returns the names of the sets that CountFrontends and Adopts read.
 func FrontendSets() []string { return frontendSets }
 
 // CountFrontends returns the number of frontends of a ruleset: addresses with a port or range, and
@@ -48,7 +46,7 @@ func CountFrontends(have Ruleset) int {
 	return n
 }
 
-// frontends adds the frontends of one of the two dispatch maps, in the order of their keys.
+// frontends recovers the frontends from set, one of the two dispatch maps, in the order of their keys.
 func (r *recovery) frontends(set string) {
 	elements := r.table.elements(set)
 	for _, key := range sortedKeys(elements) {
@@ -68,7 +66,7 @@ func (r *recovery) frontends(set string) {
 	}
 }
 
-// add adds the frontend of one element.
+// add recovers the frontend of one element of a dispatch map, and adds it to a port.
 func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, proto Protocol) {
 	inside, outside := verdict, verdict
 	admitted, bySets := parseAdmission(strings.TrimPrefix(verdict, "goto "))
@@ -142,8 +140,8 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
 
-// beyondLimits sets the limits of a port from the frontend with a key, if its verdict goes to a chain of limits, and returns the verdict of
-// packets within them. Any other verdict is returned as it is.
+// beyondLimits returns the verdict for packets within the limits of a port, if verdict leads to a chain of limits, and sets the limits of p. It
+// returns any other verdict unchanged. key is the key of the frontend.
 func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	for _, to := range []limitedMap{maps.inside, maps.outside} {
@@ -159,9 +157,9 @@ func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict
 	return verdict
 }
 
-// askedForByMore sets Adopt for frontends whose endpoints are not adopted because several frontends ask for them. The kernel does not record these
+// askedForByMore sets Adopt for frontends with endpoints that are not adopted because several frontends have Adopt. The kernel does not record these
 // frontends; if some were recovered without Adopt, their endpoints would be adopted for the others. Candidates are the frontends without an adopted
-// endpoint, except those with an endpoint that no other frontend has. Adopt is set for all of them, so that none of their endpoints is adopted.
+// endpoint, except those with an endpoint that no other frontend has. Adopt is set for all candidates, so that none of their endpoints is adopted.
 func (r *recovery) askedForByMore() {
 	if len(r.adopters) == 0 {
 		return
@@ -211,12 +209,12 @@ type recovery struct {
 	table    *Table
 	box      *Box
 	ports    []ServicePort
-	byID     map[string]int  // ports with affinity, by ID
+	byID     map[string]int  // indexes of ports that were recovered with an ID, by ID
 	timeouts []time.Duration // the affinity timeouts found so far
 	sets     map[string]*SourceSet
-	prefixes map[string]uint8  // AffinityOptions.PrefixLen, by ID
-	limits   map[string]Limits // by ID
-	adopters map[string]bool   // frontends with Adopt
+	prefixes map[string]uint8  // AffinityOptions.PrefixLen of ports, by ID
+	limits   map[string]Limits // limits of ports, by ID
+	adopters map[string]bool   // keys of frontends that adopt an endpoint
 }
 
 func newRecovery(f Family, table *Table, box *Box) *recovery {
@@ -258,7 +256,7 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 	return Route{Pool: PoolCluster}
 }
 
-// balance reads the table of a pool, if a verdict leads to a chain that draws from one.
+// balance recovers the table of a pool and the port's Balance, if one of the verdicts leads to a chain that draws from a table.
 func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ...string) {
 	maps := pools[pool].of(fe)
 	for _, form := range tableForms {
@@ -288,7 +286,7 @@ func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ..
 	}
 }
 
-// leadsTo reports whether a verdict goes to a chain, directly or through a recall chain.
+// leadsTo reports whether a verdict leads to a chain, directly or through a chain that recalls affinity.
 func (r *recovery) leadsTo(verdict, chain string) bool {
 	to, _ := strings.CutPrefix(verdict, "goto ")
 	if to == chain {
@@ -359,8 +357,8 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// sourceNAT reads which clients of a frontend are masqueraded. id names the Service port with
-// affinity that it belongs to, if its clients are remembered, and remember the chain that does.
+// sourceNAT recovers the clients of a frontend that are masqueraded, and sets fe.SNAT. If the frontend belongs to a Service port with affinity, id is
+// the ID of that port and remember the name of the chain that adds affinity entries; otherwise both are empty.
 func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, remember string) {
 	verdict, is := r.table.elements(maps.sourceNAT)[key]
 	if !is {
@@ -390,8 +388,8 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 	return id, remember
 }
 
-// timeout returns how long clients are remembered. The kernel does not return rules, only their marks: timeout tries values until the mark of a rule
-// with the value is in the chain.
+// timeout returns the affinity timeout of a port. The kernel returns marks instead of rules, so timeout tries values until the mark of the rule with
+// that value is in the chain. It returns defaultAffinity if no value matches.
 func (r *recovery) timeout(chain, id string, pool Pool, sticky AffinityOptions) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {
@@ -439,7 +437,7 @@ func (t *Table) endpoints(set string) []netip.AddrPort {
 	return distinct(all)
 }
 
-// slots reads the slots of a frontend's pool back from a table.
+// slots returns the endpoints in the slots of a frontend's pool in a table.
 func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) (slots []netip.AddrPort) {
 	elements := t.elements(pools[pool].of(fe).backends)
 	for key := p.key(fe); ; {
@@ -451,8 +449,8 @@ func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) (slots []netip.A
 	}
 }
 
-// drawn reads the first slots of a frontend's table of a pool back, with the zero AddrPort
-// for holes. It is nil when all of them are.
+// drawn returns the endpoints in the first size slots of a frontend's table in the kernel, the zero AddrPort for a hole. It returns nil if all of
+// them are holes.
 func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []netip.AddrPort {
 	elements, key := t.elements(pools[pool].of(fe).tables), p.key(fe)
 	slots := make([]netip.AddrPort, size)
@@ -465,7 +463,7 @@ func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []neti
 	return slots
 }
 
-// adopters returns the frontends that the endpoints of a table are adopted for.
+// adopters returns the keys of the frontends for which endpoints of a table are adopted.
 func (t *Table) adopters() map[string]bool {
 	frontends := map[string]bool{}
 	for _, frontend := range t.elements(setAdopted) {
@@ -486,7 +484,7 @@ func (t *Table) adopters() map[string]bool {
 // conntrack state. With affinity it also finds first answers: there the first question is
 // whether the connection is assured, which is all that is asked of established ones.
 
-// strayChains returns the chains for segments without a connection; none while there are neither Services nor owned addresses.
+// strayChains returns the chains for packets that belong to no connection; none if there are neither Services nor owned addresses.
 func (t *tableState) strayChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	drop := func(of ...Statement) {
@@ -530,7 +528,7 @@ func (t *tableState) strayChains(f Family, box *Box) []Chain {
 	}
 }
 
-// dropOwned drops packets to an owned address that no Service has.
+// dropOwned returns the rule that drops packets to an owned address without a Service.
 func dropOwned(box *Box, reason string) Rule {
 	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
 }

@@ -7,22 +7,19 @@ import (
 	"time"
 )
 
-// Field is one thing a rule reads from a packet, its connection or the kernel,
-// usually a part of a map key.
+// Field is a value that a rule reads from a packet, its connection or the kernel, usually as part of a map key.
 type Field struct {
 	Kind FieldKind
-	Mod  uint32 // FieldNumgen and hashes: the number of slots; the value is in [0, Mod)
+	Mod  uint32 // number of slots for FieldNumgen and hashes; the value is in [0, Mod)
 	// Offset is added to the value of FieldNumgen.
 	Offset uint32
-	// Bits is the number of leading bits of FieldSaddr and FieldDaddr that are read; the rest is 0. 0:
-	// all.
+	// Bits is the number of leading bits of FieldSaddr and FieldDaddr that are kept; the other bits are set to 0. 0 keeps all bits.
 	Bits uint8
 	// Port is the value of FieldPort.
 	Port uint16
 }
 
-// FieldKind names what a Field reads. The comment is its nft syntax in table ip;
-// table ip6 has ip6 and icmpv6.
+// FieldKind selects what a Field reads. The comments of the values give the nft syntax in table ip; table ip6 has ip6 and icmpv6.
 type FieldKind uint8
 
 const (
@@ -38,11 +35,11 @@ const (
 	FieldOif                                // oif
 	FieldHashSource                         // jhash ip saddr mod Mod seed HashSeed (CONFIG_NFT_HASH)
 	FieldHashFlow                           // jhash ip saddr . th sport mod Mod seed HashSeed
-	FieldTurn                               // numgen inc mod Mod: each rule counts for itself
-	FieldPort                               // 8443: the number itself
+	FieldTurn                               // numgen inc mod Mod, with a separate counter for each rule
+	FieldPort                               // the constant Port, such as 8443
 )
 
-// The fields without a parameter, for rules that read like the text they print.
+// The fields without a parameter, which make rules read like their nft text.
 var (
 	Saddr         = Field{Kind: FieldSaddr}
 	Daddr         = Field{Kind: FieldDaddr}
@@ -58,7 +55,7 @@ var (
 // Numgen returns `numgen random mod n`: a random slot in [0, n).
 func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
 
-// Mask returns the mask that is applied to an address, as an address.
+// Mask returns the mask for an address (see Bits) in the form of an address.
 func (f Field) Mask(family Family) netip.Addr {
 	ones := [16]byte{}
 	for i := range ones {
@@ -93,8 +90,7 @@ type Rule []Statement
 type Statement interface{ statement() }
 
 type (
-	// MatchProto is `meta l4proto tcp`. Besides matching it gives nft the
-	// protocol that it needs to read `ct original proto-dst` behind it.
+	// MatchProto is `meta l4proto tcp`. nft also needs it before `ct original proto-dst`, because that field depends on the protocol.
 	MatchProto struct{ Proto Protocol }
 	// MatchPrefix is `ip daddr 10.96.0.0/16`, with != when negated.
 	MatchPrefix struct {
@@ -108,7 +104,7 @@ type (
 		Set    string
 		Negate bool
 	}
-	// MatchNotDNAT is `ct status & dnat == 0`: the connection kept its destination.
+	// MatchNotDNAT is `ct status & dnat == 0`: the destination of the connection was not translated.
 	MatchNotDNAT struct{}
 	// MatchLocalSource is `fib saddr type local`: the box itself is the sender.
 	MatchLocalSource struct{}
@@ -117,10 +113,9 @@ type (
 	// MatchReply is `ct direction reply`. In a NAT chain it matches only the reset that answers a refused connection: NAT chains see no other
 	// replies.
 	MatchReply struct{}
-	// MatchAssured is `ct status assured`: both ends take part in the connection. TCP is assured from the client's first ACK on, UDP after 2 s with
-	// answers.
+	// MatchAssured is `ct status assured`: both ends have sent packets. TCP is assured from the client's first ACK on, UDP after 2 s with replies.
 	MatchAssured struct{}
-	// MatchInvalid is `ct state invalid`: conntrack can assign the packet to no connection, so NAT does not translate it.
+	// MatchInvalid is `ct state invalid`: conntrack cannot assign the packet to a connection, so NAT does not translate it.
 	MatchInvalid struct{}
 	// MatchNoSYN is `tcp flags ! syn`: a TCP segment that is neither a SYN nor a SYN-ACK.
 	MatchNoSYN struct{}
@@ -135,51 +130,49 @@ type (
 	// MatchNotICMP is `meta l4proto != icmp` (ipv6-icmp in table ip6), MatchICMP the opposite.
 	MatchNotICMP struct{}
 	MatchICMP    struct{}
-	// VerdictMap is `key vmap @map`; a key that is not in the map matches nothing
-	// and the next rule follows.
+	// VerdictMap is `key vmap @map`. If the map does not contain the key, the rule does not match.
 	VerdictMap struct {
 		Key []Field
 		Map string
 	}
-	// DNAT is `dnat ip to key map @map`, where the map gives address . port, or an address alone
-	// with KeepPort. A key that is not in the map matches nothing.
+	// DNAT is `dnat ip to key map @map`. The data of the map is address . port, or with KeepPort an address alone. If the map does not contain the
+	// key, the rule does not match.
 	DNAT struct {
 		Key      []Field
 		Map      string
 		KeepPort bool
 	}
-	// SourceMap is `snat ip to key map @map`, where the map gives address . port, or an address alone with
-	// KeepPort: the port stays where it is free. A key that is not in the map matches nothing.
+	// SourceMap is `snat ip to key map @map`. The data of the map is address . port, or with KeepPort an address alone; then the source port is kept
+	// if it is free. If the map does not contain the key, the rule does not match.
 	SourceMap struct {
 		Key      []Field
 		Map      string
 		KeepPort bool
 	}
-	// Update is `update @map { key timeout T : data }`: remember data under key for the time of Timeout. A key that exists keeps its data, and its
-	// time starts again. With Add it is `add @map { ... }`, and a key that exists keeps its time too. A full map is left as it is and the rule does
-	// not match.
+	// Update is `update @map { key timeout T : data }`, which adds an element that expires after Timeout. An existing element keeps its data, and its
+	// timeout starts again. With Add it is `add @map { ... }`, which leaves an existing element unchanged. If the map is full, the rule does not
+	// match.
 	Update struct {
 		Map     string
 		Key     []Field
-		Data    []Field // nil: Map is a set
+		Data    []Field // nil if Map is a set
 		Timeout time.Duration
 		Add     bool
-		// With a Rate or Connections the element has a limit of its own, and the statement matches
-		// when that is passed: `{ ip saddr timeout 2m limit rate over 10/second burst 10 packets }`,
-		// `{ ip saddr ct count over 20 }` (CONFIG_NFT_LIMIT, CONFIG_NFT_CONNLIMIT). An element keeps
-		// the limit that it was made with.
+		// With a Rate or Connections, each element has a separate limit, and the statement matches if the limit is exceeded: `{ ip saddr timeout 2m
+		// limit rate over 10/second burst 10 packets }`, `{ ip saddr ct count over 20 }` (CONFIG_NFT_LIMIT, CONFIG_NFT_CONNLIMIT). An existing
+		// element keeps its limit.
 		Rate        Rate
 		Connections uint32
 	}
-	// Over is `limit rate over 100/second burst 100 packets`: it matches what comes faster.
+	// Over is `limit rate over 100/second burst 100 packets`, which matches packets that exceed the rate.
 	Over struct{ Rate Rate }
-	// Delete is `delete @set { key }`; it matches when the key was there.
+	// Delete is `delete @set { key }`, which matches if the set contained the key.
 	Delete struct {
 		Set string
 		Key []Field
 	}
-	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection gets the timeouts of the object, whose name Timeout gives. Only a connection's
-	// first packet can set them.
+	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection gets the timeouts of the timeout object named Timeout.Name(). It has an effect
+	// only on a connection's first packet.
 	SetTimeout struct{ Timeout Timeout }
 	// Counter is `counter name "no-endpoint"`: it counts the packets that reach it.
 	Counter struct{ Name string }
@@ -187,12 +180,12 @@ type (
 	Masquerade struct{}
 	// Redirect is `redirect`: the destination becomes an address of the box.
 	Redirect struct{}
-	// Reject is `reject with ...`: refuse, with an answer to the sender.
+	// Reject is `reject with ...`, which drops the packet and sends an answer to the sender.
 	Reject struct{ With RejectWith }
 	// Verdict ends the evaluation of a chain.
 	Verdict struct {
 		Kind  VerdictKind
-		Chain string // for Goto and Jump
+		Chain string // target of Goto and Jump
 	}
 )
 
@@ -225,7 +218,7 @@ func (Redirect) statement()         {}
 func (Reject) statement()           {}
 func (Verdict) statement()          {}
 
-// RejectWith is the answer to a refused sender.
+// RejectWith is the answer that Reject sends.
 type RejectWith uint8
 
 const (
@@ -273,10 +266,10 @@ const (
 // protocolNames are the protocols in Kubernetes (core/v1 Protocol).
 var protocolNames = map[Protocol]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
 
-// Name returns the protocol in Kubernetes; "" for one that no Service has.
+// Name returns the name of the protocol in Kubernetes (core/v1 Protocol); "" for any other than TCP, UDP and SCTP.
 func (p Protocol) Name() string { return protocolNames[p] }
 
-// ProtocolNamed returns the protocol of a Name; false for one that no Service has.
+// ProtocolNamed returns the protocol with a name in Kubernetes (core/v1 Protocol); false for any other than TCP, UDP and SCTP.
 func ProtocolNamed(name string) (Protocol, bool) {
 	for p, is := range protocolNames {
 		if is == name {
@@ -305,7 +298,7 @@ type Rate struct {
 	Per   time.Duration // time.Second or time.Minute
 }
 
-// Burst returns the number of connections that may come at once: those of one second, at least one.
+// Burst returns the number of connections that may arrive at once: the number for one second, but at least 1.
 func (r Rate) Burst() uint32 {
 	if r.Per == time.Minute {
 		return max(1, r.Count/60)
@@ -328,7 +321,7 @@ type Timeout struct {
 	Idle     time.Duration
 }
 
-// Name returns the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
+// Name returns the name of the timeout object, such as "idle-tcp-60", with Idle in seconds; "" for the zero Timeout.
 func (t Timeout) Name() string {
 	if t == (Timeout{}) {
 		return ""
@@ -336,7 +329,7 @@ func (t Timeout) Name() string {
 	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
 }
 
-// definition returns the lines between the object's braces, in nft's syntax.
+// definition returns the lines between the braces of the timeout object, in nft syntax.
 func (t Timeout) definition(f Family) []string {
 	seconds := int64(t.Idle / time.Second)
 	policy := fmt.Sprintf("established : %d", seconds)
@@ -387,8 +380,7 @@ func (t *tableState) useAdopted(f *fragment, by int) {
 	}
 }
 
-// adopter returns the frontend that an endpoint is adopted for, "" if no frontend or more than one
-// asks for it.
+// adopter returns the frontend that an endpoint is adopted for, or "" if not exactly one frontend adopts it.
 func (t *tableState) adopter(endpoint string) string {
 	if len(t.adopters[endpoint]) != 1 {
 		return ""
@@ -399,7 +391,7 @@ func (t *tableState) adopter(endpoint string) string {
 	return ""
 }
 
-// settleAdopted changes the elements of endpoints whose adopter has changed.
+// settleAdopted updates the elements of endpoints that are now adopted for another frontend, or for none.
 func (t *tableState) settleAdopted() {
 	for _, endpoint := range sortedKeys(t.oldAdopted) {
 		if before := t.oldAdopted[endpoint]; before != "" {
@@ -413,7 +405,7 @@ func (t *tableState) settleAdopted() {
 	}
 }
 
-// adoptedElements yields the elements of adopted endpoints. It reports whether more are wanted.
+// adoptedElements yields the elements of adopted endpoints. It returns false once yield does.
 func (t *tableState) adoptedElements(yield func(string, Element) bool) bool {
 	for _, endpoint := range sortedKeys(t.adopters) {
 		if frontend := t.adopter(endpoint); frontend != "" && !yield(setAdopted, Element{endpoint, frontend}) {
@@ -436,7 +428,7 @@ func (t *tableState) notTranslated() (rule Rule, chains []Chain) {
 	return Rule{MatchNotDNAT{}, GotoChain(chainAdopt)}, []Chain{{Name: chainAdopt, Rules: []Rule{adopt}}}
 }
 
-// Adopts reports whether a ruleset adopts endpoints, or leads segments back to a source (egress-back).
+// Adopts reports whether a ruleset adopts endpoints, or translates TCP segments to an egress address back to its source (egress-back).
 func Adopts(have Ruleset) bool {
 	for _, t := range have {
 		if t != nil && len(t.elements(setAdopted))+len(t.elements(setEgressBack)) > 0 {

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// assignSlots gives every endpoint of want a slot in 0..len(want)-1. An endpoint that has a slot in that range keeps it; endpoints in slots beyond it
-// move into the holes, the last one first, then newcomers take the free slots. So replacing an endpoint changes one slot, adding one adds one, and
-// removing one moves at most one other. Newcomers are placed in the order of want.
+// assignSlots assigns each endpoint of want a slot from 0 to len(want)-1. An endpoint with a slot in that range in prev keeps it. The free slots then
+// go to endpoints that had a higher slot, and after them to new endpoints in the order of want. So replacing an endpoint changes one slot, adding one
+// adds one, and removing one moves at most one other.
 func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
 	if len(prev) == 0 || slices.Equal(prev, want) {
 		return want // which is held anyway
@@ -56,13 +56,13 @@ func removed(prev, now []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(prev), func(ap netip.AddrPort) bool { return here[ap] || !ap.IsValid() })
 }
 
-// distinct returns the endpoints of a table, each once, in the order of their addresses.
+// distinct returns the endpoints in the slots of a table, without duplicates and holes, sorted by address.
 func distinct(slots []netip.AddrPort) []netip.AddrPort {
 	all := slices.SortedFunc(slices.Values(slots), netip.AddrPort.Compare)
 	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
-// endpoint returns the endpoint in a slot of a table.
+// endpoint returns the endpoint in the element with a key; false if there is no such element.
 func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
 	data, is := e[string(key)]
 	n := f.AddrLen()
@@ -77,25 +77,26 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 	return append(slices.Clone(a), removed(b, a)...)
 }
 
-// A SlotRun lists the elements that one frontend should have in a map of slots: those with the slots 0 to Slots-1. Their keys can be
-// computed, so a large map is read from the kernel key by key instead of as a whole.
+// A SlotRun describes the elements that one frontend should have in a map of slots: slots 0 to Slots-1. Their keys can be computed, so a large map
+// can be read from the kernel key by key instead of by a dump.
 type SlotRun struct {
 	Frontend string // the key, without the slot
 	Slots    uint32
-	// Spare is the number of slots of the second level, which follow these and exist only if one of these is missing.
+	// Spare is the number of slots of the second level of a table, which follow the first level and exist only if a slot of the first level is
+	// missing.
 	Spare uint32
 }
 
-// Key returns the key of one of the slots.
+// Key returns the key of the frontend's element for a slot.
 func (r *SlotRun) Key(slot uint32) string {
 	return string(Key(r.Frontend).Slot(slot))
 }
 
-// IsSlotMap reports whether a map holds slots of frontends.
+// IsSlotMap reports whether a map has frontends with slots as keys.
 func IsSlotMap(name string) bool { return secondary[name] }
 
-// SlotRuns returns the slots that a map of slots should have, by the chains that the verdicts of a table lead to. It needs all other sets of the
-// table, and its chains. It is a guess: another program may have changed the table.
+// SlotRuns returns the slots that the frontends of a table should have in the map named set, derived from their verdicts. It needs all other sets of
+// the table, and its chains. The result is a guess, because another program may have changed the table.
 func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 	r := recovery{family: f, table: t}
 	var runs []SlotRun
@@ -123,7 +124,7 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 	return runs
 }
 
-// slotRun derives from a verdict which slots a map should have.
+// slotRun derives the slots of a frontend in the map named set from its verdict; false if it has none there.
 func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string) (SlotRun, bool) {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	if name, id, own := strings.Cut(chain, "/"); own && strings.HasSuffix(name, "recall"+pools[pool].qualifier) {
@@ -155,7 +156,7 @@ func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string
 // chain and a map. One counter for all Services of N endpoints would resonate: two Services
 // that are called in turns would send each all of its connections to one endpoint.
 
-// addTurns adds the map and the chain of each pool that is in use.
+// addTurns adds the round-robin map and chain of each pool in use.
 //
 //	chain round-robin/default/web {
 //		meta l4proto tcp dnat ip to numgen inc mod 3 map @round-robin/default/web
@@ -163,7 +164,7 @@ func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string
 //		goto refuse
 //	}
 //
-// The second rule is for a packet that drew a slot which is gone.
+// The second rule is for a packet that drew a slot that no longer exists.
 func (p *compiledPort) addTurns(f *fragment) {
 	for pool, used := range p.usedPools() {
 		t := p.tables[pool]
@@ -185,7 +186,7 @@ func (p *compiledPort) addTurns(f *fragment) {
 	}
 }
 
-// idOf returns the ID of the port whose chain, with one of the prefixes, a verdict goes to; "" for none.
+// idOf returns the ID of the Service port in the name of the chain that one of the verdicts goes to; "" if the names contain no ID.
 func idOf(verdicts ...string) string {
 	for _, v := range verdicts {
 		if _, id, own := strings.Cut(strings.TrimPrefix(v, "goto "), "/"); own {
@@ -195,7 +196,7 @@ func idOf(verdicts ...string) string {
 	return ""
 }
 
-// turns reads the round of a port's turns back from a table.
+// turns recovers the round-robin tables of a port from the kernel's table.
 func (r *recovery) turns(p *compiledPort) {
 	for pool := range NumPools {
 		if slots := r.table.turns(p, pool); slots != nil {
@@ -204,8 +205,7 @@ func (r *recovery) turns(p *compiledPort) {
 	}
 }
 
-// turns returns the endpoints of a pool by turn, as a table has them, with the zero AddrPort for turns that are refused; nil if
-// there are none.
+// turns returns the endpoints in the slots of a pool's round-robin table, the zero AddrPort for a slot that refuses; nil if there is no such table.
 func (t *Table) turns(p *compiledPort, pool Pool) (slots []netip.AddrPort) {
 	elements := t.elements(p.turnsMap(pool).Name)
 	for found := 0; found < len(elements); {
@@ -220,27 +220,23 @@ func (t *Table) turns(p *compiledPort, pool Pool) (slots []netip.AddrPort) {
 	return slots
 }
 
-// TableVersion is the version of the assignment of endpoints to slots of a table: of the
-// hash functions, their seeds, and the sizes. Boxes of one version agree about every client, so
-// whatever changes one of the test vectors needs a new version.
+// TableVersion is the version of the algorithm that assigns endpoints to slots of a table: the hash functions, their seeds, and the table sizes.
+// Boxes with the same version send every client to the same endpoint, so a change that alters one of the test vectors requires a new version.
 const TableVersion = 1
 
-// positions is the number of places that endpoints compete for in a table. Larger tables are the
-// same places with more slots each, so a table that grows moves few clients; smaller ones have a
-// place for each slot.
+// positions is the number of places of a table for which endpoints compete by rank. A larger table has several slots per place, so a table that grows
+// moves few clients. A smaller table has one place per slot.
 const positions = 256
 
 // hole marks a slot without an endpoint.
 const hole = math.MaxUint16
 
-// spread returns the endpoint, by index, in each slot of a table. Endpoint i
-// gets quotas[i] slots; the sum of them is at most size, and the rest are holes.
-// ids are the endpoints' identities (see endpointIDs).
+// spread returns the index of the endpoint in each slot of a table. Endpoint i gets quotas[i] slots; the sum of quotas is at most size, and the
+// remaining slots are holes. ids are the endpoints' identities (see endpointIDs).
 //
-// Every endpoint ranks every position by a hash. The pairs are taken in the order of
-// their rank, and an endpoint takes the free slots of the position until it has its quota.
-// So the result depends on nothing but the arguments, whatever their order, and an
-// endpoint that goes moves few of the others' slots.
+// Every endpoint has a rank, a hash, for every place of the table. Pairs of endpoint and place are processed by descending rank: the endpoint takes
+// the free slots of the place until its quota is reached. So the result does not depend on the order of the endpoints, and removing an endpoint
+// changes few slots of the others.
 func spread(ids []uint64, quotas []int, size int) []uint16 {
 	all := make([]int, size)
 	for i := range all {
@@ -249,7 +245,7 @@ func spread(ids []uint64, quotas []int, size int) []uint16 {
 	return spreadOver(all, ids, quotas, size)
 }
 
-// spreadOver spreads endpoints as spread does, but only over the slots in free, which are in ascending order. The others stay holes.
+// spreadOver works like spread, but fills only the slots in free, which must be in ascending order. All other slots are holes.
 func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 	places := min(positions, size)
 	begin := make([]int, places+1) // of the slots of each place in free
@@ -280,13 +276,13 @@ func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 	return slots
 }
 
-// ranking is the rank of an endpoint for a place; pairs are served from the highest rank down.
+// ranking is the rank of an endpoint for a place of a table.
 type ranking struct {
 	rank            uint64
 	endpoint, place uint16
 }
 
-// byRank returns pairs with the highest rank first. Ranks are uniform, so a bucket of equal highest bits has about four.
+// byRank returns pairs sorted by descending rank, using a bucket sort. Ranks are uniformly distributed, so a bucket has about four of them.
 func byRank(pairs []ranking, ids []uint64) []ranking {
 	shift := 64 - bits.Len(uint(len(pairs)/4))
 	begin := make([]int, 1<<(64-shift)+1) // of each bucket in sorted
@@ -309,8 +305,8 @@ func byRank(pairs []ranking, ids []uint64) []ranking {
 	return sorted
 }
 
-// quotas divides a total by weight, by the method of largest remainders. Each positive weight gets at least one, while there are any left,
-// unless it has some already. ids decide between equal remainders.
+// quotas divides total among weights by the method of largest remainders. Each positive weight gets at least one unit, as long as any are left,
+// unless has is nonzero for it. The ids break ties between equal remainders.
 func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)
@@ -348,9 +344,8 @@ func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	return shares
 }
 
-// endpointIDs returns the identities that endpoints are ranked by: their address, so that a
-// client meets one server on all ports of a Service. Where an address stands there more
-// than once, its ports are part of them.
+// endpointIDs returns the identities by which endpoints are ranked. An identity is a hash of the address alone, so that a client reaches the same
+// server on all ports of a Service. If an address occurs more than once, the hash includes the port.
 func endpointIDs(endpoints []netip.AddrPort) []uint64 {
 	count := make(map[netip.Addr]int, len(endpoints))
 	for _, ap := range endpoints {
@@ -367,7 +362,7 @@ func endpointIDs(endpoints []netip.AddrPort) []uint64 {
 	return ids
 }
 
-// identity returns the 64-bit FNV-1a of some bytes, mixed.
+// identity returns the 64-bit FNV-1a hash of b, finalized by mix.
 func identity(b []byte) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -377,13 +372,13 @@ func identity(b []byte) uint64 {
 	return mix(h)
 }
 
-// rank returns the hash by which endpoints compete for a place; the highest wins.
+// rank returns the rank of an endpoint for a place (rendezvous hashing); the highest rank wins.
 func rank(id, place uint64) uint64 {
 	const golden = 0x9e3779b97f4a7c15
 	return mix(id ^ mix((place+1)*golden))
 }
 
-// mix returns the finalizer of SplitMix64 for a number (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+// mix applies the finalizer of SplitMix64 to a number (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -397,7 +392,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// smooth returns the order of a round of turns, as many as the sum of the shares.
+// smooth returns a smooth round-robin order: each index i occurs shares[i] times, spread evenly.
 func smooth(shares []int) (order []uint16) {
 	total := 0
 	for _, n := range shares {
@@ -445,7 +440,7 @@ func jhash(key []byte, seed uint32) uint32 {
 	return jhashFinal(a, b, c)
 }
 
-// jhashMix is __jhash_mix. The words exchange their roles after each round.
+// jhashMix is the kernel's __jhash_mix, with the three words rotated after each step.
 func jhashMix(a, b, c uint32) (uint32, uint32, uint32) {
 	for _, rotation := range [...]int{4, 6, 8, 16, 19, 4} {
 		a -= c
@@ -456,7 +451,7 @@ func jhashMix(a, b, c uint32) (uint32, uint32, uint32) {
 	return a, b, c
 }
 
-// jhashFinal is __jhash_final, with the roles exchanged as in jhashMix.
+// jhashFinal is the kernel's __jhash_final, with the three words rotated after each step.
 func jhashFinal(a, b, c uint32) uint32 {
 	for _, rotation := range [...]int{14, 11, 25, 16, 4, 14, 24} {
 		c ^= b
@@ -466,10 +461,9 @@ func jhashFinal(a, b, c uint32) uint32 {
 	return b
 }
 
-// HashSlot returns the slot in [0, mod) that a field of a hash reads for a client: `jhash ip
-// saddr mod M`, or `jhash ip saddr . th sport mod M`. The kernel scales the hash
-// (reciprocal_scale in net/netfilter/nft_hash.c), so the slots of a table of four times
-// the size lie where those of the smaller one do.
+// HashSlot returns the slot in [0, mod) for a client: the value of `jhash ip saddr mod M`, or of `jhash ip saddr . th sport mod M` for FieldHashFlow.
+// The kernel scales the hash instead of dividing it (reciprocal_scale in net/netfilter/nft_hash.c). So in a table of four times the size, the slot is
+// at the same relative position.
 func HashSlot(kind FieldKind, client netip.AddrPort, mod uint32) uint32 {
 	var room [20]byte
 	key := Key(room[:0]).Addr(client.Addr())

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Limits of names that become names of chains and sets.
+// Limits of the names of source sets, which become parts of names of chains and sets.
 const (
-	MaxSourceSetName = 24 // bytes of a name
-	MaxSourceSets    = 8  // sets that a Service may name
+	MaxSourceSetName = 24 // maximum length of a name in bytes
+	MaxSourceSets    = 8  // maximum number of source sets of a Service
 )
 
 func sourceSetName(name string) string { return prefixSourceSet + name }
@@ -30,7 +30,7 @@ func (s *SourceSet) elements(f Family) []Element {
 	return list
 }
 
-// difference returns the elements to delete and to add to make one set into another.
+// difference returns the elements to delete and to add to change s into now.
 func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Element) {
 	old, wanted := s.ranges[f], now.ranges[f]
 	for len(old) > 0 || len(wanted) > 0 {
@@ -61,8 +61,8 @@ func (t *tableState) useSourceSets(f *fragment, by int) {
 	}
 }
 
-// settleSourceSets brings the sets of source sets and their elements up to date with their uses and contents. The work is that of reading
-// the sets whose content has changed.
+// settleSourceSets updates the interval sets of source sets after their uses changed. It compares only the contents of source sets that were
+// replaced.
 func (t *tableState) settleSourceSets(f Family) {
 	for name := range t.sourcesTouched {
 		var now *SourceSet
@@ -99,7 +99,7 @@ func (t *tableState) settleSourceSets(f Family) {
 	}
 }
 
-// emitSourceSets appends the operations for the changes of settleSourceSets.
+// emitSourceSets adds the element changes recorded by settleSourceSets to d.
 func (t *tableState) emitSourceSets(d *tableDiff) {
 	for _, c := range t.setChanges {
 		if t.set(c.set.Name) == nil {
@@ -128,14 +128,15 @@ func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) 
 	return true
 }
 
-// admission is the check of clients by source sets, in a chain between the dispatch and by-client. Frontends with the same sets share the chain.
+// admission describes a chain that checks clients against source sets, between the dispatch and by-client. Frontends with the same source sets share
+// the chain.
 type admission struct {
 	nodePort bool
 	ranges   bool // clients in allowed-sources may connect too
 	setNames
 }
 
-// setNames are the names of SourceSets, sorted, each once.
+// setNames holds the names of SourceSets, sorted and without duplicates.
 type setNames struct{ allow, deny []string }
 
 func (s *SourceSets) names() setNames {
@@ -149,7 +150,8 @@ func (s *SourceSets) names() setNames {
 	return setNames{names(s.Allow), names(s.Deny)}
 }
 
-// chain returns the part of a chain's name for the sets: "office/vpn//scanners", "//scanners".
+// chain returns the part of a chain's name that lists the sets, allowed ones before "//" and denied ones after it: "office/vpn//scanners",
+// "//scanners".
 func (n setNames) chain() string {
 	text := strings.Join(n.allow, "/")
 	if len(n.deny) > 0 {
@@ -228,7 +230,7 @@ func (a admission) rules(box *Box) (rules []Rule) {
 	return append(rules, Rule{on})
 }
 
-// sourceSets recovers the source sets with the given names, each once.
+// sourceSets recovers the source sets with the given names; equal names share one SourceSet.
 func (r *recovery) sourceSets(names []string) (sets []*SourceSet) {
 	for _, name := range names {
 		if r.sets[name] == nil {
@@ -241,8 +243,8 @@ func (r *recovery) sourceSets(names []string) (sets []*SourceSet) {
 	return sets
 }
 
-// RecoverSourceSet reads a source set back from a ruleset, with version 0; nil when no table has it.
-// A family in which no frontend named it is empty.
+// RecoverSourceSet reads a source set back from a ruleset, with version 0. It returns nil if no table has the set. The set is empty for a family in
+// which no frontend refers to it.
 func RecoverSourceSet(have Ruleset, name string) *SourceSet {
 	var s *SourceSet
 	for _, f := range Families {
@@ -270,15 +272,14 @@ func RecoverSourceSet(have Ruleset, name string) *SourceSet {
 // A client over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
 // sends again is checked again. A client with too many connections is refused.
 
-// limitedSize bounds the clients that the limits of a Service port count. When the set is full other
-// clients are not limited.
+// limitedSize is the maximum number of clients that each limit of a Service port counts. When the set is full, further clients are not limited.
 const limitedSize = 65535
 
-// clientRateLife is the time for which the rate of a client is kept after its last new connection: longer than the token bucket of the slowest rate,
-// one a minute, takes to refill.
+// clientRateLife is the time for which a client's rate is kept after its last new connection. It is longer than the slowest token bucket (one
+// connection per minute) takes to refill.
 const clientRateLife = 2 * time.Minute
 
-// word returns a rate as in the name of a chain: "100s" for 100 a second.
+// word returns the rate in the form used in chain names: "100s" for 100 per second.
 func (r Rate) word() string {
 	return strconv.FormatUint(uint64(r.Count), 10) + r.String()[strings.IndexByte(r.String(), '/')+1:][:1]
 }
@@ -292,7 +293,7 @@ func parseRateWord(word string) (r Rate, ok bool) {
 	return Rate{uint32(n), per}, err == nil && n > 0 && per != 0
 }
 
-// chain returns the name of the chain of a port's limits: "limits-r100s-c10s-n20/default/web".
+// chain returns the name of the chain for the limits of the port with the given ID, such as "limits-r100s-c10s-n20/default/web".
 func (l Limits) chain(id string) string {
 	name := prefixLimits
 	if l.Rate.Count > 0 {
@@ -307,7 +308,7 @@ func (l Limits) chain(id string) string {
 	return name + "/" + id
 }
 
-// prefixWord returns the length of clients' prefixes in a name, behind their limit: "-p64"; "" for whole addresses.
+// prefixWord returns the part of a chain or set name for the prefix length of clients, such as "-p64"; "" for whole addresses.
 func prefixWord(bits uint8) string {
 	if bits == 0 {
 		return ""
@@ -345,8 +346,8 @@ func parseLimits(chain string) (l Limits, id string, ok bool) {
 	return l, id, ok
 }
 
-// addLimits adds the chain of the port's limits, and the sets of its clients. Each limit has a set of its own: the
-// elements of one keep the limit that they were made with.
+// addLimits adds the chain of the port's limits, and the sets of its clients. Each limit has a separate set, because existing elements of a set keep
+// their limit.
 //
 //	chain limits-r100s-c10s-n20/default/web {
 //		add @client-connections-20/default/web { ip saddr ct count over 20 } goto refuse-client
@@ -354,7 +355,7 @@ func parseLimits(chain string) (l Limits, id string, ok bool) {
 //		limit rate over 100/second burst 100 packets counter name "rate-limit" drop
 //	}
 //
-// The rate of all clients is checked last, so that connections over a client's own limit do not count against it.
+// The rate of all clients is checked last, so that connections over a limit per client do not count against it.
 func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	l := p.Limits
 	client := func(bits uint8) []Field {
@@ -384,8 +385,8 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	f.limits++
 }
 
-// limited returns the verdict of a frontend in the map that dispatches its clients. For a frontend with limits, that is the chain of
-// limits, and the given verdict becomes an element of the map that this chain looks up last.
+// limited returns the verdict of a frontend in its dispatch map. For a frontend with limits, the verdict goes to the chain of limits, and the given
+// verdict becomes an element of the map that this chain looks up last.
 func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict string) (first string, limited bool) {
 	if !p.Limits.Any() || !strings.HasPrefix(verdict, "goto ") || verdict == GotoChain(chainRefuse).String() {
 		return verdict, false
@@ -419,7 +420,7 @@ func (t *tableState) limitedChains() (chains []Chain) {
 	return chains
 }
 
-// limitsRule returns the rule that has the clients of a range pass its limits, if it has any.
+// limitsRule returns the rule that applies the port's limits to the clients of a range of ports; nil if the port has no limits.
 func (p *compiledPort) limitsRule() []Rule {
 	if !p.Limits.Any() {
 		return nil

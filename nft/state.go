@@ -11,50 +11,45 @@ import (
 // State is the input of the Compiler: the box and its Services.
 type State struct {
 	Box      Box
-	Services map[string][]ServicePort // by Service, "namespace/name"
+	Services map[string][]ServicePort // Service ports, by "namespace/name" of the Service
 }
 
-// Box holds the facts and the configuration that all Services share.
+// Box holds the state and the configuration of the host that all Services share.
 type Box struct {
-	// NodePortAddresses are the box's addresses on which node ports answer.
-	// VIPs may be among them: a VIP never answers node ports.
+	// NodePortAddresses are the box's addresses on which node ports answer. VIPs in this list are ignored, because a VIP never answers node ports.
 	NodePortAddresses []netip.Addr
-	// ServiceRanges are the prefixes cluster IPs come from.
+	// ServiceRanges are the prefixes from which cluster IPs are allocated.
 	ServiceRanges []netip.Prefix
-	// Owned are the ranges of addresses that are for Services alone: no other host answers there.
-	// A packet to an address of theirs that no Service has is dropped: the box would send it
-	// by its default route to a router that may send it back. No network of the box is in them,
-	// or the box would be cut off it.
+	// Owned are the ranges of addresses reserved for Services: no other host uses them. A packet to an address in them without a Service is dropped,
+	// because the box would forward it by its default route to a router that may send it back. They must not include a network of the box, which
+	// would cut off the box.
 	Owned []Range
 	// InternalSources are the prefixes of clients that count as inside.
 	InternalSources []netip.Prefix
-	// InsideSources are the prefixes of clients that reach frontends with InsideOnly, besides
-	// InternalSources and the interfaces that are Inside.
+	// InsideSources are additional prefixes of clients that may connect to frontends with InsideOnly, besides InternalSources and clients on
+	// interfaces with Inside.
 	InsideSources []netip.Prefix
-	// EgressFrom are the prefixes that the sources of Egress are in. Between hosts in them, and to InternalSources, a source
-	// keeps its address.
+	// EgressFrom are the prefixes of the endpoints that may be Egress sources. To destinations in EgressFrom and InternalSources, a source keeps its
+	// address.
 	EgressFrom []netip.Prefix
-	// Interfaces are the box's interfaces, to detect a packet that leaves where it came in.
+	// Interfaces are the box's interfaces. They are needed to detect packets that leave by the interface on which they arrived.
 	Interfaces []Interface
-	// LocalAddresses lists all addresses of the box: an endpoint among them is the box itself, and
-	// its connections never pass postrouting.
+	// LocalAddresses lists all addresses of the box. An endpoint with one of them is the box itself, and connections to it never pass postrouting.
 	LocalAddresses []netip.Addr
-	// MasqueradeOnLink masquerades clients of an endpoint's own segment, whose
-	// replies would bypass the box (--snat auto).
+	// MasqueradeOnLink masquerades clients in the same network segment as the endpoint, because the endpoint's replies would bypass the box (--snat
+	// auto).
 	MasqueradeOnLink bool
 	// Ping is the answer of a VIP to an echo request.
 	Ping Ping
-	// Fast is the flowtable; nil: no Service is fast. Whether it is nil does not change as long as a Compiler lives.
+	// Fast is the flowtable of the fast path; nil if no Service may use it. Whether it is nil must not change during the life of a Compiler.
 	Fast *Flowtable
-	// Counters has the kernel count connections and refusals. It is the same for as long as a
-	// Compiler lives.
+	// Counters makes the kernel count connections and refusals. It must not change during the life of a Compiler.
 	Counters bool
-	// SettleFrom is the number of VIP frontends from which on changed ones get their `goto` later, see unsettled.go; 0: 4096.
+	// SettleFrom is the number of VIP frontends from which on a changed frontend gets its `goto` element later (see unsettled.go); 0 means 4096.
 	SettleFrom int
 }
 
-// hasInternalSources reports whether any client counts as inside in a family. If none does,
-// none counts as outside for SNATOutside either.
+// hasInternalSources reports whether InternalSources has a prefix of a family. If it has none, no client counts as outside for SNATOutside either.
 func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
 }
@@ -65,8 +60,7 @@ func (b *Box) IsInside(client netip.Addr) bool {
 		slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// inServiceRange reports whether an address is one that cluster IPs come from. The zero
-// Addr is not.
+// inServiceRange reports whether an address is in ServiceRanges. It returns false for the zero Addr.
 func (b *Box) inServiceRange(a netip.Addr) bool {
 	return slices.ContainsFunc(b.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -75,7 +69,7 @@ func (b *Box) inServiceRange(a netip.Addr) bool {
 type Ping uint8
 
 const (
-	PingWhenReady Ping = iota // while a Service on it has an endpoint; else host unreachable
+	PingWhenReady Ping = iota // answer while a Service at the VIP has an endpoint, otherwise host unreachable
 	PingAlways
 	PingNever // no answer
 )
@@ -85,97 +79,91 @@ type Interface struct {
 	Index    uint32
 	Name     string
 	Prefixes []netip.Prefix // masked
-	Inside   bool           // clients that come by it reach frontends with InsideOnly
+	Inside   bool           // clients on this interface may connect to frontends with InsideOnly
 }
 
-// ServicePort is one port of one Service in one family: the frontends that it is
-// reached by and the pools of endpoints behind them. It has more than 15 fields: they are all that the ruleset needs
-// of a Service.
+// ServicePort is one port of one Service in one family: its frontends and the pools of endpoints behind them. It has more than 15 fields: they are
+// all that the ruleset needs of a Service.
 type ServicePort struct {
-	ID              string // "namespace/name/port": names its affinity map and chains
+	ID              string // "namespace/name/port", used in the names of its maps and chains
 	Family          Family
 	Protocol        Protocol
-	AffinityOptions AffinityOptions // of Affinity
-	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
-	// ruleset of a relayed port does not depend on it, nor on Weights and Refused.
+	AffinityOptions AffinityOptions // options of the session affinity that Affinity enables
+	// Balance chooses the endpoint of a new connection, in the kernel or in the port's relay. The ruleset of a port with a relay does not depend on
+	// Balance, Weights and Refused.
 	Balance Balance
-	// Fast lets packets of established connections pass rules and routing by. Slow is the reason, for display, that a port is not Fast; the ruleset
-	// does not depend on it.
+	// Fast lets packets of established connections bypass rules and routing (flowtable). Slow is the reason, for display, why a port is not Fast; the
+	// ruleset does not depend on it.
 	Fast bool
-	// RelayAlone has clients sent to Relay also while the port has no endpoints: the relay has other endpoints for them.
+	// RelayAlone sends clients to Relay even if the port has no endpoints, because the relay has other endpoints for them.
 	RelayAlone bool
-	// Refused is the weight of new connections that are refused, beside those of the endpoints of each pool. With
-	// DestinationHash it has no effect.
+	// Refused is the weight of new connections that are refused, relative to the weights of the endpoints of each pool. It has no effect with
+	// DestinationHash.
 	Refused  [NumPools]uint16
-	Affinity time.Duration // 0: none; else how long a client is remembered
-	// Frontends are the addresses and node ports.
+	Affinity time.Duration // how long a client is remembered; 0 means no session affinity
+	// Frontends are the addresses, ports and node ports that clients connect to.
 	Frontends []Frontend
-	// Pools are the endpoints each pool holds; an address appears once in a pool.
+	// Pools holds the endpoints of each pool, without duplicates.
 	Pools [NumPools][]netip.AddrPort
-	// Weights has the weights in each pool, 1 to 65535, of endpoints whose weight is not 1. Nil: all are 1.
+	// Weights holds the weights of endpoints in each pool, from 1 to 65535. An endpoint that is not in the map has weight 1.
 	Weights [NumPools]map[netip.AddrPort]uint16
-	// Backends, where not nil, have slots of their own in the table of a hash. Weights and Refused follow from them.
+	// Backends, if not nil, divide the slots of a hash table among groups of endpoints. Weights and Refused must be consistent with them.
 	Backends [NumPools][]Backend
-	// Tables, where not nil, have the endpoint in each slot of a pool's table, the zero AddrPort in an
-	// empty one, and replace the table computed from Balance and Weights. They were read back from a
-	// kernel, or follow from open connections. The length is one of tableSizes.
+	// Tables, if not nil, hold the endpoint in each slot of a pool's table, the zero AddrPort for an empty slot, and replace the table computed from
+	// Balance and Weights. They were recovered from the kernel, or computed from open connections. Their length is one of tableSizes.
 	Tables [NumPools][]netip.AddrPort
-	// Starting lists new endpoints whose weight grows. The ruleset does not depend on it.
+	// Starting lists new endpoints in slow start, with a growing weight. The ruleset does not depend on it.
 	Starting []netip.AddrPort
-	// Serving lists all endpoints that serve, also those that no pool uses for new connections. The
-	// ruleset does not depend on it; what happens to open connections does.
+	// Serving lists all endpoints that still serve connections, including those that no pool uses for new connections. The ruleset does not depend on
+	// it, but the handling of open connections does.
 	Serving []netip.AddrPort
-	// Idle is the silence after which a connection of TCP or UDP is forgotten, in whole seconds; 0:
-	// the host's timeouts apply.
+	// Idle is the time, in whole seconds, after which conntrack drops an idle TCP or UDP connection; 0 means that the host's timeouts apply.
 	Idle time.Duration
-	Slow string // see Fast
+	Slow string // the reason why the port is not Fast
 	// Limits bounds new and open connections.
 	Limits Limits
-	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to while the pool has endpoints, or always with
-	// RelayAlone. The relay connects to the endpoints.
+	// Relay, if valid, is the listener on the box to which clients of a pool are sent while the pool has endpoints, or always with RelayAlone. The
+	// relay connects to the endpoints.
 	Relay [NumPools]netip.AddrPort
 	// Egress is the source NAT of connections that endpoints of the Service open. At most one port of a Service has it in each family.
 	Egress Egress
 }
 
-// Backend is a group of endpoints that together get a share of the new connections of a port, with their weights in it.
+// Backend is a group of endpoints that share a part of a port's new connections. Weights are relative within the group.
 type Backend struct {
 	Name    string
 	Share   uint32
 	Weights map[netip.AddrPort]uint32
 }
 
-// AffinityOptions configures session affinity: which clients count as one, for which ports, and for how
-// long.
+// AffinityOptions configures session affinity: which clients are treated as one, for which ports, and when the timeout restarts.
 type AffinityOptions struct {
-	// PrefixLen is the number of leading bits of a client's address that count: all clients of a prefix
-	// are one. 0: all bits.
+	// PrefixLen is the number of leading bits by which client addresses are compared: all clients in a prefix are treated as one. 0 compares all
+	// bits.
 	PrefixLen uint8
-	// WholeService shares a client's endpoint among all ports of the Service that set it: each of them sends the
-	// client to the same address, if that is an endpoint of the port.
+	// WholeService shares a client's endpoint among all ports of the Service with this option: each port sends the client to the same address, if
+	// that is one of the port's endpoints.
 	WholeService bool
-	// Refresh has every answer of an endpoint start the time again, not only the first one of a
-	// connection.
+	// Refresh restarts the affinity timeout on every reply of an endpoint, not only on the first reply of a connection.
 	Refresh bool
 }
 
-// Relayed reports whether the port's clients are sent to listeners on the box.
+// Relayed reports whether the port's clients are sent to a relay on the box.
 func (p *ServicePort) Relayed() bool { return p.Relay[PoolCluster].IsValid() }
 
-// SplitID returns the Service of the ID of a port, "namespace/name", and the name of the port, "" if it has none.
+// SplitID splits the ID of a port into the Service, "namespace/name", and the name of the port, which is "" for a port without a name.
 func SplitID(id string) (service, port string) {
 	_, rest, _ := strings.Cut(id, "/")
 	name, port, _ := strings.Cut(rest, "/")
 	return id[:len(id)-len(rest)+len(name)], port
 }
 
-// Takes reports whether clients of a pool are let in: it has endpoints, or a relay that needs none.
+// Takes reports whether clients of a pool are accepted: the pool has endpoints, or a relay that needs none.
 func (p *ServicePort) Takes(pool Pool) bool {
 	return len(p.Pools[pool]) > 0 || p.RelayAlone && p.Relay[pool].IsValid()
 }
 
-// targets returns the addresses that the kernel sends the clients of a pool to: its endpoints, or
-// the relay.
+// targets returns the destinations of a pool's clients in the kernel: the relay if there is one, otherwise the endpoints.
 func (p *ServicePort) targets(pool Pool) []netip.AddrPort {
 	if !p.Takes(pool) || !p.Relay[pool].IsValid() {
 		return p.Pools[pool]
@@ -192,35 +180,33 @@ const (
 	NumPools
 )
 
-// Frontend is an address and port, or a node port, that a Service port answers on.
+// Frontend is an address and port, or a node port, at which clients connect to a Service port.
 type Frontend struct {
 	Addr netip.Addr // the VIP; the zero Addr for a node port
 	Port uint16     // the Service's port, or the node port
-	// Last, when not 0, is the last port of a range that begins with Port, at an address that is not
-	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
-	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
+	// Last, if not 0, is the last port of a range that begins with Port. The address of a range is not HostOwned. DNAT keeps the port, so the
+	// endpoints in Pools have port 0. The frontends of a Service port are either all ranges or all single ports; a Service port with ranges has no
+	// Affinity, Idle or Relay.
 	Last uint16
-	// Internal is the route of internal sources and the box itself, External that of all other clients.
+	// Internal is the route for internal sources and the box itself; External is the route for all other clients.
 	Internal, External Route
 	SNAT               SNAT
-	// HostOwned is set when the address belongs to the host: only this port of it is taken.
+	// HostOwned means that the address belongs to the host, so that the Service gets only this port of it.
 	HostOwned bool
-	// Kind is the source of the address. The ruleset does not depend on it; the decision
-	// between Services does.
+	// Kind is the origin of the address. The ruleset does not depend on it, but it decides which Service gets a contested address.
 	Kind FrontendKind
-	// NamedPortsOnly limits the Services to the ports of their frontends on the address: packets to other ports, and
-	// pings, are left alone. HostOwned implies it.
+	// NamedPortsOnly means that Services get only the ports of their frontends at the address: packets to other ports, and pings, are not touched.
+	// HostOwned implies it.
 	NamedPortsOnly bool
-	// Sources, when not nil, are the only prefixes that may connect. Empty and not nil: no client
-	// may.
+	// Sources, if not nil, are the only prefixes that may connect. If it is empty but not nil, no client may connect.
 	Sources []netip.Prefix
-	// InsideOnly restricts the frontend to the box itself, internal sources and inside sources. Other clients get no answer; at an address, neither
-	// from its other ports nor to pings. All frontends of an address have the same value.
+	// InsideOnly restricts the frontend to the box itself, internal sources and inside sources. Packets of other clients are dropped; at an address
+	// this includes packets to other ports, and pings. All frontends of an address have the same value.
 	InsideOnly bool
-	// Sets, when not nil, are named sets of clients that may connect, or may not.
+	// Sets, if not nil, are the source sets of clients that may or may not connect.
 	Sets *SourceSets
-	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see rule.go. The frontend is a single address and port, of a
-	// Service port whose Balance is a hash.
+	// Adopt takes over TCP connections in mid-stream when the first packet comes from an endpoint (see rule.go). It requires a single address and
+	// port, and a Service port with a hash as Balance.
 	Adopt bool
 }
 
@@ -236,7 +222,7 @@ func (fe Frontend) Text() string {
 	return text
 }
 
-// FrontendKind is the source of a frontend's address.
+// FrontendKind is the origin of a frontend's address.
 type FrontendKind uint8
 
 const (
@@ -246,8 +232,7 @@ const (
 	NodePort // any address of the box
 )
 
-// wholeAddress reports whether everything that is sent to the frontend's address is for
-// Services, so that what no frontend takes is refused.
+// wholeAddress reports whether the whole address of the frontend is dedicated to Services, so that packets to its other ports are refused.
 func (fe *Frontend) wholeAddress() bool {
 	return fe.Addr.IsValid() && !fe.HostOwned && !fe.NamedPortsOnly
 }
@@ -267,22 +252,22 @@ const (
 	Blackhole                // no answer
 )
 
-// SNAT selects the clients of a frontend that are masqueraded. Hairpin connections always are.
+// SNAT selects which clients of a frontend are masqueraded. Hairpin connections are always masqueraded.
 type SNAT uint8
 
 const (
 	SNATNever   SNAT = iota // no client
-	SNATOutside             // clients that are no internal source
-	SNATSelf                // the box itself
-	SNATAlways              // everybody
+	SNATOutside             // clients that are not in the internal sources
+	SNATSelf                // clients on the box itself
+	SNATAlways              // all clients
 )
 
-// Limits are the limits of a Service port; the zero value of a field: no limit.
+// Limits are the limits of a Service port. The zero value of a field means no limit.
 type Limits struct {
 	Rate, ClientRate  Rate
 	ClientConnections uint32
-	// ClientRatePrefix and ClientConnectionsPrefix are the numbers of leading bits of a client's address that count for
-	// these limits: all clients of a prefix are one. 0: all bits.
+	// ClientRatePrefix and ClientConnectionsPrefix are the prefix lengths by which clients are grouped for these limits: all clients in a prefix are
+	// counted as one. 0 counts each address.
 	ClientRatePrefix, ClientConnectionsPrefix uint8
 }
 
@@ -303,27 +288,24 @@ const (
 	Maglev
 	// SourceHash chooses by a hash of the client's address.
 	SourceHash
-	// RoundRobin gives the endpoints of the Service port turns, by weight.
+	// RoundRobin picks the endpoints in turn, by weight.
 	RoundRobin
-	// LeastConnection draws by weight, from ServicePort.Tables, which the caller makes from the
-	// open connections.
+	// LeastConnection picks an endpoint at random from ServicePort.Tables, which the caller computes from the open connections.
 	LeastConnection
-	// DestinationHash gives each frontend the one endpoint that ranks highest for its
-	// address; weights do not count.
+	// DestinationHash sends all clients of a frontend to one endpoint, chosen by a hash of the frontend's address. Weights have no effect.
 	DestinationHash
 )
 
-// SourceSet is a named set of client prefixes. It is one interval set in each table of which
-// a frontend names it, whatever their number, and is not changed once it is made.
+// SourceSet is a named, immutable set of client prefixes. It is one interval set in each table in which frontends refer to it, however many those
+// are.
 type SourceSet struct {
 	Name string
-	// Version orders contents of one name: the highest one that a frontend brings is in force for all of them.
+	// Version orders SourceSets with the same name. The set with the highest version among those that frontends refer to is used for all frontends.
 	Version uint64
-	ranges  map[Family][]Range // in order, disjoint, and no two of them touch
+	ranges  map[Family][]Range // in order, disjoint and not adjacent
 }
 
-// NewSourceSet makes a set of prefixes in any order, which may overlap. The kernel refuses
-// ranges that do, so they are merged.
+// NewSourceSet returns a SourceSet of prefixes in any order. Overlapping prefixes are merged, because the kernel refuses overlapping ranges.
 func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceSet {
 	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]Range{}}
 	for _, f := range Families {
@@ -332,7 +314,7 @@ func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceS
 	return s
 }
 
-// Len returns the number of ranges of a family, which are its elements.
+// Len returns the number of ranges of a family, which is the number of elements of its interval set.
 func (s *SourceSet) Len(f Family) int { return len(s.ranges[f]) }
 
 // Equal reports whether two sets hold the same addresses.
@@ -351,12 +333,12 @@ func (s *SourceSet) Contains(a netip.Addr) bool {
 // IsRange reports whether the frontend is a range of ports.
 func (fe *Frontend) IsRange() bool { return fe.Last != 0 }
 
-// HasPort reports whether a port is the frontend's, or one of its range.
+// HasPort reports whether port is the frontend's port, or in its range of ports.
 func (fe *Frontend) HasPort(port uint16) bool {
 	return port == fe.Port || fe.IsRange() && fe.Port <= port && port <= fe.Last
 }
 
-// EndpointText returns an endpoint as an address and a port; one of a range of ports, which has port 0, as the address alone.
+// EndpointText returns an endpoint as address and port. An endpoint of a range of ports, which has port 0, is returned as the address alone.
 func EndpointText(at netip.AddrPort) string {
 	if at.Port() == 0 {
 		return at.Addr().String()

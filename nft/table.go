@@ -68,7 +68,7 @@ func (t *tableState) remove(f *fragment) {
 	}
 }
 
-// use adds by (1 or -1) to the uses of the addresses, ports and protocols of a fragment.
+// use adds by (1 or -1) to the use counts of the addresses, ports, protocols and other shared objects of a fragment.
 func (t *tableState) use(f *fragment, by int32) {
 	t.concerned = true
 	for _, v := range f.vips {
@@ -109,8 +109,8 @@ func (t *tableState) use(f *fragment, by int32) {
 	}
 }
 
-// finish updates what depends on the whole table and, if tr is not nil, appends the operations of
-// the change to it. moved is set when the box may be another one.
+// finish updates the parts that depend on the whole table and, if tr is not nil, appends the operations of the change to tr. moved reports whether
+// the box may have been replaced.
 func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	if !moved && !t.concerned {
 		return
@@ -149,15 +149,15 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	t.change.clear()
 }
 
-// kinds has the kinds of Service ports in use on which chains depend and which no set shows.
+// kinds records the kinds of Service ports in use on which chains depend and that cannot be derived from the sets.
 type kinds struct{ tcp, udp, sctp, answersHere, limits bool }
 
 func (u *uses) kinds() kinds {
 	return kinds{u.protocols[TCP] > 0, u.protocols[UDP] > 0, u.protocols[SCTP] > 0, u.answersHere > 0, u.limits > 0}
 }
 
-// setStaticChains updates the chains that exist once in a table. They are few and cheap, so all are built and compared. A chain that is no longer
-// wanted stays while an element goes to it.
+// setStaticChains updates the chains that exist once in a table. They are few, so all of them are built and compared. An unwanted chain stays as long
+// as an element goes to it.
 func (t *tableState) setStaticChains(f Family, box *Box) {
 	t.exists = len(t.sets) > 0
 	want := map[string]Chain{}
@@ -176,7 +176,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 	}
 }
 
-// preparePicks keeps the pick chains that exist before a Service uses them.
+// preparePicks adds the chains pick-2 to pick-N in advance of their use (see preparedPicks), and deletes them with the map.
 func (t *tableState) preparePicks(f Family, box *Box) {
 	for n := 2; n <= preparedPicks; n++ {
 		name := pools[PoolCluster].vip.pick(n)
@@ -189,8 +189,8 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 	}
 }
 
-// prepareDraws keeps the chains that depend on which maps of slots there are: `pick-1`, and,
-// while there is a table, those that draw a slot of one, of all sizes (see preparedPicks).
+// prepareDraws adds or deletes the chains that depend on which maps of slots exist: `pick-1`, and, if there is a map of tables, the chains that draw
+// a slot from a table of each size (see preparedPicks).
 func (t *tableState) prepareDraws() {
 	for _, m := range allSlotMaps() {
 		needed := t.shared[m.firstPick()] > 0 || m.backends == setBackends && t.has(setBackends)
@@ -223,57 +223,54 @@ var staticChainNames = []string{
 	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastBoth, chainFastPath, setUnsettled,
 }
 
-// tableState is the table of one family: the chains and sets that there are, how often shared
-// things are used, and what the change under way has touched. It holds no elements but the few that
-// describe the box: the others belong to the Service ports, and are computed again when all are
-// asked for.
+// tableState is the state of the table of one family: its chains and sets, the use counts of shared objects, and the pending change. Of the elements
+// it holds only the few that describe the box. All others are computed from the Service ports when needed.
 type tableState struct {
 	sets         map[string]Set
 	chains       map[string]*Chain
 	counters     []string
-	exists       bool                  // whether the family needs a table at all
-	existed      bool                  // the same, before the change under way
-	tallies      map[string]*tally     // elements, by set
-	box          map[string]Elements   // the sets that describe the box
-	nodeAddrs    []netip.Addr          // node-port addresses in postrouting
+	exists       bool                  // whether the family needs a table
+	existed      bool                  // the value of exists before the pending change
+	tallies      map[string]*tally     // counts of elements, by set
+	box          map[string]Elements   // elements of the sets that describe the box
+	nodeAddrs    []netip.Addr          // node-port addresses with an element in setOriginal
 	sourceSets   map[string]*SourceSet // the source sets in the table, by name
 	timeouts     map[string]Timeout    // the timeout objects in the table, by name
-	flowtables   map[string]Flowtable  // the one of the fast path, if it is there
-	wereFast     map[string]Flowtable  // the same, before the change under way
-	listsDropped bool                  // the elements that go with their sets are listed (Transition.Dropped)
+	flowtables   map[string]Flowtable  // the flowtable of the fast path, if any, by name
+	wereFast     map[string]Flowtable  // the value of flowtables before the pending change
+	listsDropped bool                  // record elements that are deleted together with their sets (Transition.Dropped)
 	uses
 	change
 }
 
-// uses counts how often Service ports use what they share.
+// uses counts how many Service ports or frontends use each shared object.
 type uses struct {
-	endpoints map[[16]byte]int32         // by address: uses of its element in the hairpin set
-	addresses map[netip.Addr]addressUses // by address: the frontends there
-	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
-	shared    map[string]int             // shared chains
-	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
-	// answersHere counts the Service ports whose clients are remembered by answers of the box.
+	endpoints map[[16]byte]int32         // uses of an element in the hairpin set, by the endpoint's address
+	addresses map[netip.Addr]addressUses // uses of an address by frontends
+	hosted    map[string]int             // frontends on ports of the host (node ports, and ports of host addresses), by key
+	shared    map[string]int             // uses of a shared chain, by name
+	protocols map[Protocol]int           // frontends in the maps of postrouting and answer, by protocol
+	// answersHere counts the Service ports with affinity entries that are added by replies of the box itself.
 	answersHere int
 	// limits counts the Service ports with limits.
 	limits      int
-	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
-	timeoutUses map[string]int                // frontends that use a timeout, by its name
-	adopters    map[string]map[string]int     // frontends that adopt an endpoint, by its key
+	sourceUses  map[string]map[*SourceSet]int // frontends that refer to a source set, by its name
+	timeoutUses map[string]int                // frontends that use a timeout object, by its name
+	adopters    map[string]map[string]int     // uses by frontends that adopt an endpoint, by the keys of the endpoint and the frontend
 	egress      egressUses
 }
 
-// addressUses counts the users of an address that clients connect to.
+// addressUses counts the uses of an address that clients connect to.
 type addressUses struct {
-	frontends int32 // frontends that take the whole address
-	named     int32 // frontends that take only their port
-	ready     int32 // frontends of both kinds with endpoints
+	frontends int32 // frontends with the whole address for Services
+	named     int32 // frontends that use only their port of the address
+	ready     int32 // frontends of either kind that have endpoints
 	sourceNAT int32 // frontends with an element in source-nat
-	inside    int32 // frontends that only clients inside reach
-	node      bool  // a node-port address, for postrouting
+	inside    int32 // frontends that only inside clients may connect to
+	node      bool  // whether it is a node-port address with an element for postrouting
 }
 
-// isVIP reports whether Services have the address, or ports of it. Node ports do not answer
-// there.
+// isVIP reports whether frontends use the address or ports of it. Node ports do not answer at a VIP.
 func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
@@ -300,9 +297,9 @@ func newTableState() *tableState {
 	return t
 }
 
-// companions maps sets to the sets whose rules name them too: a set exists, even empty, as long as its companion has elements. setIdleVIPs is one
-// because the kernel walks the elements of all maps when a rule is added or removed, and the first Service that loses its endpoints should not wait
-// for that.
+// companions maps a set to another set with rules that also refer to the first one. The first set must exist, even if it is empty, while its
+// companion has elements. setIdleVIPs has a companion because the kernel walks the elements of all maps when a rule is added or removed, which should
+// not delay the first Service that loses its endpoints.
 var companions = map[string]string{
 	setIdleVIPs:    setVIPs,
 	setNPAddresses: setNodePorts,
@@ -311,7 +308,7 @@ var companions = map[string]string{
 	setNPAllowed:   setNPRestricted,
 }
 
-// has reports whether a set has to exist: it has elements, or its companion has.
+// has reports whether a set must exist, because it or its companion has elements.
 func (t *tableState) has(set string) bool {
 	switch set {
 	case setNewcomers:
@@ -326,7 +323,7 @@ func (t *tableState) has(set string) bool {
 	return t.count(set)+t.count(companions[set]) > 0
 }
 
-// hasInsideOnly reports whether anything is there that only clients inside reach.
+// hasInsideOnly reports whether any frontend accepts inside clients only.
 func (t *tableState) hasInsideOnly() bool { return t.count(setInsideOnly)+t.count(setNPInsideOnly) > 0 }
 
 func (t *tableState) setChain(c Chain) {
@@ -347,8 +344,8 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// former has values from before a change. concerned is set if the change is about Services of the family, unsettles if it may make frontends wait
-// (see unsettled.go). settleFrom is Box.SettleFrom or its default.
+// former holds values from before a change. concerned reports whether the change affects Services of the family, unsettles whether it may make
+// frontends wait (see unsettled.go). settleFrom is Box.SettleFrom or its default.
 type former struct {
 	oldCounters []string
 	oldKinds    kinds
@@ -358,22 +355,22 @@ type former struct {
 	settleFrom  int
 }
 
-// change collects what one Update changes in a table. Removals come before additions.
+// change collects the changes that one Update makes to a table. Deletions come before additions.
 type change struct {
-	discard        bool               // the caller wants no Transition
-	fresh          bool               // the table was empty before, so nothing is deleted
-	deleted, added map[element]string // the data of elements
+	discard        bool               // no Transition is needed
+	fresh          bool               // the table was empty before, so nothing needs to be deleted
+	deleted, added map[element]string // data of deleted and added elements
 	touched        map[netip.Addr]addressUses
-	oldChains      map[string]*Chain // chains as they were, nil if they were not there
+	oldChains      map[string]*Chain // previous versions of changed chains; nil for new ones
 	oldSets        map[string]*Set
 	former
 	forget []forgotten
 	caps   []CapTimeouts
-	// sourcesTouched are the source sets whose uses by frontends changed, setChanges the resulting changes of their elements.
+	// sourcesTouched holds the names of source sets with changed uses; setChanges holds the resulting changes of elements.
 	sourcesTouched map[string]bool
 	setChanges     []setChange
-	oldTimeouts    map[string]bool // whether a timeout object existed before, by name
-	// oldAdopted are the frontends that endpoints were adopted for, "" for none, by their keys.
+	oldTimeouts    map[string]bool // by name, whether a changed timeout object existed before
+	// oldAdopted holds, by endpoint, the frontend that an endpoint was adopted for before the change; "" for none.
 	oldAdopted map[string]string
 	keeper
 }
@@ -408,7 +405,7 @@ func (t *tableState) count(set string) int {
 	return 0
 }
 
-// keepSet and keepChain record a set or chain as it was before the change.
+// keepSet records the version of a set from before the change; keepChain does the same for a chain.
 func (t *tableState) keepSet(name string) {
 	if _, ok := t.oldSets[name]; ok {
 		return
@@ -425,7 +422,7 @@ func (t *tableState) keepChain(name string) {
 	}
 }
 
-// set returns the definition of a set, nil if there is none of the name.
+// set returns the definition of a set, or nil if no set has the name.
 func (t *tableState) set(name string) *Set {
 	if s, ok := t.sets[name]; ok {
 		return &s
@@ -433,7 +430,7 @@ func (t *tableState) set(name string) *Set {
 	return nil
 }
 
-// element names an element of a table.
+// element identifies an element of a table by set and key.
 type element struct{ set, key string }
 
 type forgotten struct {
@@ -441,36 +438,35 @@ type forgotten struct {
 	endpoints []netip.AddrPort
 }
 
-// tally counts the elements of a set, and records those that come and go in a change.
+// tally counts the elements of a set. For a table that was empty before the change, it also records them.
 type tally struct {
 	count int
-	all   []Element // in a fresh table: the elements themselves, in order
+	all   []Element // the elements in order, if the table was empty before the change
 }
 
-// setChange lists the elements of a source set that go and come in one table.
+// setChange lists the deleted and added elements of a source set in one table.
 type setChange struct {
 	set           Set
 	deletes, adds []Element
 }
 
-// content is a wanted table. Its elements are made one after the other, each once, so that they
-// are never all in memory.
+// content is the wanted content of a table. Its elements are generated one by one, so that they are never all in memory.
 type content struct {
 	sets       map[string]Set
 	chains     map[string]*Chain
 	timeouts   map[string]Timeout
 	flowtables map[string]Flowtable
 	counters   []string
-	elements   iter.Seq2[string, Element] // by set; not those that packets add
-	counts     map[string]int             // numbers of elements, by set
+	elements   iter.Seq2[string, Element] // yields the name of a set and an element, without the elements that packets add
+	counts     map[string]int             // number of elements by set
 	sorted     bool                       // the order of a set's elements is deterministic
 }
 
-// hasAffinity reports whether clients of any Service port are remembered.
+// hasAffinity reports whether any Service port has session affinity.
 func (t *tableState) hasAffinity() bool { return t.count(setAnswers)+t.count(setNPAnswers) > 0 }
 
-// perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:
-// nft can only read that field back behind the protocol it belongs to.
+// perProtocol returns one rule for each protocol that looks up a key with `ct original proto-dst`. nft can read that field back only after a match of
+// its protocol.
 func (t *tableState) perProtocol(set string, key []Field) []Rule {
 	var rules []Rule
 	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
@@ -481,23 +477,21 @@ func (t *tableState) perProtocol(set string, key []Field) []Rule {
 	return rules
 }
 
-// Set is the definition of a set or, when Data is given, of a map.
+// Set is the definition of a set or, if Data is not nil, of a map.
 type Set struct {
 	Name     string
 	Key      []Type
-	Data     []Type        // nil: a set; {TypeVerdict}: a verdict map
-	Interval bool          // a key is a range; see Elements
-	Timeout  time.Duration // not 0: elements may expire, this is their default life
-	Dynamic  bool          // packets add the elements, so Diff leaves them alone
-	Size     uint32        // the most elements; 0: no limit
-	Counted  bool          // each element counts the packets that it was found for
+	Data     []Type        // nil for a set; {TypeVerdict} for a verdict map
+	Interval bool          // keys are ranges; see Elements
+	Timeout  time.Duration // default timeout of elements; 0 if elements cannot expire
+	Dynamic  bool          // packets add the elements, so From does not change them
+	Size     uint32        // maximum number of elements; 0 means no limit
+	Counted  bool          // each element has a counter of the packets that matched it
 }
 
-// Elements are the elements of a set, as the kernel holds them: key bytes to data
-// bytes ("" for sets). In a concatenation every field is padded to a multiple of
-// 4 bytes. The data of a verdict map is the verdict's text (Verdict.String).
-// The key of an interval set is the first key followed by the last one, both
-// inclusive and of the same length; ranges of a set never overlap.
+// Elements maps the keys of a set's elements to their data ("" for sets), as bytes in the form that the kernel holds. In a concatenation every field
+// is padded to a multiple of 4 bytes. The data of a verdict map is the text of the verdict (Verdict.String). The key of an interval set is the first
+// key of the range followed by the last one, both inclusive and of the same length; ranges of a set never overlap.
 type Elements map[string]string
 
 // SetContent is a set with its elements.
@@ -510,7 +504,7 @@ type SetContent struct {
 type Hook uint8
 
 const (
-	HookNone Hook = iota // a chain that other chains go to
+	HookNone Hook = iota // not a base chain
 	HookPrerouting
 	HookInput
 	HookForward
@@ -535,8 +529,8 @@ type Chain struct {
 	Priority int
 	Filter   bool // a base chain of type filter, which sees every packet; the others are of type nat
 	Rules    []Rule
-	// Marks are the marks (Rule.Mark) of the rules of a chain that was read from the
-	// kernel, which gives no Rules back. A rule that is not ours has mark 0.
+	// Marks are the marks (Rule.Mark) of the rules of a chain read from the kernel, which does not return Rules. The mark of another program's rule
+	// is 0.
 	Marks []uint64
 }
 
@@ -544,8 +538,7 @@ type Chain struct {
 type Table struct {
 	Sets   map[string]*SetContent
 	Chains map[string]*Chain
-	// Timeouts are the timeout objects, by name. One that was read and that this product could
-	// not have made is the zero Timeout.
+	// Timeouts are the timeout objects, by name. An object read from the kernel that this product could not have made is the zero Timeout.
 	Timeouts map[string]Timeout
 	// Flowtables are the flowtables, by name.
 	Flowtables map[string]Flowtable
@@ -556,6 +549,5 @@ type Table struct {
 // TableName is the name of our table in both families.
 const TableName = "svcctl"
 
-// Ruleset holds the product's tables in the kernel: one for each family. A family without a table
-// is nil.
+// Ruleset holds the product's tables, one for each family. A family without a table is absent or nil.
 type Ruleset map[Family]*Table

@@ -8,42 +8,40 @@ import (
 	"sync"
 )
 
-// A Count is one counter of the kernel: the packets of an element of a dispatch map, or, where Set is
-// "", of the named counter Key.
+// A Count is a counter read from the kernel: of an element of a dispatch map, or, if Set is "", the named counter with the name Key.
 type Count struct {
 	Family   Family
 	Set, Key string
-	Verdict  string // of the element
+	Verdict  string // verdict of the element
 	Packets  uint64
 }
 
-// A FrontendTotal holds the connections and refusals of one frontend since the start.
+// A FrontendTotal holds the connections and refusals of one frontend since counting started.
 type FrontendTotal struct {
 	Family   Family
 	Protocol Protocol
-	At       netip.AddrPort // the zero Addr for a node port
-	Last     uint16         // not 0: the last port of a range that begins with that of At
-	// Connections were sent on to the Service's endpoints. Refused are packets that were refused or
-	// dropped for want of an endpoint: a client that tries again counts again.
+	At       netip.AddrPort // address and port; the zero Addr for a node port
+	Last     uint16         // last port of a range that begins at the port of At; 0 for a single port
+	// Connections counts the connections that were sent to endpoints. Refused counts the packets that were refused or dropped because there was no
+	// endpoint; each retry of a client counts.
 	Connections, Refused uint64
 }
 
-// Totals hold everything counted since the start.
+// Totals holds all counts since counting started.
 type Totals struct {
-	Frontends []FrontendTotal   // of which anything was counted, in no order
-	Refusals  map[string]uint64 // packets, by the name of the counter, of both families
-	// Egress has the connections that left with an address of a Service, by their source.
+	Frontends []FrontendTotal   // frontends with a nonzero count, in no particular order
+	Refusals  map[string]uint64 // refused packets of both families, by the name of the counter
+	// Egress holds the number of connections translated to an egress address, by their source.
 	Egress map[netip.Addr]uint64
 }
 
-// Tally makes totals that never decrease from counts that do: an element is deleted and added again when its
-// verdict changes, moves to another map when limits or policies change, loses its counter with a limit, or
-// goes with a flushed table. It holds an entry for each element that has counted something. Its methods may
-// be called concurrently; the zero value is ready to use.
+// Tally derives totals that never decrease from kernel counts that do. A count is lost when an element is deleted and added again because its verdict
+// changed, moves to another map when limits or policies change, loses its counter together with a limit, or is removed with a flushed table. It holds
+// an entry for each element with a nonzero count. Its methods may be called concurrently; the zero value is ready to use.
 type Tally struct {
 	mu      sync.Mutex
 	begun   bool
-	changes uint64 // odd while a transaction is under way that takes counts away
+	changes uint64 // incremented before and after each transaction that deletes or resets counters, so odd during one
 	entries map[countID]*tallied
 }
 
@@ -52,15 +50,15 @@ type countID struct {
 	set, key string
 }
 
-// tallied is an element that has counted something. A total is carried + last - start.
+// tallied is the entry of a Tally for an element. Its total is carried + last - start.
 type tallied struct {
-	frontend    FrontendTotal    // the frontend that is counted, with counts of 0; the zero value for a named counter
-	carried     [numKinds]uint64 // counts of earlier elements with this key, while the frontend exists
-	start, last uint64           // the kernel's count when the tally began, and at the last reading
+	frontend    FrontendTotal    // the frontend of the element, without counts; the zero value for a named counter
+	carried     [numKinds]uint64 // sums of the counts of deleted elements with the same key, while the frontend exists
+	start, last uint64           // the kernel's counts when counting started, and at the last reading
 	kind        countKind
 }
 
-// countKind is whether an element counts connections or refused packets. Its verdict decides.
+// countKind is the kind of packets that an element counts, connections or refused packets. It follows from the verdict of the element.
 type countKind uint8
 
 const (
@@ -69,7 +67,7 @@ const (
 	numKinds
 )
 
-// kind returns what an element counts, by its verdict: connections or refused packets; false if another element counts the same packet.
+// kind returns the kind of packets that an element counts, by its verdict. It returns false if the packets are counted by another element.
 func (c *Count) kind() (countKind, bool) {
 	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
 	case c.Set == setEgress: // which has addresses in place of verdicts
@@ -82,24 +80,24 @@ func (c *Count) kind() (countKind, bool) {
 	return countsConnections, true
 }
 
-// Start sets the counts at which totals begin with 0. If it is not called, those of the first reading count. Later calls do nothing.
+// Start sets the counts at which totals are 0. Without a call of Start, the first reading does so. Later calls have no effect.
 func (t *Tally) Start(counts []Count) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.start(counts)
 }
 
-// A Tallied is the saved state of a Tally for one element, which the next process continues.
+// A Tallied is the saved entry of a Tally for one element, with which the next process continues counting.
 type Tallied struct {
 	Family      Family
 	Set         string
 	Key         []byte
-	Refusals    bool // it counts refused packets
+	Refusals    bool // the element counts refused packets
 	Carried     [numKinds]uint64
 	Start, Last uint64
 }
 
-// Save returns all that was counted, nil if nothing was read yet.
+// Save returns all entries of the Tally, or nil if no counts have been read.
 func (t *Tally) Save() []Tallied {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +111,7 @@ func (t *Tally) Save() []Tallied {
 	return list
 }
 
-// Restore sets totals that Save has returned (nil: none). It is called before any other method.
+// Restore sets the entries to the result of an earlier Save; nil has no effect. It must be called before any other method.
 func (t *Tally) Restore(list []Tallied) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,7 +132,7 @@ func (t *Tally) Restore(list []Tallied) {
 	}
 }
 
-// Started reports whether the tally has the counts of the start.
+// Started reports whether the starting counts of the totals are set.
 func (t *Tally) Started() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +151,8 @@ func (t *Tally) start(counts []Count) {
 	}
 }
 
-// see adds one count and returns its entry, nil for a count that is 0.
+// see records a count and returns its entry. It returns nil for a count of 0 without an entry, and for an element with packets that another element
+// counts.
 func (t *Tally) see(c *Count) *tallied {
 	kind, counts := c.kind()
 	if !counts {
@@ -179,13 +178,13 @@ func (t *Tally) see(c *Count) *tallied {
 	return e
 }
 
-// carry keeps the count of an element that is gone.
+// carry adds the count of an element that was deleted to carried, and resets the entry for the next element.
 func (e *tallied) carry() {
 	e.carried[e.kind] += e.last - min(e.start, e.last)
 	e.start, e.last = 0, 0
 }
 
-// total returns the count of a kind.
+// total returns the total for a kind of packets.
 func (e *tallied) total(kind countKind) uint64 {
 	n := e.carried[kind]
 	if kind == e.kind {
@@ -194,8 +193,8 @@ func (e *tallied) total(kind countKind) uint64 {
 	return n
 }
 
-// Takes reports whether a batch deletes elements or counters with counts, or adds ones that begin at 0. Such a batch needs Committing before its
-// commit, and Committed after it.
+// Takes reports whether a batch deletes or adds counters or elements with counters. Such a batch needs Committing before its commit, and Committed
+// after it.
 func (b *Batch) Takes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool {
 		switch op := op.(type) {
@@ -212,15 +211,15 @@ func (b *Batch) Takes() bool {
 	})
 }
 
-// Committing announces a transaction. Readings that it falls into are not used.
+// Committing announces a transaction that deletes or adds counters. Readings that overlap the transaction are not used.
 func (t *Tally) Committing() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changes++
 }
 
-// Committed ends what Committing began. b is nil when nothing was committed; last are the counts
-// that elements of it had when they were deleted, as far as they are known.
+// Committed ends a transaction announced by Committing. b is the committed batch, or nil if the transaction failed. last holds the last counts of
+// deleted elements, as far as the kernel returned them.
 func (t *Tally) Committed(b *Batch, last []Count) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -259,8 +258,8 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 	t.forget(ended)
 }
 
-// leave keeps the counts of elements that are removed with their set or table, and marks the frontends among them as ended: their
-// counts are dropped unless the batch adds them again.
+// leave carries the counts of elements that are deleted together with their set or table, and marks their frontends as ended. The counts of a
+// frontend are dropped unless the batch adds it again.
 func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	for id, e := range t.entries {
 		if which(id) {
@@ -272,8 +271,8 @@ func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	}
 }
 
-// carry keeps the count of an element or counter that is removed, or added and begins at 0. For the element that a frontend always has, it records in
-// ended whether the frontend is gone; the counts of named counters, of which there are few, always stay.
+// carry carries the count of an element or counter that is deleted, or added with a count of 0. If id is the main element of a frontend, it records
+// in ended whether the frontend is deleted (goes). Counts of named counters are always kept.
 func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	if e := t.entries[id]; e != nil {
 		e.carry()
@@ -283,8 +282,8 @@ func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	}
 }
 
-// frontend returns the element that a frontend always has. It may have others, in the maps for limits and for those that depend
-// on the client.
+// frontend returns the ID of the main element of a frontend, in the map of all frontends. Elements of the same frontend in other maps exist only for
+// limits and for verdicts that depend on the client.
 func (id countID) frontend() countID {
 	for _, maps := range [...]*frontendMaps{&vipMaps, &nodePortMaps} {
 		if beside := maps.beside(); slices.Contains(beside[:], id.set) {
@@ -294,12 +293,12 @@ func (id countID) frontend() countID {
 	return id
 }
 
-// beside returns the maps of verdicts in which a frontend may have an element, besides the map with all frontends.
+// beside returns the names of the additional verdict maps in which a frontend may have an element, without the map of all frontends.
 func (m *frontendMaps) beside() [4]string {
 	return [...]string{m.inside, m.outside, m.limits.inside.set, m.limits.outside.set}
 }
 
-// forget removes the counts of frontends that ended.
+// forget removes the entries of frontends that have ended.
 func (t *Tally) forget(ended map[countID]bool) {
 	for id, is := range ended {
 		if !is {
@@ -317,15 +316,15 @@ func (t *Tally) forget(ended map[countID]bool) {
 	}
 }
 
-// Before returns the number to pass to Read; it is called before counts are read.
+// Before returns the value to pass to Read. Call it before reading the counts.
 func (t *Tally) Before() (reading uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changes
 }
 
-// Read adds counts that were read after the call of Before that returned reading. It reports whether they were used: not if a transaction
-// fell into the reading. An element without a count keeps its last one.
+// Read records counts that were read after the call of Before that returned reading. It returns false, and ignores the counts, if a transaction
+// overlapped the reading. An element without a count keeps its last one.
 func (t *Tally) Read(counts []Count, reading uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -342,7 +341,7 @@ func (t *Tally) Read(counts []Count, reading uint64) bool {
 	return true
 }
 
-// Totals returns the totals of all readings.
+// Totals returns the current totals.
 func (t *Tally) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -368,7 +367,8 @@ func (t *Tally) Totals() Totals {
 	return totals
 }
 
-// frontendOf returns the frontend of an element; the zero one where the key is none of ours, or of a named counter.
+// frontendOf returns the frontend of an element, without counts. It returns the zero value for a named counter, and for a key that this product could
+// not have made.
 func frontendOf(id countID) FrontendTotal {
 	if id.set == "" {
 		return FrontendTotal{}
@@ -387,7 +387,7 @@ func frontendOf(id countID) FrontendTotal {
 	}
 }
 
-// CountedSets returns the definitions of the maps that count.
+// CountedSets returns the definitions of the maps with counters.
 func CountedSets() []Set {
 	var sets []Set
 	for _, s := range staticSets {

@@ -12,22 +12,18 @@ import (
 	"time"
 )
 
-// Text returns the rule as nft 1.0.6 prints it in the table of family f. Three forms
-// differ from what the statements say one by one, because nft prints them so:
+// Text returns the rule as nft 1.0.6 prints it in the table of family f. Like nft, it deviates from the text of the single statements in three cases:
 //
-//   - `meta l4proto tcp` goes away when a later `th dport` of the rule becomes
-//     `tcp dport`, or when `reject with tcp reset` implies it;
-//   - `ct status & dnat == 0` is `ct status ! dnat`;
-//   - `reject with icmp port-unreachable` is the default, so it is `reject`.
+// - `meta l4proto tcp` is omitted if a later `th dport` of the rule becomes `tcp dport`, or if `reject with tcp reset` implies it; - `ct status &
+// dnat == 0` is `ct status ! dnat`; - `reject with icmp port-unreachable` is the default, so it is `reject`.
 //
-// The text loads with `nft -f`, so rules of a family with equal texts are equal.
+// The text can be loaded with `nft -f`. Rules of a family are equal if their texts are equal.
 func (r Rule) Text(f Family) string {
 	return string(r.appendText(make([]byte, 0, 128), f))
 }
 
-// Mark returns the rule's identity: the 64-bit FNV-1a of its text, never 0. It is stored
-// with the rule in the kernel, so that a chain read back can be compared with one
-// that was compiled.
+// Mark returns a hash that identifies the rule: the 64-bit FNV-1a hash of its text, never 0. It is stored with the rule in the kernel, so that a
+// chain read from the kernel can be compared with a compiled one.
 func (r Rule) Mark(f Family) uint64 {
 	h := fnv.New64a()
 	io.WriteString(h, r.Text(f)) // a hash never fails
@@ -51,8 +47,7 @@ func (r Rule) appendText(b []byte, f Family) []byte {
 	return t.buf
 }
 
-// implied reports whether nft drops the match, because one of the statements that
-// follow it cannot be written without the protocol's name.
+// implied reports whether nft omits the match, because a later statement of the rule contains the name of the protocol.
 func (m MatchProto) implied(rest Rule) bool {
 	for _, s := range rest {
 		var read []Field
@@ -84,7 +79,7 @@ func (m MatchProto) implied(rest Rule) bool {
 type ruleText struct {
 	Family
 	buf   []byte
-	proto Protocol // what the rule has matched so far; 0: any
+	proto Protocol // the protocol that the rule has matched so far; 0 if none
 }
 
 func (t *ruleText) say(words ...string) {
@@ -144,7 +139,7 @@ func (t *ruleText) statement(s Statement) {
 	}
 }
 
-// The statements whose text does not depend on the rest of the rule.
+// text methods of the statements with a text that does not depend on the rest of the rule.
 func (MatchNotDNAT) text() string     { return "ct status ! dnat" }
 func (MatchLocalSource) text() string { return "fib saddr type local" }
 func (MatchLocalDest) text() string   { return "fib daddr type local" }
@@ -240,7 +235,7 @@ func (t *ruleText) field(field Field) {
 	}
 }
 
-// mask formats the mask of a field that reads a part of an address.
+// mask formats the mask of a field that reads only the leading bits of an address.
 func (t *ruleText) mask(field Field) {
 	if field.Bits == 0 {
 		return
@@ -249,7 +244,7 @@ func (t *ruleText) mask(field Field) {
 	t.buf = field.Mask(t.Family).AppendTo(t.buf)
 }
 
-// prefix formats a prefix; one of a single address as the address.
+// prefix formats a prefix, or the address alone if the prefix contains a single address.
 func (t *ruleText) prefix(m MatchPrefix) {
 	if m.Prefix.IsSingleIP() {
 		t.buf = m.Prefix.Addr().AppendTo(t.buf)
@@ -346,8 +341,8 @@ func (c *Chain) baseText() string {
 	return fmt.Sprintf("type %s hook %s priority %s; policy accept;", kind, c.Hook, c.priorityText())
 }
 
-// priorityText names the priority where nft 1.0.6 has a name for it in that hook, and
-// for the ten steps around it.
+// priorityText returns the priority as nft 1.0.6 prints it: relative to the name dstnat or srcnat if the hook has that name and the priority differs
+// by at most 10, otherwise as a number.
 func (c *Chain) priorityText() string {
 	const reach = 10
 	name, base := "", 0
@@ -377,7 +372,7 @@ func (h Hook) String() string {
 	return "none"
 }
 
-// compareChains puts base chains last, in the order packets meet them.
+// compareChains orders base chains after other chains, and base chains in the order in which packets pass them.
 func compareChains(a, b *Chain) int {
 	return cmp.Or(
 		cmp.Compare(a.Hook, b.Hook),
@@ -386,7 +381,7 @@ func compareChains(a, b *Chain) int {
 	)
 }
 
-// compareNames orders names as people do: pick-2 before pick-10.
+// compareNames orders names with numbers in them by value: pick-2 before pick-10.
 func compareNames(a, b string) int {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
 		if !isDigit(a[i]) || !isDigit(b[j]) {
@@ -415,8 +410,7 @@ func digits(s string) int {
 	return n
 }
 
-// number returns the digits that s starts with, without leading zeros: of two such, the
-// longer one is the greater.
+// number returns the leading digits of s without leading zeros. Of two results the longer one is the greater number.
 func number(s string) string {
 	end := digits(s)
 	start := 0
@@ -495,7 +489,7 @@ func (p Printer) op(out *bufio.Writer, op Op) {
 	}
 }
 
-// elements writes one element a line; a single one on the line of the command.
+// elements writes a command that adds or deletes elements, with one element per line. A single element is on the line of the command.
 func (p Printer) elements(out *bufio.Writer, verb string, f Family, s *Set, elements []Element) {
 	if len(elements) == 0 {
 		return

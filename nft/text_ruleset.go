@@ -12,20 +12,17 @@ import (
 	"strings"
 )
 
-// WriteText writes the ruleset in nft syntax, as `nft list ruleset` of 1.0.6 lays it
-// out but one element a line and everything in order: sets by name, then chains by
-// name and base chains in the order a packet meets them; names that differ in a
-// number by the number, and elements by address, protocol, port and slot. Interfaces
-// are indexes; a Printer has their names. The text loads with `nft -f`, which adds to a
-// table that exists, and has no counts. nft 1.0.6 aborts on an Update with more than 16 bytes of data, as of affinity in
-// table ip6. The only errors are those of w.
+// WriteText writes the ruleset in nft syntax, in the layout of `nft list ruleset` 1.0.6 but with one element per line and in a fixed order: sets by
+// name, then chains by name, then base chains in the order in which packets pass them. Numbers in names are compared by value. Elements are ordered
+// by address, protocol, port and slot. Interfaces are written as indexes; use a Printer to write their names. The text has no counts. It can be
+// loaded with `nft -f`, which adds to an existing table. nft 1.0.6 aborts on an Update with more than 16 bytes of data, which affinity in table ip6
+// has. The only errors are those of w.
 func (rs Ruleset) WriteText(w io.Writer) error { return Printer{}.Ruleset(w, rs) }
 
 // Printer writes rulesets, batches and elements in nft syntax. The zero Printer is
 // ready to use.
 type Printer struct {
-	// Interfaces gives names to interface indexes. nft loads a name only where that
-	// interface exists.
+	// Interfaces maps interface indexes to names. nft can load a name only on a host that has the interface.
 	Interfaces map[uint32]string
 }
 
@@ -49,7 +46,7 @@ func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
 	return out.Flush()
 }
 
-// table writes a table. Errors are left to the Flush of the bufio.Writer, which keeps the first one.
+// table writes a table. It ignores write errors, because bufio.Writer keeps the first one and Flush returns it.
 func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
 	out.WriteString("table " + f.String() + " " + TableName + " {\n")
 	gap := ""
@@ -105,7 +102,7 @@ func (s *Set) keyword() string {
 	return "set"
 }
 
-// definition writes the lines between a set's braces, without its elements.
+// definition returns the lines between the braces of a set, without its elements.
 func (s *Set) definition(f Family) []string {
 	lines := []string{s.types(f)}
 	if s.Size > 0 {
@@ -133,8 +130,8 @@ func (s *Set) definition(f Family) []string {
 	return lines
 }
 
-// types declares key and data. A slot is an integer, which has no type name that
-// nft takes in a declaration, so such a set has the expression that its key comes from.
+// types returns the declaration of the types of key and data. A slot is an integer, for which nft has no type name in declarations, so a set with
+// slots is declared by typeof expressions.
 func (s *Set) types(f Family) string {
 	keyword, name := "type ", Type.name
 	if slices.Contains(s.Key, TypeSlot) || slices.Contains(s.Data, TypeSlot) {
@@ -172,7 +169,7 @@ func (t Type) name(f Family) string {
 	panic("nft: type without a name")
 }
 
-// expression returns an expression with values of the type, for typeof; any such one will do.
+// expression returns an example of an expression of the type, for use in a typeof declaration.
 func (t Type) expression(f Family) string {
 	switch t {
 	case TypeAddr:
@@ -191,7 +188,7 @@ func (t Type) expression(f Family) string {
 	panic("nft: type without an expression")
 }
 
-// sortedElements orders a set's elements by the meaning of their keys.
+// sortedElements returns the elements of a set sorted by the values of their keys.
 func sortedElements(s *SetContent, f Family) []Element {
 	type placed struct {
 		Element
@@ -209,7 +206,7 @@ func sortedElements(s *SetContent, f Family) []Element {
 	return elements
 }
 
-// place returns a string that sorts as the values of a key do. Values in host byte order are reversed for that.
+// place returns a string by which elements can be sorted in the order of their keys' values. Values in host byte order are converted to big-endian.
 func (s *Set) place(f Family, key string) string {
 	if !slices.Contains(s.Key, TypeSlot) && !slices.Contains(s.Key, TypeIface) {
 		return key
@@ -225,9 +222,8 @@ func (s *Set) place(f Family, key string) string {
 	return string(b)
 }
 
-// Element is an element of a set as nft writes it between braces:
-// `10.96.0.10 . tcp . 80 . 0 : 10.1.2.3 . 8080`. An element without Data is its key
-// alone. Bytes that the set's types do not describe are hexadecimal.
+// Element formats an element of a set in nft syntax: `10.96.0.10 . tcp . 80 . 0 : 10.1.2.3 . 8080`. An element without Data is formatted as its key.
+// Bytes that do not match the set's types are formatted in hexadecimal.
 func (p Printer) Element(s Set, f Family, e Element) string {
 	return string(p.appendElement(nil, &s, f, e))
 }

@@ -25,39 +25,41 @@ import (
 // Settling gives all of them their `goto` in one transaction. Their elements of slot 0 stay until the next one, for packets that
 // found `continue` before; the same holds for a frontend that changes to a kind that is not plain.
 
-// settleFrom is the number of VIP frontends from which on a table has the set: with fewer, the walk takes less than 0.3 ms.
+// settleFrom is the default of Box.SettleFrom: from this number of VIP frontends on, a table has the set unsettled. With fewer frontends, the kernel
+// walks the maps in less than 0.3 ms.
 const settleFrom = 4096
 
 const (
-	setUnsettled    = "unsettled" // VIP frontend . 0, and VIP frontend . number of endpoints
+	setUnsettled    = "unsettled" // keys of unsettled frontends: VIP frontend . 0, and VIP frontend . number of endpoints
 	verdictContinue = "continue"
 )
 
-// stage is how far a Service port is on its way to elements with `goto`.
+// stage is the progress of a Service port from elements with the verdict `continue` to elements with `goto`.
 type stage uint8
 
 const (
 	settled stage = iota
-	leaving       // its elements have `goto`, and are in the set for the last packets
-	waiting       // those of its plain frontends have `continue`
+	leaving       // its elements have `goto`, and stay in setUnsettled for packets in flight
+	waiting       // elements of its plain frontends (see waits) have `continue`
 )
 
-// Settle makes the next Update give all waiting frontends their `goto`, and remove those that got it at the previous Settle from the set. Between two
-// calls, every packet that is under way must have passed the rules.
+// Settle makes the next Update change the verdict of all waiting frontends to `goto`, and remove the frontends changed by the previous Settle from
+// setUnsettled. Between two calls, every packet in flight must have passed the rules.
 func (c *Compiler) Settle() { c.settle = true }
 
 // Unsettled reports whether frontends wait for Settle.
 func (c *Compiler) Unsettled() bool { return len(c.unsettled) > 0 }
 
-// waits reports whether an element of the frontend may have `continue`: every client picks from the same few endpoints with equal probability, and
-// the packets get to the chain `vip`.
+// waits reports whether an element of the frontend may have the verdict `continue`: all clients pick from the same few endpoints with equal
+// probability, and their packets get to the chain `vip`.
 func (p *compiledPort) waits(fe *Frontend) bool {
 	n := len(p.slots[PoolCluster])
 	return fe.wholeAddress() && !fe.asksClient() && fe.Internal.Pool == PoolCluster && 1 <= n && n <= preparedPicks && p.tables[PoolCluster] == nil &&
 		p.Balance != DestinationHash && p.Affinity == 0 && p.Idle == 0 && !p.Limits.Any() && !fe.IsRange()
 }
 
-// stageAfter returns the stage of a port in place of an earlier version, or of what the kernel had before the first Update.
+// stageAfter returns the stage of a new version of a port. It depends on the stage of the earlier version, or on the adopted ruleset if there is
+// none.
 func (c *Compiler) stageAfter(prev []*compiledPort, p *compiledPort) stage {
 	was, at := settled, slices.IndexFunc(prev, func(old *compiledPort) bool { return old.ID == p.ID && old.Family == p.Family })
 	if table := c.adopted[p.Family]; at >= 0 {
@@ -101,7 +103,7 @@ func (c *Compiler) advance(name string) {
 	c.replace(name, ports)
 }
 
-// replace sets the ports of a Service; none: it is gone.
+// replace sets the ports of a Service, or removes the Service if there are no ports.
 func (c *Compiler) replace(name string, ports []*compiledPort) {
 	if c.services[name] = ports; len(ports) == 0 {
 		delete(c.services, name)
@@ -113,7 +115,8 @@ func (c *Compiler) replace(name string, ports []*compiledPort) {
 	}
 }
 
-// addUnsettled adds the frontend's elements of the set, and returns its verdict for the dispatch map: `continue` while it waits, otherwise verdict.
+// addUnsettled adds the frontend's elements in setUnsettled, and returns the frontend's verdict for the dispatch map: `continue` while it waits,
+// otherwise verdict.
 func (p *compiledPort) addUnsettled(f *fragment, fe *Frontend, key Key, verdict string) string {
 	if p.stage == settled || !fe.wholeAddress() {
 		return verdict
@@ -126,13 +129,13 @@ func (p *compiledPort) addUnsettled(f *fragment, fe *Frontend, key Key, verdict 
 	return verdictContinue
 }
 
-// unsettledRule finds packets to unsettled frontends that have n endpoints, or any number if n is 0.
+// unsettledRule returns the rule that sends packets to unsettled frontends with n endpoints to a chain; if n is 0, with any number of endpoints.
 func unsettledRule(n uint32, chain string) Rule {
 	return Rule{MatchSet{Key: with(frontend, Field{Kind: FieldNumgen, Mod: 1, Offset: n}), Set: setUnsettled}, GotoChain(chain)}
 }
 
-// unsettledChain picks from the endpoints of unsettled frontends. Its last rule is for packets that found one number gone and
-// not yet the other.
+// unsettledChain returns the chain that picks an endpoint for packets to unsettled frontends. Its last rule is for packets that match no number of
+// endpoints because the number is being changed.
 func unsettledChain() Chain {
 	var rules []Rule
 	maps := &pools[PoolCluster].vip
@@ -142,7 +145,8 @@ func unsettledChain() Chain {
 	return Chain{Name: setUnsettled, Rules: append(rules, Rule{GotoChain(maps.firstPick())})}
 }
 
-// gotoOf returns a verdict of the dispatch map; in place of `continue`, the `goto` of a frontend with preparedPicks endpoints.
+// gotoOf returns the verdict of an element in a dispatch map. For `continue` it returns the `goto` of a frontend with preparedPicks endpoints, the
+// most that such a frontend can have.
 func gotoOf(verdict string) string {
 	if verdict == verdictContinue {
 		return GotoChain(pools[PoolCluster].vip.pick(preparedPicks)).String()

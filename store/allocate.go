@@ -13,18 +13,17 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// maxRounds bounds the attempts of one allocation. An attempt is repeated if a Service gives values up and cannot get the ones that it asks for
-// instead.
+// maxRounds bounds the attempts of one allocation. An attempt is repeated if a Service would give up values but cannot get the values that it
+// requests instead.
 const maxRounds = 16
 
-// errTooManyMoves ends an allocation after maxRounds: a chain of Services each wait for a value that the next one is about to give up.
+// errTooManyMoves ends an allocation after maxRounds. It means that each Service of a chain waits for a value that the next one will release.
 var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
 	"it is tried again with the next change")
 
-// allocate allocates values to the changes of a transaction. A value that one change releases is free
-// for all others; requested values come before automatic ones, and Services that hold values before new
-// ones. A Service that cannot get what it asks for keeps all the values that it has: allocation is then
-// repeated without it, as no other Service may get these.
+// allocate allocates values to the changes of a transaction, and returns the changes in order. A value that one change releases is available to all
+// others. Requested values are allocated before automatic ones, and Services that hold values come before new ones. A Service that cannot get the
+// values that it requests keeps all of its current values; allocation is then repeated without it, so that no other Service gets them.
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {
@@ -38,9 +37,8 @@ func (t *transaction) allocate() []*change {
 	return changes
 }
 
-// stopMoves makes every Service that would give up a value keep its stored version. It
-// ends a chain of moves that is too long for one transaction; later transactions carry
-// the moves out.
+// stopMoves makes every Service that would release a value keep its stored version. This ends a chain of exchanges that is too long for one
+// transaction; later transactions continue it.
 func stopMoves(changes []*change, l *allocator) {
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
@@ -50,7 +48,7 @@ func stopMoves(changes []*change, l *allocator) {
 	}
 }
 
-// gives reports whether the new version releases a value that the old one holds.
+// gives reports whether the new version of a Service releases a value that the old version holds.
 func (c *change) gives(l *allocator) bool {
 	c.restart()
 	now := valuesOf(c.service())
@@ -62,7 +60,7 @@ func (c *change) gives(l *allocator) bool {
 	return false
 }
 
-// keeps reports whether the new version, which has the values now, keeps a value that the old one holds.
+// keeps reports whether the new version of a Service keeps a value that the old version holds. now holds the values in the spec of the new version.
 func (c *change) keeps(l *allocator, v value, now values) bool {
 	if v.kind == PoolLoadBalancer {
 		return c.keepsIngress(l, v.addr)
@@ -70,8 +68,7 @@ func (c *change) keeps(l *allocator, v value, now values) bool {
 	return now.has(v)
 }
 
-// allocation lists the steps by which a Service gets its values, in order, after it has released those
-// that it no longer needs.
+// allocation lists the steps that allocate the values of a Service, in order. Unneeded values are released before.
 var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
@@ -115,7 +112,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	return again
 }
 
-// restart clears the outcome of an earlier attempt to allocate for the change.
+// restart resets the change to its state before an attempt to allocate.
 func (c *change) restart() {
 	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
@@ -124,8 +121,7 @@ func (c *change) restart() {
 	}
 }
 
-// fail ends the attempt for one Service: its stored version stays, and allocation is
-// tried again when other Services release values.
+// fail records that allocation failed for one Service. Its stored version stays, and allocation is retried when other Services release values.
 func (c *change) fail(err error) {
 	c.next, c.err, c.waits = nil, err, true
 	c.keepOld = c.holds()
@@ -169,8 +165,7 @@ func (c *change) release(t *transaction) {
 	}
 }
 
-// leavesExternal reports whether the new version drops an external IP of the old one, or a port on
-// one.
+// leavesExternal reports whether the new version drops an external IP of the old one, or a port at external IPs.
 func (c *change) leavesExternal() bool {
 	before := index.ExternalIPs(c.oldService())
 	if len(before) == 0 || c.remove {
@@ -182,9 +177,8 @@ func (c *change) leavesExternal() bool {
 		slices.ContainsFunc(portsOf(c.oldService()), func(port alloc.Port) bool { return !slices.Contains(portsOf(svc), port) })
 }
 
-// giveBack releases the values that a Service without stored values got before its
-// allocation failed. For a Service that holds values it does nothing, as the whole
-// attempt is repeated without it.
+// giveBack releases the values that a Service without stored values got before its allocation failed. It does nothing for a Service with stored
+// values, because then the whole attempt is repeated.
 func (c *change) giveBack(l *allocator) {
 	if c.holds() {
 		return
@@ -194,8 +188,8 @@ func (c *change) giveBack(l *allocator) {
 	}
 }
 
-// takeAsked takes the values that the Service names in its spec: cluster IPs, node ports and the health-check node port. Of the load balancer IPs
-// it only takes those that the Service keeps, with the new request.
+// takeAsked allocates the values that the spec of the Service specifies: cluster IPs, node ports and the health-check node port. Of the specified
+// load balancer IPs it allocates only those that the Service already holds, to update their requests.
 func (c *change) takeAsked(t *transaction) error {
 	l := t.s.allocator
 	svc, before := c.service(), c.held()
@@ -252,7 +246,7 @@ func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {
 	return l.take(nodePort(alloc.Port{Protocol: object.ProtocolTCP, Number: number}), c.request)
 }
 
-// takeAny allocates the cluster IPs, node ports and health-check node port that the Service needs and its spec does not give.
+// takeAny allocates the cluster IPs, node ports and health-check node port that the Service needs and that its spec does not specify.
 func (c *change) takeAny(t *transaction) error {
 	if err := c.anyClusterIPs(t); err != nil {
 		return fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", c.ref.Name, err)
@@ -296,8 +290,8 @@ func (c *change) anyClusterIPs(t *transaction) error {
 	return nil
 }
 
-// anyNodePorts gives ports of one number on several protocols the same node port, as
-// Kubernetes does (port 53 of a name server is TCP and UDP).
+// anyNodePorts allocates the node ports that the spec does not specify. Entries of spec.ports with the same port number and different protocols get
+// the same node port, as in Kubernetes (such as TCP and UDP port 53 of a name server).
 func (c *change) anyNodePorts(t *transaction) error {
 	svc := c.service()
 	if !svc.AllocatesNodePorts() {
@@ -328,8 +322,8 @@ func (c *change) anyNodePorts(t *transaction) error {
 	return nil
 }
 
-// anyPort returns a node port for some protocols where the spec gives none: the reserved one that
-// the Service seems to have had (see formerPort), or else a free one.
+// anyPort allocates a node port that is free for all of the protocols. It prefers the reserved node port that the Service seems to have had before
+// (see formerPort).
 func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
 	l := t.s.allocator
 	number, was := c.formerPort(t, protocols, seed)
@@ -344,8 +338,8 @@ func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint1
 	return number, nil
 }
 
-// shareNodePort gives a port the node port of another entry of spec.ports with the same port number and another protocol, if that is free.
-// It reports whether it did.
+// shareNodePort gives a port the node port of another entry of spec.ports with the same port number and another protocol, if that node port is free.
+// It returns false if it did not.
 func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	for _, twin := range c.service().Spec.Ports {
 		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
@@ -363,15 +357,15 @@ func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 // mostPassed bounds the values that a search examines.
 const mostPassed = 64
 
-// search looks for the reserved value that a Service had before the data was lost, in the order in which allocation tries values for its name. It
-// passes over values that other Services have, or may have had.
+// search searches for the reserved value that a Service had before the data was lost. It examines values in the order in which allocation tries them
+// for the Service's name, and skips values that other Services hold or may have held.
 type search struct {
 	seen  int
 	found bool
 }
 
-// passes reports whether the search goes on to the next value. It ends at a free value, after mostPassed values, and with found set
-// at a reserved value for which resembles returns true.
+// passes reports whether the search must continue with the next value. The search ends at a free value, after mostPassed values, or at a reserved
+// value for which resembles returns true; in the last case passes sets found.
 func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	s.seen++
 	if free || s.seen > mostPassed {
@@ -381,7 +375,7 @@ func (s *search) passes(free, reserved bool, resembles func() bool) bool {
 	return !s.found
 }
 
-// formerAddress returns the reserved cluster IP that a Service seems to have had before the data was lost; false: none.
+// formerAddress returns the reserved cluster IP that a Service seems to have had before the data was lost; false if there is none.
 func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	l := t.s.allocator
 	in := l.addresses[ipv4]
@@ -400,7 +394,7 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	return addr, s.found
 }
 
-// formerIngress returns the reserved load balancer IP that a Service seems to have had before the data was lost; false: none.
+// formerIngress returns the reserved load balancer IP that a Service seems to have had before the data was lost; false if there is none.
 func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	l := t.s.allocator
 	if len(l.reserved.addresses) == 0 {
@@ -416,8 +410,8 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	return addr, s.found
 }
 
-// formerPort returns the reserved node port that a Service seems to have had before the data was lost, if it is free for all the given
-// protocols.
+// formerPort returns the node port that a Service seems to have had before the data was lost, if it is reserved for all of the protocols; false if
+// there is none.
 func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
 	l := t.s.allocator
 	if len(l.reserved.nodePorts) == 0 {
@@ -438,8 +432,8 @@ func (c *change) formerPort(t *transaction, protocols []string, seed string) (ui
 	return number, s.found
 }
 
-// resembles reports whether all ports of a Service are among the frontends of one reserved address. Unless shares is set (several
-// Services may share the address), the frontends must have no other ports.
+// resembles reports whether the frontends of a reserved address have all ports of the Service. Unless shares is set (several Services may share the
+// address), they must have no other ports.
 func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	var had, has []alloc.Port
 	for _, f := range frontends {
@@ -515,5 +509,5 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	return addrs
 }
 
-// podsOf is the prefix of a namespace in the keys of transaction.feeding that hold Pods. It cannot begin the key of a Service.
+// podsOf is the prefix of the keys of transaction.feeding that hold the Pods of a namespace. No key of a Service begins with it.
 const podsOf = "pods of "

@@ -9,24 +9,24 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// allocator has the allocations of all Services, with savepoints to undo those of a transaction.
+// allocator holds the allocated values of all Services, and an undo list for the current transaction.
 type allocator struct {
-	families  []string                  // the families that have cluster IPs, the primary one first
-	addresses map[bool]*alloc.Addresses // the cluster IPs; true: of IPv4
+	families  []string                  // IP families of the cluster IP ranges, primary first
+	addresses map[bool]*alloc.Addresses // allocators of cluster IPs; the key is true for IPv4, false for IPv6
 	ports     *alloc.Ports
 	pools     *alloc.Pools
-	reserved  reserved                // the frontends whose values reservedOwner holds
-	vanished  map[object.Ref]Decision // objects whose removal is held in this transaction, see Store.held
-	// kept has the values that Services gave up during a trial or a rollout and that are reserved for them, each with its Service. The outer key is
-	// pending.Kind.Holder.
+	reserved  reserved                // frontends that were recovered after a loss of data; reservedOwner holds their values
+	vanished  map[object.Ref]Decision // objects with a removal that waits for confirmation in this transaction, see Store.held
+	// kept holds the values that Services gave up during a trial or a rollout and that stay reserved for them, with the owner of each. The outer key
+	// is pending.Kind.Holder.
 	kept map[string]map[value]string
 
 	undo []func()
-	// released reports whether anything became free since begin.
+	// released reports whether a value became available since begin.
 	released bool
 }
 
-// begin begins a transaction: rollback returns to the allocations of this moment.
+// begin starts a transaction. A later rollback restores the current allocations.
 func (l *allocator) begin() {
 	clear(l.undo) // what they hold goes
 	if cap(l.undo) > keptUndo {
@@ -35,10 +35,10 @@ func (l *allocator) begin() {
 	l.undo, l.released = l.undo[:0], false
 }
 
-// keptUndo is the greatest capacity of the undo list, in steps, that is kept for the next transaction.
+// keptUndo is the maximum capacity of an undo list that is reused for the next transaction.
 const keptUndo = 1_000
 
-// mark is a state of the allocator within a transaction; the zero mark is its beginning.
+// mark is a savepoint within a transaction; the zero mark is the start of the transaction.
 type mark struct {
 	undone   int
 	released bool
@@ -56,7 +56,7 @@ func (l *allocator) back(to mark) {
 
 func (l *allocator) rollback() { l.back(mark{}) }
 
-// take registers a value that a Service asks for, or replaces the request by which it has a load balancer IP. Errors:
+// take allocates a value that a Service requests. For a load balancer IP that the Service already holds, it replaces the request. Errors:
 // *alloc.RangeError, *alloc.HeldError, *alloc.PoolError.
 func (l *allocator) take(v value, request alloc.Request) error {
 	l.cede(v, reservedOwner)
@@ -68,7 +68,7 @@ func (l *allocator) take(v value, request alloc.Request) error {
 	return l.register(v, request, true)
 }
 
-// hold registers a value that a stored Service has.
+// hold records a value that a stored Service already has, even outside of the ranges.
 func (l *allocator) hold(v value, request alloc.Request) error { return l.register(v, request, false) }
 
 func (l *allocator) register(v value, request alloc.Request, asked bool) error {
@@ -100,16 +100,16 @@ func (l *allocator) release(v value, owner string) {
 	l.undo = append(l.undo, func() { l.restore(v, before) })
 }
 
-// cede is release without setting released, for a value that no Service waits for: a reserved one, or one that its Service takes again after it
-// lost it in a trial or a rollout.
+// cede releases a value without setting released, because no Service waits for it: a reserved value, or one that its Service takes back after it gave
+// it up in a trial or a rollout.
 func (l *allocator) cede(v value, owner string) {
 	released := l.released
 	l.release(v, owner)
 	l.released = released
 }
 
-// restore undoes the release of a value. Undo steps run in reverse order, so it cannot be held by another one: an error panics. A
-// reserved value is not restored if the reservations have ended meanwhile (see Store.send).
+// restore undoes the release of a value. Undo steps run in reverse order, so no other owner can hold it; restore panics if one does. A reserved value
+// is not restored if the reservations have ended meanwhile (see Store.send).
 func (l *allocator) restore(v value, request alloc.Request) {
 	if request.Owner == reservedOwner && l.reserved.addresses == nil {
 		return
@@ -119,7 +119,8 @@ func (l *allocator) restore(v value, request alloc.Request) {
 	}
 }
 
-// requestOf returns the request by which an owner holds a value. The request for a cluster IP or a port has only the owner.
+// requestOf returns the request with which an owner holds a value; false if it does not hold it. For a cluster IP or a port the request has only the
+// owner.
 func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had bool) {
 	var holder string
 	switch v.kind {
@@ -133,8 +134,8 @@ func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had
 	return alloc.Request{Owner: owner}, had && holder == owner
 }
 
-// claim enters a value in the allocation of its kind. With asked it returns an error for a value outside of the range; otherwise such a value is
-// accepted. A cluster IP of a family that has no range is then not entered, as no other Service can get the address.
+// claim records a value in the allocator of its kind. If asked is set, it returns an error for a value outside of the range; otherwise such a value
+// is accepted. A cluster IP of a family without a range is then not recorded, because no other Service can get the address.
 func (l *allocator) claim(v value, request alloc.Request, asked bool) error {
 	addresses := l.addresses[v.addr.Is4()]
 	switch {
@@ -196,7 +197,7 @@ func (l *allocator) all(yield func(v value, owner string) bool) {
 	}
 }
 
-// owner returns the "namespace/name" of the Service that holds a cluster IP.
+// owner returns the "namespace/name" of the Service that holds a cluster IP; false if none does.
 func (l *allocator) owner(addr netip.Addr) (owner string, held bool) {
 	if in := l.addresses[addr.Is4()]; in != nil {
 		return in.Owner(addr)
@@ -204,7 +205,7 @@ func (l *allocator) owner(addr netip.Addr) (owner string, held bool) {
 	return "", false
 }
 
-// nextAddress allocates a free cluster IP of a family, skipping those for which avoid returns true.
+// nextAddress allocates a free cluster IP of a family (IPv4 if ipv4 is set, otherwise IPv6), skipping those for which avoid returns true.
 func (l *allocator) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addresses := l.addresses[ipv4]
 	if addresses == nil {
@@ -230,7 +231,7 @@ func (l *allocator) nextPort(protocols []string, owner, seed string) (uint16, er
 	return number, nil
 }
 
-// nextIngress allocates a load balancer IP, skipping those for which avoid returns true.
+// nextIngress allocates a load balancer IP of a family (IPv4 if ipv4 is set, otherwise IPv6), skipping those for which avoid returns true.
 func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addr, err := l.pools.Next(ipv4, request, avoid)
 	if err == nil {
@@ -274,7 +275,7 @@ func (c *Config) families() []string {
 	return object.Texts(c.ClusterIPRanges, func(p netip.Prefix) string { return object.FamilyOf(p.Addr()) })
 }
 
-// explain wraps a *alloc.HeldError in a vanishedError if the holder is a Service whose removal waits for confirmation.
+// explain wraps a *alloc.HeldError in a vanishedError if the holder is a Service with a removal that waits for confirmation.
 func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {

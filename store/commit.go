@@ -17,14 +17,15 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// writer serializes the calls that change the store. While one of them waits for other machines to commit, it
-// admits calls that change only what belongs to this machine.
+// writer serializes the calls that change the store. While one of them waits for other machines to commit, calls that change only data of this
+// machine may run.
 type writer struct {
-	// turn is a lock, taken by a send to the channel of capacity 1. A call that changes something holds it from its first read to its last
-	// assignment, also while it waits for other machines. A mutex would not do: in virtual time (testing/synctest) waits for a mutex do not count.
+	// turn is a lock: a send to the channel, of capacity 1, acquires it. A call that changes the store holds it from its first read to its last
+	// assignment, even while it waits for other machines. A mutex cannot be used, because waiting for a mutex does not advance virtual time
+	// (testing/synctest).
 	turn chan struct{}
-	// state guards the data that such a call decides on. It is held with turn, except while the engine of several machines commits. Then calls may
-	// hold state alone if they change nothing that these machines share; they find the store and the allocator as they were before that commit.
+	// state guards the data that such a call depends on. It is held together with turn, except while a shared engine commits. During that time a call
+	// may hold state alone if it changes nothing that other machines share; it reads the store and the allocator as they were before the commit.
 	state sync.Mutex
 }
 
@@ -34,8 +35,8 @@ func (w *writer) Lock() { w.turn <- struct{}{}; w.state.Lock() }
 // Unlock implements sync.Locker.
 func (w *writer) Unlock() { w.state.Unlock(); <-w.turn }
 
-// look begins a call that reads the data guarded by the writer and commits nothing shared. It does not wait for other machines. It takes over what
-// they have committed, unless a commit of this machine is under way. The caller must call end.
+// look begins a call that reads the data guarded by the writer and commits no shared data. It does not wait for other machines. It applies their
+// latest commits first, unless a commit of this machine is in progress. The caller must call end.
 func (s *Store) look() (end func()) {
 	select {
 	case s.writer.turn <- struct{}{}:
@@ -48,9 +49,9 @@ func (s *Store) look() (end func()) {
 	return s.writer.Unlock
 }
 
-// write commits a transaction, which must be the next one after storage.head; an empty one is not committed. A transaction of this
-// machine alone also writes the copies of files that wait (see copies.addTo) and the file contents that a trial restores. The
-// caller holds writer.state, and writer.turn if other machines share the pairs.
+// write commits a transaction, which must directly follow storage.head; an empty one is not committed. A transaction that is not shared with other
+// machines also writes pending file copies (see copies.addTo) and the file contents that a trial restores. The caller holds writer.state, and
+// writer.turn too if other machines share the transaction.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	d := &s.storage
 	if head := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); d.shared != nil && head >= 0 {
@@ -99,11 +100,12 @@ func without(puts []engine.Pair, deletes []string) []engine.Pair {
 	return slices.DeleteFunc(puts, func(p engine.Pair) bool { _, is := slices.BinarySearch(gone, p.Key); return is })
 }
 
-// laterMost bounds the revisions that are published and not committed yet. A crash loses them, so the next process continues beyond this bound.
+// laterMost bounds the number of revisions that are published before they are committed. A crash loses them, so the next process skips this many
+// revisions.
 const laterMost = 1_000
 
-// mayWait reports whether a commit may be joined to the next one, because a crash in between would lose nothing: it only changes
-// EndpointSlices of files, which the next process reads again. The copies of these files must wait, too, so that a commit follows soon.
+// mayWait reports whether a commit may be combined with the next one. It may if a crash in between would lose nothing, because the commit only
+// changes EndpointSlices of files, which the next process reads again. The copies of these files must be pending too, so that a commit follows soon.
 func (t *transaction) mayWait(changes []*change) bool {
 	s, d := t.s, &t.s.storage
 	if d.shared != nil || d.refused || !d.copies.wait() || t.revision > d.head+laterMost || s.pending.timed().Head != nil || s.pending.staged().Pending() ||
@@ -115,8 +117,8 @@ func (t *transaction) mayWait(changes []*change) bool {
 	})
 }
 
-// send commits pairs that other machines share. During the commit it releases writer.state and gives the allocator an empty undo list, for calls
-// that take writer.state meanwhile.
+// send commits data that other machines share. During the commit it releases writer.state and gives the allocator an empty undo list, for calls that
+// take writer.state meanwhile.
 func (s *Store) send(t engine.Transaction) error {
 	undo, released := s.allocator.undo, s.allocator.released
 	s.allocator.undo = nil
@@ -128,8 +130,8 @@ func (s *Store) send(t engine.Transaction) error {
 	return s.storage.engine.Commit(t)
 }
 
-// run allocates values for the examined changes, also for Services that wait for values that become free, then commits and publishes them.
-// After an error all allocations are undone.
+// run allocates values for the changes of the transaction, and for waiting Services whenever values were released. Then it commits and publishes the
+// changes. After an error all allocations are undone.
 func (t *transaction) run() (SyncResult, error) {
 	changes := t.allocate()
 	for t.s.allocator.released && t.examineWaiting() {
@@ -143,9 +145,8 @@ func (t *transaction) run() (SyncResult, error) {
 	return result, nil
 }
 
-// commit writes the new versions, the versions before them where a trial, a rollout or
-// the journal needs these, and the file copies that wait, and then publishes the
-// changes.
+// commit writes the new versions, the previous versions if a trial, a rollout or the journal needs them, and the pending file copies. Then it
+// publishes the changes.
 func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	s := t.s
 	if t.isFresh(joint) {
@@ -263,7 +264,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 // isEphemeral reports whether objects of a kind (Leases, Events) never affect the dataplane.
 func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
-// isFresh reports whether all changes are of new objects and there are more of them than the journal has room for.
+// isFresh reports whether all changes create objects, and there are more changes than the journal has room for.
 func (t *transaction) isFresh(changes []*change) bool {
 	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.pending.timed().Pending() {
 		return false
@@ -271,10 +272,9 @@ func (t *transaction) isFresh(changes []*change) bool {
 	return !slices.ContainsFunc(changes, func(c *change) bool { return c.old != nil || c.remove })
 }
 
-// commitInPieces is commit for many new objects, in several engine transactions. All is decided before
-// the first one, and readers see nothing before the last one. When the process dies in between, the
-// next start finds a part of the objects, with their values, and adds the others; when a commit fails,
-// the next one removes those that were written.
+// commitInPieces is like commit, for many new objects, but uses several engine transactions. All values are allocated before the first one, and
+// readers see no change before the last one. If the process crashes in between, the next start finds some of the objects, with their values, and adds
+// the others. If a commit fails, the next one removes the objects that were already written.
 func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
 	var update journal.Update
@@ -333,11 +333,11 @@ func journalOf(changes []*change) []journal.Change {
 	return entries
 }
 
-// commitNote is the value of the head pair: data that other machines need for their journals and that is not in the objects. If a commit changes an
-// object several times, the note has the last change.
+// commitNote is the value of the head pair: data that other machines need for their journals and that the objects do not contain. If a commit changes
+// an object several times, the note holds only the last change.
 type commitNote struct {
 	At      time.Time    `json:"at"`
-	Changes []noteChange `json:"changes"` // by revision
+	Changes []noteChange `json:"changes"` // in the order of their revisions
 }
 
 type noteChange struct {
@@ -348,7 +348,7 @@ type noteChange struct {
 	By        *Caller `json:"by,omitempty"`
 }
 
-// headValue returns the value to be written to the head with a commit of these changes: a commitNote in JSON in a shared store, else nil.
+// headValue returns the value to write to the head pair with a commit of these changes: a commitNote in JSON if the store is shared, otherwise nil.
 func (s *Store) headValue(changes []*change) ([]byte, error) {
 	if s.storage.shared == nil {
 		return nil, nil
@@ -371,7 +371,7 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 	return text, nil
 }
 
-// SyncResult is the outcome of one call that syncs files.
+// SyncResult is the outcome of one sync of files into the store.
 type SyncResult struct {
 	// Revision is the store's revision after the call.
 	Revision uint64
@@ -379,8 +379,7 @@ type SyncResult struct {
 	Changes int
 }
 
-// examineWaiting adds the Services that wait for released values to the transaction. It reports
-// whether there were any that it did not have yet.
+// examineWaiting adds the Services that wait for released values to the transaction. It reports whether it added any.
 func (t *transaction) examineWaiting() bool {
 	found := false
 	examine := func(ref object.Ref) {
@@ -445,7 +444,7 @@ func (c *change) encode() error {
 	return c.encodeAs(c.owner, record.SinceNow(c.before(), c.next, c.revision))
 }
 
-// encodeAs is encode with a given owner and age.
+// encodeAs is like encode, with a given owner and creation data.
 func (c *change) encodeAs(owner Owner, since record.Since) error {
 	r := &record.Record{Object: c.next, Owner: owner, Created: since.Created, Asked: since.Asked}
 	var err error
@@ -456,8 +455,8 @@ func (c *change) encodeAs(owner Owner, since record.Since) error {
 	return nil
 }
 
-// sameOwner returns the owner that the old version must have for the new one to be unchanged. For a write of a client it is the old owner, as a
-// client that changes nothing does not become the owner of a controller's object.
+// sameOwner returns the owner with which a new version is compared to the old one. For a write by a client it is the old owner, because a client that
+// changes nothing does not become the owner of a controller's object.
 func (c *change) sameOwner() Owner {
 	if c.by != nil {
 		return c.old.Owner
@@ -465,7 +464,7 @@ func (c *change) sameOwner() Owner {
 	return c.owner
 }
 
-// number gives a change its revision. A dry run uses none.
+// number assigns the next revision to a change. It does nothing in a dry run.
 func (t *transaction) number(c *change) {
 	if t.dry {
 		return
@@ -474,9 +473,8 @@ func (t *transaction) number(c *change) {
 	c.revision = t.revision
 }
 
-// creation returns the creation time for new objects of this transaction: now, but not before
-// that of any existing object, so that a clock that was set back cannot make a newer object
-// the older one. All objects of one transaction share it.
+// creation returns the creation time for new objects of this transaction. It is the current time, but not earlier than the creation of any existing
+// object, so that after the clock was set back a newer object does not appear older. All objects of one transaction share it.
 func (t *transaction) creation() *time.Time {
 	if t.created == nil {
 		s, now := t.s, t.s.now()

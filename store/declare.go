@@ -12,14 +12,14 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// declaration is the place where a file declares an object, with the object.
+// declaration is an object that a file declares, with its place in the file.
 type declaration struct {
 	path string
 	// document is the index of the document in the file, object its content. A document that could not be read as an object has no index (-1) and
 	// no object: whatever the file owned under that name stays as it was.
 	document int
 	object   object.Object
-	// sealed is the file while it is not decoded; wanted then decodes it to get the object.
+	// sealed is the file if it is not decoded yet, otherwise nil; wanted decodes it to get the object.
 	sealed *manifest.File
 }
 
@@ -49,7 +49,7 @@ func namespaced(kind string) bool {
 	return s == nil || s.Namespaced
 }
 
-// declaredObject is an object's reference with its declaration.
+// declaredObject is a reference to an object, with its declaration.
 type declaredObject struct {
 	ref object.Ref
 	declaration
@@ -58,10 +58,10 @@ type declaredObject struct {
 // fileDeclarations has the declarations of one file, at most one for each object.
 type fileDeclarations struct {
 	all   []declaredObject
-	index map[object.Ref]int // nil while there are few
+	index map[object.Ref]int // index of each object's declaration; nil up to fewDeclarations
 }
 
-// fewDeclarations is the number up to which declarations are searched linearly: most files have fewer.
+// fewDeclarations is the maximum number of declarations that are searched linearly. Most files have fewer.
 const fewDeclarations = 16
 
 // of returns the declaration of an object in the file.
@@ -91,8 +91,8 @@ func (d *fileDeclarations) add(ref object.Ref, c declaration) {
 	}
 }
 
-// readDeclarations returns the declarations of a file, and problems of documents for an object that an earlier document of the file
-// declares.
+// readDeclarations returns the declarations of a file, and a problem for each document whose object is already declared by an earlier document of the
+// file.
 func readDeclarations(file *manifest.File) (declarations fileDeclarations, duplicates []manifest.Problem) {
 	if file == nil {
 		return declarations, nil
@@ -126,8 +126,8 @@ func readDeclarations(file *manifest.File) (declarations fileDeclarations, dupli
 
 func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
 
-// isUnreadable reports whether a file has documents whose object names cannot be read. Then objects of
-// the file that it seems not to declare any more stay.
+// isUnreadable reports whether a file has documents whose object names cannot be read. If so, objects that the file no longer seems to declare are
+// kept.
 func isUnreadable(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -224,9 +224,8 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 }
 
-// sameNames reports whether a file declares the same objects in the same order as before, and
-// neither version has problems, as in most changes. Then objects whose documents are unchanged need
-// not be examined.
+// sameNames reports whether both versions of a file declare the same objects in the same order and have no problems, which is the usual case. Then
+// objects with unchanged documents need not be examined.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
 		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.undeclared[path]) > 0 {
@@ -263,18 +262,17 @@ func (t *transaction) declarationsOf(ref object.Ref) []declaration {
 	return t.s.declared.byObject[ref]
 }
 
-// verdict is the decision about an object that files declare, or declared.
+// verdict is the decision what happens to an object that files declare, or used to declare.
 type verdict int
 
 const (
 	keep   verdict = iota // the object is not changed: it stays as stored, or absent
-	use                   // it becomes the declared object
-	remove                // no file or client declares it any more
+	use                   // the object becomes the declared one
+	remove                // the object is removed: no file or client declares it any more
 )
 
-// decide chooses the declaration that an object follows: that of its present owner as long as there is
-// one, then the one in the file with the lowest path. An object of a controller gives way to any file,
-// since the controller can make it under another name.
+// decide chooses the declaration that determines an object: the one of its present owner, or else the one in the file with the lowest path. An object
+// that a controller created gives way to any file, since the controller can create it again under another name.
 func (t *transaction) decide(old *record.Record, declarations []declaration) (declaration, verdict) {
 	if old != nil && (old.Owner == (Owner{}) || t.s.isReadElsewhere(old.Owner) && !t.readsAnew(old.Owner.File)) {
 		return declaration{}, keep
@@ -364,16 +362,16 @@ func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}
 	}
 }
 
-// declarations has what the files declare, by object. Only the writer changes it, under Store.mu.
+// declarations holds the objects that files declare, and the files. It is changed only while Store.writer and Store.mu are held.
 type declarations struct {
 	files      manifest.Files
-	byObject   map[object.Ref][]declaration // each list by path
+	byObject   map[object.Ref][]declaration // each list is sorted by path
 	duplicates map[string][]manifest.Problem
-	troubled   map[string]struct{} // paths with problems of their own
-	// undeclared has, by path, the objects that belong to a file and have no document in it: because the file has not been read yet, or cannot be
-	// read, or because their removal is held.
+	troubled   map[string]struct{} // paths of files with problems that concern no single object
+	// undeclared holds, by path, the objects that belong to a file but have no document in it: the file has not been read yet or cannot be read, or
+	// their removal is held back.
 	undeclared map[string]map[object.Ref]struct{}
-	held       map[object.Ref]Decision // objects that are not removed, see Removals
+	held       map[object.Ref]Decision // objects whose removal is held back, see Removals
 	synced     bool                    // SyncFiles has succeeded once
 }
 
@@ -453,10 +451,10 @@ func (d *declarations) problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// outcomes has the notes about objects, and the set of objects that wait for a value. Only the writer changes it, under Store.mu.
+// outcomes holds the notes about objects, and the set of objects that wait for a value. It is changed only while Store.writer and Store.mu are held.
 type outcomes struct {
 	notes   map[object.Ref][]note
-	waiting map[object.Ref]struct{} // objects whose change.waits is set
+	waiting map[object.Ref]struct{} // objects that wait for a value that another object holds (change.waits)
 }
 
 // set replaces the notes of an object, and records whether it waits for a value.
@@ -473,7 +471,7 @@ func (o *outcomes) set(ref object.Ref, notes []note, waits bool) {
 	}
 }
 
-// waits reports whether an object waits for a value that others hold.
+// waits reports whether an object waits for a value, such as an address or port, that another object holds.
 func (o *outcomes) waits(ref object.Ref) bool {
 	_, waits := o.waiting[ref]
 	return waits

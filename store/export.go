@@ -24,13 +24,13 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Format and version of an export: lines of JSON, of which the first is an ExportHeader, then an
-// exportedPair for each pair of the engine, and an exportEnd. Objects can be read with jq; the other
-// pairs are for Import alone.
+// An export consists of lines of JSON: an ExportHeader, an exportedPair for each pair of the engine, and an exportEnd. Lines with objects can be read
+// with jq; the other pairs are only meant for Import.
 const (
 	exportFormat  = "svcctl export"
 	exportVersion = 1
-	// maxExportLine is the greatest length of a line, in bytes: the copy of a file has 64 MiB at most, in base64.
+	// maxExportLine is the maximum length of a line, in bytes. The longest lines hold the copy of a file, which has up to 64 MiB and is encoded in
+	// base64.
 	maxExportLine = 128 << 20
 )
 
@@ -38,15 +38,15 @@ const (
 type ExportHeader struct {
 	Format  string    `json:"format"`
 	Version int       `json:"version"`
-	Program string    `json:"program"` // the version of svcctl that made it
+	Program string    `json:"program"` // the version of svcctl that wrote the export
 	Time    time.Time `json:"time"`
-	// Revision is the store's revision; Pairs and Objects count what follows.
+	// Revision is the revision of the store. Pairs and Objects are the numbers of pairs and of objects in the export.
 	Revision uint64 `json:"revision"`
 	Pairs    int    `json:"pairs"`
 	Objects  int    `json:"objects"`
 }
 
-// exportedPair is the line of one pair. A value that is JSON is included as such, any other one in base64.
+// exportedPair is the line with one pair. A JSON value is included as JSON, any other value in base64.
 type exportedPair struct {
 	Key      string          `json:"key"`
 	Revision uint64          `json:"revision"`
@@ -59,9 +59,9 @@ type exportEnd struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Export writes everything that is stored, as of one moment: objects with their owners, uids and allocations, the copies of
-// files, the journal, and a trial that is under way. Writers do not wait for w. Keys and certificates of the API are not in the
-// store, and so not in the export.
+// Export writes the whole content of the store at one point in time: objects with their owners, UIDs and allocations, copies of files, the journal,
+// and a trial that is under way. Writes to the store do not wait for w. Keys and certificates of the API are not in the store, and so not in the
+// export.
 func (s *Store) Export(w io.Writer, program string) error {
 	pairs, revision, err := s.everything()
 	if err != nil {
@@ -253,10 +253,10 @@ func readPair(line []byte) (engine.Pair, error) {
 	return pair, nil
 }
 
-// ForRestore returns the value that the record of a source or a trial gets in a fleet when the objects of a data directory
-// replace those of the fleet. value is the record in the directory, nil for none, and now the fleet's, nil for none; a nil result
-// deletes the record. A source gets the file generation of the directory and keeps its reader in the fleet. The directory's trial
-// replaces the fleet's and starts with its full time.
+// ForRestore returns the value that the record of a source or a trial gets in a fleet when the objects of a data directory replace those of the
+// fleet. value is the record in the directory, nil for none, and now the fleet's, nil for none; a nil result deletes the record. A source takes the
+// file generation from the directory, and its reader from the fleet. The directory's trial replaces that of the fleet, and its full time limit starts
+// again.
 func ForRestore(key string, value, now []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	switch {
 	case key == pending.Timed.HeadKey():
@@ -291,7 +291,7 @@ func restoreSource(value, now []byte) ([]byte, error) {
 	return json.Marshal(&current)
 }
 
-// KnowsKey reports whether a key of the engine is of a kind that this program can read.
+// KnowsKey reports whether this program can read the kind of data that is stored under a key of the engine.
 func KnowsKey(key string) bool {
 	key = pending.ObjectOfKey(key)
 	rest, isObject := strings.CutPrefix(key, record.ObjectPrefix)
@@ -329,11 +329,12 @@ func ForShared(key string, value []byte, nodeOwner string, named func(path strin
 	return entry[engine.EntryHeader:], nil
 }
 
-// Errors of Fork.
+// These are the errors of Store.Fork.
 var (
-	// ErrForkTimed means that there is no fork while a trial of files is under way, or files are held after one was undone.
+	// ErrForkTimed means that no fork can be made, because a trial of files is under way, or files are held back after a trial was undone.
 	ErrForkTimed = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
-	// ErrForkReserved means that there is no fork while values are reserved for frontends that the kernel serves and no object declares.
+	// ErrForkReserved means that no fork can be made, because addresses or ports are reserved for frontends that the kernel still serves but no
+	// object declares.
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
 
@@ -380,7 +381,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	return fork, revision, err
 }
 
-// SyncFork is SyncGuarded for a fork; in a fleet it syncs only the sources that this machine reads.
+// SyncFork applies files to a fork like SyncGuarded. In a fleet it applies only the sources that this machine reads.
 func (s *Store) SyncFork(files manifest.Files, guard RemovalGuard) error {
 	if f, shared := s.storage.engine.(forked); shared {
 		_, err := s.SyncSources(files, f.turns, guard)
@@ -397,11 +398,11 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 	return s.sources.records[source].Reader, s.sources.reading[source]
 }
 
-// forked is the engine of a fork of a store in a fleet.
+// forked is the engine of a fork whose original store belongs to a fleet.
 type forked struct {
 	engine.Alone
 	of    engine.Shared
-	turns []SourceTurn // of the sources that this machine reads
+	turns []SourceTurn // the turns (read permissions) of the sources that this machine reads
 }
 
 // Sealing implements engine.Shared. Like Tries and Rolls, it returns the answer of the fleet; the other methods are those of engine.Alone.
@@ -441,7 +442,8 @@ func (s *Store) Track() {
 	s.table.before = map[object.Ref]*Owned{}
 }
 
-// Tracked returns the objects that were set or removed since Track, as they were (nil: not there) and as they are, maybe packed (Selected).
+// Tracked returns the objects that were set or removed since the call of Track: first as they were then (nil if absent), second as they are now (nil
+// if removed). The second may be packed, see Selected.
 func (s *Store) Tracked() map[object.Ref][2]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -452,7 +454,7 @@ func (s *Store) Tracked() map[object.Ref][2]*Owned {
 	return all
 }
 
-// Held returns the objects that no file declares any more and whose removal waits for a decision, with that decision.
+// Held returns the objects that no file declares any more but that are not removed until the user decides, each with the pending Decision.
 func (s *Store) Held() map[object.Ref]Decision {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -19,8 +19,7 @@ import (
 // External IPs. They are not allocated: if files request the same one for the same port, the older
 // Service serves it, and the other gets a problem. A client of the API is refused at once.
 
-// checkExternalPorts returns errors for ports on external IPs that a new version adds and that
-// another Service has already.
+// checkExternalPorts returns an error for each port on an external IP that a new version of a Service adds although another Service already has it.
 func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
@@ -84,8 +83,8 @@ func (t *transaction) onHostAddress(port alloc.Port, except string) (holder stri
 	return "", at
 }
 
-// checkClusterIPs returns an error for cluster IPs that a client asks for and that are
-// external IPs of another Service with the same port.
+// checkClusterIPs returns an error for each cluster IP that a client newly requests although it is an external IP of another Service with the same
+// port.
 func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors {
 	var errs object.Errors
 	for i, addr := range added(svc, before, clusterIPsOf) {
@@ -98,8 +97,8 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-// usedAs returns another use of an address (endpoint, load balancer IP, cluster IP) that would lose
-// its traffic if the address became an external IP; "" if there is none.
+// usedAs returns a description of another use of an address, as an endpoint or load balancer IP, that would lose its traffic if the address became an
+// external IP. It returns "" if there is none.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.endpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
@@ -112,9 +111,8 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	return ""
 }
 
-// externalHolder returns the other Service that has a port on an external IP after the changes
-// settled so far; "" when there is none. A Service with the address as cluster IP or load
-// balancer IP takes precedence.
+// externalHolder returns the other Service that serves a port on an external IP, given the changes decided so far in the transaction; "" if there is
+// none. A Service with the address as cluster IP or load balancer IP takes precedence over one with the address in its externalIPs.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
 		if r := t.record(object.ServiceRef(owner)); r != nil && slices.Contains(portsOf(r.Object.(*object.Service)), port) {
@@ -124,8 +122,8 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 	return t.onExternal(addr, port, except)
 }
 
-// onExternal returns the oldest other Service that has a port on an address of its external IPs; ""
-// if there is none.
+// onExternal returns the other Service that has the address in its externalIPs and has the port; "" if there is none. Of several Services, it returns
+// the one that has requested the port there for the longest time.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
@@ -167,13 +165,13 @@ func (t *transaction) version(key string) (*object.Service, record.Since) {
 
 // Addresses that are never allocated, because they are in use already.
 
-// avoidIngress reports whether a load balancer IP is not to be given to a Service: it is an address of the
-// host, an endpoint, or an external IP of another Service with one of the ports.
+// avoidIngress reports whether an address must not be allocated as a load balancer IP: it is an address of the host, an endpoint, or an external IP
+// of another Service with one of the ports.
 func (t *transaction) avoidIngress(addr netip.Addr, request alloc.Request) bool {
 	return t.otherUse(nil, addr, request) != ""
 }
 
-// otherUse returns a use of an address that excludes it as a load balancer IP; "" if there is none.
+// otherUse returns a description of a use of an address that prevents its use as a load balancer IP; "" if there is none.
 func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request alloc.Request) string {
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
@@ -195,7 +193,7 @@ func (t *transaction) avoidAddress(addr netip.Addr) bool {
 	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 
-// checkReserved returns an error for cluster IPs that the new version adds and that the host uses.
+// checkReserved returns an error for each cluster IP that the new version adds although the host uses the address.
 func (c *change) checkReserved(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
@@ -211,8 +209,9 @@ func (c *change) checkReserved(host Host) object.Errors {
 	return errs
 }
 
-// losesIngress reports whether a Service has to give up a load balancer IP that it was given automatically: another Service has one of its ports
-// there by an older external IP, so it is not served there. A port that the version before did not have counts as younger than any external IP.
+// losesIngress reports whether a Service has to give up a load balancer IP that was allocated to it automatically. That is so if another Service has
+// one of its ports at that address by an older external IP, since then the port is not served there. A port that the previous version lacks counts as
+// younger than any external IP.
 func (t *transaction) losesIngress(svc, before *object.Service, since record.Since, addr netip.Addr) bool {
 	request := requestOf(svc)
 	if slices.Contains(request.Requested, addr) {
@@ -233,7 +232,8 @@ func (t *transaction) losesIngress(svc, before *object.Service, since record.Sin
 // note. It has those that it asks for, and one of each of its families of which it asks
 // for none.
 
-// wantedIngress returns the number of load balancer IPs that a Service is to have: for each of its families those that it names, or one.
+// wantedIngress returns the number of load balancer IPs that a Service should have: for each of its IP families, the number that it requests, but at
+// least one.
 func wantedIngress(svc *object.Service) int {
 	n := 0
 	for _, family := range svc.Spec.IPFamilies {
@@ -248,8 +248,8 @@ func wantedIngress(svc *object.Service) int {
 	return n
 }
 
-// keepsIngress reports whether the new version keeps a load balancer IP that the Service
-// has. If it names none of the family, it keeps the first one of that family.
+// keepsIngress reports whether the new version of the Service keeps a load balancer IP. If it requests none of that IP family, it keeps its first one
+// of the family.
 func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	svc, family := c.service(), object.FamilyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
@@ -277,7 +277,7 @@ func (c *change) asks(family string) bool {
 	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
 }
 
-// takeAskedIngress takes the load balancer IPs that the Service keeps or names.
+// takeAskedIngress allocates the load balancer IPs that the Service keeps or requests.
 func (c *change) takeAskedIngress(t *transaction) error {
 	svc, l := c.service(), t.s.allocator
 	if !isOurLoadBalancer(svc) {
@@ -306,7 +306,7 @@ func (c *change) takeAskedIngress(t *transaction) error {
 	return nil
 }
 
-// takeIngress takes a load balancer IP that the Service names, or records the reason that it cannot have it.
+// takeIngress allocates a load balancer IP that the Service requests, or records the reason why it cannot have it.
 func (c *change) takeIngress(t *transaction, a asked) {
 	families, l := c.service().Spec.IPFamilies, t.s.allocator
 	switch {
@@ -343,7 +343,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 	}
 }
 
-// takeAnyIngress takes a free load balancer IP for each family of the Service in which it has none and names none.
+// takeAnyIngress allocates a free load balancer IP for each IP family of the Service in which it has none and requests none.
 func (c *change) takeAnyIngress(t *transaction) error {
 	svc, l := c.service(), t.s.allocator
 	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, object.FamilyOf(addr)) }
@@ -383,7 +383,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 	return nil
 }
 
-// fullPools returns the message for a Service when all addresses of a family in its pools are taken.
+// fullPools returns the message for a Service whose pools have no free address of a family.
 func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	ranges, size, holders := pools.Offered(family == object.IPv4, &c.request)
 	if c.request.Pool == "" {
@@ -407,7 +407,7 @@ func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
 	return text + "; the Service waits for one: name another pool, or widen this one"
 }
 
-// noPool returns the message for a Service when no pool offers it addresses of a family.
+// noPool returns the message for a Service that may use no pool with addresses of a family.
 func (c *change) noPool(kind, family string) string {
 	if c.request.Pool != "" {
 		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)
@@ -420,7 +420,7 @@ func (c *change) prefersFamilies() bool {
 	return policy != nil && *policy == object.PreferDualStack
 }
 
-// wait records that a load balancer waits, in a warning about a field.
+// wait records that the Service waits for a load balancer IP, with a warning about a field.
 func (c *change) wait(field, message string) {
 	c.waits = true
 	c.outcome = append(c.outcome, note{path: c.owner.File, field: field, reason: ReasonPending, message: message, warning: true})
@@ -447,8 +447,8 @@ func (c *change) finish(t *transaction) error {
 	return nil
 }
 
-// ingressPoint returns the status entry of a load balancer IP: the one in written with its ipMode, or
-// else one with ipMode VIP (packets arrive with their destination unchanged).
+// ingressPoint returns the status entry of a load balancer IP: the entry in written, which has its ipMode, or else a new one with ipMode VIP (packets
+// arrive with their destination unchanged).
 func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.LoadBalancerIngress {
 	text, mode := addr.String(), object.IPModeVIP
 	for _, ingress := range written {
@@ -488,8 +488,8 @@ func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether a Service that asks for an internal load balancer has an address to be replaced by an internal one: an address of
-// a pool that is not internal, or of no pool although there is an internal one.
+// couldBeInternal reports whether an internal load balancer has an address that an internal one could replace: an address of a pool that is not
+// internal, or of no pool although an internal pool exists.
 func (l *allocator) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))

@@ -22,11 +22,10 @@ import (
 // costs no more.
 const maxLog = 100_000
 
-// maxLogged is the number of changes of one transaction that are kept: after more of them, as at a
-// start, ChangeSet.All is set.
+// maxLogged is the maximum number of changes of one transaction that are kept. If a transaction has more, as at program start, ChangeSet.All is set.
 const maxLogged = maxLog / 4
 
-// feed keeps the changes of the store for those that follow it. Only the writer changes it, under Store.mu.
+// feed keeps the recent changes of the store for readers that follow it. It is changed only while Store.writer and Store.mu are held.
 type feed struct {
 	// revision is the revision of the last change, dataplane that of the last change that may affect the
 	// dataplane.
@@ -35,7 +34,7 @@ type feed struct {
 	journal             *journal.Journal
 	published           chan struct{} // closed by the next change, see Store.Published
 	ephemeral           chan struct{} // closed by the next change of a Lease or an Event
-	changed             chan struct{} // see Store.Changed
+	changed             chan struct{} // receives a value at a change for the dataplane, see Store.Changed
 }
 
 // restart sets the current revision and forgets all changes up to it.
@@ -93,9 +92,9 @@ func (f *feed) since(revision uint64) ChangeSet {
 
 // changeLog has the objects that the latest revisions changed, except Leases and Events.
 type changeLog struct {
-	// since is the last revision that is forgotten.
+	// since is the last revision whose changes are no longer in the log.
 	since   uint64
-	entries []logEntry // by revision
+	entries []logEntry // in the order of revisions
 }
 
 type logEntry struct {
@@ -144,7 +143,7 @@ func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.R
 	}
 }
 
-// addService records that a Service is affected; "" is none.
+// addService records that a Service is affected by a change. It ignores the key "".
 func (l *changeLog) addService(revision uint64, key string) {
 	if key != "" {
 		l.add(logEntry{revision, key, ofService})
@@ -173,16 +172,16 @@ func (l *changeLog) after(revision uint64) []logEntry {
 
 // ChangeSet lists the objects that changed after a revision.
 type ChangeSet struct {
-	// Revision is the revision for the next call.
+	// Revision is the revision to pass to the next call of Store.Changes.
 	Revision uint64
-	// All is set when the changes are not known: read all Services, Pods and Secrets.
+	// All is set if the individual changes are not available. The caller has to read all Services, Pods and Secrets.
 	All bool
 	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
 	// EndpointSlices or Endpoints were; sorted. Empty when All is set.
 	Services []string
 	// Pods has the "namespace/name" of Pods that were created, updated or deleted; sorted. Empty when All is set.
 	Pods []string
-	// Secrets is the same for Secrets.
+	// Secrets has the "namespace/name" of Secrets that were created, updated or deleted; sorted. Empty when All is set.
 	Secrets []string
 	// Others has the objects of other kinds that were created, updated or deleted, except Leases and Events, with one entry for each change.
 	Others []object.Ref
@@ -246,8 +245,8 @@ func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool
 	return events, nil
 }
 
-// entriesAfter returns the journal entries after a revision. The error is ErrExpired also for a revision that a crash lost (see later):
-// what its clients saw may never have been stored. Store.mu must be held.
+// entriesAfter returns the journal entries after a revision. The error is ErrExpired if the journal no longer has them, or if the revision was lost
+// in a crash, as its clients may have read changes that were never stored. Store.mu must be held.
 func (s *Store) entriesAfter(revision uint64) ([]*journal.Entry, error) {
 	entries, err := s.feed.journal.After(revision, s.feed.revision)
 	if s.storage.shared == nil && len(entries) > 0 && entries[0].Previous < revision {
@@ -256,15 +255,15 @@ func (s *Store) entriesAfter(revision uint64) ([]*journal.Entry, error) {
 	return entries, err
 }
 
-// Published returns a channel that is closed with the next change. Callers must get it before they read the store, so as not to miss a
-// change.
+// Published returns a channel that is closed at the next change. To miss no change, callers must get the channel before they read the store.
 func (s *Store) Published() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.published
 }
 
-// PublishedEphemeral returns a channel that is closed with the next change of a Lease or an Event. Call it before reading the store.
+// PublishedEphemeral returns a channel that is closed at the next change of a Lease or an Event. To miss no change, callers must get the channel
+// before they read the store.
 func (s *Store) PublishedEphemeral() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -315,8 +314,7 @@ func (s *Store) Fresh(ctx context.Context) error {
 	return s.storage.shared.Fresh(ctx)
 }
 
-// decide runs a call of the writer, and repeats it on ErrConflict after taking over the commits of other machines, for maxLost at
-// most. The writer must be held.
+// decide runs call. On ErrConflict it applies the commits of other machines and runs call again, for maxLost at most. Store.writer must be held.
 func (s *Store) decide(call func() error) error {
 	s.follow()
 	for began := time.Now(); ; {
@@ -331,7 +329,7 @@ func (s *Store) decide(call func() error) error {
 	}
 }
 
-// change runs a call as decide does, and holds the writer meanwhile.
+// change runs call as decide does, while holding Store.writer.
 func (s *Store) change(call func() error) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -347,10 +345,10 @@ func decided[T any](s *Store, call func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// Lost counts the commits of this machine that were decided again because another machine committed first.
+// Lost returns the number of commits of this machine that had to be repeated because another machine committed first.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
-// follow takes over the commits of other machines that have arrived. The writer must be held.
+// follow applies the commits of other machines that have arrived. Store.writer must be held.
 func (s *Store) follow() {
 	if s.storage.shared == nil || s.storage.failed {
 		return
@@ -492,7 +490,7 @@ func (t *transaction) reassign(changes []*change) {
 	}
 }
 
-// TakeOver takes over the commits of other machines that have arrived, once. Follow does so continuously.
+// TakeOver applies the commits of other machines that have arrived so far and returns. Follow does so continuously.
 func (s *Store) TakeOver() {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -33,8 +33,8 @@ func newPendingSets() pendingSets {
 func (p *pendingSets) timed() *pending.Set  { return p.sets[pending.Timed] }
 func (p *pendingSets) staged() *pending.Set { return p.sets[pending.Staged] }
 
-// pendingUpdate has the changes of a transaction to pending sets: replaced sets and files (nil: none), and versions to be added to the
-// sets.
+// pendingUpdate has the changes of a transaction to pending sets: new sets and files, nil for those that do not change, and versions to be added to
+// the present sets.
 type pendingUpdate struct {
 	sets   [2]*pending.Set
 	files  *held.Files
@@ -52,8 +52,8 @@ func (s *Store) PendingHead(k pending.Kind) (head pending.Head, is bool) {
 	return *s.pending.sets[k].Head, true
 }
 
-// Pending returns the set of a kind: of Timed the trial that is under way, or whose files are held since it was undone; of Staged the
-// rollout that is under way, or was the last.
+// Pending returns the set of a kind. For Timed, it is the trial that is under way, or that was undone and for which files are still held. For Staged,
+// it is the rollout that is under way, or else the last one.
 func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -82,7 +82,8 @@ func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
 	return state, true
 }
 
-// PendingLeft returns the time until the end of a set, or of its phase, by this machine's clocks; false if it has no end, or is over.
+// PendingLeft returns the time until a trial or the phase of a rollout ends, by this machine's clocks. It returns false if that has no end time, or
+// is over already.
 func (s *Store) PendingLeft(k pending.Kind) (left time.Duration, ends bool) {
 	head, is := s.PendingHead(k)
 	if !is || !head.Pending() || head.Ends == (deadline.Deadline{}) {
@@ -98,7 +99,7 @@ func (s *Store) ProgramsStaged() bool {
 	return s.pending.staged().Pending() && !s.pending.staged().Outside
 }
 
-// changePending runs a change of a set, and repeats it if another machine committed first.
+// changePending calls change, which changes a set, and calls it again if another machine committed first.
 func (s *Store) changePending(change func() error) error {
 	return s.change(func() error {
 		if err := change(); err != nil {
@@ -195,8 +196,8 @@ func (t *transaction) endSet(k pending.Kind, head *pending.Head) error {
 	return t.s.pending.sets[k].AddEnd(head, t.s.feed.revision, &t.extra)
 }
 
-// Confirm makes the changes of the trial final; the held content of files takes effect with the next SyncFiles. It returns the set. If
-// unchanged is not "", it only confirms the set with that ID, if that has no changes and no files. Errors: ErrNoTimed.
+// Confirm makes the changes of the trial final, and returns the set. The held content of files takes effect with the next SyncFiles. If unchanged is
+// not "", Confirm only ends the trial with that ID, and only if it has no changes and no files. Errors: ErrNoTimed.
 func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
 	err = s.changePending(func() error {
 		var is bool
@@ -218,8 +219,8 @@ func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
 	return state, err
 }
 
-// GoBack undoes the changes of the trial: objects are restored with the uids, addresses and ports that they had. Files whose content differs from
-// that before the trial are held: SyncFiles uses their earlier content until they change, or Confirm is called. found has the present files.
+// GoBack undoes the changes of the trial. It restores objects with the uids, addresses and ports that they had. Files with another content than
+// before the trial are held: SyncFiles uses the content before the trial until the file changes, or Confirm is called. found has the present files.
 // Errors: ErrNoTimed.
 func (s *Store) GoBack(found manifest.Files) (restored []Revived, err error) {
 	err = s.changePending(func() error {
@@ -261,7 +262,7 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	return restored, err
 }
 
-// takeFiles returns the files to be used: those found, with the content before the trial in place of held ones.
+// takeFiles returns the files with which SyncFiles works: found, but with the content before the trial for the files that are held.
 func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 	taken, released := s.pending.files.Effective(found)
 	if len(released) == 0 {
@@ -283,12 +284,13 @@ func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
 	return taken, nil
 }
 
-// pendingView returns the pending.Change by which a set decides whether the change belongs to it.
+// pendingView returns the change in the form that pending.Set.Belongs takes.
 func (c *change) pendingView() *pending.Change {
 	return &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.ownerOf(), By: c.by}
 }
 
-// admitPending returns an error if a change conflicts with a trial or a rollout: its object is in another set, or its own set is over.
+// admitPending returns an error if a client's change of an object conflicts with a trial or a rollout: the object is in another set, or the set that
+// the change belongs to is over.
 func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
 	timed, staged := t.s.pending.timed(), t.s.pending.staged()
 	if id := pending.Timed.IDOf(by); id != "" && (!timed.Pending() || timed.ID != id) {
@@ -316,7 +318,7 @@ func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
 	return nil
 }
 
-// refuseUnstaged returns an error for a change that cannot be part of a rollout, because all machines would have it at once.
+// refuseUnstaged returns an error for a change in a rollout to a kind that rollouts cannot change, because all machines would have it at once.
 func (c *change) refuseUnstaged() error {
 	if pending.Staged.IDOf(c.by) == "" || c.revision == 0 || c.by.Manager == garbageCollector.Manager || slices.Contains(StagedKinds(), c.ref.Kind) {
 		return nil
@@ -325,7 +327,7 @@ func (c *change) refuseUnstaged() error {
 		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
 }
 
-// noteBefore adds to a commit, for each object that its set does not have yet, the version before the change.
+// noteBefore adds to a commit the versions before the changes, for each change that belongs to a set which does not have its object yet.
 func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) error {
 	for _, set := range t.s.pending.sets {
 		noted := t.pending.before[set.Kind]
@@ -347,8 +349,8 @@ func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) err
 	return nil
 }
 
-// publishPending publishes the changes of a transaction to pending sets. It logs as changed the Services of which a machine now programs another
-// version, and reports whether there may be such Services. Store.mu must be held.
+// publishPending publishes the changes of a transaction to pending sets. It adds to the change log the Services of which this machine now programs
+// another version, and reports whether there may be any. Store.mu must be held.
 func (s *Store) publishPending(t *transaction) (moved bool) {
 	for k, versions := range t.pending.before {
 		set := s.pending.sets[k]
@@ -441,8 +443,8 @@ func (s *Store) keepEnd(k pending.Kind, end *pending.LocalEnd) {
 	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: k.EndKey(), Value: value, Revision: s.feed.revision}}})
 }
 
-// countHere converts the end of a set, which is stored for all machines, to the clocks of this one. It is the end that this machine stored earlier,
-// also before a restart, or else the whole time from now on.
+// countHere converts the end of a set, which all machines share, to the clocks of this machine. If this machine has stored its own end for it,
+// perhaps before a restart, it uses that. Else the whole duration begins now.
 func (s *Store) countHere(set *pending.Set) {
 	if !set.Pending() || set.Ends == (deadline.Deadline{}) {
 		return
@@ -481,7 +483,7 @@ func (t *transaction) followPending(f *engine.Followed) error {
 // errPendingFiles means that a data directory cannot be brought into a fleet during a trial of files.
 var errPendingFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and run `svcctl confirm` or `svcctl confirm --back` first")
 
-// restoreTimed returns the stored head of a trial with its end reset to the whole time from now on.
+// restoreTimed returns the stored head of a trial, changed so that the whole duration of the trial begins now.
 func restoreTimed(value []byte) ([]byte, error) {
 	if value == nil {
 		return nil, nil

@@ -25,11 +25,11 @@ type Pool struct {
 	Kind   string
 	Family string // IPv4, IPv6, or "" for ports
 	Range  string
-	// Internal load balancer IPs are reached from inside only.
+	// Internal marks load balancer IPs that only inside clients reach.
 	Internal bool
 	// Name names the IPAddressPool, "namespace/name"; "" for a range of flags.
 	Name string
-	// Size counts the values that can be allocated, Used those that are.
+	// Size is the number of values that can be allocated, and Used the number of those that are allocated.
 	Size, Used uint64
 	// Held counts the values that Services hold, outside of the range too; Holders has the first of them.
 	Held    int
@@ -43,8 +43,8 @@ type Holder struct {
 	Outside  bool // the value is outside of the range
 }
 
-// Pools returns all ranges, each with its first holders, sorted by value: at most the given number. Values that lie in no range are
-// left out.
+// Pools returns all ranges, each with its first holders, at most most of them, sorted by value. A value in no range is listed with a range of the
+// same kind and family, if there is one.
 func (s *Store) Pools(most int) []Pool {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
@@ -123,7 +123,8 @@ func (p *Pool) add(most int, value fmt.Stringer, inside bool, services ...string
 	}
 }
 
-// Disagreement is a value that a Service has and the allocator does not assign to it, or the reverse.
+// Disagreement is a value that a Service has and that the allocator does not assign to it, or that the allocator assigns and the Service does not
+// have.
 type Disagreement struct {
 	Kind, Value string
 	Service     string // "namespace/name"
@@ -217,9 +218,9 @@ func (c *poolCheck) unheld() (held int) {
 	return held - len(c.found)
 }
 
-// SetPools replaces the pools of load balancer IPs, and allocates addresses to Services that wait for one. Allocated
-// addresses stay, in a pool or not. changed is false if the pools are the same as before. Errors are those of
-// NewPools, and of the commit: then call it again.
+// SetPools replaces the pools of load balancer IPs, and allocates addresses to Services that wait for one. Allocated addresses stay, even if they are
+// in no pool any more. changed is false if the pools are the same as before. Errors are those of alloc.NewPools and of the commit; after the latter
+// the call has to be repeated.
 func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -239,8 +240,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// GiveFreed retries the Services that wait for an address which the host or an endpoint used and which is free now. Transactions do
-// not notice when such an address becomes free.
+// GiveFreed allocates again for Services that wait for an address which the host or an endpoint used, if that use has ended. Transactions do not
+// notice this by themselves.
 func (s *Store) GiveFreed() error {
 	end := s.look()
 	free := s.freed()
@@ -260,7 +261,7 @@ func (s *Store) examined(refs func() []object.Ref) func() error {
 	}
 }
 
-// freed returns the Services that wait for an address whose other use has ended or changed. The caller holds writer.state.
+// freed returns the Services that wait for an address because of another use of it, if that use has ended or changed. The caller holds writer.state.
 func (s *Store) freed() (refs []object.Ref) {
 	t := &transaction{s: s, host: s.hostNow()}
 	for ref := range s.outcomes.waiting {

@@ -75,9 +75,9 @@ const (
 	ReasonConflict = "Conflict"     // another owner has the object, or another object one of its values
 	ReasonFull     = "RangeFull"    // no free value is left
 	ReasonPending  = "Pending"      // warning: a load balancer waits for an IP
-	ReasonOutside  = "OutsideRange" // no range has the value; a warning when it is kept all the same
+	ReasonOutside  = "OutsideRange" // the value lies in no range; a warning if the Service keeps it nevertheless
 	ReasonUnusual  = "Unusual"      // warning: accepted, but strange
-	ReasonUnmerged = "Unmerged"     // the document cannot be joined with what the API has added
+	ReasonUnmerged = "Unmerged"     // the document cannot be merged with the changes made through the API
 )
 
 // note is a Problem of an object without file and line. These are looked up when the
@@ -88,11 +88,12 @@ type note struct {
 	reason  string
 	message string
 	warning bool
-	asked   netip.Addr // a load balancer IP that the Service waits for; the zero Addr: none
-	use     string     // the other use of asked that prevents its allocation, such as an endpoint; "": none
+	asked   netip.Addr // a load balancer IP that the Service waits for; the zero Addr if there is none
+	use     string     // the other use of asked because of which it is not allocated, such as an endpoint; "" if there is none
 }
 
-// fieldInFile returns the field in a document from which a field of the object was derived: spec.clusterIP for spec.clusterIPs.
+// fieldInFile returns the field of the document that corresponds to a field of the object: spec.clusterIP for spec.clusterIPs if only the former is
+// set, else field.
 func fieldInFile(o object.Object, field string) string {
 	if svc, ok := o.(*object.Service); ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
 		return "spec.clusterIP"
@@ -114,9 +115,9 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 	return c.Rules.Remarks(o)
 }
 
-// refusals returns errors for annotations that Config.Rules refuse. It leaves out those that the old version has with the same value, so that the
-// rest of the object can be updated. For the object of a file it also leaves out those whose part of the object is not served (Remark.Safe):
-// refusing the change would keep the last good version in force, for example a port without TLS that the change is to end.
+// refusals returns errors for annotations that Config.Rules refuse. It leaves out annotations that the old version has with the same value, so that
+// the rest of the object can be updated. For the object of a file it also leaves out annotations with Remark.Safe, for which the part of the object
+// concerned is not served: refusing the change would keep the last good version in force, for example a port without TLS that the change is to end.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
 	var before []annotation.Remark
 	looked := false
@@ -180,12 +181,12 @@ func annotationAt(o object.Object, field string) string {
 // Host is a snapshot of the machine: its addresses, networks and ports in use. The store calls it under its
 // lock, so methods must not do I/O and must not block.
 type Host interface {
-	// ExternalIP returns why a client of the API may not have an address as an externalIP; nil allows it.
-	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
+	// ExternalIP returns the reason why an API client may not use an address as an externalIP; nil allows it. It is not called for addresses that a
+	// Service has already, nor for those in files.
 	ExternalIP(svc *object.Service, addr netip.Addr) error
-	// Reserved returns the use of an address that a Service may not have, as "a gateway of this host"; ""
-	// for all others. Such an address is never allocated; for allocation Reserved is called without a
-	// Service. A client of the API that asks for one as a cluster IP is refused; files are not.
+	// Reserved returns a description of the use of an address that a Service may not have, such as "a gateway of this host"; "" for any other
+	// address. Reserved addresses are never allocated; the allocator calls Reserved with a nil Service. An API client that asks for a reserved
+	// address as a cluster IP is refused, but a file is not.
 	Reserved(svc *object.Service, addr netip.Addr) string
 	// Avoid reports whether an address of the ranges for cluster IPs is allocated only on request; isEndpoint reports whether the address is an
 	// endpoint's.
@@ -194,8 +195,8 @@ type Host interface {
 	// of the host listens there; nil allows it. It is not called for ports that a Service has already, nor
 	// for those that files ask for.
 	NodePort(protocol string, port uint16) error
-	// HostPort returns why a client of the API may not have a port at an external IP, as when it is an address of
-	// the host and a program listens there; nil allows it. As with NodePort, it is called for new ports.
+	// HostPort returns the reason why an API client may not use a port at an external IP; nil allows it. One reason is that the IP is an address of
+	// the host and a program listens on the port. Like NodePort, it is called for new ports only.
 	HostPort(addr netip.Addr, protocol string, port uint16) error
 	// AnswersNodePorts reports whether node ports answer on an address of the host.
 	AnswersNodePorts(addr netip.Addr) bool

@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// isGone reports whether a Node belongs to a box of a fleet that has stopped reporting.
+// isGone reports whether an object is the Node of another box in a fleet and that box no longer reports.
 func isGone(o object.Object, owner Owner) bool {
 	n, is := o.(*object.Node)
 	if !is || owner.Controller == NodeController {
@@ -26,8 +26,7 @@ func isGone(o object.Object, owner Owner) bool {
 	return ready != nil && ready.Status == object.ConditionUnknown
 }
 
-// checkPreconditions checks the owner, uid and resourceVersion of a client's write, and sets the owner of the new
-// version.
+// checkPreconditions checks that a client may write to an object, by its owner, uid and resourceVersion. It sets the owner of the new version.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
@@ -116,9 +115,8 @@ func (c *change) proposeRemoval(t *transaction) {
 // have it.
 const finalizerLoadBalancer = "service.kubernetes.io/load-balancer-cleanup"
 
-// isKept reports whether a deleted object stays for now: it has finalizers, or is a Namespace
-// that is not empty. finalizerLoadBalancer does not count, as deleting the Service here deletes
-// the load balancer.
+// isKept reports whether an object that is deleted stays until later: it has finalizers, or is a Namespace that is not empty. finalizerLoadBalancer
+// does not count for a Service of this appliance, because deleting the Service here deletes its load balancer.
 func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	svc, isService := o.(*object.Service)
 	ours := isService && isOurClass(svc)
@@ -126,8 +124,8 @@ func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	return slices.ContainsFunc(o.GetMeta().Finalizers, keeps) || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
-// proposeVersion makes the client's version the wanted one, with the stored status. If the object
-// is being deleted and nothing keeps it any more, it is removed.
+// proposeVersion makes the version written by a client, with the stored status, the wanted one. It removes an object that is being deleted if nothing
+// keeps it any more.
 func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, error) {
 	meta := next.GetMeta()
 	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
@@ -183,7 +181,7 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 	return errs
 }
 
-// keepOwned restores, from the stored version, the parts of a version that only a subresource may write.
+// keepOwned restores in next the fields that a write of the object must not change, usually the status, from the stored version.
 func (c *change) keepOwned(next object.Object) {
 	var before object.Object
 	if c.old != nil {
@@ -192,7 +190,7 @@ func (c *change) keepOwned(next object.Object) {
 	object.StrategyOf(next).KeepOwned(next, before)
 }
 
-// proposeStatus makes the stored object with the status of the given version the wanted one.
+// proposeStatus makes the stored object with the written status the wanted version.
 func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	next := object.Draft(c.old.Object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
@@ -211,7 +209,7 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	return warnings, nil
 }
 
-// warnOfIngress returns a warning if the load balancer IPs in a written status differ from those that the Service keeps.
+// warnOfIngress returns a warning if a client has written other load balancer IPs to the status than the Service has, which it keeps.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
 		list := object.Texts(svc.Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) string { return i.IP + i.Hostname })
@@ -282,7 +280,8 @@ func (t *transaction) propose(c *change, ref object.Ref) {
 	}
 }
 
-// keepStored keeps the stored version of an object. A Service is still allocated for, as a value that it waits for may be free now.
+// keepStored keeps the stored version of an object. For a Service, values are allocated nevertheless, because a value that it waits for may be free
+// now.
 func (c *change) keepStored(declarations []declaration) {
 	if c.old == nil {
 		return
@@ -297,8 +296,8 @@ func (c *change) keepStored(declarations []declaration) {
 	c.reportConflicts(declarations, c.owner)
 }
 
-// proposeFrom makes the document of a file the new version of the object, or returns the reason for refusing
-// it. The version shares memory with the document.
+// proposeFrom makes the document of a file the wanted version of the object, or sets c.err and adds notes if it is refused. The version shares memory
+// with the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
 	if err := s.secretsRefused(c.ref.Kind); err != nil {
 		c.err = err
@@ -399,8 +398,8 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	}
 }
 
-// ownStatus restores a status that the appliance writes, from the stored version, whatever the document has. For
-// kinds other than Service, a controller may write the status of its own objects.
+// ownStatus restores the status of a new version from the stored one, if only the appliance writes the status of that kind. For kinds other than
+// Service, a controller may write the status of its own objects.
 func (c *change) ownStatus(next, document object.Object) {
 	s := object.StrategyOf(next)
 	if !s.HasStatus || s.StatusOnCreate || c.owner.File == "" && c.ref.Kind != object.KindService {
@@ -427,8 +426,8 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	return errs
 }
 
-// added yields the addresses, by their index, that are in a list of a Service and not in that list of the version before (nil: none). It leaves out
-// malformed ones, which Validate reports.
+// added yields the addresses that a list in a Service has and the same list in the version before (nil for none) does not have, with their indexes.
+// It leaves out malformed addresses, which Validate reports.
 func added(svc, before *object.Service, list func(*object.Service) []string) iter.Seq2[int, netip.Addr] {
 	return func(yield func(int, netip.Addr) bool) {
 		for i, text := range list(svc) {
@@ -462,8 +461,7 @@ func (c *change) staysHeadless(document object.Object) bool {
 	return before.Object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
 }
 
-// explainClusterIPs adds to errors about the immutable cluster IPs of a file's Service the present values,
-// and how to get the new ones.
+// explainClusterIPs adds to errors about the immutable cluster IPs of a Service in a file the present cluster IPs, and how to get those in the file.
 func (c *change) explainClusterIPs(document object.Object, errs object.Errors) object.Errors {
 	svc, isService := document.(*object.Service)
 	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Dependents returns the objects, owned by clients, whose ownerReferences name an owner by its uid.
+// Dependents returns the objects of clients that have an owner with the given uid in their ownerReferences.
 func (s *Store) Dependents(uid string) (list []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -28,9 +28,9 @@ func (s *Store) Dependents(uid string) (list []object.Object) {
 	return list
 }
 
-// CollectGarbage removes the objects of clients all of whose owners (metadata.ownerReferences) are
-// gone, and then their dependents. It only considers objects that have lost an owner since the
-// start: one whose owner never existed here, as in a manifest exported from a cluster, stays.
+// CollectGarbage removes objects of clients if all of their owners (metadata.ownerReferences) are gone, and then the dependents of these objects. It
+// only considers objects that have lost an owner since the start. So an object stays if its owner has never existed here, as in a manifest exported
+// from a cluster.
 func (s *Store) CollectGarbage() error {
 	for {
 		writes := s.garbage()
@@ -105,13 +105,12 @@ func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 type NamespacesInUse struct {
 	// State is the argument of the next call of Namespaces.
 	State uint64
-	// Files are the namespaces in which files have objects, Clients those in which clients
-	// of the API have some; sorted.
+	// Files are the namespaces with objects of files, and Clients those with objects of API clients, both sorted.
 	Files, Clients []string
 }
 
-// Namespaces returns the namespaces in use now. It returns false if neither these nor any Namespace have
-// changed since an earlier result, whose state is since. Objects of controllers do not count.
+// Namespaces returns the namespaces in use now. since is the State of an earlier result, or 0. It returns false if neither the namespaces in use nor
+// any Namespace have changed since then. Objects of controllers do not count.
 func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -130,7 +129,7 @@ func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
-// isGoing reports whether a Namespace is being deleted and only the objects in it keep it.
+// isGoing reports whether a Namespace is being deleted, and exists only until the objects in it are removed.
 func isGoing(r *record.Record) bool {
 	if r == nil || r.Owner.File != "" {
 		return false
@@ -150,8 +149,8 @@ func (t *transaction) isPopulated(namespace string) bool {
 	return left > 0
 }
 
-// endNamespaces removes the Namespaces being deleted whose last objects this transaction
-// removes. It is called when all other changes are prepared.
+// endNamespaces returns removals of the Namespaces that are being deleted and from which changes remove the last objects. It is called after all
+// other changes are prepared.
 func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 	var ending []string
 	for _, c := range changes {
@@ -189,7 +188,7 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 // namespaceUse counts the objects of files and of clients by namespace. Events do not count: they
 // expire.
 type namespaceUse struct {
-	// state changes whenever a namespace comes into use or falls out of it, and whenever a Namespace changes.
+	// state changes whenever a namespace gets its first object or loses its last one, and whenever a Namespace changes.
 	state uint64
 	// The numbers of objects by namespace: of files, of clients, and of all that keep a Namespace from being removed.
 	files, clients, keeping map[string]int
@@ -226,7 +225,7 @@ func presence(r *record.Record) int {
 	return 0
 }
 
-// bump adds to a count, removes it from the map if it becomes 0, and returns it.
+// bump adds n to a count and returns the sum. It deletes the count from the map if the sum is 0.
 func bump(counts map[string]int, namespace string, n int) int {
 	counts[namespace] += n
 	left := counts[namespace]
@@ -236,7 +235,7 @@ func bump(counts map[string]int, namespace string, n int) int {
 	return left
 }
 
-// of returns the counts, by namespace, that include an object; nil if none does.
+// of returns the map that counts an object: files or clients; nil for objects of controllers and for nil.
 func (c *namespaceUse) of(r *record.Record) map[string]int {
 	switch {
 	case r == nil || r.Owner.Controller != "":
@@ -252,8 +251,8 @@ func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kin
 // garbageCollector is the Caller, in the journal, of deletions of objects that have lost their owners.
 var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
 
-// dependents indexes the objects of clients by the uids of their owners (metadata.ownerReferences). Objects of files and controllers are not
-// included: these remove their objects themselves.
+// dependents indexes the objects of clients by the uids of their owners (metadata.ownerReferences). It does not include objects of files and
+// controllers, which are removed by other means.
 type dependents struct {
 	of map[string]map[object.Ref]struct{}
 	// orphaned has the objects that lost an owner and have not been examined yet.
@@ -358,8 +357,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 	}
 }
 
-// backed reports whether a Service has an endpoint, or a Pod that it selects, that is not about to
-// be removed.
+// backed reports whether a Service still has an endpoint, or a Pod that it selects, after the removals in gone and with the new objects in coming.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := index.ServiceKey(svc), svc.Spec.Selector
 	_, list, endpoints := t.s.table.service(key)
@@ -383,8 +381,8 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 // Removals lists the objects that SyncFiles is about to remove because no file declares
 // them any more.
 type Removals struct {
-	// Files has the files that the objects came from, each with the Services ("namespace/name")
-	// that are lost with it: those that vanish, and those that stay without an endpoint.
+	// Files has the files to which the objects belong, each with the Services ("namespace/name") that are lost: those that are removed, and those
+	// that lose their last endpoint.
 	Files map[string][]string
 	// Total counts all present Services, Declared those of them that belong to files.
 	Total, Declared int
@@ -396,13 +394,12 @@ type Decision uint8
 // The values of Decision.
 const (
 	Remove Decision = iota
-	Wait            // it stays for a moment
+	Wait            // the object stays for now
 	Keep            // it stays until an operator confirms the removal
 )
 
-// A RemovalGuard returns, for each file, the decision on the objects that are to be removed. Every SyncGuarded
-// that would remove objects calls it. Objects that it does not release stay, and it is asked about them in the
-// next call.
+// A RemovalGuard returns a function with the decision for each file on the removal of its objects. Each SyncGuarded that would remove objects calls
+// it. If the decision is not Remove, the objects stay, and the next call asks about them again.
 type RemovalGuard func(Removals) func(file string) Decision
 
 // vanishedError means that a value is held by an object that vanished from the files and whose removal waits for confirmation.

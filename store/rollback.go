@@ -17,8 +17,8 @@ import (
 type Rollback struct {
 	// Revision is the revision to go back to; 0 is the one before the last commit of a client.
 	Revision uint64
-	// Last is the last change by a client that the caller has seen: after a newer one nothing is rolled back
-	// (NewerChangeError). 0 is any.
+	// Last is the revision of the last change by a client that the caller has seen. If there is a newer one, nothing is rolled back
+	// (NewerChangeError). 0 disables the check.
 	Last   uint64
 	By     Caller
 	DryRun bool // nothing is changed
@@ -27,7 +27,7 @@ type Rollback struct {
 // RolledBack is the outcome of a rollback: its revisions, and the outcome for each object.
 type RolledBack struct {
 	Revision uint64 // the revision whose versions were restored
-	Last     uint64 // the last change by a client before the rollback; 0 when the journal has none
+	Last     uint64 // the revision of the last change by a client before the rollback; 0 if the journal has none
 	Objects  []Revived
 }
 
@@ -90,8 +90,8 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 	return b, nil
 }
 
-// versionsAt returns the versions at a revision of the objects that have changed since, nil for those that did not exist, and the
-// changed objects that a rollback leaves alone. Errors: ErrExpired.
+// versionsAt returns, for each object that has changed since a revision, its version at that revision; nil if it did not exist. left has the changed
+// objects that a rollback does not change. Errors: ErrExpired.
 func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Record, left []Revived, err error) {
 	events, err := s.Events(revision, 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 	return before, left, nil
 }
 
-// lastChange returns the last change by a client of an object of the API, and the revision before the commit that made it.
+// lastChange returns the revision of the last change by a client of an object of the API, and the revision before the commit with that change.
 func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -156,26 +156,27 @@ type Revived struct {
 	Ref object.Ref
 	// Did is one of the constants ReviveCreated to ReviveConflict.
 	Did string
-	// Why is the reason why it was left, or names the missing object.
+	// Why is the reason for ReviveLeft or ReviveConflict; else "".
 	Why string
 }
 
 // The outcomes of restoring an object.
 const (
-	ReviveCreated  = "created"  // it had been deleted
-	ReviveChanged  = "changed"  // it had been changed
-	ReviveDeleted  = "deleted"  // it had not been there
-	ReviveLeft     = "left"     // it belongs to a file, or a controller
+	ReviveCreated  = "created"  // it had been deleted, and was created again
+	ReviveChanged  = "changed"  // it had been changed, and was changed back
+	ReviveDeleted  = "deleted"  // it had been created, and was deleted
+	ReviveLeft     = "left"     // it was not changed, because it belongs to a file or to a rollout
 	ReviveConflict = "conflict" // it was restored and is not served: another object has one of its values
 )
 
-// The verbs of journal entries for objects restored to an earlier version: by undoing a trial or rollout, or by svcctl rollback.
+// The journal's verbs for restoring objects to an earlier version: by undoing a trial, or by svcctl rollback.
 const (
 	verbGoBack   = "go-back"
 	verbRollback = "rollback"
 )
 
-// restoreVersions settles changes that restore objects to earlier versions; a nil record removes the object.
+// restoreVersions adds changes to the transaction that restore objects to earlier versions; a nil record removes the object. It returns the outcome
+// for each object that changes.
 func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {

@@ -24,21 +24,20 @@ import (
 // The reader is a stored record, and each commit of files is decided on it: a machine that has not learned yet
 // of a new reader changes nothing.
 
-// sourcePrefix begins the engine keys source/NAME, of the record of a source,
-// and source/NAME/relative/path, of the content of a file that is in force.
+// sourcePrefix begins two kinds of engine keys: source/NAME for the record of a source, and source/NAME/relative/path for the record of a file in
+// force.
 const sourcePrefix = "source/"
 
-// mostLines is the length in bytes of a file's stored record above which it is stored without line numbers.
+// mostLines is the maximum size, in bytes, of the line numbers in the stored record of a file. If they need more, they are not stored.
 const mostLines = 256 << 10
 
 // Source is the stored record of a source, shared by all machines.
 type Source struct {
 	Name string `json:"-"`
-	// Reader is the machine that reads the source, Instance its data directory; "" accepts any one of that machine.
+	// Reader is the machine that reads the source, and Instance identifies its data directory; "" allows any data directory.
 	Reader   string `json:"reader"`
 	Instance string `json:"instance,omitempty"`
-	// Generation is the number of the directory's content, set by the program that writes it; 0:
-	// none.
+	// Generation is the number of the directory's content, set by the program that writes the directory; 0 if there is none.
 	Generation uint64    `json:"generation,omitempty"`
 	Since      time.Time `json:"since"`
 	// Files counts the files in force.
@@ -48,7 +47,7 @@ type Source struct {
 // sourceFile is the stored record of a source's file, shared by all machines.
 type sourceFile struct {
 	Hash string `json:"hash"` // manifest.Hash in hexadecimal digits
-	// Lines has the first line of each object, by kind/namespace/name; nil when there are too many.
+	// Lines has the line at which each object begins, by kind/namespace/name; nil when there are too many.
 	Lines map[string]int `json:"lines,omitempty"`
 }
 
@@ -56,35 +55,35 @@ type sourceFile struct {
 type sources struct {
 	records map[string]Source
 	files   map[string]sourceFile      // by path
-	of      map[string]map[string]bool // the paths of the files, by source
+	of      map[string]map[string]bool // set of file paths, by source
 	reading map[string]bool            // the sources that this machine reads and has read completely
 	// changed increases whenever SyncSources has work to do although no file has changed.
 	changed uint64
 	stale   map[object.Ref]struct{} // declared objects that other machines have changed
 }
 
-// SourceTurn identifies a machine that asks to read a source: its name in the fleet, its data directory and the generation of its files.
+// SourceTurn is a machine's request to read the source Name: the machine's name in the fleet, its data directory, and the generation of its files.
 type SourceTurn struct {
 	Name, Box, Instance string
 	Generation          uint64
 }
 
-// SourceVerdict is the reason that a machine may not read a source; the zero SourceVerdict means that it may.
+// SourceVerdict is the decision on a SourceTurn: why the machine may not read the source. It may if neither Behind nor Given nor Differs is set.
 type SourceVerdict struct {
-	// Behind is set when the content has a lower generation than the one in force; Differs names the first file that
-	// differs from the one in force.
+	// Behind is set when the machine's files have a lower generation than those in force. Differs is the first file that differs from the one in
+	// force.
 	Behind  bool
 	Differs string
-	// Given is set when the source was assigned to the Reader (TakeSource), which has not begun to read it.
+	// Given is set when TakeSource has assigned the source to another machine, Reader, which has not begun to read it.
 	Given bool
-	// Reader is the machine that reads it.
+	// Reader is the machine that reads the source, or to which it is assigned; "" if there is none.
 	Reader string
 }
 
 // OK reports whether the machine may read the source.
 func (v SourceVerdict) OK() bool { return !v.Behind && !v.Given && v.Differs == "" }
 
-// SourcePath returns the path of a source's file, as objects and problems have it.
+// SourcePath returns the path of a source's file as it appears in owners and problems: "name:relative/path".
 func SourcePath(name, relative string) string { return name + ":" + relative }
 
 // SourceOf returns the name of the source that a path belongs to; "" for the path of a local file.
@@ -123,7 +122,7 @@ func (all *sources) judge(turn SourceTurn, files manifest.Files) SourceVerdict {
 	return verdict
 }
 
-// differs returns the first file of a source, by path, whose content differs from the one in force; "" if there is none.
+// differs returns the path of the first file of a source that differs from the one in force, or that exists only on one side; "" if there is none.
 func (all *sources) differs(name string, files manifest.Files) (first string) {
 	note := func(path string) {
 		if first == "" || path < first {
@@ -160,11 +159,11 @@ type sourcesUpdate struct {
 	files   map[string]sourceFile
 	gone    map[string]bool // the paths of removed files
 	fresh   map[string]bool // the sources that are read from now on
-	// forgotten is a source whose record is to be deleted; "": none.
+	// forgotten is the name of a source to be removed; "" if there is none.
 	forgotten string
 }
 
-// linesOf returns the lines at which the objects of a file begin.
+// linesOf returns the line at which each object of a file begins; nil if there are too many.
 func linesOf(f *manifest.File) map[string]int {
 	f = f.Opened()
 	lines := make(map[string]int, len(f.Documents))
@@ -281,7 +280,7 @@ func (all *sources) load(pairs []engine.Pair) error {
 	return nil
 }
 
-// remove removes the records with some keys.
+// remove removes the records of the sources and files with the given engine keys.
 func (all *sources) remove(keys []string) {
 	for _, key := range keys {
 		if name, relative, isFile := strings.Cut(strings.TrimPrefix(key, sourcePrefix), "/"); isFile {
@@ -314,16 +313,15 @@ func (s *Store) SourcesChanged() uint64 {
 	return s.sources.changed
 }
 
-// JudgeSource decides whether a machine with these files may read a source: the machine that read it last, with the same data directory; the one
-// that TakeSource has named; or another one whose files equal those in force or have a higher generation.
+// JudgeSource decides whether a machine with these files may read a source. It may if it read the source last, with the same data directory; if
+// TakeSource has assigned the source to it; or if its files equal those in force or have a higher generation.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sources.judge(turn, files)
 }
 
-// TakeSource assigns the reading of a source to a machine, whatever files that has. It takes effect
-// when that machine reads the source.
+// TakeSource assigns a source to a machine, whatever files that machine has. The assignment takes effect when the machine reads the source.
 func (s *Store) TakeSource(name, box string) error {
 	return s.change(func() error {
 		r := s.sources.records[name]
@@ -384,10 +382,10 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 	return objects, nil
 }
 
-// SyncSources is SyncGuarded for sources: objects of the sources that this machine may read become equal to the files, in
-// one commit with the record of the reader. For a source that it may not read, or that is not in turns, nothing changes,
-// and the verdict has the reason. All paths are those of sources. The error is that of the commit, when nothing has
-// changed; engine.ErrConflict means that another machine committed first and the call is to be repeated.
+// SyncSources is SyncGuarded for sources. It makes the objects of the sources that this machine may read equal to the files, in one commit with the
+// record of the reader. A source that it may not read, or that is not in turns, does not change; for the former, the verdict has the reason. All
+// paths are those of sources (SourcePath). The error is that of the commit, and nothing has changed then. engine.ErrConflict means that another
+// machine committed first, and the call is to be repeated.
 func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -417,7 +415,7 @@ func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard Remo
 	return verdicts, err
 }
 
-// updateSources returns the changes to the records of sources when this machine reads some files.
+// updateSources returns the changes to the records of the sources that this machine reads, with the given files.
 func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files) *sourcesUpdate {
 	u := &sourcesUpdate{records: map[string]Source{}, files: map[string]sourceFile{}, gone: map[string]bool{}, fresh: map[string]bool{}}
 	for name, turn := range reads {
@@ -488,8 +486,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	return nil
 }
 
-// letSource ends this machine's reading of a source: its declarations are dropped, its objects stay. The writer
-// must be held.
+// letSource makes this machine stop reading a source: it drops the declarations of the source, and keeps the objects. The writer must be held.
 func (s *Store) letSource(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -528,8 +525,8 @@ func (s *Store) isReadElsewhere(owner Owner) bool {
 	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
 }
 
-// position returns the line and column of an object's field in a file; for a file that another machine reads, or that
-// was not read yet, the line of the object; 0 if that is unknown.
+// position returns the line and column of an object's field in a file. If another machine reads the file, or it has not been read yet, it returns the
+// line of the object; 0 means unknown.
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	if line, column = s.declared.position(ref, path, field); line == 0 {
 		line = s.sources.files[path].Lines[lineKey(ref)]

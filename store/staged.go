@@ -18,8 +18,8 @@ func StagedKinds() []string {
 	return []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindSecret}
 }
 
-// BeginStaged begins a rollout (staged set). No machine programs the writes with its ID (Caller) until Advance names machines. If Advance is not
-// called within the time, the caller has to undo the rollout. Errors: ErrAlone, *StagedError.
+// BeginStaged begins a rollout (staged set). Writes with its ID (in their Caller) are programmed by no machine until Advance sets the machines. If
+// the caller does not call Advance within the given time, it has to undo the rollout. Errors: ErrAlone, *StagedError.
 func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.Head, error) {
 	if s.storage.shared == nil {
 		return pending.Head{}, pending.ErrAlone
@@ -36,8 +36,8 @@ func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.He
 	})
 }
 
-// Advance replaces the head of the rollout by the next one, whose phase ends after a time (0: never), unless another machine has changed
-// the rollout since. Errors: ErrNoStaged, ErrMoved.
+// Advance replaces the head of the rollout by next, with a phase that ends after a duration; 0 means that it never ends. It fails if another machine
+// has changed the rollout since the caller read it. Errors: ErrNoStaged, ErrMoved.
 func (s *Store) Advance(next pending.Head, ends time.Duration) error {
 	return s.changePending(func() error {
 		if err := s.expectStaged(&next); err != nil {
@@ -49,7 +49,7 @@ func (s *Store) Advance(next pending.Head, ends time.Duration) error {
 	})
 }
 
-// inPhase sets the begin and end of a head's phase.
+// inPhase returns the head with its phase beginning now and ending after a duration; 0 means never.
 func (s *Store) inPhase(head pending.Head, ends time.Duration) pending.Head {
 	head.Since, head.Ends = s.now(), deadline.Deadline{}
 	if ends > 0 {
@@ -64,13 +64,14 @@ func (s *Store) Finish(head pending.Head) error {
 	return err
 }
 
-// Undo restores the objects of the rollout, with the uids, addresses and ports that they had. It keeps the head's Why. Errors: as Advance.
+// Undo ends the rollout and restores its objects, with the uids, addresses and ports that they had. The Why of head is stored. It returns the same
+// errors as Advance.
 func (s *Store) Undo(head pending.Head, by Caller) ([]Revived, error) {
 	by.Verb = verbUndo
 	return s.endStaged(head, pending.Undone, &by)
 }
 
-// endStaged ends the rollout. If restore is not nil, it restores the objects in the name of that Caller.
+// endStaged ends the rollout with a phase. If restore is not nil, it restores the objects, with restore as the Caller in the journal.
 func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Caller) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if err := s.expectStaged(&seen); err != nil {
@@ -111,8 +112,8 @@ func (s *Store) expectStaged(seen *pending.Head) error {
 	return nil
 }
 
-// GenerateBefore is Generate for the machines that do not program the changes of a rollout yet (see Before): the objects are what a
-// controller generates from the versions before. Without a rollout it does nothing.
+// GenerateBefore is Generate for the machines that do not program the changes of a rollout yet (see Before). puts and deletes are what a controller
+// generates from the versions before the rollout. Without a rollout under way it does nothing.
 func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes []object.Ref) error {
 	return s.changePending(func() error {
 		if !s.pending.staged().Pending() {
@@ -170,17 +171,17 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 // caller must not change the objects.
 type View struct {
 	s      *Store
-	before bool // the versions before the rollout, also on a machine that programs it
+	before bool // use the versions before the rollout, even if this machine programs its changes
 }
 
-// InForce returns the objects that this machine programs: those in a rollout that it does not program yet have their versions before it.
+// InForce returns a view of the objects that this machine programs. If it does not program a rollout yet, objects in the rollout have their versions
+// before it.
 func (s *Store) InForce() View { return View{s, false} }
 
-// Before returns the objects as they are programmed by the machines that the rollout has not reached.
+// Before returns a view of the objects that the machines program which the rollout has not reached yet.
 func (s *Store) Before() View { return View{s, true} }
 
-// versions returns the versions before the rollout, nil for objects that did not exist, that replace those of the store. Store.mu must be
-// held.
+// versions returns the versions before the rollout that replace those of the store, nil for objects that did not exist. Store.mu must be held.
 func (v View) versions() map[object.Ref]*record.Record {
 	if set := v.s.pending.staged(); v.before || set.Outside {
 		return set.Before

@@ -24,19 +24,19 @@ import (
 type Store struct {
 	cfg Config
 
-	// writer is held during a change, from the first read to the last assignment. Its state guards the fields up to mu.
+	// writer is held during a change, from its first read to its last write. writer.state guards the fields from here to mu.
 	writer    writer
 	storage   storage
 	allocator *allocator
 	numbers   numbers
 	queue     writeQueue
 
-	// mu guards the fields that readers use. Only the writer changes them, and it reads them without mu.
+	// mu guards the fields in accepted. Only the writer changes them, so the writer reads them without mu.
 	mu sync.RWMutex
 	accepted
 
 	host atomic.Pointer[Host] // see SetHost
-	// problems is the last result of Problems; nil after a change. It is set under mu, which readers hold too.
+	// problems is the last result of Problems; nil after a change. It is set while mu is held, at least for reading.
 	problems atomic.Pointer[[]manifest.Problem]
 }
 
@@ -142,29 +142,28 @@ type Config struct {
 	ClusterIPRanges []netip.Prefix
 	// NodePorts is the range of node ports and health-check node ports; zero means 30000-32767.
 	NodePorts PortRange
-	// NodePortSpace decides whether protocols share the numbers of node ports.
+	// NodePortSpace decides whether a node port number in one protocol is also taken in the others.
 	NodePortSpace alloc.Space
-	// Pools has the ranges of load balancer IPs, the preferred ones first; empty: none are
-	// allocated.
+	// Pools has the ranges of load balancer IPs, the preferred ones first. If it is empty, no load balancer IPs are allocated.
 	Pools []alloc.Pool
 	// Objects has the options of validation.
 	Objects object.Options
-	// Rules add checks to those of Validate; nil: none.
+	// Rules adds checks of annotations to object.Validate; nil adds none.
 	Rules Rules
-	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
-	// which share nothing but the documents agree.
+	// Pinned refuses Services that do not specify all their addresses and ports. So several machines that share only the documents, and no store, use
+	// the same values.
 	Pinned bool
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
 	// Box is the name of this machine among those that share the store. A rollout names the machines that program its changes.
 	Box string
-	// Program identifies the exact build of the program. Seals that another build wrote are ignored; with "" all seals are, and none are written
-	// (see LastGood.Seal).
+	// Program identifies the exact build of the program. Seals written by another build are ignored. If Program is "", all seals are ignored and none
+	// are written (see LastGood.Seal).
 	Program string
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time
-	// Clocks reads the clocks by which this machine ends a trial of several machines; nil means deadline.Now.
+	// Clocks reads the clocks by which this machine ends a trial or a rollout phase that several machines share; nil means deadline.Now.
 	Clocks func() deadline.Reading
 	// NewUID makes the uid of a new object; nil means a random UUID.
 	NewUID func() string
@@ -210,9 +209,8 @@ func randomUIDs() func() string {
 	}
 }
 
-// Open loads what the engine stores. If two objects have the same value, the older one
-// keeps it; the younger one is withheld from Service and Services until the value becomes
-// free or it gives it up. Closing the engine is left to the caller.
+// Open loads the objects that the engine stores. If two objects have the same value, the older one keeps it. The younger one is withheld: Service and
+// Services omit it until the value becomes free or the object gives it up. The caller has to close the engine.
 func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	return open(engine, cfg, (*Store).loadRecords)
 }
@@ -373,7 +371,7 @@ const pieceObjects = 4_000
 // be written. The next transaction deletes them.
 type partial []string
 
-// addTo adds deletions of the keys to a transaction, except those that it writes.
+// addTo adds deletions of the keys to a transaction, except for keys that the transaction writes.
 func (p partial) addTo(t *engine.Transaction) {
 	if len(p) == 0 {
 		return

@@ -17,16 +17,15 @@ import (
 	"svcctl.io/svcctl/store/reread"
 )
 
-// SyncFiles makes the objects that belong to files equal to these files, in one commit. It
-// only examines files that differ by pointer from those of the previous call, and objects that
-// wait for values that were released. Problems has what cannot be accepted, which does not
-// affect the rest. The error is that of the commit: nothing has changed then, and the call may
-// be repeated. The caller must not change the files afterwards.
+// SyncFiles makes the objects that belong to files equal to these files, in one commit. It only examines files that are not the same pointers as in
+// the previous call, and objects that wait for values that were released. Documents that cannot be accepted do not affect the others; Problems
+// reports them. The error is that of the commit: nothing has changed then, and the call may be repeated. The caller must not change the files
+// afterwards.
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) { return s.SyncGuarded(files, nil) }
 
 // UnstoredError means that changes of files could not be committed, so that the objects stored before stay in force.
 type UnstoredError struct {
-	Files []string // their paths, sorted
+	Files []string // paths of the files with such changes, sorted
 	cause error
 }
 
@@ -80,10 +79,10 @@ func (t *transaction) unstored() (paths []string) {
 // verbStatus is the journal's verb for a status that a controller writes to an object that it does not own.
 const verbStatus = "status"
 
-// Generate creates, replaces and deletes objects of a controller, all in one commit or not at all. Unchanged objects are not written, and objects
-// to be deleted may not exist. Of the objects in statuses, which may have any owner, only the status is stored, and only if the object still has
-// their resourceVersion: if it has changed since, the controller plans again. Errors: *OwnedError if an object in puts or deletes has another owner
-// by now; object.Errors if one is invalid; else those of the engine.
+// Generate creates, replaces and deletes objects of a controller, all in one commit or not at all. Unchanged objects are not written, and objects to
+// be deleted need not exist. The objects in statuses may have any owner. Only their status is stored, and only if the stored object still has the
+// same resourceVersion; if it does not, the controller will compute the status again. Errors: *OwnedError if an object in puts or deletes has another
+// owner; object.Errors if an object is invalid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref, statuses ...object.Object) (result SyncResult, err error) {
 	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes, statuses) })
 }
@@ -142,8 +141,8 @@ const (
 	sealAtOnce = 4_000
 )
 
-// Seal writes the seals of files that have none. It is called at the end of a start and when the process ends: files that change in between are
-// decoded after a crash. It returns the sealed files as Files without decoded documents, which replace the decoded ones to save memory.
+// Seal writes a seal for each file without one. It is called at the end of a start and when the process ends. So files that change in between have to
+// be decoded after a crash. It returns the sealed files without decoded documents; they replace the decoded files to save memory.
 func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
 		var some []*manifest.File
@@ -244,7 +243,7 @@ type LastGood struct{ s *Store }
 // LastGood returns the storage for the last valid contents of files.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
 
-// Load returns every stored file, by path: sealed ones without decoding them, of the others the content.
+// Load returns all stored files, by path: the content of each, or if it is sealed, the sealed file, which is not decoded.
 func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
 	if contents, sealed, err = l.load(); err != nil {
 		err = fmt.Errorf("load last good copies of files: %w", err)
@@ -320,17 +319,16 @@ func (l LastGood) flushSome() (more bool, err error) {
 	return s.storage.copies.take(), s.write(engine.Transaction{}, s.feed.revision)
 }
 
-// A seal is stored beside the copy of a file. It records that this program, with these settings, accepted
-// the objects of exactly this text without a warning, and that they are stored with these versions. A
-// start then need not decode the file and compare its objects, which takes long on a box with many files.
-// Only files whose objects depend on nothing else are sealed: those of at most sealMost documents, all of
-// them EndpointSlices or Services with no values but cluster IPs.
+// A seal is stored in addition to the copy of a file. It records that this program, with these settings, accepted the objects of exactly this text
+// without a warning, and the versions of the stored objects. So a start need not decode the file and compare its objects, which takes long on a box
+// with many files. Only files with objects that depend on nothing else are sealed: those of at most sealMost documents, all of them EndpointSlices,
+// or Services with no allocated values but cluster IPs.
 type seal struct {
 	By      string       `json:"by"` // see sealedBy
 	Hash    []byte       `json:"hash"`
-	Objects []object.Ref `json:"objects"` // as the text has them, in its order
-	// Copy is the engine.Sum of the copy of the file, whose text has Hash: while it is the same, the copy need not be
-	// read. Older programs have not written it.
+	Objects []object.Ref `json:"objects"` // names of the objects, in the order of the text
+	// Copy is the engine.Sum of the stored copy of the file, a text with Hash. While the copy has this sum, it need not be read. Seals of older
+	// programs lack it.
 	Copy []byte `json:"copy,omitempty"`
 	// Versions are the resourceVersions of the objects when the seal was written. An object that was stored again since may come from another text,
 	// program or setting.
@@ -419,10 +417,10 @@ func (s *Store) areStored(one *seal) bool {
 // that Put does not wait for a commit under way.
 type copies struct {
 	mu      sync.Mutex
-	pending map[string]fileCopy // what waits for a commit, by path
-	size    int                 // of the contents in pending, in bytes
+	pending map[string]fileCopy // copies that wait for a commit, by path
+	size    int                 // total size of the contents in pending, in bytes
 	rode    time.Time           // when copies were last committed together with objects
-	writing map[string]fileCopy // what goes with the commit under way
+	writing map[string]fileCopy // copies in the commit under way, by path
 	// written has the copies in the engine; nil until they were loaded.
 	written map[string]writtenCopy
 }
@@ -435,7 +433,7 @@ type writtenCopy struct {
 
 // fileCopy is the copy of a file to be written.
 type fileCopy struct {
-	content []byte // nil: the copy is removed
+	content []byte // nil means that the copy is removed
 	hash    manifest.Hash
 }
 
@@ -527,7 +525,7 @@ func (c *copies) finish(err error) {
 }
 
 const (
-	// rideAlong is the size of copies, in bytes, up to which they are written with a commit of objects.
+	// rideAlong is the maximum total size, in bytes, of copies that are written in a commit of objects.
 	rideAlong = 64 << 10
 	// rideEvery is the minimum time between two commits of objects with copies. A copy has the content of a whole file, and is written with the
 	// whole page of the engine that it is in.

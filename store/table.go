@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// The engine keys besides those of objects: the head, whose revision is that of the store; copies of files under file/PATH; the
-// version before a change under journal/REVISION; seals of files under seal/PATH.
+// The engine keys other than those of objects: the head, which has the store's revision; copies of files under file/PATH; the version before each
+// change under journal/REVISION; seals of files under seal/PATH.
 const (
 	headKey       = "head"
 	filePrefix    = "file/"
@@ -33,15 +33,15 @@ type Owner = record.Owner
 // Caller identifies the client that made a change; see journal.Caller.
 type Caller = journal.Caller
 
-// NamespacesController owns the Namespaces that objects need and that no file or client declares.
-// A Namespace becomes the API's when a client changes it.
+// NamespacesController owns the Namespaces that objects need and that no file or client declares. If a client changes such a Namespace, the API owns
+// it from then on.
 const NamespacesController = "namespaces"
 
 // NodeController owns the Node of this box. Clients may write to it: their labels, annotations and
 // spec.unschedulable stay, as kubectl label and cordon need.
 const NodeController = "node"
 
-// IsNodeController reports whether an owner is the controller of a box's Node: of this box, or in a fleet of any box.
+// IsNodeController reports whether an owner is the controller of the Node of this box or, in a fleet, of any box.
 func IsNodeController(owner string) bool {
 	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
 }
@@ -49,7 +49,7 @@ func IsNodeController(owner string) bool {
 // table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
 	records map[object.Ref]*record.Record // some of them packed, see get
-	// whole are the EndpointSlices that are not packed, those that changed last at the end. It may include their earlier versions.
+	// whole has the EndpointSlices that are not packed, the latest changed ones last. It may also have earlier versions of them.
 	whole []*record.Record
 	packs bool // see Pack
 	index *index.Index
@@ -60,7 +60,7 @@ type table struct {
 	dependents dependents
 	// declaredServices counts the Services that belong to files.
 	declaredServices int
-	// before has the objects that have changed since Store.Track, as they were then; nil: Track was not called.
+	// before has the former versions of the objects that have changed since Store.Track, nil for new ones. The map is nil if Track was not called.
 	before map[object.Ref]*record.Record
 }
 
@@ -138,9 +138,8 @@ func declaredBy(r *record.Record) int {
 // svcctl does not do.
 const ReasonNoEffect = "NoEffect"
 
-// foreigners counts the objects with each label or annotation that asks for something svcctl does not
-// do. Manifests exported from a cluster have some on every object, so that one warning for all of
-// them is enough.
+// foreigners counts the objects with each label or annotation that asks for something svcctl does not do. Manifests exported from a cluster may have
+// such a label on every object, so there is one warning for all of them.
 type foreigners map[annotation.Foreign]*foreigner
 
 type foreigner struct {
@@ -148,7 +147,8 @@ type foreigner struct {
 	example object.Ref // one of the objects; the zero Ref when it is gone
 }
 
-// move updates the counts for a change of an object; a nil version is none. Objects that the appliance generated do not count.
+// move updates the counts for a change of an object from before to after; nil means that the object did not or does not exist. Objects of controllers
+// do not count.
 func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner.Controller == "" {
 		for _, each := range annotation.Unserved(before.Object) {
@@ -195,9 +195,9 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole is the number of most recently changed EndpointSlices that are not packed (compressed); packs is the value of table.packs during a
-// start. Tests change both. A change packs either none, or at least keepWhole and at most packAtOnce EndpointSlices, in 2 ms. Packed one by one,
-// each would take 60 us, with cold caches.
+// keepWhole is the number of EndpointSlices, those that changed last, that are not packed (compressed). packs is the value of table.packs during a
+// start. Tests change both. A change packs no EndpointSlices, or at least keepWhole and at most packAtOnce, in 2 ms. To pack them one by one would
+// take 60 us for each, with cold caches.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
@@ -234,9 +234,8 @@ func (s *Store) Pack() {
 	}
 }
 
-// List returns all objects of a kind in a namespace ("": in all), sorted by namespace and name, as
-// of a revision (0: the newest), and that revision. The caller must not change them. The error is
-// ErrExpired if the revision is too old or in the future.
+// List returns all objects of a kind in a namespace ("" means all namespaces), sorted by namespace and name, as of a revision (0 means the newest),
+// and that revision. The caller must not change the objects. The error is ErrExpired if the revision is too old or in the future.
 func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	list, revision, err := s.ListPacked(kind, namespace, at)
 	if kind != object.KindEndpointSlice {
@@ -247,8 +246,8 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 	return whole, revision, err
 }
 
-// Selected returns an object of a list (ListPacked), decompressed. It may return nil for a packed object that does not have this name, or
-// this text in its JSON ("": any).
+// Selected returns an object from a list of ListPacked, decompressed. It may return nil for a packed object that does not have this name, or does not
+// have this text in its JSON; "" matches any.
 func Selected(o object.Object, name, text string) object.Object {
 	return record.Selected(o, name, text)
 }
@@ -260,8 +259,8 @@ func (s *Store) Revision() uint64 {
 	return s.feed.revision
 }
 
-// Revisions returns the revision of the last change, and that of the last change that may affect the
-// dataplane: the changes after it are of Leases and Events only.
+// Revisions returns the revision of the last change, and the revision of the last change that may affect the dataplane. Changes of Leases and Events
+// do not affect it.
 func (s *Store) Revisions() (accepted, concerning uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -280,9 +279,8 @@ func (s *Store) Changes(since uint64) ChangeSet {
 	return s.feed.since(since)
 }
 
-// Service returns the Service with a "namespace/name", nil if there is none or it is withheld (see
-// Open), its EndpointSlices sorted by name, and its Endpoints, nil if there are none. The caller must
-// not change them.
+// Service returns a Service by its "namespace/name", its EndpointSlices sorted by name, and its Endpoints. The Service is nil if it does not exist or
+// is withheld (see Open), and Endpoints is nil if there is none. The caller must not change the objects.
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -301,8 +299,7 @@ func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.En
 	return svc, wholeSlices(list), endpoints
 }
 
-// Services returns all Services that may be programmed, at the moment of the call, with their
-// "namespace/name", sorted.
+// Services returns an iterator over the Services that may be programmed at the moment of the call, with their "namespace/name", sorted.
 func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	s.mu.RLock()
 	services := s.table.index.Services()
@@ -310,7 +307,7 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	return inOrder(services)
 }
 
-// inOrder returns the values of a map, sorted by their keys.
+// inOrder returns an iterator over the keys and values of a map, in the order of the keys.
 func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(of)) {
@@ -321,9 +318,8 @@ func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// ServiceKeys returns the "namespace/name" of all Services that have any objects for Service to
-// return: also of those that do not exist or are withheld, as long as they have EndpointSlices or
-// Endpoints.
+// ServiceKeys returns the "namespace/name" of all Services for which Service returns any object. These include Services that do not exist or are
+// withheld, if there are EndpointSlices or Endpoints for them.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
 	keys := s.table.index.Keys()
@@ -394,9 +390,8 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 	return all
 }
 
-// Document returns the document from which an object of a file was made, which must not be
-// changed, and the path of the file. For an object without a file the path is "". The
-// document is nil while the file has not been read since the start, or cannot be read.
+// Document returns the document from which an object of a file was made, and the path of the file. The path is "" for an object without a file. The
+// document is nil if the file has not been read since the start, or cannot be read. The caller must not change it.
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -410,10 +405,9 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	return nil, r.Owner.File, 0
 }
 
-// Location returns the file of an object, and the line where the object begins in it: 0 while the file
-// has not been read since the start, by this machine or, if it belongs to a source, by another one. For
-// an object of the API the path is "". An object generated from a Gateway has the location of the
-// Gateway.
+// Location returns the path of an object's file, and the line at which the object begins. The line is 0 if the file has not been read since the
+// start: by this machine or, for the file of a source, by another one. The path is "" for an object of the API. An object generated from a Gateway
+// has the location of the Gateway.
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -431,7 +425,8 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	return r.Owner.File, line
 }
 
-// ListPacked is List with objects that may be packed: their metadata has only namespace and name, and record.Whole returns the complete object.
+// ListPacked is List without decompressing objects. The metadata of a packed object has only namespace and name; record.Whole returns the complete
+// object.
 func (s *Store) ListPacked(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)

@@ -20,22 +20,23 @@ import (
 // written. It has more than 15 fields: the decisions, and everything that is committed with them.
 type transaction struct {
 	s    *Store
-	host Host // as of the beginning of the transaction
+	host Host // the host snapshot at the beginning of the transaction
 	declaring
 	changes map[object.Ref]*change
-	removes bool // objects without a declaration may be removed
+	removes bool // objects that no file declares any more may be removed
 
 	settled
-	// joint are the Services with external IPs among the changes that are being allocated for together.
+	// joint has the Services with external IPs among the changes for which values are being allocated together.
 	joint index.Externals
-	// revision is the last one that was given to a change, created the last creation time.
+	// revision is the last revision given to a change of the transaction. created is the last creation time.
 	revision uint64
 	created  *time.Time
 	// dry is set for a dry run: the changes are rolled back after staging.
 	dry bool
-	// feeding has the objects of changes by the Service that they belong to; see backing.
+	// feeding has the objects that the transaction writes and that may have endpoints: Pods by namespace (with the prefix podsOf), EndpointSlices and
+	// Endpoints by Service; see backing.
 	feeding map[string][]object.Object
-	// extra is committed together with the changes, and so is sourced if it is not nil.
+	// extra and sourced (nil for none) are committed together with the changes.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
 	// announced is set when other machines need extra: the commit then gets a revision even without changes of objects.
@@ -48,7 +49,7 @@ type declaring struct {
 	files        manifest.Files
 	declarations map[object.Ref][]declaration
 	duplicates   map[string][]manifest.Problem
-	// trusted are objects that are as their files say, see trust.
+	// trusted lists the objects that already equal the documents in their files; see trust.
 	trusted []object.Ref
 }
 
@@ -56,8 +57,8 @@ type declaring struct {
 // others.
 type settled struct {
 	order []*change
-	last  map[object.Ref]*change // the last one of each object
-	// base is the state of the allocator after these changes, to which each attempt to allocate for the others returns.
+	last  map[object.Ref]*change // the last change of each object in order
+	// base is the state of the allocator after these changes. Each attempt to allocate for the other changes begins from it.
 	base mark
 	// externals has the Services with external IPs among these changes.
 	externals index.Externals
@@ -76,7 +77,7 @@ func (d *settled) add(c *change, now mark) {
 // change is the change of one object in a transaction: its stored version, the wanted one, and the outcome.
 type change struct {
 	ref   object.Ref
-	old   *record.Record // nil: it is new
+	old   *record.Record // nil for a new object
 	owner Owner
 	// by is the client of the API that asks for it, nil for files and controllers.
 	by *Caller
@@ -86,7 +87,7 @@ type change struct {
 	remove bool
 	// err is why the wanted version is not accepted.
 	err error
-	// notes are about documents and what they ask for.
+	// notes are the problems of the object, except for those of the allocation.
 	notes []note
 	// keepOld is set when allocation failed: the stored version stays in force.
 	keepOld bool
@@ -98,8 +99,8 @@ type change struct {
 
 // assigned has the values that were allocated to the wanted version.
 type assigned struct {
-	// next is a copy of wanted with the allocated values; nil if the object is removed or stays. request and ingress are the
-	// request for load balancer IPs, and the IPs that it got.
+	// next is a copy of wanted with the allocated values; nil if the object is removed or stays as it is. request is the request for load balancer
+	// IPs, and ingress has the IPs that were allocated.
 	next    object.Object
 	request alloc.Request
 	ingress []netip.Addr
@@ -111,12 +112,11 @@ type assigned struct {
 
 // written has the record of the new version, and its encoded form.
 type written struct {
-	// record and its stored form (see encode) are nil when nothing is written;
-	// revision is that of the record, or of its removal.
+	// record and encoded, its stored form (see encode), are nil if nothing is written. revision is that of the record or of the removal.
 	record   *record.Record
 	encoded  []byte
 	revision uint64
-	// same is set when record differs from the old one only in shared memory.
+	// same is set when record has the same content as the old one, and only shares memory differently.
 	same bool
 }
 
@@ -155,8 +155,8 @@ func (c *change) note(path, field, reason, message string, warning bool) {
 	c.notes = append(c.notes, note{path: path, field: field, reason: reason, message: message, warning: warning})
 }
 
-// notesOf returns a note for each error of a version that is not accepted. reason is used for errors that are not
-// about a field.
+// notesOf returns a note for each error in err, because of which a version is not accepted. reason is the Reason of the notes; "" means the type of
+// each error.
 func (c *change) notesOf(err error, reason string) []note {
 	var fields object.Errors
 	if !errors.As(err, &fields) {
@@ -171,7 +171,7 @@ func (c *change) notesOf(err error, reason string) []note {
 
 func (c *change) service() *object.Service { return c.next.(*object.Service) }
 
-// holds reports whether the stored version is served, so that it holds the addresses and ports that it asks for.
+// holds reports whether the stored version holds the addresses and ports in it: it does not if it is withheld.
 func (c *change) holds() bool { return c.old != nil && !c.old.Withheld }
 
 // held returns the values of the stored version.
@@ -190,7 +190,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.Object.(*object.Service)
 }
 
-// before returns the version that the new one updates; nil for a new object, or one that replaces that of a controller.
+// before returns the record that the new version updates. It is nil for a new object, and for an object of a file that replaces one of a controller.
 func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// value is an address or a port that one Service holds, or several: a load balancer IP may be shared. kind is one of the values of Pool.Kind.
+// value is an address or a port that a Service holds. A load balancer IP may be shared by several Services. kind is one of the values of Pool.Kind.
 type value struct {
 	kind string
 	addr netip.Addr // the zero Addr for a port
@@ -185,8 +185,8 @@ func (l *allocator) holdAll(svc *object.Service) error {
 	return nil
 }
 
-// keepOf reserves for a Service the values that it had before a trial or a rollout and gave up in it, unless
-// another Service holds them by now.
+// keepOf reserves, under the name holder, the values that a Service had before a trial or a rollout and gave up in it. It leaves out values that
+// another Service holds by now.
 func (l *allocator) keepOf(holder string, svc *object.Service) {
 	if l.kept == nil {
 		l.kept = map[string]map[value]string{}
@@ -215,8 +215,8 @@ func (l *allocator) unkeep(holder string) {
 // store allocates none (Config.Pinned).
 const ReasonUnpinned = "Unpinned"
 
-// unpinned returns an error for each value that would have to be allocated because the Service does not name it. The
-// Service must have its defaults.
+// unpinned returns an error for each value that would have to be allocated, because the Service does not specify it. Default and DefaultFamilies must
+// have been called on the Service.
 func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	if !s.cfg.Pinned {
 		return nil
@@ -273,8 +273,8 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 // reservedOwner is the owner of reserved values in the allocator. No Service has that name.
 const reservedOwner = "(unknown: in force in the kernel, see svcctl confirm --removals)"
 
-// ReservedFrontend is an address and port that the kernel serves for a Service that is not in the
-// store, because its data was lost. With the zero Addr the port is a node port.
+// ReservedFrontend is an address and port that the kernel serves for a Service that the store has lost. If Addr is the zero Addr, Port is a node
+// port.
 type ReservedFrontend struct {
 	Addr      netip.Addr
 	Port      alloc.Port
@@ -316,11 +316,15 @@ func (s *Store) HasReserved() bool {
 	return s.reserves
 }
 
-// Reserve excludes the addresses and node ports of frontends from automatic allocation, until Unreserve. A Service that asks for a value by name
-// gets it, and so does one that seems to be the former owner: the value comes before any free one in the order in which allocation tries values for
-// its name, the Service has the ports of the frontend, and they have an endpoint in common. In a range with few reserved cluster IPs the endpoints
-// may still be unknown. The store records across restarts that values are reserved, but not which: the caller reads them from the kernel. They are
-// reserved until the next restart even if Reserve returns an error.
+// Reserve excludes the addresses and node ports of frontends from automatic allocation, until Unreserve is called. A Service that asks for a value
+// explicitly gets it.
+//
+// A Service that seems to be the former owner also gets it. For that, the value must come before any free value in the order in which allocation
+// tries values for this name, the Service must have the ports of the frontend, and they must have an endpoint in common. In a range with few reserved
+// cluster IPs, the endpoints need not be present yet.
+//
+// The store records across restarts that values are reserved, but not which: the caller reads them from the kernel again. Even if Reserve returns an
+// error, the values are reserved until the next restart.
 func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -360,7 +364,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	return err
 }
 
-// Unreserve releases all values that are still reserved. It does not wait for other machines.
+// Unreserve releases all values that are still reserved. In a fleet, it does not wait until this is stored.
 func (s *Store) Unreserve() error {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()

@@ -17,7 +17,7 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrStale means that the object's version is not the one that was to be replaced.
+	// ErrStale means that the stored object has another version than the write was to replace.
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
@@ -25,7 +25,7 @@ var (
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner
-	// Reader is the machine that reads the file of the Owner, when it is another one.
+	// Reader is the machine that reads the file of the owner; "" if it is this one, or Owner is not a file.
 	Reader string
 	// Of is the object from which a controller generated this one; the zero Ref if there is none, or it is a Service.
 	Of object.Ref
@@ -83,21 +83,21 @@ type Write struct {
 	Delete bool
 	// Create refuses the write when the object exists (ErrExists).
 	Create bool
-	// Status takes the status and managedFields from Object and leaves all else; without it
-	// the status stays. The creator of a Pod or a Node sets its first status.
+	// Status makes the write change only the status and managedFields. Without Status, a write does not change the status, except that the creation
+	// of a Pod or a Node sets it.
 	Status bool
 	// Version and UID are the resourceVersion and the uid that the stored object must have; "" accepts any.
 	Version, UID string
-	// DryRun decides and allocates, and changes nothing. The dry runs of a call come after
-	// its other writes; each starts from the result of those before.
+	// DryRun makes the write return its result without changing anything. The dry runs in a call come after its other writes, and each sees the
+	// results of all writes and dry runs before it.
 	DryRun bool
 	By     Caller
 }
 
 // Written is the outcome of one Write: the object after it, warnings, or the error.
 type Written struct {
-	// Object is the version that is stored afterwards, or would be after a dry run; after a
-	// removal the last one. The version of a dry run has no resourceVersion of its own.
+	// Object is the version that is stored after the write, or that would be after a dry run. After a removal it is the last version. The version of
+	// a dry run has no resourceVersion of its own.
 	Object object.Object
 	// Removed is set when the object is gone. Revision is then that of its removal; 0 in a dry run.
 	Removed  bool
@@ -148,16 +148,16 @@ func (q *writeQueue) take() []*call {
 // more. It bounds how long the first call waits for the last.
 const maxGroup = 1_000
 
-// Write makes changes in one commit. Each is accepted or refused by itself, in order; later ones
-// see the earlier ones. Concurrent calls may share a commit. The error is that of the engine, when
-// nothing has changed. The metadata fields that the server sets are kept, whatever an Object has
-// there. An object that belongs to a file still does after a client has written to it. A load
-// balancer whose IPs the store allocates keeps them, whatever is written to its status; their
-// ipMode and ports, and the conditions, are taken from the write. A write that changes nothing
-// makes no new version. A deleted object is removed when it has no finalizer left; if a file
-// declares it, it then becomes the file's. Errors of one change: object.Errors if it is invalid, or
-// a requested value is not available; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for
-// a Version or UID of an object that does not exist; ErrStale.
+// Write makes changes in one commit. Each write is accepted or refused separately, in order, and sees the results of the earlier ones. Concurrent
+// calls may share a commit. The returned error is that of the engine; nothing has changed then.
+//
+// Metadata fields that only the server sets keep their stored values. An object that belongs to a file still does after a client has written to it.
+// If the store allocates the IPs of a load balancer, a write of its status does not change the IPs, only their ipMode and ports, and the conditions.
+// A write that changes nothing makes no new version. A deleted object is removed when its last finalizer is; if a file declares the object, it is
+// then created from the file.
+//
+// Errors of single writes: object.Errors if the object is invalid or a requested value is not available; alloc.ErrFull; *OwnedError; ErrExists;
+// ErrNotFound, also if a Version or UID was given and the object does not exist; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
 	if !slices.ContainsFunc(writes, func(w Write) bool { return !w.DryRun }) {
@@ -318,8 +318,8 @@ func (t *transaction) serve(c *call) {
 	t.warnOfFamilies(c)
 }
 
-// warnOfFamilies adds a warning for each Service that a call wrote, or of which it wrote an EndpointSlice, if all its endpoints are of the other IP
-// family after all writes of the call.
+// warnOfFamilies adds a warning to each write of a Service or an EndpointSlice in a call, if the endpoints of the Service after the call are all of
+// the other IP family than its cluster IP.
 func (t *transaction) warnOfFamilies(c *call) {
 	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
 	for i := range c.writes {
@@ -361,8 +361,8 @@ func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
 	return changed
 }
 
-// slicesOf returns the EndpointSlices of a Service as of this transaction: the stored ones, with those in written by their keys added or
-// replaced.
+// slicesOf returns the EndpointSlices of a Service as of this transaction: those in written[key], and the stored ones that the transaction does not
+// change.
 func (t *transaction) slicesOf(key string, written map[string][]*object.EndpointSlice) []*object.EndpointSlice {
 	_, stored, _ := t.s.table.service(key)
 	all := slices.Clone(written[key])

@@ -24,16 +24,16 @@ const stdinName = "stdin"
 // Once reads manifests a single time, as the Watcher reads them: the same files of a
 // directory, the same bounds, and the same reasons to leave one out.
 type Once struct {
-	Stdin io.Reader // what Stdin among the paths reads
+	Stdin io.Reader // standard input, which is read for the path "-" (the constant Stdin)
 	// Flat leaves out subdirectories.
 	Flat bool
-	// Bytes is the most bytes of a file; 0 is the default of manifest.Limits.
+	// Bytes is the maximum size of a file in bytes; 0 means the default of manifest.Limits.
 	Bytes int
 }
 
-// Each calls f with the content of every file at the paths, the files of a directory in the
-// order of their names, or with the problem of a file that is not read. Errors are those of f,
-// of a path that does not exist or may not be read, and of a directory without manifests.
+// Each calls f for every file at the paths: with its content, or with the problem because of which it is not read. The files of a directory come in
+// the order of their names. Each returns the first error of f, and an error for a path that does not exist or cannot be read, and for a directory
+// without manifests.
 func (o *Once) Each(paths []string, f func(name string, data []byte, refused *manifest.Problem) error) error {
 	for _, path := range paths {
 		if err := o.each(path, f); err != nil {
@@ -119,8 +119,8 @@ func (o *Once) directory(dir string, f func(string, []byte, *manifest.Problem) e
 	return nil
 }
 
-// readSeen reads a file of the source. One that was replaced since it was seen is read as it
-// is now; one that is replaced again and again is refused.
+// readSeen reads a file of the source. If the file was replaced since it was in the state seen, the new file is read. A file that is replaced again
+// and again is an error.
 func (s *source) readSeen(path string, seen fileState, most int) ([]byte, fileState, error) {
 	for range maxWalks {
 		data, now, err := read(s.root, s.rel(path), seen, most, nil)
@@ -132,12 +132,12 @@ func (s *source) readSeen(path string, seen fileState, most int) ([]byte, fileSt
 	return nil, seen, errors.New("the file is replaced faster than it can be read; try again")
 }
 
-// RefusedError means that a file exists, and is not read for the reason Why.
+// A RefusedError means that a file exists, but is not read. Why is the reason.
 type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }
 
-// ReadNamed is ReadFile with the path in errors that refuse the file.
+// ReadNamed is ReadFile, except that it puts the path before the message of a *RefusedError.
 func ReadNamed(path string, most int) ([]byte, error) {
 	data, err := ReadFile(path, most)
 	if refused, is := errors.AsType[*RefusedError](err); is {
@@ -146,10 +146,9 @@ func ReadNamed(path string, most int) ([]byte, error) {
 	return data, err
 }
 
-// ReadFile reads a file that the user named, of at most that many bytes, without blocking on a path
-// that is no regular file. A descriptor of this process (/dev/stdin, /dev/fd/63, as a shell makes of
-// `<(command)`) may be a pipe. Errors: *RefusedError for one that is too large or no file; else
-// those of the system.
+// ReadFile reads a file that the user named, of at most most bytes. It does not block on a path that is not a regular file. A descriptor of this
+// process (/dev/stdin, or /dev/fd/63 as a shell passes for `<(command)`) may be a pipe. Errors: *RefusedError for a file that is too large or not
+// regular; else those of the operating system.
 func ReadFile(path string, most int) ([]byte, error) {
 	if isDescriptor(path) {
 		f, err := os.Open(path)
@@ -210,33 +209,32 @@ func readStream(r io.Reader, most int) ([]byte, error) {
 // ReasonGitLock is the reason of a warning about a lock that git left behind.
 const ReasonGitLock = "GitLock"
 
-// git holds DIR/.git/index.lock while it changes a work tree: it removes all files that are
-// moved, then writes the new ones, which takes long on a slow disk. So nothing of the tree is
-// taken while the lock is there, and what git did is seen at once.
+// git holds DIR/.git/index.lock while it changes a work tree. It first removes all files that are moved and then writes the new ones, which takes
+// long on a slow disk. So no change in a work tree is used while the lock exists, and all changes of one git command appear in one snapshot.
 const (
-	// gitPoll is the interval of looks for the end of the lock, while changes wait for it.
+	// gitPoll is the interval at which a lock is checked while changes wait for its end.
 	gitPoll = 50 * time.Millisecond
-	// gitQuiet is the time without a change in the tree after which the lock is ignored, gitMost
-	// the longest time for which it is respected: a git that was killed leaves it behind.
+	// A lock is ignored after gitQuiet without a change in the tree, and after gitMost in any case: a git process that was killed leaves its lock
+	// behind.
 	gitQuiet = 30 * time.Second
 	gitMost  = 10 * time.Minute
-	// gitFileMost is the most bytes that are read of a .git file.
+	// gitFileMost is the maximum number of bytes that are read from a file named .git.
 	gitFileMost = 4096
 )
 
-// gitLocks are the locks of git that changes of a source wait for.
+// gitLocks has the git locks of one source. Changes of the source wait while git holds one of them.
 type gitLocks struct {
 	locks    []gitLock
 	locked   bool      // changes wait for a lock
 	unlocked time.Time // when changes last ceased to wait
 }
 
-// A gitLock is the lock of a repository that a source is in, or that is in a source.
+// A gitLock is the lock of a git repository that contains a source, or that lies in a source.
 type gitLock struct {
 	path  string
-	id    identity  // of the lock file; zero: there is none
+	id    identity  // of the lock file; zero if it does not exist
 	first time.Time // when it was seen first
-	// stale is set when the lock is ignored as left behind; mtime is its modification time then.
+	// stale is set when the lock is ignored because git left it behind. mtime is then the modification time of the lock file.
 	stale bool
 	mtime int64
 }
@@ -319,7 +317,7 @@ func (w *Watcher) heldByGit(s *source, now time.Time) bool {
 	return held || now.Before(s.git.unlocked.Add(w.cfg.Settle))
 }
 
-// lookAtLock updates the state of a lock, and reports whether git holds it.
+// lookAtLock updates the state of a lock, and reports whether changes have to wait for it.
 func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	info, err := os.Lstat(l.path)
 	if err != nil {
@@ -350,7 +348,7 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	return false
 }
 
-// gitSources returns the sources whose changes wait for git.
+// gitSources returns the sources with changes that wait for git.
 func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	held := map[*source]bool{}
 	for _, s := range w.tree.sources {
@@ -361,7 +359,7 @@ func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	return held
 }
 
-// gitProblems returns problems of locks that were left behind.
+// gitProblems returns a warning for each lock that git left behind.
 func (s *source) gitProblems() (problems []manifest.Problem) {
 	for _, l := range s.git.locks {
 		if l.stale {

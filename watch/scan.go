@@ -38,7 +38,7 @@ func (w *Watcher) rescan(now time.Time) {
 	}
 }
 
-// pollSources reads the directories that inotify does not watch.
+// pollSources reads the directories that send no events: those that are unavailable or were replaced, and all of them if there are no watches.
 func (w *Watcher) pollSources(now time.Time) {
 	w.schedule.poll = now.Add(poll)
 	for _, s := range w.tree.sources {
@@ -90,7 +90,7 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	w.compare(s, wk, hints, now)
 }
 
-// compare observes the files that a walk has found, and those that are gone since the last.
+// compare records the states of the files that a walk has found, and that files of the source which it has not found are gone.
 func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now time.Time) {
 	for path, seen := range wk.found {
 		h := hints[path]
@@ -152,22 +152,22 @@ func (w *Watcher) dropLost(now time.Time) {
 // maxWalks bounds how often a directory is read again because directories in it changed meanwhile.
 const maxWalks = 3
 
-// A walk is one reading of a directory.
+// A walk is one reading of a source's directory and its subdirectories.
 type walk struct {
 	dir      string
 	root     *os.Root            // dir, opened
-	before   map[string]identity // linked of the previous reading
-	visited  map[identity]bool   // directories
-	files    map[identity]bool   // regular files
+	before   map[string]identity // the map linked of the previous reading
+	visited  map[identity]bool   // directories read so far; none is read twice
+	files    map[identity]bool   // regular files found so far; a link to one of them is ignored
 	found    map[string]fileState
 	dirs     map[string]identity
 	linked   map[string]identity // directories that are reached by a link
-	switched map[string]bool     // those of linked that are new or lead to another directory than before
-	links    []string            // relative paths, to be followed when all else is read
+	switched map[string]bool     // entries of linked that are new, or that led to another directory before
+	links    []string            // relative paths of symbolic links, which are followed when everything else was read
 	unread   []unread
 	trees    []string // directories that have an entry .git
 	byLink   bool     // dir is a link
-	flat     bool     // leave out the directories inside
+	flat     bool     // subdirectories are not read
 	// begin is called for each directory before it is read; it may be nil.
 	begin func(path string, id identity)
 }
@@ -175,7 +175,7 @@ type walk struct {
 // unread is a directory that could not be read; the state of its files is unknown.
 type unread struct {
 	path, why string
-	missed    bool // it was a directory for certain, or files below it are in force
+	missed    bool // the path is a directory, or files below it are in force; if false, it may be a broken link to anything
 }
 
 func (wk *walk) problems() (out []manifest.Problem) {
@@ -190,10 +190,10 @@ func (wk *walk) problems() (out []manifest.Problem) {
 
 func (s *source) walk() (*walk, error) { return s.walkDirs(false) }
 
-// walkDirs reads the directory, and unless it is flat the directories inside.
+// walkDirs reads the directory of the source and, unless flat is set, its subdirectories.
 func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run() }
 
-// newWalk prepares a reading, which may run concurrently with the loop.
+// newWalk returns a walk for run, which may be called concurrently with the loop.
 func (s *source) newWalk(flat bool) *walk {
 	s.parent = linkParent(s.dir)
 	return &walk{dir: s.dir, root: s.root, before: s.linked, byLink: s.parent != "", flat: flat,
@@ -201,7 +201,7 @@ func (s *source) newWalk(flat bool) *walk {
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 }
 
-// run reads the directory, and those below it.
+// run reads the directory and its subdirectories, and then follows the links found in them.
 func (wk *walk) run() (*walk, error) {
 	if err := wk.directory(".", wk.byLink); err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func linkParent(dir string) string {
 
 func (wk *walk) path(rel string) string { return filepath.Join(wk.dir, rel) }
 
-// directory reads one directory. Only its own error is returned, not one from below.
+// directory reads one directory. It returns only the error of that directory; subdirectories that cannot be read are added to wk.unread.
 func (wk *walk) directory(rel string, linked bool) error {
 	f, err := wk.root.Open(rel)
 	if err != nil {
@@ -268,7 +268,7 @@ func (wk *walk) directory(rel string, linked bool) error {
 	return nil
 }
 
-// entry reads the state of an entry of a directory, given by its relative and its whole path.
+// entry reads the state of an entry of a directory. dir is the directory's path relative to the source, and path its whole path.
 func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 	switch name := entry.Name(); {
 	case name == ".git":
@@ -296,8 +296,7 @@ func (wk *walk) file(path string, seen fileState) {
 	wk.found[path] = seen
 }
 
-// below reads a directory inside of the source; if it cannot be read, that is a problem
-// of it alone.
+// below reads a subdirectory of the source. If it cannot be read, it is added to wk.unread, and the rest of the source is read.
 func (wk *walk) below(rel string, linked bool) {
 	if wk.flat {
 		return
@@ -343,22 +342,23 @@ func linkReason(err error) string {
 	return "the link cannot be followed: " + reason(err)
 }
 
-// A look is a reading of all directories in case events were lost. It takes 5 µs for each file, and runs in a goroutine so that the loop
+// A look is a periodic reading of all directories, in case events were lost. It takes 5 µs for each file, and runs in a goroutine so that the loop
 // can handle changes meanwhile.
 type look struct {
-	walks []*walk          // of the sources, in their order; nil: the directory could not be read
+	walks []*walk          // one for each source, in the order of the sources; nil if the directory could not be read
 	older map[*source]bool // sources that were scanned after the look began
 }
 
-// looks has the look that is under way.
+// looks has the look that is running.
 type looks struct {
-	current *look      // nil: none
-	done    chan *look // gets the look when it is done
+	current *look      // the look that is running; nil if none is
+	done    chan *look // receives the look when all directories are read
 	// readDir reads a directory for a look; tests replace it.
 	readDir func(*walk) (*walk, error)
 }
 
-// lookBeside starts a look if one is due and none is running. It returns false if a full scan is needed instead.
+// lookBeside handles a due rescan without blocking the loop: it starts a look, unless one is running or inotify reports every change anyway. It
+// returns false if the loop has to scan all directories itself.
 func (w *Watcher) lookBeside(now time.Time) bool {
 	if w.schedule.lost || w.tree.notify == nil || w.tree.noEvents != nil {
 		return false
@@ -396,8 +396,8 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	return true
 }
 
-// takeLook compares the files that a look has found with those in force. Either may have changed since, so a difference only causes another
-// reading of that file.
+// takeLook compares the files that a look has found with the last observed states. Either may be out of date, so a difference only causes the file to
+// be examined again.
 func (w *Watcher) takeLook(l *look, now time.Time) {
 	if w.looks.current != l {
 		return // all directories were read since
@@ -417,13 +417,13 @@ func (w *Watcher) takeLook(l *look, now time.Time) {
 	w.gitSources(now) // a lock that was left behind may have gone
 }
 
-// sameDirs reports whether a look at a source found the known directories, all of them readable.
+// sameDirs reports whether a look found the same directories of a source as the last scan, all of them readable.
 func (w *Watcher) sameDirs(s *source, wk *walk) bool {
 	return len(wk.switched)+len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
 }
 
-// takeDifferences reads the files again that differ from what was handled, unless events for them are pending. It returns false if a full
-// scan is needed.
+// takeDifferences examines each file again that differs from its last observed state, unless an event for it is pending. It returns false if a scan
+// of the source is needed.
 func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	again := func(path string) bool {
 		if _, told := w.events.hints[path]; told {

@@ -12,13 +12,12 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// The reasons of a Snapshot's problems, beside those of package manifest, which the
-// problems of files that cannot be parsed have.
+// The reasons of problems in a Snapshot. Files that cannot be parsed have the reasons of package manifest instead.
 const (
-	ReasonUnreadable  = "Unreadable"           // a file or directory cannot be opened or read, or is no file
+	ReasonUnreadable  = "Unreadable"           // a file or directory cannot be opened or read, or is not a regular file
 	ReasonUnavailable = "DirectoryUnavailable" // a watched directory is missing, or became empty unexpectedly
-	ReasonPolling     = "Polling"              // warning: no watches; changes are found by polling
-	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not have the last good content
+	ReasonPolling     = "Polling"              // warning: directories cannot be watched; changes are found by polling
+	ReasonNotSaved    = "LastGoodNotSaved"     // warning: last good contents could not be stored, and would be missing after a restart
 )
 
 // A Snapshot has the content of all directories at one moment. It is immutable.
@@ -31,16 +30,16 @@ type Snapshot struct {
 	Problems []manifest.Problem
 	// Sources are the directories, as configured.
 	Sources []Source
-	// Noticed is the time at which the oldest change was noticed that is not in a snapshot that was
-	// received before; zero if there is none.
+	// Noticed is the time at which the oldest change was noticed that the receiver has not seen in an earlier snapshot; the zero Time if there is
+	// none.
 	Noticed time.Time
 }
 
-// A Source is a directory.
+// A Source is the state of one watched directory.
 type Source struct {
 	Dir   string // absolute
 	State State
-	// Err is why the directory is unavailable, or why it is polled.
+	// Err is the reason why the directory is unavailable or polled; nil if it is watched.
 	Err error
 	// Files counts its files in the snapshot.
 	Files int
@@ -56,7 +55,7 @@ const (
 	StateUnavailable State = "Unavailable" // its last good files are in force
 )
 
-// publish makes a snapshot if it would differ from the one before.
+// publish publishes a snapshot if one is due and differs from the previous one. The first waits until all directories were read.
 func (w *Watcher) publish(now time.Time) {
 	if !w.out.due(now) {
 		return
@@ -127,7 +126,7 @@ func (s *Snapshot) equal(other *Snapshot) bool {
 		})
 }
 
-// remembered describes the kept files of a directory that is unavailable.
+// remembered returns the end of a message about an unavailable directory, of which the given number of files stay in force.
 func remembered(files int) string {
 	switch files {
 	case 0:
@@ -160,8 +159,9 @@ const (
 // A fileState is the state of a path when it was read last.
 type fileState struct {
 	kind    stateKind
-	version version // of a regular file
-	// linked: the path is a symbolic link. shared: it is one, or the file has other hard links; a write through them sends no event.
+	version version // zero unless kind is regular
+	// linked is set for a symbolic link. shared is set for a symbolic link and for a file with several hard links: a write through another path sends
+	// no event for this one.
 	linked, shared bool
 	why            string // the reason if kind is unusable
 }
@@ -170,11 +170,11 @@ func (s fileState) same(other fileState) bool {
 	return s.kind == other.kind && s.version == other.version && s.why == other.why
 }
 
-// A file is a path that is in a directory, or was.
+// A file is the state of a manifest's path in a source. The path may no longer exist.
 type file struct {
 	path   string
 	source *source
-	// seen is the state that was handled last.
+	// seen is the last state that was handled: its content was read, or its problem recorded.
 	seen fileState
 	// hash is the SHA-256 of the content that was read last; broken is the problem of that content,
 	// nil when it is good.
@@ -182,7 +182,7 @@ type file struct {
 	broken *manifest.Problem
 	// good is the last good content, which LastGood has too.
 	good *manifest.File
-	// taken is set when the file was handled once since the start, counted while source.good includes it.
+	// taken is set once the file was handled after the start. counted is set while source.good includes the file.
 	taken, counted bool
 	// aside is set while the file is being read concurrently with the loop.
 	aside bool
@@ -190,11 +190,11 @@ type file struct {
 	change *change
 }
 
-// A change is something new at a path that has not settled.
+// A change is a new state of a path that has not settled yet: it may still be changing.
 type change struct {
 	seen        fileState
 	first, last time.Time // when the path changed first and last
-	// complete: no writer can be at work on it any more.
+	// complete is set when no writer can be changing the file any more, so that the change settles at once.
 	complete bool
 	// lacking: the content lacks an object of the last good one, so the change only settles after SettleCap.
 	lacking bool
@@ -221,10 +221,10 @@ func (f *file) problem() *manifest.Problem {
 
 // contents has the last good content of each file, and the files with a problem.
 type contents struct {
-	good    manifest.Files            // the last good content of each, as of the last snapshot
-	changed map[string]*manifest.File // since then, by path; nil: the file is gone
-	bad     map[string]*file          // those with a problem, by path
-	silent  map[string]bool           // paths of those that can change without an event: unreadable, or with other names
+	good    manifest.Files            // the last good content of each file, as of the last snapshot
+	changed map[string]*manifest.File // last good contents that are new since that snapshot, by path; nil for a removed file
+	bad     map[string]*file          // files with a problem, by path
+	silent  map[string]bool           // paths that can change without an event: unreadable files, and those with other names
 }
 
 // note updates the maps for one file.
@@ -273,8 +273,8 @@ type LastGood interface {
 type saver struct {
 	to      LastGood
 	wake    chan struct{}
-	full    chan struct{} // more than flushBytes wait
-	changed chan struct{} // the error came or went
+	full    chan struct{} // has a value when more than flushBytes bytes wait
+	changed chan struct{} // has a value when the result of err has changed
 	waiting atomic.Int64  // bytes that were put since the last flush
 
 	mu   sync.Mutex
@@ -301,7 +301,7 @@ func (s *saver) retry() {
 	}
 }
 
-// err returns the reason for which contents are not stored, or nil.
+// err returns the error of the last attempt to store contents; nil if it succeeded.
 func (s *saver) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,8 +312,7 @@ func (s *saver) err() error {
 // no object, as when a comment was edited, cause at most two commits a second.
 const flushAfter = 500 * time.Millisecond
 
-// flushBytes is the size from which waiting contents are written at once: at a start all files are put, and each
-// is held until it is written.
+// flushBytes is the total size of waiting contents at which they are written at once. It bounds the memory at a start, when all files are put.
 const flushBytes = 4 << 20
 
 // run stores contents until stop is closed, and then those that still wait.
@@ -357,12 +356,13 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// settling has the files of all sources, and which of their changes have settled. It is pure: states of paths and the time are given to it.
+// settling has the files of all sources, and decides which of their changes have settled. It does no I/O and reads no clock: callers pass the states
+// of paths and the time.
 type settling struct {
 	settle, most time.Duration    // Config.Settle and SettleCap
 	files        map[string]*file // by path
-	waiting      map[string]*file // those of files with a change that has not settled
-	held         time.Time        // since when settled changes wait for vanished files
+	waiting      map[string]*file // the files with a change that has not settled, by path
+	held         time.Time        // since when settled changes wait because other files are vanishing; zero if none wait
 	// started reports that there was a first snapshot.
 	started bool
 }
@@ -371,8 +371,8 @@ func newSettling(settle, most time.Duration) settling {
 	return settling{settle: settle, most: most, files: map[string]*file{}, waiting: map[string]*file{}}
 }
 
-// observe records a change if the state of a path differs from the one that was handled, and ends it if not. It returns the file if the
-// path is gone and that was handled, so that the caller can forget it.
+// observe records a change if the observed state of a path differs from the one handled last, and discards the pending change if they are equal. If
+// both states are gone, it returns the file, which the caller has to forget; else nil.
 func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
 	f := st.files[path]
 	if f == nil {
@@ -408,7 +408,7 @@ func (st *settling) observe(s *source, path string, seen fileState, h eventHint,
 	return nil
 }
 
-// done ends the change of a file.
+// done removes the pending change of a file.
 func (st *settling) done(f *file) {
 	f.change = nil
 	delete(st.waiting, f.path)
@@ -453,7 +453,7 @@ func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now
 	return ready
 }
 
-// next calls earlier with the times at which changes settle.
+// next calls earlier with each time after now at which a change settles.
 func (st *settling) next(now time.Time, earlier func(time.Time)) {
 	for _, f := range st.waiting {
 		// Those that are ready already wait for others.
@@ -466,7 +466,7 @@ func (st *settling) next(now time.Time, earlier func(time.Time)) {
 	}
 }
 
-// shrink replaces the map when it is empty: a map never frees its memory, and ranging over it visits all of it.
+// shrink replaces st.waiting when it is empty: a map never frees its memory, and ranging over it visits all of it.
 func (st *settling) shrink() {
 	if len(st.waiting) == 0 {
 		st.waiting = map[string]*file{}
@@ -505,7 +505,7 @@ func age(s fileState, now time.Time) time.Duration {
 	return max(0, now.Sub(time.Unix(0, s.version.ctime)))
 }
 
-// isComplete reports whether the content arrived in one piece.
+// isComplete reports whether the file certainly has its final content, because it was moved or linked to its path, not written there.
 func (f *file) isComplete(seen fileState, h eventHint) bool {
 	switch another := seen.version.identity != f.seen.version.identity; seen.kind {
 	case gone:
@@ -526,10 +526,9 @@ func (f *file) isComplete(seen fileState, h eventHint) bool {
 	}
 }
 
-// The time between two snapshots is at least paceLeast, so that changes are combined. It is also
-// restFor times the time to make the last one, up to paceMost, since each copies the list of files.
-// While a thousand files change in a second, each change waits for little more than the disk, and
-// all of them take half a CPU.
+// The time between two snapshots is at least paceLeast, so that changes are combined. It is longer if the last snapshot took long to make, as each
+// copies the list of files: restFor times that duration, but at most paceMost. With a thousand changed files a second, each change waits for little
+// more than the disk, and all of them together take half a CPU.
 const (
 	paceLeast = 4 * time.Millisecond
 	paceMost  = 50 * time.Millisecond
@@ -539,9 +538,9 @@ const (
 // publisher hands out snapshots, the newest one only.
 type publisher struct {
 	snapshots chan *Snapshot // of capacity one
-	changed   bool           // since the last snapshot
-	began     time.Time      // when the oldest change that is in no received snapshot was noticed; zero: none
-	previous  *Snapshot      // nil: there was none
+	changed   bool           // something has changed since the last snapshot
+	began     time.Time      // when the oldest change was noticed that no snapshot has; zero if there is none
+	previous  *Snapshot      // the last snapshot; nil if there was none
 	next      time.Time      // earliest time of the next snapshot
 	published atomic.Uint64
 }

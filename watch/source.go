@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// maxLevels bounds how deep directories are inside each other.
+// maxLevels is the maximum nesting depth of directories in a source.
 const maxLevels = 32
 
 // A source is the state of one watched directory.
@@ -28,28 +28,28 @@ type source struct {
 	// no link leads out of it. It is nil while the directory is unavailable.
 	root *os.Root
 	id   identity
-	// trusted: files were seen in this very directory, so if it is empty later, they were deleted.
+	// trusted is set once files were found in this very directory, not in one that replaced it: if it is empty later, its files were deleted.
 	trusted bool
 
-	good  int       // how many files of it are in force
+	good  int       // number of its files that are in force
 	state State     // "" before the first reading
-	err   error     // why it is unavailable
-	lost  time.Time // since when it is; zero: it is not
+	err   error     // why the directory is unavailable
+	lost  time.Time // since when the directory cannot be read; zero if it can
 
 	git    gitLocks
-	active time.Time // when something changed last, since the first snapshot
+	active time.Time // when a file last changed after the first snapshot
 
-	// Of the last reading:
+	// The fields below have the results of the last reading.
 	dirs     map[string]identity // directories that were read
-	linked   map[string]identity // those of them that are reached by a link
-	parent   string              // the directory that has the link that dir is, if it is one
-	problems []manifest.Problem  // of directories in it
+	linked   map[string]identity // the entries of dirs that are reached by a symbolic link
+	parent   string              // the parent of dir if dir is a symbolic link, else ""
+	problems []manifest.Problem  // problems of subdirectories
 }
 
 // errEmpty is the error of a directory that became empty, which may be an unmounted one.
 var errEmpty = errors.New("it is empty and had files when it was last read, as if a volume were not mounted; if that is meant, put an empty file none.yaml into it")
 
-// open makes root the directory that dir leads to now.
+// open sets root to the directory that dir now leads to, and opens it unless it is open already.
 func (s *source) open() error {
 	info, err := os.Stat(s.dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *source) open() error {
 	return nil
 }
 
-// moved reports whether dir leads elsewhere than to root.
+// moved reports whether dir no longer leads to the directory that is open as root.
 func (s *source) moved() bool {
 	info, err := os.Stat(s.dir)
 	return err != nil || versionOf(info).identity != s.id
@@ -234,7 +234,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// A Notifier sends events of directories.
+// A Notifier sends events about changes in directories.
 type Notifier interface {
 	Events() <-chan fsnotify.Event
 	Errors() <-chan error
@@ -247,11 +247,11 @@ type Notifier interface {
 	Close() error
 }
 
-// eventBuffer bounds the events that wait for the loop; more wait in the kernel, whose queue has
+// eventBuffer is the number of events that may wait for the loop in this process. More of them wait in the queue of the kernel, which has room for
 // 16,384 (fs.inotify.max_queued_events).
 const eventBuffer = 1024
 
-// inotify is the Notifier of the kernel.
+// inotify is the Notifier that uses inotify(7).
 type inotify struct{ *fsnotify.Watcher }
 
 func openInotify() (Notifier, error) {
@@ -272,8 +272,8 @@ type tree struct {
 	// open is Config.Notifier.
 	open     func() (Notifier, error)
 	notify   Notifier            // nil when there is none
-	noEvents error               // why directories are polled
-	watching map[string]identity // directories
+	noEvents error               // why directories are polled; nil if they are watched
+	watching map[string]identity // the watched directories
 }
 
 // sourceOf returns the source that a path belongs to, or nil.
@@ -294,7 +294,7 @@ func (t *tree) channels() (<-chan fsnotify.Event, <-chan error) {
 	return t.notify.Events(), t.notify.Errors()
 }
 
-// connect makes the notifier if there is none.
+// connect opens the notifier if it is not open.
 func (t *tree) connect() {
 	t.noEvents = nil
 	if t.notify != nil {
@@ -317,12 +317,11 @@ func (t *tree) disconnect() {
 	clear(t.watching)
 }
 
-// watch sets the directories that are watched: dirs, which were read for s, those of the other
-// sources, and the parents of links. It reports whether it added a watch.
+// watch sets the directories that are watched: dirs, which were read for s, those of the other sources, and the parents of links. It reports whether
+// it added a watch.
 //
-// Old watches go first: the kernel has one watch for an inode, and fsnotify one name
-// for it, so that a directory that was renamed cannot be watched under its new name
-// before the old one is forgotten.
+// Watches that are no longer wanted are removed first. The kernel has one watch for an inode, and fsnotify one name for that watch. So a renamed
+// directory cannot be watched under its new name before the watch under its old name is removed.
 func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 	if t.notify == nil || t.noEvents != nil {
 		return false

@@ -59,20 +59,20 @@ func (w *Watcher) load() error {
 	return nil
 }
 
-// sealing has sealed files, and the callers that wait for a snapshot with them.
+// sealing is a request of TakeSealed. done is closed when a snapshot has the sealed files.
 type sealing struct {
 	files []*manifest.File
 	done  chan struct{}
 }
 
-// TakeSealed replaces files of the same Hash by sealed ones, so that the watcher no longer holds their documents. It
-// returns when a snapshot has the sealed files, even if nobody has received it.
+// TakeSealed replaces files by the given sealed ones with the same path and Hash, so that the watcher no longer holds their documents. It returns
+// when a snapshot has the sealed files, even if nobody has received it.
 func (w *Watcher) TakeSealed(ctx context.Context, files []*manifest.File) error {
 	s := sealing{files, make(chan struct{})}
 	return await(ctx, w.sealings, s, s.done)
 }
 
-// takeSealed is TakeSealed in the loop.
+// takeSealed handles a request of TakeSealed in the loop.
 func (w *Watcher) takeSealed(s sealing) {
 	for _, sealed := range s.files {
 		if f := w.settling.files[sealed.Path]; f != nil && f.good != nil && f.good.Hash == sealed.Hash {
@@ -84,7 +84,7 @@ func (w *Watcher) takeSealed(s sealing) {
 	w.asked = append(w.asked, request{done: s.done})
 }
 
-// settle takes the changes that are ready.
+// settle reads the changed files that have settled.
 func (w *Watcher) settle(now time.Time) {
 	var git map[*source]bool
 	if len(w.settling.waiting) > 0 {
@@ -108,8 +108,8 @@ func (w *Watcher) settle(now time.Time) {
 	}
 }
 
-// The largest number of files, and of their bytes, that are read before they are processed. This
-// bounds the texts in memory.
+// chunkFiles and chunkBytes are the maximum number and total size of files that are read before they are processed. They bound the memory for their
+// texts.
 const (
 	chunkFiles = 64
 	chunkBytes = 64 << 20
@@ -128,7 +128,7 @@ func atOnce(files []*file, most int) int {
 	return n
 }
 
-// observe compares the state of a path with the one that was handled.
+// observe records a change if the state of a path differs from the one handled last. It forgets a file that is gone.
 func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, now time.Time) {
 	if f := w.settling.observe(s, path, seen, h, now); f != nil {
 		w.forget(f)
@@ -141,7 +141,7 @@ func (w *Watcher) forget(f *file) {
 	w.contents.forget(f)
 }
 
-// take handles a change that settled: it parses the content, or records the problem.
+// take handles a change that has settled: it uses the content that was read, records a problem, or removes a file that is gone.
 func (w *Watcher) take(f *file, now content, at time.Time) {
 	switch f.change.seen.kind {
 	case gone:
@@ -171,17 +171,17 @@ func (w *Watcher) done(f *file) {
 	w.contents.note(f)
 }
 
-// content is the content of a file.
+// content is the result of reading a file.
 type content struct {
 	data []byte // empty if the file had this content already; nil if it could not be read
 	seen fileState
 	hash manifest.Hash
-	next *manifest.File // nil if the file had this content already
+	next *manifest.File // data decoded; nil if the file had this content already
 	err  error
 }
 
-// fetches returns functions that read files as they are seen now. They may run concurrently with
-// the loop, and change nothing.
+// fetches returns a function for each file that reads it, in the state that was observed last. The functions do not modify the files, and may run
+// concurrently with the loop.
 func (w *Watcher) fetches(files []*file) []func() content {
 	all := make([]func() content, len(files))
 	for i, f := range files {
@@ -191,7 +191,7 @@ func (w *Watcher) fetches(files []*file) []func() content {
 	return all
 }
 
-// fetch reads a file that was seen, under a directory.
+// fetch reads and decodes f, which was observed in the state seen, below the source's directory root.
 func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 	if seen.kind != regular {
 		return c
@@ -233,7 +233,8 @@ var rooms = sync.Pool{New: func() any { return new([]byte) }}
 // mostRoom is the size in bytes of the largest buffer that goes back to rooms.
 const mostRoom = 1 << 20
 
-// read deals with a file that settled, unless it turns out that it did not.
+// read handles a changed file after its content was read. If the file has changed again or lacks objects, it does not use the content yet, and the
+// change settles later.
 func (w *Watcher) read(f *file, now content, at time.Time) {
 	c := f.change
 	last := !at.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
@@ -274,7 +275,7 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 	w.done(f)
 }
 
-// parse decodes the next content of a file, sharing what did not change.
+// parse decodes the new content of a file. Documents that are unchanged are shared with the last good content.
 func (w *Watcher) parse(f *file, data []byte) *manifest.File {
 	if f.good == nil {
 		return manifest.Decode(f.path, data, w.cfg.Limits)
@@ -282,7 +283,7 @@ func (w *Watcher) parse(f *file, data []byte) *manifest.File {
 	return f.good.Update(data, w.cfg.Limits)
 }
 
-// mostBytes returns the limit of a file, in bytes.
+// mostBytes returns the maximum size of a file in bytes.
 func mostBytes(limits manifest.Limits) int {
 	return cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
 }
@@ -294,7 +295,7 @@ func sameObjects(a, b *manifest.File) bool {
 	})
 }
 
-// lacks reports whether an object of before is not in next, be it good or bad.
+// lacks reports whether an object of before is missing in next. An object with a problem in next is not missing.
 func lacks(next, before *manifest.File) bool {
 	if before == nil {
 		return false
@@ -327,15 +328,15 @@ const asideBytes = 1 << 20
 // settled together with it. Files that changed together appear in one snapshot.
 type aside struct {
 	files    []*file
-	seen     []fileState // what was seen when reading began
+	seen     []fileState // the state of each file when reading began
 	contents []content
 }
 
 // background has the files that are being read concurrently with the loop.
 type background struct {
-	current *aside        // nil: none
-	done    chan struct{} // has a value when they are read
-	large   int64         // asideBytes; tests change it
+	current *aside        // the set that is being read; nil if there is none
+	done    chan struct{} // has a value when the files of current were read
+	large   int64         // asideBytes, or less in tests
 }
 
 // setAside starts to read files concurrently with the loop if one of them is large. It returns the files that

@@ -26,14 +26,12 @@ const (
 )
 
 const (
-	// gather is the time without events before the files are looked at: longer than the steps of a
-	// replacement by renames, shorter than anyone notices. A file that was renamed into place is
-	// not waited for.
+	// gather is how long no event must arrive before the changed files are examined: longer than the steps of a replacement by renames, shorter than
+	// anyone notices. A file that was renamed into place is examined at once.
 	gather = 10 * time.Millisecond
-	// poll is the interval of looks at directories that send no events: those that are unavailable,
-	// and all of them when there are no watches.
+	// poll is the interval at which directories without events are read: those that are unavailable, and all of them if they cannot be watched.
 	poll = time.Second
-	// lookRarely is the interval of looks at all files on a local filesystem, for which inotify reports every change except
+	// lookRarely is the interval at which files on a local filesystem are examined without an event. inotify reports every change to them except
 	// writes through mmap(2).
 	lookRarely = 5 * time.Minute
 )
@@ -46,15 +44,15 @@ type Config struct {
 	Limits manifest.Limits
 	// LastGood keeps good contents over a restart.
 	LastGood LastGood
-	// Settle is the time for which a file that is written in place must be quiet. 0 is 100 ms.
+	// Settle is how long a file that is written in place must not change before it is read. 0 means 100 ms.
 	Settle time.Duration
-	// SettleCap bounds the wait for a file that is never quiet. 0 is 2 s.
+	// SettleCap is the maximum wait for a file that keeps changing. 0 means 2 s.
 	SettleCap time.Duration
 	// Rescan is the time between two full readings of the directories, where inotify may not report every change. 0 is 10 s.
 	Rescan time.Duration
 	// Log is slog.Default() when nil.
 	Log *slog.Logger
-	// Notifier opens the source of events; nil: inotify.
+	// Notifier opens the source of events; nil means inotify.
 	Notifier func() (Notifier, error)
 }
 
@@ -91,7 +89,7 @@ type Watcher struct {
 	log *slog.Logger
 	// requests has the requests of Rescan.
 	requests chan chan struct{}
-	sealings chan sealing // those of TakeSealed
+	sealings chan sealing // receives the requests of TakeSealed
 	counts   counts
 
 	// Only the goroutine of Run uses the fields below.
@@ -103,18 +101,18 @@ type Watcher struct {
 	schedule   schedule
 	looks      looks
 	background background
-	asked      []request // that are not answered yet
+	asked      []request // requests that are not answered yet
 	out        publisher
 }
 
 // schedule has the times at which directories are read without an event.
 type schedule struct {
 	poll, rescan time.Time
-	full         time.Time // when directories are read for which inotify reports every change
+	full         time.Time // when all directories are read, even if inotify reports every change in them
 	lost         bool      // events were lost since the directories were last read
 }
 
-// counts has the counters of Stats.
+// counts has counters of the Watcher's work.
 type counts struct{ scans, reads, overflows atomic.Uint64 }
 
 // New checks the configuration. It does not touch the directories.
@@ -149,9 +147,8 @@ func New(cfg Config) (*Watcher, error) {
 	return w, nil
 }
 
-// Snapshots has the newest snapshot that was not received yet: a newer one replaces it.
-// The first comes when every directory was read, or found unavailable, once. The channel
-// is never closed.
+// Snapshots returns a channel that has the newest snapshot until it is received: a newer one replaces it. The first comes when every directory was
+// read, or found unavailable, once. The channel is never closed.
 func (w *Watcher) Snapshots() <-chan *Snapshot { return w.out.snapshots }
 
 // Run watches until the context is done, and then returns nil once the last good
@@ -231,13 +228,13 @@ func await[T any](ctx context.Context, loop chan<- T, request T, done <-chan str
 	}
 }
 
-// A request waits for the content of the directories at a moment.
+// A request is a call of Rescan or TakeSealed that waits for a snapshot. done is closed to end it.
 type request struct {
 	done  chan struct{}
 	waits map[*file]*change // changes that had not settled at that moment
 }
 
-// answer ends the requests whose changes are all in a snapshot, whatever has changed since.
+// answer ends the requests for which all changes in waits are in a snapshot. Later changes do not matter.
 func (w *Watcher) answer() {
 	if w.out.changed {
 		return
@@ -252,7 +249,7 @@ func (w *Watcher) answer() {
 	})
 }
 
-// work does the work that is due.
+// work reads directories and checks paths with events, as far as these are due.
 func (w *Watcher) work(now time.Time) {
 	if !now.Before(w.schedule.rescan) {
 		if !w.lookBeside(now) {
@@ -268,7 +265,7 @@ func (w *Watcher) work(now time.Time) {
 	}
 }
 
-// next returns the time of the next timer.
+// next returns the time at which the loop has work to do even if nothing happens.
 func (w *Watcher) next(now time.Time) time.Time {
 	next := w.schedule.rescan
 	earlier := func(t time.Time) {
@@ -298,24 +295,24 @@ func (w *Watcher) next(now time.Time) time.Time {
 	return next
 }
 
-// An eventHint sums up the events of a path since it was last looked at.
+// An eventHint sums up the events of a path since the path was last examined.
 type eventHint struct {
-	created bool // appeared, by whatever means
+	created bool // the path was created, or something was moved to it
 	moved   bool // was renamed to this name inside of the watched directories
-	written bool // was written to, or its mode or times were changed, since
+	written bool // its content, mode or times were changed, after it was created or moved if it was
 	quiet   bool // no event of any path followed within gather
-	// switched is no event: a link on the way to it leads elsewhere than before.
+	// switched does not come from an event: a symbolic link in the path now leads to another directory.
 	switched bool
 }
 
-// events gathers the events since paths were last looked at. It is pure: callers give the time.
+// events collects the events since paths were last examined. It reads no clock: callers pass the time.
 type events struct {
 	hints       map[string]eventHint // by path
-	first, last time.Time            // zero first: there are none
+	first, last time.Time            // of the first and the last event; first is zero if there are none
 	renamed     bool                 // some manifests were renamed into place
 	structural  bool                 // something was created, moved or removed: related events of other paths may follow
 
-	gather time.Duration // see the constant
+	gather time.Duration // the constant gather
 	settle time.Duration // Config.Settle
 }
 
@@ -351,11 +348,11 @@ func (e *events) add(ev fsnotify.Event, now time.Time) {
 	}
 }
 
-// none reports whether there is nothing to look at.
+// none reports whether there are no paths to examine.
 func (e *events) none() bool { return e.first.IsZero() }
 
-// due returns the time to look at the paths: at once, if files were renamed into place, for these
-// are complete, and nothing structural happened; else when all events are gathered.
+// due returns the time at which the paths are to be examined: the time of the first event, if files were moved into place, because these are
+// complete, and nothing else was created, moved or removed; else when no more events are waited for (gathered).
 func (e *events) due() time.Time {
 	if e.renamed && !e.structural {
 		return e.first
@@ -363,8 +360,7 @@ func (e *events) due() time.Time {
 	return e.gathered()
 }
 
-// gathered returns the time after which no more events are waited for: when there were none for
-// e.gather, at most e.settle after the first.
+// gathered returns the time until which more events are waited for: e.gather after the last event, but at most e.settle after the first.
 func (e *events) gathered() time.Time {
 	quiet, latest := e.last.Add(e.gather), e.first.Add(e.settle)
 	if latest.Before(quiet) {
@@ -373,10 +369,10 @@ func (e *events) gathered() time.Time {
 	return quiet
 }
 
-// quiet reports whether there were no events for a moment.
+// quiet reports whether there were no events for e.gather.
 func (e *events) quiet(now time.Time) bool { return !now.Before(e.last.Add(e.gather)) }
 
-// take returns the hints of the paths to look at now, and removes them.
+// take removes and returns the hints of the paths that are to be examined now.
 func (e *events) take(now time.Time) map[string]eventHint {
 	if early := e.renamed && !e.structural && now.Before(e.gathered()); !early {
 		return e.takeAll()
@@ -415,7 +411,7 @@ func ignored(name string) bool {
 	return false
 }
 
-// isManifest reports by its name whether a file is read.
+// isManifest reports whether a file with this name is read as a manifest.
 func isManifest(name string) bool {
 	if ignored(name) || strings.HasPrefix(name, ".") {
 		return false
@@ -427,7 +423,7 @@ func isManifest(name string) bool {
 	return false
 }
 
-// drainMost bounds the events that are taken before the loop looks at the time.
+// drainMost is the maximum number of events that are processed before the loop does other work.
 const drainMost = 1000
 
 // drain adds an event, and those that are queued after it, at most drainMost.
@@ -489,7 +485,7 @@ func (w *Watcher) failed(err error) {
 	w.rescanSoon()
 }
 
-// died drops a notifier that ended; the next reading opens another.
+// died closes a notifier that sends no more events. The next rescan opens another one.
 func (w *Watcher) died() {
 	w.tree.disconnect()
 	w.log.Warn("file events ended; reading all directories")

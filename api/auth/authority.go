@@ -67,8 +67,8 @@ type Authority struct {
 	configured int
 }
 
-// OpenAuthority reads the CA from a directory, or creates both. names are the names and
-// addresses of the server. Addresses that clients connect to are added later.
+// OpenAuthority reads the CA from a file in dir, and creates dir and the CA if they do not exist. names are the DNS names and IP addresses of the
+// server. Addresses that clients connect to are added to the certificate later.
 func OpenAuthority(dir string, names []string, log *slog.Logger) (*Authority, error) {
 	a := &Authority{path: filepath.Join(dir, authorityName), log: log, now: time.Now}
 	for _, name := range append([]string{"localhost", "127.0.0.1", "::1"}, names...) {
@@ -152,8 +152,8 @@ func (a *Authority) renewAuthority() error {
 // ends reports whether the CA expires within renewBefore, so that it has to be replaced.
 func (a *Authority) ends() bool { return !a.now().Add(renewBefore).Before(a.ca.NotAfter) }
 
-// Share signs certificates with a CA that several boxes share, as Export and NewAuthorityKey encode it, or with this box's own CA again if
-// shared is nil. Open connections are kept.
+// Share makes the Authority sign certificates with a CA that several boxes share, in PEM as returned by Export and NewAuthorityKey. If shared is nil,
+// the Authority uses this box's own CA again. Open connections are kept.
 func (a *Authority) Share(shared []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -261,8 +261,8 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf, nil
 }
 
-// renewal returns the time at which the certificate must be replaced. One that expires together
-// with a shared CA is not renewed earlier, since that CA cannot sign a longer one.
+// renewal returns the time at which the server certificate must be replaced: renewBefore ahead of its expiry, or at its expiry if a shared CA expires
+// at the same time, since that CA cannot issue one that is valid longer.
 func (a *Authority) renewal() time.Time {
 	if end := a.leaf.Leaf.NotAfter; a.shared && end.Equal(a.ca.NotAfter) {
 		return end

@@ -36,12 +36,11 @@ type Files struct {
 	mu       sync.Mutex
 	cert     *tls.Certificate
 	looked   time.Time
-	modified [2]time.Time // of both files, when cert was read
+	modified [2]time.Time // modification times of both files when cert was read
 	refused  error        // why the present content of the files is not used
 }
 
-// OpenFiles reads a certificate, followed by those of its issuers, and its key, both in
-// PEM.
+// OpenFiles reads a certificate with its chain of issuers from certPath, and its private key from keyPath, both in PEM.
 func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
 	f := &Files{certPath: certPath, keyPath: keyPath, log: log, now: time.Now}
 	f.looked, f.modified = f.now(), f.times()
@@ -76,11 +75,10 @@ func (f *Files) load() error {
 	return nil
 }
 
-// maxPEM is the most bytes of a file with certificates or a key.
+// maxPEM bounds the size in bytes of a PEM file with certificates or a key.
 const maxPEM = 4 << 20
 
-// readPEM reads a file that the operator named, bounded, and does not wait for the writer
-// of a pipe.
+// readPEM reads a file of at most maxPEM bytes. It returns an error if the file is not regular, and does not block on a named pipe.
 func readPEM(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -162,7 +160,7 @@ func (f *Files) reload() {
 type Peer struct {
 	PID      int32
 	UID, GID uint32
-	Groups   []uint32 // supplementary ones (SO_PEERGROUPS, Linux 4.13)
+	Groups   []uint32 // IDs of the supplementary groups (SO_PEERGROUPS, Linux 4.13)
 }
 
 // PeerOf asks the kernel for the peer; false if the connection is no unix socket.
@@ -192,9 +190,8 @@ func PeerOf(conn net.Conn) (Peer, bool) {
 // maxGroups is the largest number of supplementary groups of a process (NGROUPS_MAX).
 const maxGroups = 65536
 
-// peerGroups returns the supplementary groups of the peer of a unix socket; none if the
-// kernel does not support SO_PEERGROUPS. /proc would give those of any process that has
-// the process ID by now.
+// peerGroups returns the supplementary groups of the peer of a unix socket, or nil if the kernel does not support SO_PEERGROUPS. Reading them from
+// /proc is unsafe, because the process ID may have been reused.
 func peerGroups(fd int) []uint32 {
 	for n := 64; n <= maxGroups; {
 		groups := make([]uint32, n)
@@ -261,7 +258,7 @@ func (l Local) User(p Peer) User {
 // boxPrefix begins the names of users that are boxes.
 const boxPrefix = "box:"
 
-// GroupBoxes is the group of users that are boxes, which follow this one.
+// GroupBoxes is the group of the users that are boxes, which authenticate to this box as leaves of its fleet.
 const GroupBoxes = "svcctl:boxes"
 
 // Leaves authenticates boxes by client certificates from a CA of the operator: the common name is the name of the box. A
@@ -276,14 +273,14 @@ type Leaves struct {
 	looked  time.Time
 	text    []byte
 	pool    *x509.CertPool
-	revoked map[string]bool // by issuer and serial number
+	revoked map[string]bool // revoked certificates, keyed by raw issuer followed by serial number
 	refused error           // why the present content of the file is not used
 }
 
-// leavesInterval is the time between looks at the file.
+// leavesInterval is the minimum time between checks of the file for changes.
 const leavesInterval = 2 * time.Second
 
-// OpenLeaves reads the CA.
+// OpenLeaves reads the certificates and revocation lists of the CA from a PEM file.
 func OpenLeaves(path string, log *slog.Logger) (*Leaves, error) {
 	l := &Leaves{path: path, log: log, now: time.Now}
 	l.looked = l.now()
@@ -307,7 +304,8 @@ func (l *Leaves) load() error {
 	return nil
 }
 
-// parseLeaves parses the certificates of a CA, and the keys of revoked certificates from its revocation lists.
+// parseLeaves parses the CA certificates and the revocation lists in a PEM file. It returns the certificates, and the set of revoked certificates
+// with the keys of Leaves.revoked.
 func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 	var issuers []*x509.Certificate
 	var lists []*x509.RevocationList
@@ -379,7 +377,8 @@ func (l *Leaves) CAs() *x509.CertPool {
 	return l.pool
 }
 
-// Verify returns the box of a certificate, which is followed by those of its issuers. The error wraps ErrCertificate.
+// Verify verifies a client certificate, chain[0], with the intermediate certificates that follow it, and returns the box that it names. The error
+// wraps ErrCertificate.
 func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 	l.mu.Lock()
 	l.reload()
@@ -406,7 +405,7 @@ func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 // verify, or its common name is no name of a box.
 var ErrCertificate = errors.New("the certificate is not that of a leaf")
 
-// BoxName returns the name of a box that is a user; "" for other users.
+// BoxName returns the name of the box if the user is a box, else "".
 func (u User) BoxName() string {
 	if u.Role != Box {
 		return ""
@@ -414,5 +413,6 @@ func (u User) BoxName() string {
 	return strings.TrimPrefix(u.Name, boxPrefix)
 }
 
-// Behind returns the user of a change that a trusted leaf forwards for one of its admins: "BOX:NAME", an admin.
+// Behind returns the user of a change that a leaf box forwards for one of its admins. The user is named after the box and the admin, "box:BOX:NAME",
+// and has the role Admin.
 func Behind(box User, name string) User { return newUser(box.Name+":"+name, Admin) }

@@ -27,8 +27,7 @@ const (
 	tokenKeyName = "token.key"
 	// endedName is the file with the ID of a shared key whose tokens this box no longer accepts while other boxes still do.
 	endedName = "token.ended"
-	// tokenKeyBytes is the size of the key in bytes: that of the hash (RFC 2104, section
-	// 3).
+	// tokenKeyBytes is the size of the key in bytes: the output size of SHA-256 (RFC 2104, section 3).
 	tokenKeyBytes = sha256.Size
 	// maxToken bounds the length of a token in bytes.
 	maxToken = 1 << 10
@@ -62,12 +61,12 @@ type Tokens struct {
 
 	mu      sync.RWMutex
 	key     []byte
-	shared  string        // the ID of key when boxes share it; "": it is this box's own
-	ended   bool          // tokens of the shared key are not valid any more here
-	revoked chan struct{} // closed when key is replaced
+	shared  string        // ID of key if several boxes share it; "" if it is this box's own
+	ended   bool          // this box no longer accepts tokens signed by the shared key
+	revoked chan struct{} // closed and replaced when tokens are revoked
 }
 
-// OpenTokens reads the signing key from a directory, or creates both.
+// OpenTokens reads the signing key from a directory. It creates the directory and the key if they do not exist.
 func OpenTokens(dir string) (*Tokens, error) {
 	t := newTokens(dir)
 	if err := t.own(); err != nil {
@@ -105,7 +104,7 @@ func (t *Tokens) own() error {
 	return nil
 }
 
-// use replaces the signing key, which invalidates the tokens of the one before.
+// use replaces the signing key, which invalidates all tokens signed with the old key.
 func (t *Tokens) use(shared string, key []byte, ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,8 +124,8 @@ func NewTokenKey() []byte {
 	return key
 }
 
-// Share signs tokens with the key that the ID names and several boxes share. Tokens of this box's own key become invalid for good. With the
-// ID "" the box signs with a key of its own again, a new one, so that no earlier token becomes valid.
+// Share makes the signing key one that several boxes share, identified by id. It deletes this box's own key, so that tokens signed with it never
+// become valid again. If id is "", the box signs with its own key again, which is newly created after a shared one.
 func (t *Tokens) Share(id string, key []byte) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -173,14 +172,15 @@ func (t *Tokens) has() bool {
 	return t.key != nil
 }
 
-// Shared returns the ID of the key that boxes share, "" when it is this box's own, and whether its tokens ended here.
+// Shared returns the ID of the shared signing key, or "" if the key is this box's own, and whether this box no longer accepts tokens signed with the
+// shared key; see End.
 func (t *Tokens) Shared() (id string, ended bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.shared, t.ended
 }
 
-// End ends all tokens of the shared key with an ID on this box, for good. After an error they are still valid.
+// End invalidates on this box all tokens signed with the shared key that has this ID, permanently. After an error they are still valid.
 func (t *Tokens) End(id string) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -265,8 +265,7 @@ func (t *Tokens) sign(text string) []byte {
 	return mac.Sum(nil)
 }
 
-// Verify returns the user and the expiry of a token. The error wraps ErrToken and states
-// the reason, but only to a client with a valid signature.
+// Verify returns the user and the expiry of a token. The error wraps ErrToken. It includes the reason only if the token's signature is valid.
 func (t *Tokens) Verify(text string) (User, time.Time, error) {
 	c, err := t.read(text)
 	if err != nil {
@@ -289,7 +288,7 @@ func (t *Tokens) Verify(text string) (User, time.Time, error) {
 	return newUser(c.Name, role), expires, nil
 }
 
-// read decodes a token whose signature was verified.
+// read verifies the signature of a token and decodes its claims. The error is ErrToken.
 func (t *Tokens) read(text string) (c claims, err error) {
 	cut := strings.LastIndexByte(text, '.')
 	if len(text) > maxToken || cut < 0 || !strings.HasPrefix(text, tokenPrefix) {
@@ -313,9 +312,8 @@ func (t *Tokens) read(text string) (c claims, err error) {
 // ErrRole means that a user requests more than their own role.
 var ErrRole = errors.New("a token cannot have a higher role than its creator")
 
-// Delegate returns the user of a token that another user requests. Its role is at most
-// the requester's (else ErrRole is wrapped). Its name is the requester's, followed by the
-// token's name or by a lesser role.
+// Delegate returns the user for a token that the user by requests. The error wraps ErrRole if role is higher than the requester's. The new user's
+// name is the requester's, followed by ":" and name. If name is "", the role takes its place, unless it is the requester's role.
 func Delegate(by User, role Role, name string) (User, error) {
 	if role > by.Role {
 		return User{}, fmt.Errorf("%w: %s is a %s, and the token is for the role %s: ask for --role %s, or as root", ErrRole, by.Name, by.Role, role, by.Role)
@@ -342,16 +340,16 @@ type Role int
 
 const (
 	Nobody    Role = iota // no permission
-	Box                   // a leaf of the fleet: follows its commits, and reports
+	Box                   // a leaf box of the fleet: follows the fleet's commits, and reports its state
 	Reader                // get, list, watch
-	Endpoints             // those, and writes the objects of svcctl discover: its EndpointSlices and Leases, and Events
+	Endpoints             // permissions of Reader; writes the EndpointSlices and Leases of svcctl discover, and Events
 	Admin                 // all requests
 )
 
-// The names of the roles, as tokens and flags have them.
+// roleNames holds the names of the roles as used in tokens and command-line flags.
 var roleNames = [...]string{Nobody: "nobody", Box: "box", Reader: "reader", Endpoints: "endpoints", Admin: "admin"}
 
-// String returns "reader", "endpoints" or "admin", or "box", the role of a leaf, for which no token is issued.
+// String returns the name of the role: "nobody", "box", "reader", "endpoints" or "admin".
 func (r Role) String() string { return roleNames[r] }
 
 // ParseRole parses the name of a role that can be granted.
@@ -364,7 +362,7 @@ func ParseRole(name string) (Role, error) {
 	return Nobody, fmt.Errorf("%q is not a role: give %s, %s or %s", name, Reader, Endpoints, Admin)
 }
 
-// The groups of users. Those of Kubernetes mean what they mean there.
+// The groups of users. Those with the prefix "system:" are the groups of Kubernetes, with the same meaning.
 const (
 	GroupAuthenticated   = "system:authenticated"
 	GroupUnauthenticated = "system:unauthenticated"
@@ -379,7 +377,7 @@ const Anonymous = "system:anonymous"
 // User is the authenticated user of a request.
 type User struct {
 	Name   string   // "root", "uid:1000", "root:ci" for a token that root has named ci
-	Groups []string // as in SelfSubjectReview
+	Groups []string // names of groups, as in the response to a SelfSubjectReview
 	Role   Role
 }
 

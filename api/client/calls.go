@@ -19,8 +19,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// applyPatience bounds the silence of the server during a batch: the whole of a dry run is decided
-// before the first result is sent.
+// applyPatience bounds the time without data from the server during a batch. It is long because a dry run of the whole batch is computed before the
+// first result is sent.
 const applyPatience = 10 * time.Minute
 
 // ndjson is the media type of JSON values one a line.
@@ -32,15 +32,15 @@ type ApplyOptions struct {
 	Manager string
 	// Force takes fields that others own.
 	Force bool
-	// DryRun decides and allocates, and changes nothing.
+	// DryRun computes the results, including allocations, and changes nothing.
 	DryRun bool
-	// AsFile decides as if the objects were read from the files that declare them; it is for
-	// dry runs.
+	// AsFile treats the objects as if they were read from the manifest files that declare them. It is for dry runs.
 	AsFile bool
 }
 
-// Apply applies objects, each in JSON, in one request, and calls f with the result of each, in their order, as it arrives. A refused object
-// stops no other. Errors are those of the whole request, and those of f, which end it; results before it stand.
+// Apply applies objects, each in JSON, in one request, and calls f with the result of each, in order, as it arrives. If the server refuses an object,
+// it continues with the next. Apply returns an error if the request fails, or the first error of f, and then handles no more results; objects that
+// were applied until then stay applied.
 func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMessage, f func(i int, r wire.Applied) error) error {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if o.DryRun {
@@ -74,8 +74,8 @@ func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMe
 	return nil
 }
 
-// Plan returns what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no
-// object is refused. o.DryRun and o.AsFile are ignored.
+// Plan returns the changes in the kernel that would result from applying objects, each in JSON, and then deleting the objects in removals. The
+// removals are left out if an object is refused. o.DryRun and o.AsFile are ignored.
 func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (wire.KernelPlan, error) {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if len(removals) > 0 {
@@ -117,7 +117,7 @@ func linesOf[T any](values []T) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// exportPatience bounds the silence of the server during an export.
+// exportPatience bounds the time without data from the server during an export.
 const exportPatience = time.Minute
 
 // Export writes everything that the appliance has stored to w. An answer that was cut short is an error.
@@ -156,8 +156,8 @@ func (t *tail) Write(p []byte) (n int, err error) {
 	return n, t.failed
 }
 
-// WatchAnnouncements calls f for each event, as the announcer, until f returns an error, ctx is done or
-// the server ends the watch.
+// WatchAnnouncements calls f for each event of the announcements until f returns an error, ctx is done or the server ends the watch. It identifies
+// itself to the server as the announcer, the process that announces addresses.
 func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.AnnouncementsEvent) error) error {
 	return stream(ctx, c, request{method: http.MethodGet, path: wire.GetAnnouncements.Path, query: url.Values{"watch": {"true"}, "announcer": {"true"}}}, f)
 }
@@ -176,8 +176,8 @@ func (c *Client) post(ctx context.Context, path string, v, answer any) error {
 	return c.ask(ctx, request{method: http.MethodPost, path: path, form: jsonType, body: body, patience: callTimeout}, answer)
 }
 
-// Stream makes a request of a route whose answer is a sequence of values, and calls f with each as it arrives. It returns at the end
-// of the answer, when ctx is done, or with an error of f.
+// Stream makes a request to a route that returns a sequence of JSON values, and calls f with each value as it arrives. It returns nil at the end of
+// the response, the cause of ctx when it is done, or the first error of f.
 func Stream[Query, Value any](ctx context.Context, c *Client, at wire.Route[Query, Value], q Query, f func(Value) error) error {
 	return stream(ctx, c, request{method: at.Method, path: at.Path, query: wire.WriteQuery(q)}, f)
 }
@@ -216,8 +216,8 @@ func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 	return r, c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
 }
 
-// Journal asks for the newest changes of objects, at most q.Limit, the oldest first. Those of Events are
-// among them if q.Events is set.
+// Journal returns the newest entries of the journal of object changes, at most q.Limit, oldest first. Changes of Events are included only if q.Events
+// is set.
 func (c *Client) Journal(ctx context.Context, q wire.JournalQuery) (entries []wire.JournalEntry, err error) {
 	err = stream(ctx, c, request{method: http.MethodGet, path: wire.GetJournal.Path, query: wire.WriteQuery(q), patience: callTimeout}, func(entry wire.JournalEntry) error {
 		entries = append(entries, entry)
@@ -234,12 +234,12 @@ type request struct {
 	accept string // the media type that is wanted; "" is JSON
 	form   string // the media type of body
 	body   []byte
-	// patience bounds the silence of the server; 0: no bound.
+	// patience bounds the time without data from the server; 0 means no bound.
 	patience time.Duration
 }
 
-// The number of retries after a busy server has answered 429 with Retry-After (RFC 6585 section 4), and
-// the longest wait before one.
+// maxRetries bounds the retries of a request that the server answered with 429 and Retry-After (RFC 6585, section 4). maxRetryGap bounds the wait
+// before each.
 const (
 	maxRetries  = 5
 	maxRetryGap = 10 * time.Second
@@ -327,7 +327,7 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	return nil, failure(resp.StatusCode, body)
 }
 
-// bodyOf returns a reader of a body; nil if the body is nil, since an empty body is one too.
+// bodyOf returns a reader for a request body, or nil if b is nil. An empty non-nil b is sent as an empty body.
 func bodyOf(b []byte) io.Reader {
 	if b == nil {
 		return nil
@@ -339,8 +339,7 @@ func bodyOf(b []byte) io.Reader {
 // field manager.
 const agent = "svcctl/v1"
 
-// patienceOr returns the error of a request: context.DeadlineExceeded if its patience was over or
-// the process of the server is stopped, else err.
+// patienceOr returns context.DeadlineExceeded if the request was canceled because its patience ran out or the server process is stopped, else err.
 func patienceOr(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); errors.Is(why, context.DeadlineExceeded) || errors.Is(why, errStopped) {
 		return context.DeadlineExceeded
@@ -348,13 +347,13 @@ func patienceOr(ctx context.Context, err error) error {
 	return err
 }
 
-// answer is the body of an answer. Every byte that comes renews the patience.
+// answer is the body of a response. Each read of data restarts its timeout, patience.
 type answer struct {
 	body     io.ReadCloser
 	context  context.Context
 	cancel   func()
 	patience time.Duration
-	timer    *time.Timer // nil: patience is endless
+	timer    *time.Timer // nil if there is no timeout
 }
 
 // Read implements io.Reader.
@@ -383,7 +382,7 @@ func (a *answer) Close() {
 	}
 }
 
-// warn hands on the warnings of an answer: Warning: 299 - "text" (RFC 7234 section 5.5).
+// warn passes the warnings of a response to c.Warned. They are headers of the form Warning: 299 - "text" (RFC 7234, section 5.5).
 func (c *Client) warn(header http.Header) {
 	if c.Warned == nil {
 		return
@@ -395,7 +394,7 @@ func (c *Client) warn(header http.Header) {
 	}
 }
 
-// warning returns the text in a Warning header, which stands in the first quotes.
+// warning returns the text of a Warning header, which is its first quoted string; false if it has none.
 func warning(line string) (string, bool) {
 	_, line, ok := strings.Cut(line, `"`)
 	if !ok {

@@ -29,14 +29,14 @@ const (
 	callTimeout = 10 * time.Second
 	// idleConnection is the time for which an idle connection is kept open for the next call.
 	idleConnection = 30 * time.Second
-	// keptConnections bounds the idle connections that are kept, for callers with as many
-	// concurrent calls.
+	// keptConnections bounds the idle connections that are kept open. It is large enough for callers with that
+	// many concurrent calls.
 	keptConnections = 32
-	// waitGrace is the time by which the client waits longer than the server.
+	// waitGrace is added to the server's timeout of a wait to give the client's timeout.
 	waitGrace = 5 * time.Second
 	// dialPause is the time between two attempts to reach an appliance that starts.
 	dialPause = 100 * time.Millisecond
-	// maxAnswer bounds an answer in bytes: a status with 100,000 problems.
+	// maxAnswer bounds the size of a response in bytes. A status with 100,000 problems fits.
 	maxAnswer = 64 << 20
 )
 
@@ -56,13 +56,13 @@ type Client struct {
 	Warned func(text string)
 	// Failed, when it is not nil, is the error of every call.
 	Failed error
-	// Trial is the ID of the trial that all writes belong to; "": none.
+	// Trial is the ID of the trial that all writes belong to; "" for none.
 	Trial string
-	// InRollout is the ID of the rollout that all writes belong to; "": none.
+	// InRollout is the ID of the rollout that all writes belong to; "" for none.
 	InRollout string
 
 	place string // the path of the socket, or the URL
-	base  string // what paths are appended to
+	base  string // URL prefix that request paths are appended to
 	token string // sent with every request, "" for none
 	http  *http.Client
 
@@ -140,16 +140,14 @@ func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	return &v, nil
 }
 
-// Wait returns the status once the condition holds. It gives up after timeout:
-// with a *wire.Failure of reason Timeout, or, when the appliance did not even
-// answer until then, with an *UnreachableError. An appliance that is just being
-// started, or has no objects of its fleet yet, is waited for.
+// Wait returns the status once the condition holds. After timeout it returns a *wire.Failure with reason Timeout, or an *UnreachableError if the
+// appliance did not respond. It retries while the appliance is starting or has not yet received the objects of its fleet.
 func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration) (*wire.Status, error) {
 	return c.WaitFor(ctx, cond, 0, timeout)
 }
 
-// WaitFor waits as Wait does until everything up to a revision is in force, such as the resourceVersion of an object; 0
-// is everything that is accepted by now, including the content of files.
+// WaitFor is like Wait, but the condition covers only changes up to a revision, such as the resourceVersion of an object. Revision 0 means everything
+// accepted by now, including the content of files.
 func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
@@ -168,7 +166,7 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 	}
 }
 
-// Pause waits for a time, or until ctx ends, which is the error.
+// Pause waits for a duration. If ctx is done first, it returns the cause.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -241,7 +239,7 @@ func (c *Client) silent(err error, after time.Duration) error {
 	return e
 }
 
-// cause takes the made-up URL out of an error of net/http.
+// cause unwraps a *url.Error, since its text has the placeholder URL of the socket. It returns any other error unchanged.
 func cause(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -270,10 +268,9 @@ func (c *Client) Remote() bool { return strings.Contains(c.place, "://") }
 type Server struct {
 	// URL is https://HOST:PORT, or HOST:PORT.
 	URL string
-	// Token is the bearer token of the user; "": none.
+	// Token is the bearer token of the user; "" for none.
 	Token string
-	// CA are the certificates in PEM that its certificate is checked with; nil are those
-	// of this system.
+	// CA holds the PEM certificates of the CAs that may sign the server's certificate; nil means those of this system.
 	CA []byte
 }
 
@@ -321,8 +318,8 @@ func (e *UnreachableError) remedy() error {
 	return e.Err
 }
 
-// Proxy passes requests on to the appliance, as the user of this Client. Cookies and credentials of
-// a request stay here. unanswered answers when the appliance does not, with the reason.
+// Proxy returns a handler that forwards requests to the appliance with this Client's credentials. The Cookie and Authorization headers of a request
+// are removed. If the appliance cannot be reached, unanswered writes the response.
 func (c *Client) Proxy(unanswered func(w http.ResponseWriter, why error)) http.Handler {
 	base, err := url.Parse(c.base)
 	if err != nil {
@@ -345,8 +342,8 @@ func (c *Client) Proxy(unanswered func(w http.ResponseWriter, why error)) http.H
 	}
 }
 
-// stoppedAfter is the silence of the socket after which the server's process is checked for being
-// stopped (SIGSTOP). A busy one is waited for longer.
+// stoppedAfter is the wait for a response on the socket after which the client checks whether the server process is stopped (SIGSTOP). If the process
+// is merely busy, the client waits longer.
 const stoppedAfter = callTimeout
 
 // errStopped ends a request to a process that is stopped.
@@ -355,7 +352,7 @@ var errStopped = errors.New("the process is stopped")
 // peer is the process that serves on a socket.
 type peer struct {
 	pid     int32 // 0: not known, as from another PID namespace
-	stopped bool  // by a signal, or by a debugger
+	stopped bool  // whether a signal or a debugger has stopped it
 }
 
 // peerOf asks the kernel for the process that listens on a socket (SO_PEERCRED, unix(7)). The kernel
@@ -379,8 +376,7 @@ func peerOf(socket string) (p peer) {
 	return p
 }
 
-// isStopped reads the state of a process: the third field of stat, after the name in
-// parentheses (proc_pid_stat(5)).
+// isStopped reports whether a process is stopped, by the third field of /proc/PID/stat, the state (proc_pid_stat(5)).
 func isStopped(pid int32) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

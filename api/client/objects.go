@@ -18,12 +18,12 @@ import (
 type Object = map[string]any
 
 const (
-	// listPatience bounds the pauses between parts of a list, and the time until the answer to a write.
+	// listPatience bounds the time without data from the server while a list or the response to a write is awaited.
 	listPatience = time.Minute
 	jsonType     = "application/json"
 	// MergePatch is the media type of a JSON merge patch (RFC 7386).
 	MergePatch = "application/merge-patch+json"
-	// tableType asks for a Table, or JSON where there is none.
+	// tableType is the Accept header for a Table, or for plain JSON if the server has no Table.
 	tableType = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 )
 
@@ -44,8 +44,8 @@ func (c *Client) Typed(ctx context.Context, path string, o any) error {
 	return c.call(ctx, http.MethodGet, path, nil, listPatience, o)
 }
 
-// Each calls f for every object of the list at a path, as JSON, in their order, while the
-// answer comes in: one object is in memory at a time. An error of f ends it.
+// Each calls f for every object of the list at a path, as raw JSON and in order, while the response arrives. Only one object is in memory at a time.
+// Each stops at the first error of f and returns it.
 func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (ListMeta, error) {
 	var meta struct {
 		Metadata ListMeta `json:"metadata"`
@@ -93,8 +93,8 @@ func (c *Client) send(ctx context.Context, r request) (Object, error) {
 	return o, err
 }
 
-// stream reads an object whose field array is long: item is called for each of its items
-// and has to decode it; the other fields go into rest.
+// stream reads a JSON object that has a long array. It calls item for each element of the field array, which must decode it, and decodes the other
+// fields into rest.
 func (c *Client) stream(ctx context.Context, path string, query url.Values, accept, array string, rest any, item func(*json.Decoder) error) error {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: path, query: query, accept: accept, patience: listPatience})
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *Client) stream(ctx context.Context, path string, query url.Values, acce
 // itemError wraps an error of the function that the caller gave for each item.
 type itemError struct{ error }
 
-// split reads an object and hands out the items of one field.
+// split reads a JSON object. It calls item to decode each element of the field array, and returns the other fields.
 func split(d *json.Decoder, array string, item func(*json.Decoder) error) (others map[string]json.RawMessage, err error) {
 	others = map[string]json.RawMessage{}
 	if err := expect(d, '{'); err != nil {
@@ -170,7 +170,7 @@ func expect(d *json.Decoder, delim json.Delim) error {
 	return nil
 }
 
-// broken returns the error of an answer that ended early, or has another form than expected.
+// broken returns the error for a response that is truncated or has an unexpected form. It returns an error of the caller's item function as it is.
 func (c *Client) broken(path string, err error) error {
 	if own, is := errors.AsType[itemError](err); is {
 		return own.error
@@ -187,7 +187,7 @@ func (c *Client) broken(path string, err error) error {
 type Column struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
-	Priority int    `json:"priority"` // 0 is always shown, more in wide output only
+	Priority int    `json:"priority"` // 0: shown always; greater: only in wide output
 }
 
 // Row is a row of a Table.
@@ -204,7 +204,7 @@ type Table struct {
 	ListMeta
 }
 
-// How much of its object a row of a Table holds (includeObject).
+// The values of the query parameter includeObject: how much of its object each row of a Table holds.
 const (
 	IncludeNone     = "None"
 	IncludeMetadata = "Metadata"
@@ -251,9 +251,8 @@ type Change struct {
 	Object Object
 }
 
-// Watch calls f for every change at a path, until f returns an error, ctx is done or the
-// server ends the watch, which is an error only with an ERROR event: a *wire.Failure of
-// reason Expired when changes were missed. query has the start (resourceVersion).
+// Watch calls f for every change at a path, until f returns an error, ctx is done or the server ends the watch. query has the resourceVersion to
+// start from. If the server ended the watch with an ERROR event, Watch returns it as a *wire.Failure; its reason is Expired if changes were missed.
 func (c *Client) Watch(ctx context.Context, path string, query url.Values, f func(Change) error) error {
 	return c.watch(ctx, path, query, jsonType, func(kind string, raw json.RawMessage) error {
 		change := Change{Type: kind}
@@ -264,7 +263,7 @@ func (c *Client) Watch(ctx context.Context, path string, query url.Values, f fun
 	})
 }
 
-// WatchTable watches as Watch does, with rows of a Table. The first one has the columns.
+// WatchTable is like Watch, but passes each change as a Table, of which only the first has columns. kind is the type of the change.
 func (c *Client) WatchTable(ctx context.Context, path string, query url.Values, f func(kind string, t *Table) error) error {
 	return c.watch(ctx, path, query, tableType, func(kind string, raw json.RawMessage) error {
 		var t wireTable

@@ -13,7 +13,7 @@ import (
 
 // overview is the data of the first page.
 type overview struct {
-	Headline, Rest string // of the verdict, up to and after the first semicolon
+	Headline, Rest string // the status verdict, cut at the first "; "
 	Newest         *wire.ProblemGroup
 	Problems       []wire.ProblemGroup
 	More           int // number of problems that are left out of Problems
@@ -46,8 +46,8 @@ func (d *overview) shape() string {
 	return b.String()
 }
 
-// rowValues adds the numbers of each Service in a list to k, keyed by "NAMESPACE/NAME " and n (new connections a second), r (refused a
-// second) or o (open).
+// rowValues adds the numbers of the Services in a list to k. The keys are "NAMESPACE/NAME " followed by n (new connections per second), r (refused
+// connections per second) or o (open connections).
 func rowValues(k map[string]string, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
@@ -56,7 +56,7 @@ func rowValues(k map[string]string, rows []Row) {
 	}
 }
 
-// shapeOf writes the columns of rows that rowValues does not add: the page is fetched again when one of them changes.
+// shapeOf writes to b the columns of rows that rowValues leaves out. An open page is fetched again when one of them changes.
 func shapeOf(b *strings.Builder, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
@@ -86,10 +86,11 @@ func (d *listed) shape() string {
 	return b.String()
 }
 
-// listLinks has the links of a page of the list: to each order and to each state, by their names, and to the previous and the next page.
+// listLinks holds the links on a page of the list of Services: one for each sort order and each state filter, by name, and those to the previous and
+// the next page.
 type listLinks struct {
 	Sort, State    map[string]string
-	Previous, Next string // "" where there is none
+	Previous, Next string // "" if there is no such page
 }
 
 func linksOf(q Query, total int) listLinks {

@@ -104,12 +104,13 @@ func clock(now, at time.Time) string {
 	return at.UTC().Format("2 Jan")
 }
 
-// commands matches the command in a next step, without the explanation behind it.
+// commands returns the regular expression that matches the command in the text of a next step, without the explanation after it.
 var commands = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
 })
 
-// commandOf returns the command in a next step, for the button that copies it ("": there is none), and the words to show beside the button.
+// commandOf extracts the command from a next step, for a copy button, and the text to show next to the button. command is "" if there is none; words
+// is "" if the step is only the command.
 func commandOf(next string) (command, words string) {
 	found := commands().FindStringSubmatch(next)
 	if found == nil || strings.Contains(found[1], "…") {
@@ -132,7 +133,7 @@ func share(part, whole uint64) string {
 	return strconv.FormatUint(part*100/whole, 10) + " %"
 }
 
-// dict returns a map made of names, each followed by its value, for passing several values to a template within another one.
+// dict returns a map of names and values that alternate in pairs, to pass several values to a nested template.
 func dict(pairs ...any) map[string]any {
 	m := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -141,7 +142,7 @@ func dict(pairs ...any) map[string]any {
 	return m
 }
 
-// part returns a rate in percent of the largest rate of a list, the length of a bar.
+// part returns a rate as a percentage of the largest rate in a list, for the length of a bar. It returns "0" if either is nil or the largest is 0.
 func part(rate, most *float64) string {
 	if rate == nil || most == nil || *most <= 0 {
 		return "0"
@@ -149,7 +150,7 @@ func part(rate, most *float64) string {
 	return short(100 * *rate / *most)
 }
 
-// dots draws a square for each endpoint of a Service with at most mostDots.
+// dots holds one square for each endpoint of a Service that has at most mostDots endpoints.
 type dots struct {
 	Width int
 	Cells []beatCell
@@ -175,7 +176,7 @@ func dotsOf(up, all int) *dots {
 // mostHead bounds what headOf returns as the head of a message, in characters.
 const mostHead = 76
 
-// headOf divides a message at the last colon or semicolon that leaves at most mostHead characters: head has the fault, more the details.
+// headOf splits a message after the last colon or semicolon within its first mostHead characters. head is the problem, and more the details.
 func headOf(text string) (head, more string) {
 	if utf8.RuneCountInString(text) <= mostHead {
 		return text, ""

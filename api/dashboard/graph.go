@@ -11,7 +11,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// The positions in the graph, in its own units: new connections are an area, refused and failed ones bars, open ones a line.
+// The geometry of the graph in units of its SVG view box. New connections are drawn as an area, refused and failed ones as bars below it, and open
+// ones as a line at the bottom.
 const (
 	graphWidth         = 1000.0
 	newTop, newBottom  = 4.0, 125.0
@@ -22,17 +23,17 @@ const (
 
 // graph has the paths and labels of the graph of traffic over time, for the template.
 type graph struct {
-	Area, Line, Refused, Failed, Open, Marks string // paths
-	NewMost, BadMost, OpenMost               string // the values at the upper edges
+	Area, Line, Refused, Failed, Open, Marks string // SVG paths
+	NewMost, BadMost, OpenMost               string // labels of the maximum of each y axis
 	Times                                    []time.Time
 	Events                                   []Event
 	From                                     time.Time
-	Step                                     int    // seconds
+	Step                                     int    // seconds between points
 	Points                                   string // JSON for the script
 	Text                                     string // for screen readers
 }
 
-// graphOf draws traffic, with the newest faults of the events in it.
+// graphOf draws traffic over time, and marks the newest faults among the events. It returns nil for fewer than two points.
 func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 	n := len(g.Points)
 	if n < 2 {
@@ -109,7 +110,7 @@ func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 	return d
 }
 
-// curve draws known points as a line and as the area below it, with a gap where nothing was read.
+// curve draws the points with measured values as a line and as the area below it, with gaps where no values were read.
 func curve(points []wire.TrafficPoint, x func(float64) float64, y func(*wire.TrafficPoint) float64, bottom float64) (line, area string) {
 	var l, a strings.Builder
 	for i := 0; i < len(points); i++ {
@@ -137,7 +138,7 @@ func curve(points []wire.TrafficPoint, x func(float64) float64, y func(*wire.Tra
 // spark is a small curve of new connections.
 type spark struct{ Line, Area string }
 
-// The size of a small curve, in its own units, and the number of points of the graph that one of its points is the mean of.
+// The size of a sparkline in units of its SVG view box, and the number of points of the graph that are averaged into one of its points.
 const sparkWidth, sparkHeight, sparkPoints = 90.0, 24.0, 3
 
 // sparkOf draws new connections; nil where there are none.
@@ -169,7 +170,7 @@ func sparkOf(g wire.TrafficGraph) *spark {
 // short formats a coordinate with at most one decimal.
 func short(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// roundUp returns the least number of 1, 2, 3, 5, 8 or 10 times a power of ten that is not below a value: the edge of a graph.
+// roundUp returns the smallest of 1, 2, 3, 5, 8 or 10 times a power of ten that is at least v, for the maximum of a y axis.
 func roundUp(v float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(max(v, 1))))
 	for _, n := range []float64{1, 2, 3, 5, 8, 10} {
@@ -182,13 +183,13 @@ func roundUp(v float64) float64 {
 
 func edge(v float64) string { return wire.Grouped(int(v)) }
 
-// beat has the cells of the picture of an endpoint's health over 24 hours, and its text.
+// beat holds a bar of cells that shows an endpoint's health over 24 hours, and its text.
 type beat struct {
 	Cells []beatCell
 	Text  string
 }
 
-// beatCell is half an hour of a beat.
+// beatCell is one cell of a bar, such as half an hour of a beat.
 type beatCell struct {
 	X     int
 	Class string // up, dn (down) or un (unknown)
@@ -196,7 +197,8 @@ type beatCell struct {
 
 const beatCells, beatWidth = 48, 5
 
-// beatOf draws the health of an endpoint.
+// beatOf draws the health of an endpoint over the 24 hours before now. down has the times at which it was down. Cells from before the recorded
+// history are drawn as unknown.
 func beatOf(down []Span, known, now time.Time) *beat {
 	const cell = 24 * time.Hour / beatCells
 	b := &beat{}

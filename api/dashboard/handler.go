@@ -76,7 +76,7 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	})
 }
 
-// must returns an embedded value: an error is a bug.
+// must returns the value of a call that cannot fail for embedded files. It panics on an error.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -92,7 +92,7 @@ func guard(header http.Header, policy string) {
 	header.Set("Cache-Control", "no-store")
 }
 
-// begun is the context key of the CPU time that the thread had used when a request began.
+// begun is the context key for the CPU time of the thread at the start of a request.
 type begun struct{}
 
 // used returns the CPU time of this thread.
@@ -102,8 +102,8 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// The interval at which an open page is fetched again is everyShare times its CPU time, so that it takes half a percent of a core,
-// without the readings of connections. The interval is at least everyLeast and at most everyMost.
+// An open page is refreshed every everyShare times the CPU time that rendering it took, so that it uses at most half a percent of a core, not
+// counting reads of connections. everyLeast and everyMost bound the interval.
 const (
 	everyLeast = 3 * time.Second
 	everyMost  = 30 * time.Second
@@ -137,16 +137,16 @@ type page struct {
 	Status *wire.Status
 	Admin  bool
 	Now    time.Time
-	URL    string // path and query below /dashboard/, for requests of live.json; "": the page does not change by itself
+	URL    string // path and query below /dashboard/, with which the page polls live.json; "" if the page is static
 	Data   any
 	began  time.Duration // the CPU time of the thread when the request began
 }
 
 // changing is the data of a page that changes while it is open.
 type changing interface {
-	// values returns the texts of elements, by their attribute data-k.
+	// values returns the new texts of HTML elements, keyed by their attribute data-k.
 	values() map[string]string
-	// shape returns a text that changes when more than the values has changed.
+	// shape returns a text that changes when the page changes in more than values, so that it must be fetched again.
 	shape() string
 }
 
@@ -161,7 +161,7 @@ func (p *page) State() string {
 	return "good"
 }
 
-// Count returns the number in the title of the window: that of faults, or of Services that do not answer.
+// Count returns the number in the window title: the number of problems that are errors, or of Services that do not answer, whichever is greater.
 func (p *page) Count() int {
 	n := 0
 	for i := range p.Status.Verdict.Groups {

@@ -12,18 +12,19 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// path is the picture of the way of packets through one port of a Service in one family: frontends, the port, endpoints, and lines between
-// them.
+// path is the picture of how packets pass through one port of a Service in one IP family: frontends, the port, endpoints, and lines between them.
 type path struct {
 	Port, Protocol, Family string
 	Frontends              []node
 	Endpoints              []node
 	Balance                string // "random" by default
-	Up, All                int    // numbers of endpoints
-	More                   int    // number of endpoints that are left out
-	// Relay is the listener of the appliance to which clients of a relayed port are sent, with its state; "" for other ports.
+	Up, All                int    // numbers of endpoints: usable ones, and all
+	More                   int    // number of endpoints that the picture leaves out
+	// Relay is the address of the listener to which the kernel redirects clients of a relayed port, with its number of open connections; "" for other
+	// ports.
 	Relay string
-	// Height and Middle place the wide picture, Tall and Knee the narrow one.
+	// Height is the height of the wide picture, and Middle the vertical position of its center. Tall is the height of the narrow one, and Knee the
+	// vertical position at which its lines meet.
 	Height, Middle, Tall, Knee int
 }
 
@@ -56,22 +57,22 @@ func (p path) Label() string {
 	return text
 }
 
-// node is a box of the picture, and a row of the table of endpoints.
+// node is a frontend or an endpoint in the picture. An endpoint is also a row of the table of endpoints.
 type node struct {
 	Text string
-	// Dead is set when no new connections go to it, or when it refuses them or does not answer; Class is up or dn, Word its state in a word, and
-	// Check the finding of its health check, or of its clients.
+	// Dead is set if no new connections go to the endpoint, or if it refuses or does not answer them. Class is the CSS class, up or dn (down). Word
+	// is the state in one or two words, and Check the result of the health check, or of the clients' connections.
 	Dead               bool
 	Class, Word, Check string
 	Open, Unanswered   int
 	Rate, Failed       *float64
-	Total, Weight      string // Total "": not counted; Weight "": all are equal
-	Width              string // of the line to it
+	Total, Weight      string // Total is "" if not counted; Weight is "" if all weights are equal
+	Width              string // of the line that leads to the endpoint
 	Y, Low             int    // vertical position in the wide picture, and in the narrow one
 	Beat               *beat
 }
 
-// Short returns Check, cut to the room in the picture, between marks that isolate its direction of writing (Unicode FSI and PDI).
+// Short returns Check, truncated to the room in the picture and enclosed in Unicode characters that isolate its text direction (FSI and PDI).
 func (n node) Short() string {
 	const room = 44
 	text := []rune(n.Check)
@@ -152,7 +153,7 @@ func pathsOf(svc *Service, now time.Time) []path {
 	return paths
 }
 
-// byAddress compares texts of addresses and ports, by number where they are such.
+// byAddress compares two texts of the form ADDRESS:PORT by number, and other texts alphabetically.
 func byAddress(a, b string) int {
 	x, errX := netip.ParseAddrPort(a)
 	if y, errY := netip.ParseAddrPort(b); errX == nil && errY == nil {
@@ -196,7 +197,8 @@ func (p *path) place() {
 	p.Tall = p.Knee + 30 + max(len(p.Endpoints), 1)*tallRow
 }
 
-// weightOf returns the traffic that the width of a line stands for: new connections, or open ones if there are no new ones.
+// weightOf returns the traffic that determines the width of a line: the rate of new connections or, if there are none, a thousandth of the number of
+// open ones.
 func weightOf(n *node) float64 {
 	if n.Rate != nil && *n.Rate > 0 {
 		return *n.Rate
@@ -204,7 +206,7 @@ func weightOf(n *node) float64 {
 	return float64(n.Open) / 1000
 }
 
-// Way returns the SVG path of the line from a frontend in the wide picture, or to an endpoint.
+// Way returns the SVG path of a line in the wide picture: from a frontend to the port, or from the port to an endpoint.
 func (p path) Way(n node, frontend bool) string {
 	if frontend {
 		return fmt.Sprintf("M362 %d C420 %d 410 %d 452 %d", n.Y, n.Y, p.Middle, p.Middle)
@@ -287,7 +289,7 @@ func bytesText(n uint64) string {
 	return number + " " + prefix + "iB"
 }
 
-// frontendText names a frontend; that of a node port begins with its colon.
+// frontendText returns the text of a frontend. A node port, which is written as ":30080", becomes "node port 30080".
 func frontendText(at string) string {
 	if strings.HasPrefix(at, ":") {
 		return "node port " + at[1:]

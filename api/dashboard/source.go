@@ -12,22 +12,22 @@ type Source interface {
 	Status() wire.Status
 	// Services returns the Services that match a Query.
 	Services(Query) (*Services, error)
-	// Busiest returns the Services with the most new connections first, at most so many, without those that have no traffic.
+	// Busiest returns at most the given number of Services, those with the most new connections first. It leaves out Services without traffic.
 	Busiest(most int) ([]Row, error)
 	// Service returns a Service, nil when there is none of that name.
 	Service(namespace, name string) (*Service, error)
 	// Box returns the numbers of the box.
 	Box() (Box, error)
-	// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all ("").
+	// Graph returns the traffic of the last 15 minutes or of a day, of the Service "namespace/name", or of all Services if that is "".
 	Graph(service string, day bool) wire.TrafficGraph
-	// Happened returns the newest events, the newest first, of a Service or of all (""), with changes of objects for admins.
+	// Happened returns the newest events of a Service, or of all Services (""), newest first. For admins they include changes of objects.
 	Happened(namespace, name string, since time.Duration, limit int, admin bool) []Event
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
 	Allocations() wire.Allocations
-	// Journal gives the newest changes, the oldest first.
+	// Journal returns the newest changes of objects, at most limit, oldest first.
 	Journal(limit int) ([]wire.JournalEntry, error)
-	// Trace calls each for every packet that it follows, until the number or the time of the query is reached or ctx is done; or it predicts the
-	// path of one packet. While another trace is under way it returns wire.ErrTracing.
+	// Trace calls each for every packet that it follows, until the packet count or the time in the query is reached or ctx is done. If the query asks
+	// for a prediction, it instead calls each once with the predicted path of a packet. It returns wire.ErrTracing while another trace is running.
 	Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 }
 
@@ -38,7 +38,7 @@ type Query struct {
 	Search string
 	State  string // one of states
 	Sort   string // one of sorts
-	Page   int    // from 1
+	Page   int    // number of the page, from 1
 }
 
 // PageRows is the number of Services on a page.
@@ -47,7 +47,7 @@ const PageRows = 100
 // MostClients bounds the clients on the page of a Service.
 const MostClients = 20
 
-// The orders of a list. byState has Services in trouble first.
+// The sort orders of a list of Services. byState puts Services with problems first.
 const (
 	byState   = "state"
 	byName    = "name"
@@ -58,7 +58,7 @@ const (
 
 var sorts = []string{byState, byName, byOpen, byRate, byRefused}
 
-// The choices of a list by state.
+// The state filters of a list of Services.
 const (
 	stateBad       = "bad"
 	stateWarn      = "warning"
@@ -80,11 +80,12 @@ type Row struct {
 	Namespace, Name, Type string
 	Addresses             []string // cluster IPs, external and load balancer IPs
 	Ports                 []string // "80/TCP", "80:30080/TCP"
-	// Up counts, of All endpoints, those that new connections go to and that no check found down; -1 when no port of the Service is served.
+	// Up is the number of endpoints that get new connections and that no health check found down, and All the number of all endpoints. Up is -1 if no
+	// port of the Service is served.
 	Up, All int
 	// Unchecked is set for a Service with endpoints and without health checks.
 	Unchecked bool
-	// State is one of wire.ServiceAnswers and the like, Reason and Why those of the worst problem.
+	// State is a state of a Service in package wire, such as wire.ServiceAnswers. Reason and Why are the reason and message of its worst problem.
 	State, Reason, Why string
 	wire.ServiceTraffic
 	// Graph is its traffic of the last 15 minutes.
@@ -93,10 +94,10 @@ type Row struct {
 
 // Box has the numbers of the overview.
 type Box struct {
-	wire.ServiceTraffic       // of all Services
+	wire.ServiceTraffic       // totals of all Services
 	Tracked, MostTracked int  // tracked connections, and the most that the kernel tracks; 0: unknown
-	Counted              bool // the kernel counts connections and refusals
-	Announced, Addresses int  // numbers of addresses that are announced, and that are to be
+	Counted              bool // whether the kernel counts connections and refusals
+	Announced, Addresses int  // numbers of announced addresses and of those to announce
 }
 
 // Event is an entry of the history: a change of state, with its time and text.
@@ -104,7 +105,7 @@ type Event struct {
 	At    time.Time
 	Level string // good, warn, bad; "": a change of objects
 	Text  string
-	Mark  bool // it is shown in graphs
+	Mark  bool // shown as a mark in graphs
 }
 
 // Span is a time in which an endpoint was down.
@@ -119,9 +120,9 @@ type Service struct {
 	State    wire.ServiceState
 	Clients  wire.ServiceClients // at most MostClients
 	Ports    []wire.PortTraffic
-	Routes   []string // of a Gateway, see wire.Traffic
+	Routes   []string // routes, if it serves a Gateway; see wire.Traffic
 	Problems []wire.Problem
-	// File and Line are where it is declared; "" for a Service of the API.
+	// File and Line are the position of the manifest that declares the Service; File is "" if it was created through the API.
 	File string
 	Line int
 	// Managers own fields of it (metadata.managedFields).
@@ -129,7 +130,7 @@ type Service struct {
 	Annotations map[string]string
 	// Checks are the lines of `svcctl explain` about it, in order.
 	Checks []Check
-	// Down has the times in which endpoints were down, by address and port, as far as that is known: from Known on.
+	// Down holds the periods during which endpoints were down, keyed by ADDRESS:PORT. The record begins at the time in the next field.
 	Down  map[string][]Span
 	Known time.Time
 }

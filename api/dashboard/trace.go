@@ -20,7 +20,8 @@ const (
 	doPredict = "predict"
 )
 
-// trace is the page of the paths of packets, for admins. It comes in pieces, a packet at a time, and so needs no script.
+// trace serves the page that traces packets, which only admins may read. The response is streamed, one packet at a time, so that the page needs no
+// script.
 func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	if !h.mayAdmin(r) {
 		h.fail(w, r, http.StatusForbidden, "A trace sees the packets of all clients: it is for administrators. The page of a Service explains to readers why it does not answer, and svcctl explain does.")
@@ -96,7 +97,7 @@ func (t *tracing) values() url.Values {
 	return values
 }
 
-// Packets yields the story of each packet as it arrives.
+// Packets yields each traced packet with its path through the rules, as it arrives.
 func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	return func(yield func(wire.TracedPacket) bool) {
 		t.out.pass() // so that the page shows that it waits
@@ -111,7 +112,8 @@ func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	}
 }
 
-// Predicted returns the prediction of a packet as the form describes it, if no packet came and the rules can be evaluated; nil otherwise.
+// Predicted returns the predicted path of a packet with the addresses of the form, for a trace that saw no packet. It returns nil if packets came, if
+// the trace failed, or if the rules cannot be evaluated for that packet.
 func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	q := t.Query
 	q.Predict = true
@@ -122,18 +124,17 @@ func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	return told
 }
 
-// pieceSize is the size in which a page is passed on, in bytes.
+// pieceSize is the size in bytes of the buffer that a streamed page is written through.
 const pieceSize = 16 << 10
 
-// pieces sends a page piece by piece. It calls gone, which ends the rendering, when the browser has left or does not read a piece within
-// the server's time limit.
+// pieces streams a page. It calls gone, which stops the trace, if the browser disconnects or does not read within the server's time limit.
 type pieces struct {
 	buffer  *bufio.Writer
 	control *http.ResponseController
 	gone    context.CancelFunc
 }
 
-// Write implements io.Writer. It never fails: the page's handler learns of errors by gone.
+// Write implements io.Writer. It never returns an error; it calls gone instead.
 func (p *pieces) Write(b []byte) (int, error) {
 	if _, err := p.buffer.Write(b); err != nil {
 		p.gone()

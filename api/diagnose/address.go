@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Nobody returns the findings about an address that no Service has.
+// Nobody returns the findings about an address, or a port of this box, that no Service serves.
 func Nobody(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	q := f.Question
@@ -42,7 +42,7 @@ func Nobody(f Facts) []Finding {
 	return d.findings
 }
 
-// place adds a finding about the allocation range that contains the address of q, which no Service answers on.
+// place adds a finding about the allocation range that contains the address of q. No Service serves that address.
 func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {
@@ -65,7 +65,7 @@ func (d *diagnosis) place(q Question) {
 	}
 }
 
-// portHint returns a hint for an IPv6 address whose last group may be meant as a port: how to write the port. Otherwise it returns "".
+// portHint returns a hint on how to write a port, if the last group of an IPv6 address may be meant as one; otherwise "".
 func portHint(addr netip.Addr) string {
 	text := addr.String()
 	i := strings.LastIndexByte(text, ':')
@@ -110,9 +110,9 @@ func HealthPort(f Facts) []Finding {
 type Backend struct {
 	Service string // "namespace/name"
 	Slice   string
-	// Conditions are those of the endpoint in the slice.
+	// Conditions are the conditions of the endpoint in its EndpointSlice.
 	Conditions object.EndpointConditions
-	// Health has the health checks of the endpoint; nil: there are none.
+	// Health holds the results of the endpoint's health checks; nil if it has none.
 	Health []wire.EndpointHealth
 }
 
@@ -260,8 +260,8 @@ func (d *diagnosis) going() {
 		"it is being deleted, since %s, and serves until its finalizers are gone: %s", meta.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(meta.Finalizers, ", "))
 }
 
-// rolledOut adds the finding about a rollout in which the Service is. It reports whether this box programs versions other than those
-// that the API has, in which case no further finding is possible.
+// rolledOut adds a finding about the rollout that changes the Service, if any. It reports whether this box programs other versions than those in the
+// API; then further findings would not apply.
 func (d *diagnosis) rolledOut() bool {
 	if d.State == nil || d.State.Rollout == nil {
 		return false

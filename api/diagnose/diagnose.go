@@ -17,7 +17,7 @@ type Level int
 
 // The levels, the better ones first.
 const (
-	Note Level = iota - 1 // skipped
+	Note Level = iota - 1 // not a result, such as a check that was skipped
 	Good
 	Doubt
 	Bad
@@ -37,35 +37,36 @@ type Finding struct {
 
 // Question is the destination that a client wants to reach.
 type Question struct {
-	Address  netip.Addr // the zero Addr: any of the Service's
-	Port     uint16     // 0: any of the Service's
+	Address  netip.Addr // the zero Addr means any address of the Service
+	Port     uint16     // 0 means any port of the Service
 	Protocol string     // "": any
 }
 
-// Facts are the input of a diagnosis. It has more than 15 fields: each is an answer of the API. Only Status is needed; a nil Service is one that does not
-// exist.
+// Facts holds the input of a diagnosis. It has more than 15 fields: one for each response of the API that a finding needs. Only Status is required.
+// Service is nil if the Service does not exist.
 type Facts struct {
 	Namespace, Name string
 	Question        Question
 	Service         *object.Service
 	Slices          []*object.EndpointSlice
-	// Led has the EndpointSlices of the Services of a Gateway to which the Service passes clients by TLS server name.
+	// Led holds the EndpointSlices of the Services that this Service, generated for a Gateway, forwards TLS clients to by server name (SNI).
 	Led []*object.EndpointSlice
 	// Pods has the Pods that the Service selects.
 	Pods        []*object.Pod
 	Status      *wire.Status
-	Allocations *wire.Allocations // nil: not known
-	// State is the Service as the appliance has planned it; nil: not known.
+	Allocations *wire.Allocations // nil if unknown
+	// State is the state of the Service in the appliance, as planned for the kernel; nil if unknown.
 	State *wire.ServiceState
-	// Traffic has the kernel's counts of the Service; nil: not known.
+	// Traffic has the kernel's counters of the Service; nil if unknown.
 	Traffic *wire.Traffic
-	// Probed has the results of connections that the box has just made to each endpoint; nil: none were requested.
+	// Probed has the results of test connections that the box made to each endpoint; nil if none were requested.
 	Probed []wire.Probed
 	// Wide adds revisions to the output.
 	Wide bool
-	// Rivals are Services, as "default/web", that ask for the address and port of the Question too and are not served there.
+	// Rivals are the other Services, such as "default/web", that ask for the address and port of the Question and are not served there because of a
+	// conflict.
 	Rivals []string
-	// Box lists the addresses of the box; nil: not known.
+	// Box lists the addresses of the box; nil if unknown.
 	Box []wire.BoxAddress
 	// NodelessLocal counts endpoints without a node name as local, the default.
 	NodelessLocal bool
@@ -80,9 +81,9 @@ func Worst(findings []Finding) Level {
 	return worst
 }
 
-// Service returns the findings about a Service, from the object to the kernel. It ends at the first one after which the others have no
-// meaning. The first finding repeats the conditions of the Service; those that follow are the reasons, and none of them is worse. Facts of
-// the Question and of Probed are not in the conditions, and are judged here.
+// Service returns the findings about a Service, from its object to the kernel. It stops when a finding makes further checks pointless. The first
+// finding summarizes the conditions of the Service. The findings after it are the reasons, and none has a worse level. Only facts that the conditions
+// do not cover, about the Question and Probed, are judged here.
 func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	verdict := d.verdict()
@@ -105,7 +106,7 @@ func Service(f Facts) []Finding {
 	return slices.Insert(d.findings, 0, *verdict)
 }
 
-// condition returns a condition of the Service; nil: the appliance does not judge it.
+// condition returns a condition of the Service by its type; nil if the appliance has not set it.
 func (d *diagnosis) condition(name string) *object.Condition {
 	if d.Service == nil {
 		return nil
@@ -118,8 +119,8 @@ func (d *diagnosis) condition(name string) *object.Condition {
 	return &conditions[i]
 }
 
-// verdict returns the finding about whether the Service answers; nil if the appliance does not judge the Service, or judges another version
-// of it.
+// verdict returns the finding about whether the Service answers. It returns nil if the appliance does not judge the Service, judges another version
+// of it, or only ports or addresses other than those of the Question fail.
 func (d *diagnosis) verdict() *Finding {
 	ready, programmed := d.condition(wire.ConditionReady), d.condition(wire.ConditionProgrammed)
 	switch {
@@ -139,7 +140,7 @@ func (d *diagnosis) verdict() *Finding {
 	return &Finding{Level: Good, Text: "it answers: " + ready.Message}
 }
 
-// othersFail reports whether the Service is not Ready for a port or family other than that of the Question.
+// othersFail reports whether the Service is not Ready because of a port, address or IP family that the Question is not about.
 func (d *diagnosis) othersFail() bool {
 	ready := d.condition(wire.ConditionReady)
 	return ready != nil && ready.Status == "False" && slices.ContainsFunc(d.problems(), func(p wire.Problem) bool {
@@ -232,7 +233,7 @@ func (d *diagnosis) problems() []wire.Problem {
 	return slices.DeleteFunc(slices.Clone(d.Status.Problems), func(p wire.Problem) bool { return p.Object != d.ref() })
 }
 
-// exists checks that there is such a Service.
+// exists adds a finding if the Service does not exist, and reports whether it exists.
 func (d *diagnosis) exists() bool {
 	if d.Service != nil {
 		d.good("the Service exists%s", d.origin())
@@ -286,7 +287,7 @@ func (d *diagnosis) origin() string {
 	return ", managed by " + strings.Join(managers, " and ")
 }
 
-// fileManager is the text for the manager gitops.
+// fileManager is the text shown for the field manager gitops, which owns the fields of objects read from files.
 const fileManager = "a file of the appliance"
 
 // Managers returns the managers of a Service's fields, except of its status; a file that declares
@@ -305,7 +306,7 @@ func Managers(svc *object.Service) []string {
 	return managers
 }
 
-// refusedByKernel is the reason of a problem that has a check of its own.
+// refusedByKernel is the reason of a problem that the check programmed reports, so that accepted skips it.
 const refusedByKernel = "RefusedByKernel"
 
 // accepted checks that the Service, its slices and their files have no problems.
@@ -354,7 +355,7 @@ func (d *diagnosis) accepted() {
 	}
 }
 
-// reachable checks that the Service has addresses of any kind.
+// reachable checks that the Service has at least one address of any kind, and reports whether it does.
 func (d *diagnosis) reachable() bool {
 	switch spec := &d.Service.Spec; {
 	case spec.Type == object.TypeExternalName:
@@ -401,7 +402,7 @@ func (d *diagnosis) allocated() {
 	d.add(Bad, next, "it waits for a load balancer IP")
 }
 
-// asked checks that the Question is about an address and port of the Service.
+// asked checks that the address and port of the Question are served by the Service, and reports whether they are.
 func (d *diagnosis) asked() bool {
 	q := d.Question
 	if q.Port == 0 && !q.Address.IsValid() {
@@ -433,7 +434,7 @@ func (d *diagnosis) asked() bool {
 	return false
 }
 
-// answersAt adds a finding when node ports do not answer at the address of the question.
+// answersAt reports whether node ports answer at the address of the Question, a box address. If not, it adds a finding.
 func (d *diagnosis) answersAt() bool {
 	i := slices.IndexFunc(d.Box, func(a wire.BoxAddress) bool { return a.Address == d.Question.Address.String() })
 	if i < 0 || d.Box[i].NodePorts {

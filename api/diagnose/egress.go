@@ -10,14 +10,15 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// onlyLeave reports whether the appliance found endpoints that leave with an address of the Service, and are not for clients.
+// onlyLeave reports whether the Service only sets the source address of its endpoints' own connections (egress): the appliance found no endpoint that
+// serves clients.
 func (d *diagnosis) onlyLeave() bool {
 	return d.Service.Metadata.Annotations[object.AnnotationEgress] != "" && slices.ContainsFunc(d.Status.Problems, func(p wire.Problem) bool {
 		return p.Reason == "NoEndpoints" && p.Object == d.ref()
 	})
 }
 
-// leaves adds findings about an endpoint's own connections: the source address with which they leave the box, and why that is no address of
+// leaves adds findings about connections that an endpoint opens: the source address with which they leave the box, or why that is not an address of
 // its Services.
 func (d *diagnosis) leaves(source netip.Addr, backends []Backend) {
 	var mentioned []string

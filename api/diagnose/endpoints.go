@@ -15,7 +15,7 @@ import (
 // tally counts the endpoints of a Service port.
 type tally struct {
 	ready, draining, unfit int
-	local                  int // ready and draining ones on this box
+	local                  int // number of ready and draining endpoints on this box
 	why                    []string
 	// usable has the addresses of the ready endpoints, drains those of the draining ones.
 	usable []string
@@ -25,7 +25,7 @@ type tally struct {
 
 func (t *tally) total() int { return t.ready + t.draining + t.unfit }
 
-// maxDetails bounds the endpoints that are named.
+// maxDetails bounds the lines of details of a finding, such as one for each endpoint.
 const maxDetails = 10
 
 // shortened returns at most maxDetails lines of a list, and a line with the number of the others.
@@ -86,7 +86,8 @@ func (d *diagnosis) endpoints() {
 	}
 }
 
-// useOtherFamily returns a way out for a port whose endpoints are all of the other family than its addresses; "" where no relay can serve it.
+// useOtherFamily returns advice to use a relay for a port that has endpoints only in the other IP family than its addresses. It returns "" for SCTP,
+// which cannot be relayed.
 func useOtherFamily(port *object.ServicePort) string {
 	if port.Protocol == object.ProtocolSCTP {
 		return ""
@@ -153,8 +154,8 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	return true
 }
 
-// tally counts the endpoints of a port: those of the wanted families or, for a relayed port without one, those of the other.
-// If no slice has that port, others lists the ports that the slices have.
+// tally counts the endpoints of a port in the IP families of the Question. If a relayed port has none there, it counts those of the other family. If
+// no EndpointSlice has the port, others lists the ports that the EndpointSlices have.
 func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 	if t, others = d.tallyOf(port, d.wantsFamily); t.total() == 0 && d.isRelayed(port) {
 		if all, _ := d.tallyOf(port, func(string) bool { return true }); all.total() > 0 {
@@ -205,7 +206,7 @@ func (d *diagnosis) wantsFamily(addressType string) bool {
 	return len(families) == 0 || slices.Contains(families, addressType)
 }
 
-// count counts one endpoint.
+// count adds one endpoint of an EndpointSlice to a tally.
 func (d *diagnosis) count(t *tally, s *object.EndpointSlice, e *object.Endpoint) {
 	c := e.Conditions
 	used, terminating := true, object.Deref(c.Terminating)
@@ -262,7 +263,7 @@ func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
 	return len(d.front(new(annotation.RelayOf(d.Service)), port).Services) > 0
 }
 
-// goodAlone adds the finding that a port which passes clients on by server name has no endpoint of its own.
+// goodAlone adds a good finding about a port without its own endpoints that forwards TLS clients by server name (SNI).
 func (d *diagnosis) goodAlone(port *object.ServicePort) {
 	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
@@ -321,7 +322,7 @@ func (d *diagnosis) policies() {
 	}
 }
 
-// external reports whether the Question may be about an address outside of the cluster range.
+// external reports whether the Question may be about an address other than a cluster IP.
 func (d *diagnosis) external() bool {
 	if d.Question.Address.IsValid() {
 		return !d.isClusterIP(d.Question.Address)
@@ -338,7 +339,7 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
 }
 
-// clients adds the restrictions on clients.
+// clients adds findings about restrictions on which clients may connect.
 func (d *diagnosis) clients() {
 	if internal := annotation.InternalOf(d.Service).Key; internal != "" && !d.isClusterIP(d.Question.Address) {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",

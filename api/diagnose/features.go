@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// balance adds the balancing of ports whose endpoints do not get equal shares.
+// balance adds findings about the balancing of ports that do not give every endpoint an equal share.
 func (d *diagnosis) balance() {
 	for _, port := range d.ports() {
 		for _, s := range d.states(port) {
@@ -50,7 +50,7 @@ func weightsText(s wire.PortState) string {
 	return ", with weights: " + strings.Join(shortened(parts), ", ")
 }
 
-// sharesText returns lines about shares that change.
+// sharesText returns lines about endpoints and backends with unequal shares: current shares, refused shares, and new endpoints with growing shares.
 func sharesText(s wire.PortState) (lines []string) {
 	parts := object.Texts(slices.Sorted(maps.Keys(s.Shares)), func(ap string) string { return fmt.Sprintf("%s %.0f %%", ap, 100*s.Shares[ap]) })
 	if len(parts) > 0 {
@@ -91,8 +91,7 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	return lines
 }
 
-// standsBy returns why its weight or priority excludes an endpoint from new connections; "" if
-// neither does.
+// standsBy returns why an endpoint gets no new connections because of its weight or priority; "" if neither excludes it.
 func (d *diagnosis) standsBy(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -265,14 +264,14 @@ func (d *diagnosis) fronted(f *annotation.Front) {
 	}
 }
 
-// RangeAt reports whether one of a Service's ranges of ports has a port; protocol "": any.
+// RangeAt reports whether one of a Service's port ranges contains a port of a protocol; "" means any protocol.
 func RangeAt(svc *object.Service, port uint16, protocol string) bool {
 	return slices.ContainsFunc(svc.PortRanges(), func(r object.PortRange) bool {
 		return r.First <= port && port <= r.Last && (protocol == "" || protocol == r.Protocol)
 	})
 }
 
-// ranges returns the port ranges of the Service that the Question is about; none if its port is one of spec.ports.
+// ranges returns the port ranges of the Service that the Question is about; none if the port of the Question is in spec.ports.
 func (d *diagnosis) ranges() (list []object.PortRange) {
 	q := d.Question
 	if d.asksNodePort() || d.Service.Headless() {
@@ -334,8 +333,7 @@ func (d *diagnosis) portRanges() {
 	}
 }
 
-// limits adds findings about the limits of a Service, with the packets of all Services that they
-// refused.
+// limits adds findings about the connection limits of a Service, with the number of packets that limits of all Services have refused.
 func (d *diagnosis) limits() {
 	var parts []string
 	for _, limit := range []struct{ key, of, reason string }{

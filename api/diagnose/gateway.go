@@ -57,7 +57,7 @@ func conditionOf(list []object.Condition, kind string) (c object.Condition) {
 	return c
 }
 
-// remedies are the next steps for the reasons of conditions.
+// remedies maps reasons of conditions to the next step for the user.
 var remedies = map[string]string{
 	"AddressNotAssigned":    "`svcctl admin alloc` lists the pools with their holders: widen one, or name another address",
 	"AddressNotUsable":      "`svcctl admin alloc` lists the pools with their holders: name an address of a pool that is free, or none",
@@ -70,7 +70,7 @@ var remedies = map[string]string{
 	"RefNotPermitted":       "make a ReferenceGrant in the namespace of what is referred to",
 }
 
-// judge adds a finding for each of some conditions, about a subject.
+// judge adds a finding about subject for each condition of the given types, and reports whether all are good.
 func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...string) (good bool) {
 	good = true
 	for _, kind := range kinds {
@@ -88,8 +88,8 @@ func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...stri
 	return good
 }
 
-// listeners adds a finding for each listener of a Gateway or ListenerSet, with its routes and their backends, and those for the routes that
-// name it and are not attached.
+// listeners adds a finding for each listener of a Gateway or ListenerSet, with its routes and their backends. It also adds findings for routes that
+// reference the owner but are not attached.
 func (d *diagnosis) listeners(f *GatewayFacts, owner object.Ref, specs []object.Listener, statuses []object.ListenerStatus) {
 	// at are the entries of a route about the owner.
 	at := func(r *Route) []object.RouteParentStatus {
@@ -156,8 +156,8 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 	return strings.Join(backends, ", ")
 }
 
-// Paths returns a line for each Service port, listener and route of generated EndpointSlices. of selects those of a Gateway, ListenerSet,
-// route or generated Service, KIND/NAMESPACE/NAME, and port those of a port name; "" selects all.
+// Paths returns a line for each Service port, listener and route of generated EndpointSlices. of is the KIND/NAMESPACE/NAME of a Gateway,
+// ListenerSet, route or generated Service, and port the name of a port. Either selects all if it is "".
 func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	at := map[string][]*object.EndpointSlice{}
 	for _, s := range list {
@@ -207,7 +207,8 @@ func (d *diagnosis) gateway() {
 	}
 }
 
-// leads adds the finding about where at leads: the listener, the route and the backends of the generated EndpointSlices that in selects.
+// leads adds a finding about where clients of at, a port or server name, are forwarded: the listener, route and backends of the generated
+// EndpointSlices that in selects.
 func (d *diagnosis) leads(at string, list []*object.EndpointSlice, in func(*object.EndpointSlice) bool) {
 	with := func(s *object.EndpointSlice) bool {
 		return in(s) && s.Metadata.Annotations[object.AnnotationRoute] != ""

@@ -149,7 +149,7 @@ func allDown(n int) string {
 	return fmt.Sprintf("all %d endpoints are down", n)
 }
 
-// of formats n of all endpoints with a verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of formats the number of endpoints out of all with a verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	verb := "are"
 	if n == 1 {

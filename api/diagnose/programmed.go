@@ -26,7 +26,7 @@ func (d *diagnosis) states(port object.ServicePort) (list []wire.PortState) {
 	return list
 }
 
-// inUse returns the addresses of the endpoints to which a port leads; with local set, only of those on this box.
+// inUse returns the addresses of the endpoints that a port uses; if local is set, only of those on this box.
 func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	addrs := map[string]bool{}
 	for _, s := range d.states(port) {
@@ -43,7 +43,8 @@ func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
 	return addrs
 }
 
-// leftOut returns a line for each candidate endpoint to which a port does not lead, at most maxDetails, and the number of them.
+// leftOut returns a line for each candidate endpoint that a port does not use, and the number n of them. After maxDetails lines a last line counts
+// the rest.
 func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines []string, n int) {
 	used := d.inUse(port, false)
 	for _, text := range candidates {
@@ -145,12 +146,12 @@ func (d *diagnosis) served() {
 	}
 }
 
-// reasonsOfPorts are the Reasons for which ports are served to nobody, whatever their endpoints are.
+// reasonsOfPorts are reasons of problems that keep a port from being served, whatever its endpoints are.
 var reasonsOfPorts = []string{"TLSNotTerminated", "SecretUnusable", "CertificateExpires", "InvalidAnnotation", "UnknownValue", "NotServed",
 	"NotRelayed", "NoRelay", "ProtocolNotRelayed", "NotSupported", "LoopbackListenFailed"}
 
-// refusal returns the errors of the Service for which a port is served to nobody, whatever its endpoints are: by their
-// Reason, and their Field if that is of one port. They matter if the port is not planned, or is relayed without endpoints.
+// refusal returns the messages of the errors that keep a port from being served, whatever its endpoints are. It returns nil if the port is planned
+// for the kernel, or is relayed and has endpoints.
 func (d *diagnosis) refusal(port object.ServicePort) (why []string) {
 	if d.State == nil || d.isNewer() {
 		return nil
@@ -166,8 +167,8 @@ func (d *diagnosis) refusal(port object.ServicePort) (why []string) {
 	return why
 }
 
-// concerns reports whether a problem with a field may be one of a port: spec.ports[0], and an annotation for one port,
-// which ends in its name, are of that port.
+// concerns reports whether a problem with a field may concern a port. It does not if the field belongs to another port: spec.ports[N], or an
+// annotation with the name of that port as suffix.
 func (d *diagnosis) concerns(field string, port *object.ServicePort) bool {
 	for i := range d.Service.Spec.Ports {
 		other := &d.Service.Spec.Ports[i]
@@ -204,8 +205,7 @@ func (d *diagnosis) frontends() (list []string) {
 	return slices.Compact(list)
 }
 
-// addresses returns the addresses that the kernel is to serve, which load balancer IPs of mode
-// Proxy are not.
+// addresses returns the addresses of the Service that the kernel serves. Load balancer IPs with ipMode Proxy are left out.
 func (d *diagnosis) addresses() []netip.Addr {
 	addrs := Addresses(d.Service)
 	for _, in := range d.Service.Status.LoadBalancer.Ingress {
@@ -217,7 +217,7 @@ func (d *diagnosis) addresses() []netip.Addr {
 	return addrs
 }
 
-// neighbors adds the addresses for which neighbors on the segment get no answer.
+// neighbors adds findings about announcements, and about addresses that neighbors on the network segment, or the box itself, cannot reach.
 func (d *diagnosis) neighbors() {
 	if d.State == nil {
 		return

@@ -21,18 +21,19 @@ const (
 // Template is a parsed template.
 type Template struct{ parts []part }
 
-// part is literal text; or a path, which is replaced by the values that it finds; or a range, whose body is repeated for each of these.
+// part is a part of a template: literal text, a path that is replaced by the values it finds, or a range with a body that is repeated for each value
+// its path finds.
 type part struct {
 	text    string
-	path    path // nil: text
+	path    path // nil for literal text
 	isRange bool
 	body    []part
 }
 
-// path is a sequence of steps, each applied to the values that the one before it found.
+// path is a sequence of steps. Each step is applied to every value that the previous step found.
 type path []step
 
-// step returns the values that one step leads to. root is the whole object.
+// step returns the values that one step of a path finds, starting from a value. root is the whole object.
 type step func(root, from any) []any
 
 // Parse parses a template. Text without braces is one expression: "metadata.name" and
@@ -172,7 +173,7 @@ func Compare(a, b any) (c int, comparable bool) {
 	return 0, a == nil && b == nil
 }
 
-// number returns the value of a number of an object, or of a template.
+// number returns the value of a number, which is a json.Number in an object and a float64 in a template.
 func number(v any) (float64, bool) {
 	if n, is := v.(json.Number); is {
 		f, err := n.Float64()
@@ -214,7 +215,7 @@ func (p *parser) skip(text string) bool {
 	return is
 }
 
-// want skips blanks and a closing bracket, which must follow.
+// want skips blanks and then a closing bracket. If the bracket is missing, it records an error.
 func (p *parser) want(bracket string) {
 	if p.blanks(); !p.skip(bracket) {
 		p.fail("a %s is missing", bracket)
@@ -227,7 +228,7 @@ func (p *parser) blanks() {
 	}
 }
 
-// until returns the text before the next one of some characters, and skips both.
+// until skips and returns the text before the next of the given characters, or all remaining text if there is none.
 func (p *parser) until(chars string) string {
 	text := p.rest()
 	if end := strings.IndexAny(text, chars); end >= 0 {
@@ -271,7 +272,7 @@ func (p *parser) parts(depth int) (parts []part) {
 	return parts
 }
 
-// word skips a word that ends at a blank or a brace, and reports whether it did.
+// word skips the given word if it comes next and is followed by a blank or a brace, and reports whether it did.
 func (p *parser) word(word string) bool {
 	after, is := strings.CutPrefix(p.rest(), word)
 	return is && (after == "" || strings.ContainsAny(after[:1], " \t\n}")) && p.skip(word)
@@ -293,7 +294,7 @@ func (p *parser) expressions(depth int) (parts []part) {
 	return parts
 }
 
-// escapes rewrites a quoted text, in either form of quotes, as a string of Go: kubectl escapes dots, too.
+// escapes rewrites the inside of a string with single or double quotes as the inside of a Go string. It also accepts an escaped dot, like kubectl.
 var escapes = strings.NewReplacer(`\\`, `\\`, `\"`, `\"`, `"`, `\"`, `\'`, `'`, `\.`, `.`)
 
 // quoted parses a quoted string with the escapes of Go and JSON.
@@ -449,7 +450,7 @@ func (p *parser) subscript() step {
 // operators are the operators of filters, longer ones first.
 var operators = []string{"==", "!=", "<=", ">=", "<", ">"}
 
-// holds reports whether an operator holds for the result of a comparison.
+// holds reports whether a comparison with the given result satisfies an operator. Values that are not comparable only satisfy "!=".
 func holds(operator string, c int, comparable bool) bool {
 	switch operator {
 	case "!=":
@@ -460,8 +461,8 @@ func holds(operator string, c int, comparable bool) bool {
 	return comparable && (c < 0 && operator[0] == '<' || c > 0 && operator[0] == '>' || c == 0 && len(operator) > 1)
 }
 
-// filter parses the text between [?( and )]. Without an operator the left side must exist; otherwise any value on the left must
-// compare with any on the right.
+// filter parses the text between [?( and )]. Without an operator, an item passes if the left side finds a value. Otherwise it passes if the
+// comparison holds for any value of the left side and any of the right side.
 func (p *parser) filter(depth int) step {
 	if depth > maxDepth {
 		p.fail("filters more than %d deep", maxDepth)

@@ -25,20 +25,19 @@ import (
 )
 
 const (
-	// batchLimit bounds a batch, in bytes: about 60,000 Services.
+	// batchLimit bounds the body of a batch in bytes; about 60,000 Services fit.
 	batchLimit = 64 << 20
-	// A commit of a batch has at most commitObjects objects, or commitBytes bytes of them.
+	// commitBytes bounds the objects in one commit of a batch in bytes, as commitObjects bounds their number.
 	commitBytes = 4 << 20
 )
 
 // typeLines is the media type of JSON values one a line.
 const typeLines = "application/x-ndjson"
 
-// batch answers POST /svcctl/v1/apply: the server-side apply of all objects in the body, a
-// stream of JSON values, Lists, arrays, or YAML documents. The answer has a line of JSON
-// (wire.Applied) for each, in their order, while the rest still comes in. A refused object
-// stops no other; a stream that becomes unreadable ends with a line with the error.
-// Objects that name no namespace go to the one in the query, or to default.
+// batch answers POST /svcctl/v1/apply, the server-side apply of all objects in the body. The body is a stream of JSON values, arrays, Lists or YAML
+// documents. The response has a line of JSON (wire.Applied) for each object, in order, and is sent while the body is still arriving. If an object is
+// refused, the others are still applied. If the stream becomes unreadable, the response ends with a line with the error. Objects without a namespace
+// get the one in the query, or default.
 func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	if r.http.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -97,7 +96,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return p.body.Read(b)
 }
 
-// batch collects objects until they make a commit of commitObjects or commitBytes.
+// batch collects objects until their number or size is sufficient for a commit (commitObjects, commitBytes).
 type batch struct {
 	server  *Server
 	request *request
@@ -105,8 +104,8 @@ type batch struct {
 	out     *json.Encoder
 
 	items  []*item
-	refs   map[object.Ref]bool // of items
-	length int                 // of items, in bytes
+	refs   map[object.Ref]bool // references of the objects in items
+	length int                 // size of the objects in items, in bytes
 	spaces map[string]bool     // the namespaces that this dry run would have created so far
 }
 
@@ -126,7 +125,7 @@ type applied struct {
 	Warnings []string      `json:"warnings,omitempty"`
 }
 
-// add adds one document to the batch, and commits the batch if it is full. The error is that of writing the answer.
+// add adds one document to the batch, and commits the batch if it is full. It returns an error only if the response cannot be written.
 func (b *batch) add(d document) error {
 	it := &item{}
 	it.writing, it.err = b.writing(d)
@@ -307,7 +306,7 @@ func (b *batch) report(it *item) error {
 	return b.out.Encode(it.result)
 }
 
-// end commits the rest, and writes the error that ended the stream, nil if there was none.
+// end commits the remaining items. If why is not nil, it then writes it as the error that ended the stream.
 func (b *batch) end(why error) error {
 	if err := b.flush(); err != nil || why == nil {
 		return nil // the client hung up, or has all results
@@ -354,7 +353,7 @@ func unreadable(err error) error {
 	return badRequest("error decoding patch: %v", err)
 }
 
-// looksLikeJSON reports whether the first thing in a text is an object or an array.
+// looksLikeJSON reports whether the first non-blank character of a stream is { or [.
 func looksLikeJSON(r *bufio.Reader) bool {
 	for n := 1; n <= r.Size(); n++ {
 		head, err := r.Peek(n)

@@ -47,9 +47,8 @@ func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object,
 	return typed(content, r.kind)
 }
 
-// decodeBody reads the object in the body of a request: one of the kind, and in the namespace, of
-// the path, in JSON, YAML or protobuf. Unknown and duplicate fields are refused, returned as
-// Warning headers or ignored, by the query parameter fieldValidation.
+// decodeBody decodes the object in the body of a request, in JSON, YAML or protobuf. It must have the kind and namespace of the path. Depending on
+// the query parameter fieldValidation, unknown and duplicate fields are refused, returned as Warning headers, or ignored.
 func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	mediaType, err := mediaTypeOf(r.http, bodyTypes)
 	if err != nil {
@@ -74,7 +73,7 @@ func (o *options) decode(body []byte, mediaType string, r *request) (map[string]
 	return content, inNamespace(content, r)
 }
 
-// mediaTypeOf returns the media type of a request's body, which must be one of those accepted; without Content-Type the first of them.
+// mediaTypeOf returns the media type of a request's body, which must be one of accepted. Without Content-Type it is the first of them.
 func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return "", refusal(wire.ReasonUnsupportedMediaType, nil, "the body of the request has the content encoding %q: send it without", encoding)
@@ -262,23 +261,21 @@ func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
 	return entries, nil
 }
 
-// Limits on the memory that bodies of requests take. A client decides how long a body is
-// and how slowly it comes, so without them a few hundred connections hold a gigabyte.
+// Limits on the memory that request bodies take. Clients decide how long a body is and how slowly they send it, so that a few hundred connections
+// could otherwise hold a gigabyte.
 const (
-	// smallBody is the size in bytes that every request may send even while the large bodies of others fill the limit, so that
-	// small requests are never refused. It is the longest body of a review, DeleteOptions included.
+	// smallBody is the size in bytes that every request may send, even if large bodies have used up maxBodies, so that small requests are never
+	// refused. It is also the maximum size of a review or of DeleteOptions.
 	smallBody = 64 << 10
-	// maxBodies bounds the bytes of all larger bodies together, of which clients that may
-	// only read get half.
+	// maxBodies bounds the bytes beyond smallBody of all request bodies together. Clients other than admins may use half of it.
 	maxBodies = 64 << 20
 	// smallBodyTime bounds the time of reading a body of at most smallBody.
 	smallBodyTime = 10 * time.Second
-	// firstPiece is the room that a body starts with. It doubles as bytes arrive: what
-	// Content-Length promises reserves nothing.
+	// firstPiece is the initial buffer size of a body. The buffer doubles as bytes arrive; Content-Length does not reserve memory.
 	firstPiece = 4 << 10
 )
 
-// bodies counts the bytes that bodies of requests hold above smallBody each.
+// bodies counts the bytes that each request body holds beyond smallBody.
 type bodies struct{ held atomic.Int64 }
 
 // reserve adds n bytes to the count. It returns false, and adds none, if the count would exceed most.
@@ -290,8 +287,8 @@ func (b *bodies) reserve(n, most int64) bool {
 	return true
 }
 
-// read reads the body of a request up to a length in bytes. Its bytes count in bodies until the request is answered, since the decoded
-// values live as long.
+// read reads the body of a request, at most most bytes. The bytes stay counted until the request is answered, since the decoded values stay in memory
+// until then.
 func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	limit := fmt.Sprintf("limit is %d", most)
 	if r.http.ContentLength > most {

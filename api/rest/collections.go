@@ -14,12 +14,11 @@ import (
 type collection interface {
 	// get returns one object, nil if there is none.
 	get(namespace, name string) object.Object
-	// list returns the objects of a namespace ("": of all), sorted by namespace and name, as of the revision at (0: the newest), and that
-	// revision. Selectors apply to them as returned; viewOf then converts them for the answer.
+	// list returns the objects of a namespace, or of all namespaces if it is "", sorted by namespace and name, and their revision. at is the revision
+	// to read; 0 means the newest. Selectors apply to the objects as returned; viewOf then converts them for the response.
 	list(namespace string, at uint64) ([]object.Object, uint64, error)
-	// follow returns a follower that turns the changes of the store after a revision into those of
-	// the collection; it must be given all of them in order. The revision is one that list
-	// returned, or one from which there are Events.
+	// follow returns a follower that converts changes of the store after a revision to changes of the collection. It must be given all of these
+	// changes in order. The revision is one that list returned, or one after which the store still has all Events.
 	follow(namespace string, after uint64) (follower, error)
 }
 
@@ -64,7 +63,7 @@ func isIn(ref object.Ref, namespace string) bool {
 	return namespace == "" || ref.Namespace == namespace
 }
 
-// adapted is a collection of stored objects that view changes before they are shown, as by adding conditions.
+// adapted is a collection of stored objects that the function view converts before they are shown, for example by adding conditions.
 type adapted struct {
 	stored
 	// view returns a function that converts a stored object to what the API shows, and nil to nil. It is called once for each answer and
@@ -143,8 +142,7 @@ func eventView(o object.Object) object.Object {
 	return o
 }
 
-// computed is a collection of objects that follow from no stored ones: they are computed on request, and cannot be
-// watched (kind.Kind.Verbs).
+// computed is a collection of objects that are not stored: they are computed for each request and cannot be watched (kind.Kind.Verbs).
 type computed struct {
 	store   *store.Store
 	objects func() []object.Object
@@ -183,7 +181,7 @@ func (c computed) follow(string, uint64) (follower, error) {
 	return follower{about: func(object.Ref) bool { return false }, changes: func(store.Event) []change { return nil }}, nil
 }
 
-// poolsOf shows IPAddressPools with their use.
+// poolsOf returns the collection of IPAddressPools, with the numbers of used addresses in their status.
 func poolsOf(plain stored) adapted {
 	return adapt(plain, func() func(*object.IPAddressPool) object.Object {
 		use := plain.store.IngressPools()
@@ -191,8 +189,8 @@ func poolsOf(plain stored) adapted {
 	})
 }
 
-// withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
-// none.
+// withUse returns a pool with a status that counts its assigned and available addresses. The counts are 0 if none of the store's ranges belongs to
+// the pool.
 func withUse(pool *object.IPAddressPool, use []store.Pool) *object.IPAddressPool {
 	shown := object.DeepCopy(pool)
 	shown.Status = &object.IPAddressPoolStatus{}

@@ -16,13 +16,13 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// Conditions computes the conditions of Services. They are not stored: an object with the same resourceVersion may be
-// shown with others, and a watch delivers it again.
+// Conditions computes the conditions of Services, which are not stored. An object can therefore have different conditions with the same
+// resourceVersion. Watches send the object again when its conditions change.
 type Conditions interface {
-	// Of returns the conditions of a Service as it is stored. settled is false while its version is not in the kernel.
+	// Of returns the conditions of a stored Service. settled is false while this version of the Service is not in the kernel.
 	Of(*object.Service) (conditions []object.Condition, settled bool)
-	// Since returns the Services, "namespace/name", whose conditions changed after turn, a number that counts such changes, and the newest
-	// turn. known is false when those changes are no longer kept.
+	// Since returns the keys, "namespace/name", of the Services with changed conditions since turn, and the newest turn. A turn is a number that
+	// counts these changes. The last result is false if changes since turn are no longer recorded.
 	Since(turn uint64) (keys []string, newest uint64, known bool)
 	// Changed returns a channel that is closed when conditions may differ from those at the call.
 	Changed() <-chan struct{}
@@ -37,7 +37,7 @@ func servicesOf(plain stored, by Conditions) adapted {
 	return adapt(plain, func() func(*object.Service) object.Object { return show })
 }
 
-// withConditions returns a Service with the computed conditions in place of stored ones of their types.
+// withConditions returns a Service with the computed conditions. They replace stored conditions of the same types.
 func withConditions(svc *object.Service, computed []object.Condition) *object.Service {
 	c := *svc
 	c.Status.Conditions = slices.Concat(computed, slices.DeleteFunc(slices.Clone(svc.Status.Conditions), func(stored object.Condition) bool {
@@ -50,13 +50,13 @@ func withConditions(svc *object.Service, computed []object.Condition) *object.Se
 type conditionNews struct {
 	by      Conditions
 	turn    uint64
-	pending map[viewKey]struct{} // sent before the conditions of their version were settled
+	pending map[viewKey]struct{} // Services sent before the conditions of their version were final
 }
 
-// recently is the largest age of a condition transition that the client of a new watch may have missed in its list.
+// recently bounds the age of a condition's transition that a new watch sends again, because the client's list may not have had it.
 const recently = time.Minute
 
-// newsOf returns the news for a watch; nil if it shows no conditions of Services.
+// newsOf returns the conditionNews of a watch; nil if the watch does not show conditions of Services.
 func (l *watchSession) newsOf() *conditionNews {
 	by := l.server.conditions
 	if by == nil || l.request.kind.Name != object.KindService || l.request.form.shape != whole {
@@ -67,7 +67,7 @@ func (l *watchSession) newsOf() *conditionNews {
 	return n
 }
 
-// catchUp marks the Services whose conditions may have changed between the client's list and the watch, to be sent.
+// catchUp marks Services to be sent if their conditions may have changed between the client's list and the start of the watch.
 func (n *conditionNews) catchUp(l *watchSession) {
 	if n == nil {
 		return
@@ -100,7 +100,7 @@ func (n *conditionNews) seen(o object.Object) {
 	}
 }
 
-// changed returns a channel that is closed when conditions have changed; nil, which blocks, without conditions.
+// changed returns a channel that is closed when conditions change. It returns nil, a channel that blocks forever, if n is nil.
 func (n *conditionNews) changed() <-chan struct{} {
 	if n == nil {
 		return nil
@@ -108,9 +108,9 @@ func (n *conditionNews) changed() <-chan struct{} {
 	return n.by.Changed()
 }
 
-// send sends the Services whose conditions changed. A Service with a version newer than the revision of the watch is left to the event of
-// that version. The events have the resourceVersion of the stored object, below that of events before them: a bookmark after them keeps a
-// client from resuming at that resourceVersion.
+// send sends the Services with changed conditions. It skips a Service with a version that is newer than the revision of the watch, because the event
+// of that version will follow. The events have the resourceVersion of the stored object, which can be lower than that of earlier events. A bookmark
+// follows them, so that the client does not resume at that resourceVersion.
 func (n *conditionNews) send(l *watchSession) error {
 	if n == nil {
 		return nil
@@ -179,12 +179,12 @@ var codes = map[string]int{
 // statusError is an error that is answered as a meta/v1 Status.
 type statusError struct {
 	wire.Failure
-	cause error // of an internal error
+	cause error // the cause of an internal error; otherwise nil
 }
 
 func (e *statusError) Unwrap() error { return e.cause }
 
-// refusal returns the error of a reason. details are nil where Kubernetes has none.
+// refusal returns the error for a Status reason. details is nil where Kubernetes has none.
 func refusal(reason string, details *wire.FailureDetails, format string, args ...any) *statusError {
 	e := &statusError{Failure: *wire.NewFailure(codes[reason], reason, fmt.Sprintf(format, args...))}
 	e.Details = details
@@ -200,12 +200,12 @@ func (e *statusError) retryAfter(seconds int) *statusError {
 	return e
 }
 
-// success returns the answer to a removal.
+// success returns the Status that answers a completed deletion.
 func success(k kind.Kind, name, uid string) *wire.Failure {
 	return &wire.Failure{Kind: "Status", APIVersion: "v1", Status: "Success", Details: &wire.FailureDetails{Name: name, Group: k.Group, Kind: k.Plural, UID: uid}}
 }
 
-// detailsOf names an object as most errors do.
+// detailsOf returns the details that name an object in a Status.
 func detailsOf(k kind.Kind, name string) *wire.FailureDetails {
 	return &wire.FailureDetails{Name: name, Group: k.Group, Kind: k.Plural}
 }
@@ -241,8 +241,8 @@ func conflict(k kind.Kind, name, why string) *statusError {
 	return refusal(wire.ReasonConflict, detailsOf(k, name), "Operation cannot be fulfilled on %s %q: %s", k.GroupResource(), name, why)
 }
 
-// invalid refuses an object for its fields. The kind is named as it is in
-// documents: Service, EndpointSlice.discovery.k8s.io.
+// invalid returns the error for an object with invalid fields. The message qualifies the kind with its group: Service,
+// EndpointSlice.discovery.k8s.io.
 func invalid(group, kindName, name string, errs object.Errors) *statusError {
 	details := &wire.FailureDetails{Name: name, Group: group, Kind: kindName}
 	for _, e := range object.Join(errs) {
@@ -272,7 +272,7 @@ func notAcceptable(types ...string) *statusError {
 	return refusal(wire.ReasonNotAcceptable, nil, "only the following media types are accepted: %s", strings.Join(types, ", "))
 }
 
-// unsupportedMedia refuses the form of a body.
+// unsupportedMedia returns the error for a body with an unsupported media type; types are the supported ones.
 func unsupportedMedia(types ...string) *statusError {
 	return refusal(wire.ReasonUnsupportedMediaType, nil, "the body of the request was in an unknown format - accepted media types include: %s", strings.Join(types, ", "))
 }
@@ -303,7 +303,7 @@ func unavailable(message string, retryAfter int) *statusError {
 	return refusal(wire.ReasonServiceUnavailable, nil, "%s", message).retryAfter(retryAfter)
 }
 
-// refused returns the error for a request that is refused to every user.
+// refused returns the error for a request that no user may make (403).
 func refused(k kind.Kind, name, why string) *statusError {
 	return refusal(wire.ReasonForbidden, detailsOf(k, name), "%s %q is forbidden: %s", k.GroupResource(), name, why)
 }

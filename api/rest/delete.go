@@ -57,8 +57,8 @@ func (s *Server) remove(r *request, d deletion) (last object.Object, removed boo
 	}
 }
 
-// lastVersion returns the answer to a removal: the object as stored last, with the resourceVersion
-// of the removal, as in its event. A watch from there does not send the event again.
+// lastVersion returns the object in the response to a removal: the last stored version with the resourceVersion of the removal, like the DELETED
+// event. A watch that starts there does not send that event again.
 func lastVersion(w store.Written) object.Object {
 	if w.Revision == 0 {
 		return w.Object
@@ -187,11 +187,10 @@ func preconditions(r *request, live object.Object, version, uid string) error {
 // A deletion has the options and preconditions of a removal.
 type deletion struct {
 	options      *options
-	version, uid string // preconditions; "": none
+	version, uid string // preconditions; "" for none
 	// orphan keeps the dependents of the objects (propagationPolicy Orphan).
 	orphan bool
-	// foreground is set when the answer must say whether the object is gone already
-	// (propagationPolicy Foreground).
+	// foreground is set if the response must show whether the object is already gone (propagationPolicy Foreground).
 	foreground bool
 }
 
@@ -332,7 +331,7 @@ func (s *Server) removeDependents(writes []store.Write, results []store.Written)
 	}
 }
 
-// orphan takes an owner out of the objects that name it, so that they stay when it goes.
+// orphan removes the owner references to uid from all objects, so that they are kept when the owner is removed.
 func (s *Server) orphan(r *request, uid string, by store.Caller) error {
 	by.Verb = "update"
 	for try := 1; ; try++ {

@@ -17,11 +17,11 @@ const (
 	// eventSlack more.
 	maxEvents  = 5000
 	eventSlack = 500
-	// sweepMost bounds the Events that one commit removes, which other writes wait for.
+	// sweepMost bounds the Events that one commit removes, because other writes wait for the commit.
 	sweepMost = 1000
 )
 
-// countEvent counts an object of a kind that is to be created, if it is an Event, and sweeps before there are too many.
+// countEvent counts the creation of an Event. After eventSlack of them it removes old Events. It ignores other kinds.
 func (s *Server) countEvent(kind string, dryRun bool) error {
 	if kind != object.KindEvent || dryRun || s.guards.events.Add(1) < eventSlack {
 		return nil
@@ -57,7 +57,7 @@ func (s *Server) sweepEvents() error {
 	return nil
 }
 
-// seenAt returns the latest of the times in an Event, among them its creation time. It ignores other times that are in the future.
+// seenAt returns the latest time in an Event, including its creation time. Times in the future are ignored.
 func seenAt(o object.Object, now time.Time) time.Time {
 	e, ok := o.(*object.Event)
 	if !ok {
@@ -81,14 +81,12 @@ func seenAt(o object.Object, now time.Time) time.Time {
 }
 
 const (
-	// sweepEvery is the interval of removals of old Events, emptyEvery that of removing the objects
-	// of namespaces that are deleted.
+	// sweepEvery is the interval at which old Events are removed. emptyEvery is the interval at which objects in deleted namespaces are removed.
 	sweepEvery = time.Minute
 	emptyEvery = 10 * time.Second
 )
 
-// Run removes Events after an hour, or when there are too many, and objects left in namespaces
-// whose removal was not finished, until the context ends.
+// Run periodically removes Events that are too old or too many, and objects in namespaces that were not completely removed, until ctx is done.
 func (s *Server) Run(ctx context.Context) {
 	sweep, empty := time.NewTicker(sweepEvery), time.NewTicker(emptyEvery)
 	defer sweep.Stop()

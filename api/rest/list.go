@@ -52,7 +52,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
 }
 
-// meta returns the metadata of the list of which p is a page.
+// meta returns the metadata of a list that p is a page of.
 func (p page) meta(objects []object.Object, revision uint64, o *listOptions) table.ListMeta {
 	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if !p.more {
@@ -66,7 +66,7 @@ func (p page) meta(objects []object.Object, revision uint64, o *listOptions) tab
 	return meta
 }
 
-// startOf returns the revision of a list (0: now), and the object after which it begins.
+// startOf returns the revision at which to list, 0 for the newest, and the object after which the list starts.
 func (s *Server) startOf(o *listOptions) (at uint64, start viewKey, err error) {
 	current := s.store.Revision()
 	if o.continueToken != "" {
@@ -93,8 +93,8 @@ func (s *Server) startOf(o *listOptions) (at uint64, start viewKey, err error) {
 	return at, start, nil
 }
 
-// expired returns the error for a list at a revision that is no longer in the store. For a paged list it has a token for the rest at the
-// newest revision.
+// expired returns the error for a list at a revision that the store no longer has. For a paged list, it includes a continue token that lists the rest
+// at the newest revision.
 func (o *listOptions) expired(start viewKey) error {
 	if o.continueToken == "" {
 		return expired("The resourceVersion for the provided list is too old.")
@@ -107,8 +107,8 @@ func (o *listOptions) expired(start viewKey) error {
 	return e
 }
 
-// behind returns the objects after the position of the continue token. err is the error of listing them, which is returned, or answered as
-// expired.
+// behind returns the objects after the position of the continue token. err is the error of listing the objects: behind returns it, or the error for
+// an expired list in place of store.ErrExpired.
 func (o *listOptions) behind(objects []object.Object, start viewKey, err error) ([]object.Object, error) {
 	if errors.Is(err, store.ErrExpired) {
 		return nil, o.expired(start)
@@ -125,12 +125,12 @@ func (o *listOptions) behind(objects []object.Object, start viewKey, err error) 
 
 // page is the range of a list that one answer covers.
 type page struct {
-	length int // the number of objects it covers, selected or not
+	length int // number of objects in the page, including those not selected
 	more   bool
-	last   object.Object // the last of them
+	last   object.Object // last selected object of the page; nil if no page follows
 }
 
-// pageOf returns the page that starts with the first of objects and has as many selected ones as the limit.
+// pageOf returns the page that begins with the first of objects. It ends before the limit of selected objects would be exceeded.
 func pageOf(objects []object.Object, o *listOptions) page {
 	whole := page{length: len(objects)}
 	if o.limit <= 0 {
@@ -152,7 +152,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	return whole
 }
 
-// selected yields the objects that the options select, as show shows them.
+// selected yields the objects that the options select, converted by show.
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
 		for _, object := range objects {
@@ -178,7 +178,7 @@ type listOptions struct {
 	limit         int64
 	continueToken string
 	version       string // resourceVersion: "", "0", or a revision
-	revision      uint64 // of version; 0 when it is "" or "0"
+	revision      uint64 // revision in version; 0 if that is "" or "0"
 	match         string // resourceVersionMatch
 	timeout       time.Duration
 	bookmarks     bool
@@ -230,7 +230,7 @@ func intIn(r *request, key string) (int64, error) {
 	return n, nil
 }
 
-// boolIn reports whether a query parameter is present and not 0 or false, in any case: some clients send True.
+// boolIn reports whether a query parameter is present and neither 0 nor false. Case is ignored, because some clients send True.
 func boolIn(r *request, key string) bool {
 	values := r.query[key]
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
@@ -272,7 +272,7 @@ func (o *listOptions) checkList() object.Errors {
 	return errs
 }
 
-// checkWatch is checkList for a watch.
+// checkWatch returns errors about combinations of query parameters that a watch does not accept; see checkList.
 func (o *listOptions) checkWatch() object.Errors {
 	var errs object.Errors
 	if o.initial != nil && o.match != matchNotOlderThan {
@@ -350,8 +350,8 @@ const fieldName = "metadata.name"
 type selection struct {
 	labels selector.Labels
 	fields selector.Fields
-	name   string // "": any
-	text   string // a substring of the JSON of all selected objects; "": unknown
+	name   string // name of the only object selected; "" for no restriction
+	text   string // text that the JSON of all selected objects contains; "" if there is none
 }
 
 // selectionOf reads the selectors of a request. A name in the path of a watch selects that name.
@@ -387,9 +387,9 @@ func (s selection) selects(o object.Object) bool {
 // reachTimeout bounds the wait of a read for a revision that another box has written and that has not arrived.
 const reachTimeout = 3 * time.Second
 
-// fresh makes a read include the earlier writes of all boxes that share the store. Without a revision it asks for the newest one; if nobody
-// answers, the read is answered from the local objects with a warning, and refused for a Lease, by which clients elect a leader. A given
-// revision is waited for, reachTimeout at most; the caller checks whether it has arrived.
+// fresh makes a read include earlier writes of all boxes that share the store. If given is "", it asks the store for the newest revision. If the
+// other boxes do not answer, the read uses the local objects and gets a warning; a read of a Lease fails, because clients elect a leader with it.
+// Otherwise fresh waits for the given revision, at most reachTimeout; the caller checks whether it has arrived.
 func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
 	if !s.store.IsShared() {
 		return nil
@@ -503,7 +503,7 @@ type listing struct {
 	head     any    // the list without its items
 	member   string // the field of the list that has the items
 	item     func(object.Object) any
-	typeMeta []byte // removed from each item, after its opening brace
+	typeMeta []byte // kind and apiVersion as JSON, which are cut from the start of each item
 	scratch  bytes.Buffer
 }
 

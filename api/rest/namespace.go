@@ -71,8 +71,9 @@ func (s *Server) deleteNamespace(w http.ResponseWriter, r *request, d deletion) 
 	return s.respond(w, r, http.StatusOK, namespace)
 }
 
-// removeNamespace removes a namespace with all objects in it, and returns its last version. It refuses while a file declares an object in
-// it. Objects of controllers go with those that they are made from. Until it is empty, the namespace stays and takes no new objects.
+// removeNamespace removes a namespace with all objects in it, and returns its last version. It refuses to if a file declares an object in it. Objects
+// made by controllers are removed along with the objects they are made from. While it is not empty, the namespace still exists but accepts no new
+// objects.
 func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, err error) {
 	s.guards.namespaces.Lock()
 	defer s.guards.namespaces.Unlock()
@@ -105,8 +106,7 @@ func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, er
 	return answer.Object, answer.Err
 }
 
-// removable returns the objects in a namespace that go with it when it is removed, and one that
-// belongs to a file, if there is one.
+// removable returns the objects to remove with a namespace, and an object in it that belongs to a file; nil if there is none.
 func (s *Server) removable(namespace string) (refs []object.Ref, ofFile *object.Ref, err error) {
 	contents, err := s.contents(namespace)
 	for _, content := range contents {
@@ -170,13 +170,11 @@ func (s *Server) emptyNamespaces() error {
 // (metav1.CauseTypeFieldManagerConflict).
 const fieldManagerConflict = "FieldManagerConflict"
 
-// A fileDeclaration has the fields that a file declares of an object that belongs to it. The zero value
-// stands for an object that belongs to none.
+// A fileDeclaration holds the fields that a manifest file declares of an object. It is the zero value for an object that does not belong to a file.
 type fileDeclaration struct {
 	path string
 	line int
-	// entries are the managedFields that the object would have if the file alone had
-	// written it; typed are the same entries in their stored type.
+	// entries are the managedFields that the object would have if only the file had written it. typed holds the same entries as Go values.
 	entries []any
 	typed   []object.ManagedFieldsEntry
 }
@@ -211,7 +209,7 @@ func createdAt(o object.Object, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// managed returns an object as clients see it: with managedFields made from the file, if a file alone has written it.
+// managed returns an object as clients see it. If only a file has written it, managed adds managedFields that correspond to the file.
 func (s *Server) managed(r *request, o object.Object) object.Object {
 	_, owner := s.store.Get(r.ref())
 	if owner.File == "" || len(o.GetMeta().ManagedFields) > 0 {
@@ -286,7 +284,7 @@ func place(path string, line int) string {
 	return fmt.Sprintf("%s:%d", path, line)
 }
 
-// mayWrite refuses changes of an object that a controller has created.
+// mayWrite returns an error if an object was created by a controller, so that clients may not change it. Namespaces and Nodes are exceptions.
 func mayWrite(r *request, owner store.Owner, live object.Object) error {
 	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace ||
 		store.IsNodeController(owner.Controller) && r.kind.Name == object.KindNode {

@@ -46,8 +46,8 @@ type form struct {
 // metaAPIVersion returns the apiVersion of a Table or PartialObjectMetadata.
 func (f form) metaAPIVersion() string { return "meta.k8s.io/" + f.metaVersion }
 
-// negotiate returns the form that an answer to a request has: the first one that the client
-// accepts and that there is; without one, 406.
+// negotiate returns the form of the response to a request: the client's most preferred one that is supported. If there is none, the error is 406 Not
+// Acceptable.
 func negotiate(r *http.Request, query url.Values, verb string) (form, error) {
 	f, ok := form{}, len(r.Header.Values("Accept")) == 0
 	if !ok {
@@ -110,7 +110,7 @@ func formOf(c clause, verb string) (form, bool) {
 	return f, true
 }
 
-// wantsPretty reports whether the answer is to be indented for people.
+// wantsPretty reports whether to indent the JSON of the response: by the query parameter pretty, or else for curl, Wget and browsers.
 func wantsPretty(r *http.Request, query url.Values) bool {
 	if text := query.Get("pretty"); text != "" {
 		pretty, _ := strconv.ParseBool(text)
@@ -127,8 +127,7 @@ type clause struct {
 	params    map[string]string
 }
 
-// parseAccept reads the values of an Accept header (RFC 9110, 12.5.1), those that are wanted
-// most first. What cannot be read is left out.
+// parseAccept parses the values of an Accept header (RFC 9110, section 12.5.1) and returns the most preferred first. It skips invalid ones.
 func parseAccept(header []string) []clause {
 	var clauses []clause
 	for text := range strings.SplitSeq(strings.Join(header, ","), ",") {
@@ -171,7 +170,7 @@ func accepts(header []string, mediaType string) bool {
 	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(mediaType) })
 }
 
-// asksFor reports whether a list of encodings, as in Accept-Encoding, has one of a name.
+// asksFor reports whether a header such as Accept-Encoding lists an encoding, with a quality other than 0.
 func asksFor(header []string, encoding string) bool {
 	return slices.ContainsFunc(strings.Split(strings.Join(header, ","), ","), func(text string) bool {
 		name, quality, _ := strings.Cut(text, ";")
@@ -179,9 +178,9 @@ func asksFor(header []string, encoding string) bool {
 	})
 }
 
-// encodingKey names a version of an object in one of its forms.
+// encodingKey identifies an encoded version of an object in one form.
 type encodingKey struct {
-	revision         uint64 // of the change
+	revision         uint64 // revision of the change
 	apiVersion, kind string
 	namespace, name  string
 	old              bool // the version before the change
@@ -190,7 +189,7 @@ type encodingKey struct {
 	conditions       string // the conditions in the encoded Service
 }
 
-// maxEncodings bounds the size of the encodings cache, in bytes. It only has to hold what watches of the same objects have yet to send.
+// maxEncodings bounds the size of the encodings cache in bytes. The cache only has to hold events that watches of the same objects have not sent yet.
 const maxEncodings = 8 << 20
 
 // encodings caches recently changed objects as encoded: each version is encoded once for all clients that watch it.
@@ -248,18 +247,18 @@ const maxManager = 128
 // options has the query parameters of a write, and the warnings about it.
 type options struct {
 	dryRun     bool
-	manager    string // "": the client did not say
+	manager    string // "" if the client did not set fieldManager
 	validation string // strict, warn or ignore
 	force      *bool
 	warnings   warnings
 	// createsNamespace is set when the same dry run creates the namespace of the object.
 	createsNamespace bool
-	// asFile makes a dry run apply as the file of the appliance that declares the object: the fields
-	// of the file are replaced, not in conflict.
+	// asFile makes a dry run treat the applied object as new content of the file that declares it. The file's fields are replaced instead of
+	// conflicting.
 	asFile bool
 }
 
-// optionsOf reads the query parameters. kind names them in errors: CreateOptions, UpdateOptions or PatchOptions.
+// optionsOf reads the query parameters of a write. kind is the kind that errors name: CreateOptions, UpdateOptions or PatchOptions.
 func optionsOf(r *request, kind string) (*options, error) {
 	o := &options{manager: r.query.Get("fieldManager"), validation: r.query.Get("fieldValidation")}
 	if values, ok := r.query["force"]; ok {

@@ -20,8 +20,8 @@ var (
 	changing = []string{"create", "update", "patch", "delete"}
 )
 
-// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as
-// with the role "view" of Kubernetes, and may ask for their own rights.
+// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as with the Kubernetes role "view". Reviews of one's
+// own permissions are permitted.
 func may(role auth.Role, verb string, k kind.Kind) bool {
 	switch {
 	case role == auth.Admin:
@@ -34,13 +34,13 @@ func may(role auth.Role, verb string, k kind.Kind) bool {
 	return slices.Contains(reading, verb) && k.Name != object.KindSecret || writesSome(role, k) && slices.Contains(changing, verb)
 }
 
-// writesSome reports whether a role may write some objects of a kind; owns decides which.
+// writesSome reports whether a role other than Admin may write objects of a kind. For each object, the method owns then decides.
 func writesSome(role auth.Role, k kind.Kind) bool {
 	return role == auth.Endpoints && slices.Contains([]string{object.KindEndpointSlice, object.KindEvent, object.KindLease}, k.Name)
 }
 
-// owns refuses to let the role endpoints write an object that it does not own, before or after the write (nil: there is none). Other roles
-// may write all objects of the kinds that they may write.
+// owns returns an error if the user has the role endpoints and may not write an object because of its content before or after the write. before is
+// nil for a creation, and after for a deletion. Other roles are not restricted.
 func (s *Server) owns(r *request, before, after object.Object) error {
 	if r.user.Role != auth.Endpoints {
 		return nil
@@ -93,7 +93,7 @@ func forbidden(r *request) *statusError {
 // askAnAdmin ends the message of a 403 with the ways to get the rights. Kubernetes has the reasons of the authorizer there.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
-// review answers a SelfSubject review with its request and the answer in its status.
+// review answers a review such as a SelfSubjectAccessReview with the sent object and the result in its status.
 func (s *Server) review(w http.ResponseWriter, r *request) error {
 	o, err := s.decodeReview(w, r)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Server) review(w http.ResponseWriter, r *request) error {
 
 const anything = "*"
 
-// accessOf reports whether a user has the access that spec describes.
+// accessOf returns whether a user has the access that spec describes, and the reason.
 func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.SubjectAccessReviewStatus {
 	allowed := user.Role == auth.Admin
 	if !allowed && spec.NonResourceAttributes != nil {
@@ -188,7 +188,7 @@ func rulesOf(role auth.Role) object.SubjectRulesReviewStatus {
 	return rules
 }
 
-// mayWriteKind refuses to write objects that are a view of others.
+// mayWriteKind returns an error for kinds with objects that are derived from others and cannot be written.
 func mayWriteKind(r *request) error {
 	var why string
 	switch {

@@ -13,33 +13,30 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// A writing is one change of one object that a client asks for. It is planned on the
-// stored version, and planned again when that has changed meanwhile.
+// A writing is a client's change of one object. It is planned on the stored version, and planned again if that version changes in the meantime.
 type writing struct {
 	request *request // names the object
 	options *options
-	verb    string // for the journal
+	verb    string // verb for the journal
 	// edit returns the new version of the live object, which it must not modify; live is nil for a creation.
 	edit func(live map[string]any) (map[string]any, error)
-	// applied is the applied configuration of a server-side apply, whose edit settles the managers
-	// of fields; else nil.
+	// applied is the applied configuration of a server-side apply; nil for other writes. For an apply, edit also sets managedFields.
 	applied map[string]any
-	// mustCreate refuses an existing object; mayCreate accepts a missing one.
+	// mustCreate makes the write fail if the object exists. mayCreate creates the object if it does not exist.
 	mustCreate, mayCreate bool
 	// replaces is set when the client sent the whole new version: a uid in it is a precondition,
 	// not a change.
 	replaces bool
 }
 
-// A plan is the write to the store for a writing.
+// A plan is the write to the store that a writing leads to.
 type plan struct {
 	write store.Write
-	// before is the live object as clients see it, nil if there is none. If the write changes nothing, unchanged has it instead, and write
-	// is empty.
+	// before is the live object as clients see it; nil if there is none. If the write changes nothing, unchanged is set instead, and write is empty.
 	before, unchanged object.Object
 }
 
-// by returns the Writer for managedFields of a change to a live object (nil: the object is created).
+// by returns the Writer that records the change of a live object in managedFields. live is nil if the object is created.
 func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	k := w.request.kind
 	by := fields.Writer{
@@ -60,7 +57,7 @@ func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	return by
 }
 
-// shown returns a stored object as a client sees it at the path of a request.
+// shown returns a stored object in the version of the API group in the request's path.
 func shown(o object.Object, r *request) object.Object {
 	if r.kind.APIVersion() == object.APIVersionEvents {
 		return eventView(o)
@@ -176,8 +173,8 @@ func replace(content map[string]any, name string, value any) {
 	}
 }
 
-// fits returns an error unless the written content is the object of the path, in the version that
-// is stored.
+// fits returns an error unless the written content has the name and namespace of the path and, if given, the UID and resourceVersion of the live
+// object.
 func fits(written map[string]any, live object.Object, wr *writing) error {
 	r, meta := wr.request, live.GetMeta()
 	if err := inNamespace(written, r); err != nil {
@@ -284,8 +281,8 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	}}, nil
 }
 
-// serverFields returns the top-level fields that a write of the object cannot change. Clients do not write the finalizers of a
-// Namespace.
+// serverFields returns the top-level fields that a write of the object cannot change. They include the spec of a Namespace, which has only
+// finalizers.
 func serverFields(k kind.Kind) []string {
 	switch {
 	case k.Strategy().SpecOfServer:

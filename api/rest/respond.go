@@ -68,7 +68,7 @@ func encode(document any, pretty bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// send answers with an encoded text. It must not be cached, unless Cache-Control is set already.
+// send answers with an encoded text. Unless Cache-Control is already set, it forbids caching.
 func send(w http.ResponseWriter, r *http.Request, code int, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
 	if w.Header().Get("Cache-Control") == "" {
@@ -79,7 +79,7 @@ func send(w http.ResponseWriter, r *http.Request, code int, contentType string, 
 	a.Close()
 }
 
-// fail answers with the error. It logs internal errors, except that a range of addresses or ports is full (alloc.ErrFull).
+// fail answers with an error. It logs internal errors, except for a full range of addresses or ports (alloc.ErrFull).
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	e := statusOf(err, r)
 	if e.Code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {
@@ -218,14 +218,14 @@ func (a *answer) drop() {
 	a.buffer = nil
 }
 
-// busyRetry is the Retry-After, in seconds, of requests that fail for a reason that passes by itself.
+// busyRetry is the Retry-After in seconds of requests that fail for a temporary reason.
 const busyRetry = 1
 
 // awayRetry is the Retry-After, in seconds, of requests that fail because other machines do not
 // answer.
 const awayRetry = 5
 
-// isAway reports whether a request failed since other machines do not answer.
+// isAway reports whether a request failed because other machines do not answer.
 func isAway(err error) bool {
 	_, is := errors.AsType[*engine.AwayError](err)
 	return is
@@ -282,9 +282,8 @@ func statusOf(err error, r *request) *statusError {
 // ones (MaxRetryWhenPatchConflicts of the API server of Kubernetes).
 const maxTries = 5
 
-// Headers are not made for long texts: when all warnings of an answer are longer than
-// maxWarnings characters, each is cut to maxWarning, and those that are still too much are
-// left out (the limits of the API server of Kubernetes).
+// Limits on Warning headers, as in the Kubernetes API server. If all warnings of a response together exceed maxWarnings characters, each is cut to
+// maxWarning characters, and the warnings beyond maxWarnings are left out.
 const (
 	maxWarnings = 4 << 10
 	maxWarning  = 256

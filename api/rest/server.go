@@ -31,13 +31,13 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Look refreshes the store's snapshot of the host (store.SetHost) for a Service that is about to be
-	// written. It is called without a lock; nil does nothing.
+	// Look refreshes the store's snapshot of the host (store.SetHost) for a Service that is about to be written. It is called without a lock. nil
+	// means no refresh.
 	Look func(*object.Service)
-	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
-	// They are the caller's.
+	// Computed maps the name of a kind that is not stored to a function that returns its objects, in any order. Callers may modify the returned
+	// objects.
 	Computed map[string]func() []object.Object
-	// Conditions computes the conditions of Services; nil: they are shown with their stored ones.
+	// Conditions computes the conditions of Services; nil means that Services are shown with their stored conditions.
 	Conditions Conditions
 	// MaxWatches bounds concurrent watches; 0 means 1,500.
 	MaxWatches int
@@ -46,8 +46,7 @@ type Config struct {
 // defaultMaxWatches is enough for 150 clients that watch ten kinds each.
 const defaultMaxWatches = 1500
 
-// maxViews bounds the lists and watches of Endpoints and IPAddresses: each holds some megabytes
-// for ten thousand Services, as long as its client takes.
+// maxViews bounds the concurrent lists and watches of Endpoints and IPAddresses. With ten thousand Services each holds some megabytes until it ends.
 const maxViews = 64
 
 // maxBatches bounds the concurrent batches; others wait.
@@ -62,8 +61,8 @@ type Server struct {
 	// conditions is nil if Services are shown with their stored conditions.
 	conditions Conditions
 	look       func(*object.Service)
-	watches    chan struct{} // holds one for each watch
-	views      chan struct{} // holds one for each list or watch of computed objects
+	watches    chan struct{} // semaphore for watches
+	views      chan struct{} // semaphore for lists and watches of computed objects
 	encoded    *encodings
 	guards     guards // coordinates concurrent writes
 	bodies     bodies
@@ -88,12 +87,12 @@ func New(cfg Config) *Server {
 
 // guards coordinates concurrent writes.
 type guards struct {
-	// namespaces is held for reading by a create, from the look for its namespace until the object
-	// exists, and for writing by the removal of a namespace.
+	// namespaces is locked for reading by a creation, from the check that the namespace exists until the object is created. The removal of a
+	// namespace locks it for writing.
 	namespaces sync.RWMutex
-	// events counts the Events that were created since they were counted last.
+	// events counts the Events created since the last sweep.
 	events atomic.Int64
-	// batches holds one for each batch that is worked on.
+	// batches is a semaphore for the batches in progress.
 	batches chan struct{}
 }
 
@@ -188,8 +187,7 @@ var verbs = map[string]func(*Server, http.ResponseWriter, *request) error{
 	"patch": (*Server).patch, "delete": (*Server).delete, "deletecollection": (*Server).deleteCollection,
 }
 
-// read takes the path of objects apart, and reports whether it is one of those old ones that
-// begin with /watch:
+// read parses the path of a request for objects, and reports whether it is a path of the deprecated watch API, with /watch before the resource:
 //
 //	/api/v1/services
 //	/apis/discovery.k8s.io/v1/namespaces/NS/endpointslices/NAME
@@ -276,8 +274,8 @@ func (r *request) verbOf(watching bool) (string, error) {
 	return "", notSupported(r.kind, verb)
 }
 
-// NameOf returns the verb of a request for objects, as list, and its resource, as services or
-// services/status. Both are "" for any other request.
+// NameOf returns the verb of a request for objects, such as list, and its resource, such as services or services/status. Both are "" for other
+// requests.
 func NameOf(req *http.Request) (verb, resource string) {
 	parts, err := partsOf(req.URL)
 	if err != nil || parts[0] != "api" && parts[0] != "apis" || isDiscovery(parts) {
@@ -320,12 +318,12 @@ type request struct {
 	http        *http.Request
 	kind        kind.Kind
 	verb        string // get, list, watch, create, update, patch, delete, deletecollection
-	namespace   string // "": all namespaces, or a kind without
+	namespace   string // "" for all namespaces, or a cluster-scoped kind
 	name        string // "": the collection
 	subresource string // "status", or ""
 	query       url.Values
 	user        auth.User
-	form        form  // of the answer
+	form        form  // form of the response
 	held        int64 // bytes that count in Server.bodies until the answer is out
 }
 
@@ -429,9 +427,8 @@ func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any
 // customKindsPath is the path of the list of CustomResourceDefinitions.
 var customKindsPath = []string{"apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"}
 
-// customKinds answers with an empty list of CustomResourceDefinitions. kubectl asks before it takes
-// a document of a kind that cannot be patched, as a ServiceList, and refuses it when there is no
-// answer. Discovery does not list the path.
+// customKinds answers with an empty list of CustomResourceDefinitions. kubectl reads this list before it sends a document of a kind that cannot be
+// patched, such as ServiceList, and otherwise refuses to send it. API discovery does not list the path.
 func (s *Server) customKinds(w http.ResponseWriter, r *request) error {
 	if err := readOnly(w, r); err != nil {
 		return err
@@ -451,7 +448,7 @@ func readOnly(w http.ResponseWriter, r *request) error {
 	return methodNotAllowed(r.http.Method)
 }
 
-// sendTagged answers with a text that changes only with the program, or with 304 if the client has it (RFC 9110, 13.1.2).
+// sendTagged answers with a text that only changes with the version of the program, or with 304 if the client has it (RFC 9110, section 13.1.2).
 func sendTagged(w http.ResponseWriter, r *http.Request, contentType string, text []byte) {
 	sum := sha256.Sum256(text)
 	tag := `"` + strings.ToUpper(hex.EncodeToString(sum[:])) + `"`
@@ -500,8 +497,7 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 	return nil
 }
 
-// openapi2 answers with the document of OpenAPI v2, in protobuf for those that ask for it by
-// name, as kubectl does, else in JSON.
+// openapi2 answers with the OpenAPI v2 document: in protobuf if the client names its media type, as kubectl does, or else in JSON.
 func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
 	header := r.http.Header.Values("Accept")
 	switch asked := strings.Join(header, ","); {

@@ -24,24 +24,24 @@ func compareKeys(a, b viewKey) int {
 	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
-// A derivation computes objects from stored ones, and keeps what it needs of these.
+// A derivation computes objects from stored objects, and keeps the stored objects that it needs.
 type derivation interface {
 	// sources returns the kinds of stored objects that it reads.
 	sources() []string
 	// affected returns the keys of the computed objects that depend on a stored one, sorted.
 	affected(o object.Object) []viewKey
-	// apply replaces a stored object; old is nil for a creation, new for a deletion.
+	// apply replaces a stored object. old is nil if it was created, new if it was deleted.
 	apply(old, new object.Object)
-	// show returns a computed object, nil if there is none. Only an object that is itself stored has a resourceVersion.
+	// show returns a computed object, or nil if it does not exist. The result has a resourceVersion only if it is itself a stored object.
 	show(viewKey) object.Object
 }
 
-// view is a collection of computed objects. The resourceVersion of one is the revision at which it was read: the revision of its last
-// change is unknown, and a resourceVersion may not decrease.
+// view is a collection of computed objects. The resourceVersion of an object is the revision at which it was read, because the revision of its last
+// change is not recorded, and a resourceVersion must not decrease.
 type view struct {
 	store  *store.Store
 	derive func() derivation
-	// load reads what one object is derived from; nil: all sources.
+	// load reads the stored objects that one computed object depends on; nil means to read all sources.
 	load func(d derivation, key viewKey)
 }
 
@@ -76,8 +76,7 @@ func (v view) list(namespace string, at uint64) ([]object.Object, uint64, error)
 	return objects, revision, nil
 }
 
-// loads bounds the attempts to read all sources at the same revision, which fail only while the
-// store changes faster than it is read.
+// loads bounds the attempts to read all sources at the same revision. An attempt fails only if the revision expires while sources are read.
 const loads = 3
 
 // at returns the derivation as of the revision at (0: the newest), the keys of all objects that it may show, and the revision.
@@ -137,7 +136,8 @@ func affectedBy(d derivation, e store.Event) []viewKey {
 	return slices.Compact(keys)
 }
 
-// changesOf returns the changes from one computed object to another (nil: none). Objects with different UIDs are a deletion and a creation.
+// changesOf returns the changes between two versions of a computed object; nil means that it does not exist. If the UIDs differ, they are a deletion
+// and a creation.
 func changesOf(revision uint64, old, now object.Object) []change {
 	switch {
 	case old == nil && now == nil:
@@ -154,7 +154,7 @@ func changesOf(revision uint64, old, now object.Object) []change {
 	return []change{{revision, old, stamped(now, revision)}}
 }
 
-// stamped returns an object with the given resourceVersion unless it has one.
+// stamped returns an object that has a resourceVersion: its own, or else the given revision.
 func stamped(o object.Object, revision uint64) object.Object {
 	if o.GetMeta().ResourceVersion != "" {
 		return o
@@ -192,7 +192,7 @@ func addressesOf(s *store.Store) view {
 	return view{store: s, derive: func() derivation { return holders{} }} // nothing is indexed by address: all Services are searched
 }
 
-// holders maps an address to the Services that have it. A load balancer IP that several Services share is shown as that of the oldest.
+// holders maps an address to the Services that have it. If several Services share a load balancer IP, its IPAddress names the oldest.
 type holders map[string][]*object.Service
 
 func (h holders) sources() []string { return []string{object.KindService} }
@@ -275,8 +275,8 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// endpointsOf returns the view of Endpoints: the stored ones, and for other Services those made from their EndpointSlices. Clients from
-// before 2022 read Endpoints.
+// endpointsOf returns the view of Endpoints: the stored ones and, for other Services, ones that are made from their EndpointSlices. It is for clients
+// that do not read EndpointSlices.
 func endpointsOf(s *store.Store) view {
 	return view{store: s, derive: func() derivation { return endpointsParts{} }, load: func(d derivation, key viewKey) {
 		for _, kind := range []string{object.KindService, object.KindEndpoints} {
@@ -344,7 +344,7 @@ func endpointsKey(o object.Object) (viewKey, bool) {
 	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[object.LabelManagedBy] != slicesAreMirrors
 }
 
-// apply adds a stored object to the part, or removes it.
+// apply adds a stored object to the part if there is set, or else removes it.
 func (p *endpointsPart) apply(o object.Object, there bool) {
 	switch o := o.(type) {
 	case *object.Service:
@@ -397,8 +397,7 @@ func (e endpointsParts) show(key viewKey) object.Object {
 	return o
 }
 
-// shown returns the slices that Endpoints can represent, by name: those of the Service's first
-// family.
+// shown returns the EndpointSlices that Endpoints can represent, which are those of the Service's first IP family, sorted by name.
 func (p *endpointsPart) shown() []*object.EndpointSlice {
 	var shown []*object.EndpointSlice
 	for _, slice := range p.slices {
@@ -411,8 +410,8 @@ func (p *endpointsPart) shown() []*object.EndpointSlice {
 	return shown
 }
 
-// subsetsOf returns the endpoints of slices as subsets of an Endpoints object: addresses by their
-// ports, at most 1,000 in all, the ready ones first.
+// subsetsOf converts the endpoints of EndpointSlices to the subsets of an Endpoints object, grouped by ports. Beyond 1,000 addresses, of which ready
+// ones come first, it truncates.
 func subsetsOf(shown []*object.EndpointSlice) (subsets []object.EndpointSubset, truncated bool) {
 	type place struct {
 		list *[]object.EndpointAddress
@@ -460,7 +459,7 @@ func subsetList(byPorts map[string]*object.EndpointSubset) []object.EndpointSubs
 	return subsets
 }
 
-// subsetOf returns the subset of the ports that a slice has.
+// subsetOf returns the subset with the ports of an EndpointSlice, which it creates if it does not exist.
 func subsetOf(byPorts map[string]*object.EndpointSubset, slice *object.EndpointSlice) *object.EndpointSubset {
 	ports := slices.Clone(slice.Ports)
 	for i := range ports {
@@ -477,8 +476,8 @@ func subsetOf(byPorts map[string]*object.EndpointSubset, slice *object.EndpointS
 	return subset
 }
 
-// addressOf returns the address of an endpoint for the ready addresses of an Endpoints object, or for those that are not ready. One
-// that terminates and is not ready is in neither list.
+// addressOf returns the address of an endpoint for the ready or the not ready addresses of an Endpoints object, and whether it belongs there. A
+// terminating endpoint that is not ready belongs to neither.
 func addressOf(e *object.Endpoint, ready bool) (object.EndpointAddress, bool) {
 	isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
 	isGoing := e.Conditions.Terminating != nil && *e.Conditions.Terminating

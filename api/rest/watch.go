@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// shortestWatch is the least time of a watch whose client sets none. Each lasts a random time up to twice that, so that clients do not
-	// all return at once (--min-request-timeout of the API server of Kubernetes).
+	// shortestWatch is the minimum duration of a watch without timeoutSeconds. Each watch lasts a random time up to twice that, so that clients do
+	// not all reconnect at once (--min-request-timeout of the Kubernetes API server).
 	shortestWatch = 30 * time.Minute
 	// bookmarkEvery is the interval of bookmarks for quiet watches, so that clients can go on from
 	// a recent revision.
@@ -58,7 +58,8 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// enter counts a watch (in watches), or a request for computed objects (in views), against its limit until leave is called.
+// enter counts a watch against the limit of watches, and a request for computed objects against that of views. The caller calls leave at the end of
+// the request.
 func (s *Server) enter(r *request) (leave func(), err error) {
 	var places []chan struct{}
 	if r.verb == "watch" {
@@ -85,7 +86,7 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 	return leave, nil
 }
 
-// begin sends the headers, and the present objects if the client wants them. An error is the answer instead of the watch.
+// begin sends the headers and, if the client wants them, the existing objects. If it returns an error, nothing was sent.
 func (l *watchSession) begin() error {
 	o := l.options
 	objects := l.server.collectionOf(l.request.kind, l.request.form)
@@ -122,8 +123,8 @@ func (l *watchSession) begin() error {
 	return nil
 }
 
-// wantsInitial reports whether the watch begins with the present objects: by sendInitialEvents, or
-// without a resourceVersion.
+// wantsInitial reports whether the watch begins with the existing objects: as sendInitialEvents requests, or by default if no resourceVersion is
+// given.
 func (l *watchSession) wantsInitial() bool {
 	if o := l.options; o.initial != nil {
 		return *o.initial
@@ -217,8 +218,8 @@ func (l *watchSession) sendPending() (more bool, err error) {
 	return len(events) == watchBatch, nil
 }
 
-// change sends a change as the event that a client with a selector sees: ADDED, MODIFIED, DELETED,
-// or none.
+// change sends a change as an event: ADDED, MODIFIED or DELETED, depending on whether the client's selector matched before and matches now. It sends
+// nothing if neither.
 func (l *watchSession) change(c change) error {
 	switch was, is := l.options.selects(c.old), l.options.selects(c.new); {
 	case was && is:
@@ -360,7 +361,7 @@ func (l *watchSession) sendInitial(o object.Object) error {
 	return l.stream.frame(added, text)
 }
 
-// encode returns an object in the form of the watch, unless that is a Table.
+// encode returns an object in the form of the watch, which must not be a Table.
 func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	if l.request.form.shape == metadata {
 		return json.Marshal(metadataOf(l.request.form, o))
@@ -368,8 +369,7 @@ func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	return json.Marshal(o)
 }
 
-// sendTable writes an event about an object as a Table of one row. Only the first one has
-// columns.
+// sendTable writes an event with an object as a Table of one row. Only the first Table of a watch has columns.
 func (l *watchSession) sendTable(kind string, o object.Object) error {
 	t := l.server.tableOf(l.request)
 	if l.described {
@@ -381,8 +381,7 @@ func (l *watchSession) sendTable(kind string, o object.Object) error {
 	return l.stream.event(kind, t)
 }
 
-// bookmark sends a BOOKMARK event: the revision up to which all events were sent. The first one
-// marks the end of the initial list too.
+// bookmark sends a BOOKMARK event with the revision up to which all events were sent. If initial is set, it also marks the end of the initial events.
 func (l *watchSession) bookmark(initial bool) error {
 	o := l.request.kind.New()
 	meta := o.GetMeta()
@@ -411,6 +410,6 @@ type watchSession struct {
 	after uint64
 	// described is set once the columns of a Table were sent.
 	described bool
-	// news has the changes of conditions; nil: the watch shows none.
+	// news sends changes of conditions; nil if the watch does not show them.
 	news *conditionNews
 }

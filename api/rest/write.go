@@ -32,8 +32,8 @@ func (s *Server) answer(w http.ResponseWriter, wr *writing) error {
 	return s.respond(w, wr.request, code, s.written(wr, o))
 }
 
-// written returns a Service with the conditions that a GET would show after the write. After a dry run it has those of the stored object,
-// if there is one.
+// written returns a Service with the conditions that a GET would show after the write. After a dry run it has the conditions of the stored Service,
+// if there is one. Other objects are returned as they are.
 func (s *Server) written(wr *writing, o object.Object) object.Object {
 	svc, is := o.(*object.Service)
 	if !is || s.conditions == nil {
@@ -215,7 +215,8 @@ func generateName(prefix string) string {
 // commitObjects bounds the objects of one commit.
 const commitObjects = 1000
 
-// commit commits writes, and the removals that follow from them. When the engine fails, nothing has changed.
+// commit writes to the store, and then removes the dependents of removed objects. After an error nothing has changed, except that engine.ErrUnsettled
+// means that the outcome is unknown.
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 	for i := range writes {
 		if svc, isService := writes[i].Object.(*object.Service); isService && !writes[i].Status {
@@ -272,7 +273,7 @@ func (s *Server) patch(w http.ResponseWriter, r *request) error {
 	return s.answer(w, &writing{request: r, options: o, verb: "patch", edit: edit})
 }
 
-// checkPatch checks the query parameters that not all kinds of patches have.
+// checkPatch checks the query parameters fieldManager and force, which not all kinds of patches permit or require.
 func (o *options) checkPatch(mediaType string) error {
 	var errs object.Errors
 	switch {
@@ -286,7 +287,7 @@ func (o *options) checkPatch(mediaType string) error {
 	return invalid("meta.k8s.io", "PatchOptions", "", errs)
 }
 
-// patchOf returns the change that a patch makes. An error is about the patch itself.
+// patchOf returns a function that applies a patch to the live object. The error of patchOf means that the patch is malformed.
 func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[string]any) (map[string]any, error), error) {
 	t := schema.Of(r.kind)
 	if mediaType == typeJSONPatch {
@@ -318,7 +319,7 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 	}, nil
 }
 
-// patched returns the result of a patch, if it is an object of the type.
+// patched returns the result of a patch if it is a valid object of the type. err is the error of applying the patch.
 func (o *options) patched(content map[string]any, fieldWarnings []string, body []byte, t *schema.Type, err error) (map[string]any, error) {
 	var refused *statusError
 	switch {
@@ -343,9 +344,8 @@ func (o *options) patched(content map[string]any, fieldWarnings []string, body [
 	return content, nil
 }
 
-// keepsKind refuses a JSON patch or merge patch that changes the kind of an object: it would be
-// answered as done, without effect. In a strategic merge patch, which
-// kubectl makes of whole files, Kubernetes ignores both fields.
+// keepsKind returns an error if a JSON patch or merge patch changes the kind or apiVersion of an object, which would have no effect. Kubernetes
+// ignores both fields in a strategic merge patch, which kubectl makes from whole files.
 func keepsKind(patched map[string]any, body []byte, k kind.Kind) error {
 	for _, field := range [][2]string{{"kind", k.Name}, {"apiVersion", k.APIVersion()}} {
 		if value := patched[field[0]]; value != nil && value != "" && value != field[1] {
@@ -383,7 +383,7 @@ func (s *Server) apply(w http.ResponseWriter, r *request, o *options, body []byt
 	return s.answer(w, wr)
 }
 
-// applying returns the writing of an object that is applied. It may modify applied.
+// applying returns the write for a server-side apply. It may modify applied.
 func (s *Server) applying(r *request, o *options, applied map[string]any, fieldWarnings []string) (*writing, error) {
 	if err := checkApplied(applied, r); err != nil {
 		return nil, err
@@ -421,7 +421,7 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, fieldW
 	return wr, nil
 }
 
-// checkApplied refuses an applied document without apiVersion or kind.
+// checkApplied returns an error unless an applied document has the apiVersion and kind of the request.
 func checkApplied(applied map[string]any, r *request) error {
 	version, _ := applied["apiVersion"].(string)
 	switch named, _ := applied["kind"].(string); {
@@ -459,8 +459,8 @@ func (s *Server) unmerged(err error, r *request) error {
 	return err
 }
 
-// editFile returns live as it would be if its file had the applied document instead of the present one. If live is nil, the file is a new
-// one.
+// editFile returns the live object as it would be if the file that declares it had the applied document in place of its present one. If live is nil,
+// the file is new.
 func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
 	r := wr.request
 	document, err := typed(wr.applied, r.kind)

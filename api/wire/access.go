@@ -16,7 +16,7 @@ import (
 type TokenRequest struct {
 	Role     string   `json:"role,omitempty"`     // admin, endpoints or reader; empty: the role of the requesting user
 	Duration Duration `json:"duration,omitempty"` // how long it is to be valid; 0 is an hour
-	Name     string   `json:"name,omitempty"`     // what it is for, as the journal shows it
+	Name     string   `json:"name,omitempty"`     // purpose, shown as part of the user in the journal
 }
 
 // Token is the answer to a TokenRequest.
@@ -30,7 +30,7 @@ type Token struct {
 // Revoked is the answer to DELETE /svcctl/v1/token: all earlier tokens are invalid.
 type Revoked struct {
 	Revoked bool `json:"revoked"`
-	// Pending describes where earlier tokens are still valid, and why; "": nowhere.
+	// Pending describes which boxes still accept earlier tokens, and why; "" if none does.
 	Pending string `json:"pending,omitempty"`
 }
 
@@ -47,12 +47,11 @@ type Endpoint struct {
 type JournalEntry struct {
 	Revision  uint64    `json:"revision"`
 	Time      time.Time `json:"time"` // in UTC
-	Verb      string    `json:"verb"` // create, update or delete; patch and apply where a client asked for it
+	Verb      string    `json:"verb"` // create, update or delete, or patch or apply by a client
 	Kind      string    `json:"kind"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name"`
-	// The author: a user of the API with field manager and User-Agent, a file, or a
-	// controller of the appliance.
+	// The author of the change: a user of the API with its field manager and User-Agent, a file, or a controller of the appliance.
 	User       string `json:"user,omitempty"`
 	Manager    string `json:"manager,omitempty"`
 	Agent      string `json:"agent,omitempty"`
@@ -71,7 +70,7 @@ func (e *JournalEntry) Author() string {
 	return cmp.Or(e.User, e.File, "svcctl")
 }
 
-// History has the transitions on this box: the answer to /svcctl/v1/history.
+// History holds the recorded state changes on this box. It is the response of /svcctl/v1/history.
 type History struct {
 	At time.Time `json:"at"` // the clock of the box, in UTC
 	// From is the start of the recorded history.
@@ -79,14 +78,14 @@ type History struct {
 	Entries []HistoryEntry `json:"entries"` // the oldest first
 }
 
-// HistoryEntry is a transition of a problem, of the health of an endpoint, of a Service, or of an announcement; transitions of one cause
-// within seconds are one entry. Changes of objects are in the journal.
+// HistoryEntry is a state change of a problem, of an endpoint's health, of a Service, or of an announcement. Changes with the same cause within
+// seconds are one entry. Changes of objects are in the journal instead.
 type HistoryEntry struct {
 	Time time.Time `json:"time"` // in UTC
 	Kind string    `json:"kind"` // problem, endpoint, condition (of Services) or announcement
-	// Severity is error or warning for a fault, "" for its end, or for good news.
+	// Severity is error or warning when a fault begins. It is "" when a fault ends, and for other improvements.
 	Severity string `json:"severity,omitempty"`
-	// Text is the whole in words: "10.1.2.12:8080 of shop/web and 10 others went down: connection refused".
+	// Text describes the change, such as "10.1.2.12:8080 of shop/web and 10 others went down: connection refused".
 	Text string `json:"text"`
 	// Services lists the first Services concerned, as "namespace/name"; Concerned counts all of them.
 	Services  []string `json:"services,omitempty"`
@@ -104,7 +103,7 @@ type HistoryEntry struct {
 //	oneof     the values of a string, with commas between them
 //	want      the description of valid values, for the error; without one it follows from the other tags
 
-// WriteQuery returns the parameters of a query, without those that are zero.
+// WriteQuery returns the URL parameters of a query struct. Fields with zero values are left out.
 func WriteQuery(q any) url.Values {
 	values, v := url.Values{}, reflect.ValueOf(q)
 	for i := range v.NumField() {
@@ -115,7 +114,7 @@ func WriteQuery(q any) url.Values {
 	return values
 }
 
-// ReadQuery reads parameters into a query, the struct that q points to. Other parameters are ignored.
+// ReadQuery decodes URL parameters into the struct that q points to. It ignores parameters without a field.
 func ReadQuery(values url.Values, q any) error {
 	v := reflect.ValueOf(q).Elem()
 	for i := range v.NumField() {

@@ -7,10 +7,10 @@ type Announcement struct {
 	Address string `json:"address"`
 	// Services lists the Services that have the address, each as "namespace/name".
 	Services []string `json:"services"`
-	// Flags is set when the address lies in a pool given by flags; it is announced according to the flags of the announcer.
+	// Flags is set if the address lies in a pool that command-line flags define. It is then announced according to the flags of the announcer.
 	Flags bool `json:"flags,omitempty"`
-	// L2 lists the interfaces on which L2Advertisements have the address announced, "*" for all; Via lists the names of the
-	// BGPAdvertisements that cover it.
+	// L2 lists the interfaces on which L2Advertisements announce the address; "*" means all. Via lists the names of the BGPAdvertisements that cover
+	// the address.
 	L2  []string `json:"l2,omitempty"`
 	Via []string `json:"via,omitempty"`
 	// Withheld is the reason not to announce the address; empty if it is to be announced.
@@ -19,8 +19,8 @@ type Announcement struct {
 	Uncovered bool `json:"uncovered,omitempty"`
 	// Nowhere is the reason why Places is empty although the address is not withheld.
 	Nowhere string `json:"nowhere,omitempty"`
-	// Places has the state of the address on each interface and at each BGP peer, as the announcer last reported it; empty if
-	// there is no such place, or no announcer.
+	// Places has the state of the address on each interface and at each BGP peer, as last reported by the announcer. It is empty if there are none,
+	// or if no announcer is connected.
 	Places []Place `json:"places,omitempty"`
 }
 
@@ -29,8 +29,7 @@ type Announcement struct {
 type AnnounceConfig struct {
 	Peers          []PeerConfig    `json:"peers,omitempty"`
 	Advertisements []Advertisement `json:"advertisements,omitempty"`
-	// Interfaces lists the interfaces that L2Advertisements name, "*" for all; none: there is no
-	// L2Advertisement.
+	// Interfaces lists the interfaces that L2Advertisements name; "*" means all. It is empty without L2Advertisements.
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
@@ -82,12 +81,11 @@ type Advertisement struct {
 
 // Place is the state of an address on one interface or at one BGP peer where it can be announced.
 type Place struct {
-	// By is "l2 eth0", or "bgp tor-1".
+	// By is the kind and name of the place: "l2 eth0" or "bgp tor-1".
 	By string `json:"by"`
-	// State on an interface is probing, announced, conflict, standby, or host (the address is the host's own, and the host
-	// answers for it). At a BGP peer it is announced, down (no session), sending (the session does not have all routes yet),
-	// unsent (the session takes no routes of the family), damped (the address came and went), or, on a drained box, leaving
-	// and then drained.
+	// State on an interface is probing, announced, conflict, standby (another box answers), or host (the host itself has the address and answers for
+	// it). At a BGP peer it is announced, down (no session), sending (not all routes are sent yet), unsent (the session does not support the address
+	// family), or damped (the address came and went too often). On a drained box it is leaving and then drained.
 	State string `json:"state"`
 	// With, in state conflict, is the Ethernet address of the other host that has the address; in state standby, the address
 	// of the box that answers, if it is known.
@@ -100,20 +98,20 @@ type Place struct {
 // Peer is a router that the announcer has a BGP session with, or should have.
 type Peer struct {
 	Name string `json:"name"`
-	// At is the address or interface of the peer. AS is its AS number; 0 while several are allowed and none is agreed on.
+	// At is the address or interface of the peer. AS is its AS number; 0 if the configuration allows several and the session has not yet determined
+	// it.
 	At string `json:"at"`
 	AS uint32 `json:"as,omitempty"`
 	// State is the state of the BGP session (RFC 4271), as "Established".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Routes counts the routes that were sent to the peer and not withdrawn, Updates the UPDATE messages sent since the
-	// announcer started.
+	// Routes is the number of routes that are advertised to the peer. Updates is the number of UPDATE messages sent since the announcer started.
 	Routes  int    `json:"routes"`
 	Updates uint64 `json:"updates,omitempty"`
 	// BFD is the state of the BFD session (RFC 5880), as "Up"; empty without BFD, and before the first
 	// BGP session.
 	BFD string `json:"bfd,omitempty"`
-	// LastDown is why the session ended or could not begin the last time, and DownAt when.
+	// LastDown is why the session last ended or failed to start. DownAt is when that happened.
 	LastDown string    `json:"lastDown,omitempty"`
 	DownAt   time.Time `json:"downAt,omitzero"`
 }
@@ -146,17 +144,16 @@ type Group struct {
 	Priority uint8 `json:"priority"`
 	// Interval is the advertised interval, as "100ms": longer than the configured one when the box is late with adverts.
 	Interval string `json:"interval,omitempty"`
-	// Master is the address of the box that answers; empty: this one, or it is not known.
+	// Master is the address of the active box; empty if that is this box or unknown.
 	Master string `json:"master,omitempty"`
 	// Transitions counts changes of State since the announcer started.
 	Transitions uint64 `json:"transitions"`
-	// Differs has the differences between the addresses of the box that answers and those of this box;
-	// nil: there are none.
+	// Differs describes how the addresses of the active box differ from those of this box; nil if they do not.
 	Differs *GroupDifference `json:"differs,omitempty"`
 }
 
-// GroupDifference has the addresses that only one of two boxes announces, or would announce. An advert lists only the
-// lowest 20 addresses of the segment's family: if Theirs and Ours are both empty, the difference is among the others.
+// GroupDifference holds the addresses that only one of two boxes announces, or would announce. An advert lists at most the lowest 20 addresses of its
+// IP family. If Theirs and Ours are both empty, the difference is among the addresses that are not listed.
 type GroupDifference struct {
 	With   string    `json:"with"`
 	Since  time.Time `json:"since"`
@@ -164,36 +161,35 @@ type GroupDifference struct {
 	Ours   []string  `json:"ours,omitempty"`
 }
 
-// Announcer is the process that announces.
+// Announcer is the process that announces addresses, svcctl announce.
 type Announcer struct {
 	Since time.Time `json:"since"`
 }
 
-// AnnouncementsEvent is one frame of the watch of /svcctl/v1/announcements. The first one has All;
-// later ones have what changed. An address is in force before it is announced, and is withdrawn before its
-// rules are removed.
+// AnnouncementsEvent is one event of a watch of /svcctl/v1/announcements. The first has All, later ones only what changed. An address is announced
+// only after its rules are in the kernel, and is withdrawn before its rules are removed.
 type AnnouncementsEvent struct {
 	All *Announcements `json:"all,omitempty"`
 	Set []Announcement `json:"set,omitempty"`
 	// Gone are addresses that no Service has any more.
 	Gone []string `json:"gone,omitempty"`
-	// Config is the configuration from objects; nil: unchanged. It comes with All, and only to the announcer.
+	// Config is the configuration from MetalLB objects; nil if unchanged. Only the announcer gets it, and always together with All.
 	Config *AnnounceConfig `json:"config,omitempty"`
-	// Drained is the drain state of the box; nil: unchanged.
+	// Drained is whether the box is drained; nil if unchanged.
 	Drained *bool `json:"drained,omitempty"`
 }
 
-// AnnouncerReport is the announcer's report of its addresses: POST to
-// /svcctl/v1/announcements/report. An address without places is announced nowhere.
+// AnnouncerReport is the announcer's report of its addresses, the body of POST /svcctl/v1/announcements/report. An address without places is not
+// announced anywhere.
 type AnnouncerReport struct {
 	// All is set when Items replaces everything reported before.
 	All   bool               `json:"all,omitempty"`
 	Items []AnnouncedAddress `json:"items"`
 	// Problems lists what keeps the announcer from announcing, each a sentence with the remedy.
 	Problems []string `json:"problems,omitempty"`
-	// Segments are the interfaces that it announces on, with their networks: "eth0 (192.0.2.1/24)".
+	// Segments are the interfaces on which addresses are announced, with their networks: "eth0 (192.0.2.1/24)".
 	Segments []string `json:"segments,omitempty"`
-	// Counters are since the announcer started.
+	// Counters count events since the announcer started.
 	Counters AnnouncerCounters `json:"counters"`
 	Peers    []Peer            `json:"peers,omitempty"`
 	Group    *Group            `json:"group,omitempty"`

@@ -2,12 +2,12 @@ package wire
 
 import "time"
 
-// Trial describes changes that are rolled back unless they are confirmed, or, after the rollback, the files
-// that are held until they are changed or confirmed.
+// Trial describes a set of changes that are rolled back unless they are confirmed in time. After the rollback it describes the files that stay out of
+// force until they are changed or confirmed.
 type Trial struct {
-	// ID names it in writes that belong to it (the query parameter trial).
+	// ID identifies the trial. Writes that belong to it pass the ID in the query parameter trial.
 	ID string `json:"id"`
-	// Began and Ends are in UTC. Ends is the time of the rollback by the present time of day.
+	// Began is the start of the trial, and Ends the time at which it is rolled back, in UTC. Ends is computed from Left and the present time of day.
 	Began time.Time `json:"began"`
 	Ends  time.Time `json:"ends"`
 	// Left is the time until Ends.
@@ -15,15 +15,15 @@ type Trial struct {
 	User string   `json:"user,omitempty"` // author of the trial
 	// CoversFiles is set when changes of files are part of the trial.
 	CoversFiles bool `json:"coversFiles,omitempty"`
-	// Objects ("Service default/web") and Files (paths) are what the trial has changed so far. After a
-	// rollback they are those that are held.
+	// Objects (such as "Service default/web") and Files (paths) are the changes of the trial so far. After a rollback they are the ones that are held
+	// back.
 	Objects []string `json:"objects,omitempty"`
 	Files   []string `json:"files,omitempty"`
-	// WentBack is the time at which it was rolled back; nil while it waits to be confirmed.
+	// WentBack is the time of the rollback; nil if there was none.
 	WentBack *time.Time `json:"wentBack,omitempty"`
 }
 
-// Pending reports whether the trial waits to be confirmed.
+// Pending reports whether the trial exists and has not been rolled back.
 func (t *Trial) Pending() bool { return t != nil && t.WentBack == nil }
 
 // Revived is the outcome of a rollback for one object.
@@ -36,7 +36,7 @@ type Revived struct {
 
 // RolledBack has the outcomes of a rollback, or of a dry run of one.
 type RolledBack struct {
-	// Revision is the revision whose state the objects have now.
+	// Revision is the earlier revision to which the objects were restored.
 	Revision uint64 `json:"revision"`
 	// Last is the revision of the last change by a client before the rollback; 0 when the journal has none.
 	Last    uint64    `json:"last,omitempty"`
@@ -44,35 +44,35 @@ type RolledBack struct {
 	Objects []Revived `json:"objects"`
 }
 
-// Rollout has changes that some boxes of a fleet program before all others do. It has more than 15 fields: one for each property
-// that clients show.
+// Rollout describes changes that the boxes of a fleet program in steps, some boxes before the others. It has more than 15 fields: one for each
+// property that clients show.
 type Rollout struct {
-	// ID names it in writes that belong to it (the query parameter rollout).
+	// ID identifies the rollout. Writes that belong to it pass the ID in the query parameter rollout.
 	ID string `json:"id"`
 	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel yet), Baking (all
 	// have them, and are observed), Stopped (it waits for resume or undo; Why has the reason), Done, or Undone (Why has the reason, if that
 	// was automatic). Pending is false in Done and Undone.
 	Phase   string `json:"phase"`
 	Pending bool   `json:"pending"`
-	// Began is the time of the request and User its author. Since is the start of the present phase, and Left the time until its end,
-	// if that is at a fixed time.
+	// Began is when the rollout was requested, and User by which user. Since is the start of the present phase. Left is the time until the end of the
+	// phase, if that is fixed.
 	Began time.Time `json:"began"`
 	User  string    `json:"user,omitempty"`
 	Since time.Time `json:"since"`
 	Left  Duration  `json:"left,omitempty"`
 	Why   string    `json:"why,omitempty"`
-	// Steps are shares of the boxes, 25%, or names of boxes with + between them; Step is the present one, from 0.
+	// Steps lists the steps. Each is a share of the boxes, such as 25%, or names of boxes joined by +. Step is the index of the present step, from 0.
 	Steps []string `json:"steps"`
 	Step  int      `json:"step"`
-	// Within is the time that the boxes of a step have to program it; Bake is how long they are observed afterwards.
+	// Within bounds the time in which the boxes of a step must program the changes. Bake is how long the boxes are observed afterwards.
 	Within Duration `json:"within"`
 	Bake   Duration `json:"bake"`
 	// OnFailure is the action when a step fails: OnFailureStop or OnFailureUndo.
 	OnFailure string `json:"onFailure"`
 	// Here reports whether the box that was asked programs the new versions.
 	Here bool `json:"here"`
-	// Objects are the objects that it changes, as "Service default/web", and Boxes the boxes. Both are present on request only, while
-	// the rollout is under way.
+	// Objects lists the changed objects, such as "Service default/web", and Boxes the boxes of the fleet. Both are present only on request and while
+	// the rollout is pending.
 	Objects []string     `json:"objects,omitempty"`
 	Boxes   []RolloutBox `json:"boxes,omitempty"`
 	// BoxesUnknown is the reason why Boxes could not be determined.
@@ -82,14 +82,14 @@ type Rollout struct {
 // RolloutBox is a box during a rollout.
 type RolloutBox struct {
 	Name string `json:"name"`
-	// New reports whether it is to program the new versions, Programmed whether it has.
+	// New reports whether the box should program the new versions, and Programmed whether it has done so.
 	New        bool `json:"new"`
 	Programmed bool `json:"programmed"`
-	// State is that of FleetBox.
+	// State is the state of the box, as in FleetBox.
 	State string `json:"state"`
 }
 
-// The moves of a rollout, which clients request.
+// The actions on a rollout that clients can request.
 const (
 	RolloutStart  = "start"
 	RolloutPause  = "pause"
@@ -97,10 +97,10 @@ const (
 	RolloutUndo   = "undo"
 )
 
-// RolloutMoves returns all moves of a rollout.
+// RolloutMoves returns all actions on a rollout.
 func RolloutMoves() []string { return []string{RolloutStart, RolloutPause, RolloutResume, RolloutUndo} }
 
-// What a rollout does where a step goes wrong.
+// The values of Rollout.OnFailure: what happens when a step fails.
 const (
 	OnFailureStop = "stop"
 	OnFailureUndo = "undo"
@@ -118,7 +118,7 @@ const (
 type ServiceRollout struct {
 	ID    string `json:"id"`
 	Phase string `json:"phase"`
-	// New reports whether this box serves the versions of the rollout; else it serves those before it.
+	// New reports whether this box serves the new versions of the rollout rather than the versions before it.
 	New bool `json:"new"`
 	// Step is the present step, from 1, and Of the number of steps.
 	Step int    `json:"step"`
@@ -126,7 +126,7 @@ type ServiceRollout struct {
 	Why  string `json:"why,omitempty"`
 }
 
-// What may become of an object that is applied.
+// The results of applying an object.
 const (
 	Created    = "created"
 	Configured = "configured"
@@ -146,25 +146,26 @@ type Applied struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// KernelPlan lists the changes of objects and of the kernel: the answer to POST /svcctl/v1/plan.
+// KernelPlan lists changes of objects and of the kernel that have not been made. It is the response of POST /svcctl/v1/plan.
 type KernelPlan struct {
 	// Revision is the revision of the objects that the plan begins with.
 	Revision uint64 `json:"revision"`
 	// Objects has the objects that would change, or would be refused.
 	Objects []PlannedObject `json:"objects"`
-	// Services has the changes in words, by Service.
+	// Services describes the changes of each Service, independently of nftables.
 	Services []PlannedService `json:"services"`
-	// Tables has the changes in nft's terms, by family; empty: nothing changes in the kernel.
+	// Tables lists the changes of nftables tables, one for each family; empty if nothing changes in the kernel.
 	Tables []PlannedTable `json:"tables"`
-	// Problems has the problems that the Services would have and do not have now.
+	// Problems lists the problems of Services that would be new.
 	Problems []Problem `json:"problems,omitempty"`
-	// Undecided has sentences about what depends on more than the objects, such as health checks that were not made yet.
+	// Undecided has sentences about results that depend on more than the objects, such as health checks that have not run yet.
 	Undecided []string `json:"undecided,omitempty"`
 }
 
 // The results of planned objects, in addition to Created, Configured and Refused.
 const (
-	// Removed: the object is removed. Applying does so if the object was being deleted and the write removed its last finalizer.
+	// Removed means that the object is removed. The result of an apply is Removed if the object was being deleted and the write removed its last
+	// finalizer.
 	Removed = "removed"
 	// Held: no file declares the object any more, and it stays until `svcctl confirm --removals`.
 	Held = "held"
@@ -182,12 +183,12 @@ type PlannedObject struct {
 	Object string `json:"object"` // "Service default/web"
 	// Did is created, configured, removed, held or refused.
 	Did string `json:"did"`
-	// Values lists the values that it would get: "cluster IP 10.96.0.7", "node port 30123 (http)".
+	// Values lists the values that would be allocated to the object: "cluster IP 10.96.0.7", "node port 30123 (http)".
 	Values []string `json:"values,omitempty"`
 	// Message is the reason of a refused or held object, with file and line where a file declares it.
 	Message string `json:"message,omitempty"`
-	// Document is the position of a refused object among those that were sent, from 1, and Status the whole refusal;
-	// 0 and nil if a file declares the object.
+	// Document is the position of a refused object among the objects of the request, from 1. Status is its whole error. They are 0 and nil if a file
+	// declares the object.
 	Document int      `json:"document,omitempty"`
 	Status   *Failure `json:"status,omitempty"`
 }
@@ -216,19 +217,19 @@ const (
 type PlannedChange struct {
 	Did string `json:"did"` // begins, ends or changes
 	Of  string `json:"of"`  // frontend, endpoint or port
-	// Port is the name of the Service's port, "" if it has none; Protocol and Family are those of the port.
+	// Port is the name of the Service port, "" if it has none. Protocol and Family are its protocol and IP family.
 	Port     string `json:"port,omitempty"`
 	Protocol string `json:"protocol"`
 	Family   string `json:"family"`
 	// Name is the address and port of a frontend or endpoint; of a node port the port alone.
 	Name string `json:"name,omitempty"`
-	// What names the aspect that changes, From and To are its values.
+	// What names the property that changes. From and To are its old and new values.
 	What string `json:"what,omitempty"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
 }
 
-// What happens to a table, set or chain as a whole.
+// The values of Did for a table, set or chain.
 const (
 	Added   = "added"
 	Deleted = "deleted"
@@ -238,36 +239,36 @@ const (
 // PlannedTable has the changes of the table of one family.
 type PlannedTable struct {
 	Family string `json:"family"` // ip or ip6
-	// Did is added or deleted, or empty: the table stays.
+	// Did is added or deleted for a whole table; empty if the table already exists and stays.
 	Did    string         `json:"did,omitempty"`
 	Sets   []PlannedSet   `json:"sets"`
 	Chains []PlannedChain `json:"chains,omitempty"`
-	// Others are counters and ct timeouts.
+	// Others lists changed counters and ct timeouts.
 	Others []PlannedChain `json:"others,omitempty"`
 }
 
-// PlannedSet has the elements of a set or map that change, as nft writes them.
+// PlannedSet lists the changed elements of an nftables set or map, in the syntax of nft.
 type PlannedSet struct {
 	Name string `json:"name"`
-	// Did is added or deleted, with all elements, or empty: the set stays.
+	// Did is added or deleted for a whole set, with all its elements; empty if the set already exists and stays.
 	Did     string   `json:"did,omitempty"`
 	Added   []string `json:"added,omitempty"`
 	Removed []string `json:"removed,omitempty"`
-	// Changed are keys that stay and get other data.
+	// Changed lists map elements with the same key and new data.
 	Changed []ElementChange `json:"changed,omitempty"`
-	// Forgotten lists endpoints whose remembered clients (session affinity) are removed. Capped is the longest time for
-	// which clients stay remembered afterwards.
+	// Forgotten lists the endpoints that lose their session affinity entries. Capped is a new, shorter maximum timeout of the remaining entries; 0 if
+	// that does not change.
 	Forgotten []string `json:"forgotten,omitempty"`
 	Capped    Duration `json:"capped,omitempty"`
 }
 
-// ElementChange is an element before and after.
+// ElementChange is a changed map element, before and after.
 type ElementChange struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
-// PlannedChain is a chain, with its rules as they would be, or a counter or ct timeout, which have none.
+// PlannedChain is a changed chain with its new rules, or a changed counter or ct timeout without rules.
 type PlannedChain struct {
 	Name  string   `json:"name"`
 	Did   string   `json:"did"` // added, deleted or changed
@@ -297,9 +298,9 @@ func (p *KernelPlan) Refused() (n int) {
 	return n
 }
 
-// PlanFile is a file that a plan reads instead of the one of that name in a watched directory: a line of JSON in the body of
-// /svcctl/v1/plan?directory=DIR.
+// PlanFile is a file that a plan uses in place of the file with the same path in a watched directory. The body of /svcctl/v1/plan?directory=DIR has
+// one per line, in JSON.
 type PlanFile struct {
-	Path string `json:"path"` // below the directory
-	Data []byte `json:"data"` // base64
+	Path string `json:"path"` // path relative to the watched directory
+	Data []byte `json:"data"` // content of the file; base64 in JSON
 }

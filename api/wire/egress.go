@@ -8,21 +8,21 @@ import (
 // protocol): 1024 to 65535.
 const EgressPorts = 64_512
 
-// EgressTraffic has the connections that endpoints of a Service began themselves and that left with one of its addresses.
+// EgressTraffic counts connections that endpoints of a Service opened themselves and that left the box with an address of the Service as source.
 type EgressTraffic struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
 	Address   string `json:"address"`
-	// To names the source sets that contain the destinations, as in the annotation; absent: all destinations outside.
+	// To names the source sets that contain the destinations, as in the annotation; absent means all destinations outside.
 	To      string         `json:"to,omitempty"`
 	Sources []EgressSource `json:"sources"`
-	// Open counts the tracked connections of all sources. Connections counts those since the start, where the kernel counts them.
+	// Open is the number of tracked connections from all sources. Connections is the number since the start; absent if the kernel does not count.
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
-	// Rate is new connections a second since the previous scan; absent in the first scan.
+	// Rate is the rate of new connections per second since the previous scan; absent in the first scan.
 	Rate *float64 `json:"rate,omitempty"`
-	// Ports is the number of EgressPorts in use towards Fullest ("203.0.113.5:443/TCP"), the destination with most of them in use.
-	// By is the source that uses most of them. Services that share the address share its ports.
+	// Fullest is the destination towards which most source ports are in use, such as "203.0.113.5:443/TCP". Ports is their number, out of
+	// EgressPorts, and By the source that uses most of them. Services with the same address share its ports.
 	Ports   int    `json:"ports"`
 	Fullest string `json:"fullest,omitempty"`
 	By      string `json:"by,omitempty"`
@@ -31,20 +31,21 @@ type EgressTraffic struct {
 // PortRatio returns the used part, from 0 to 1, of the source ports towards Fullest.
 func (e *EgressTraffic) PortRatio() float64 { return float64(e.Ports) / EgressPorts }
 
-// EgressSource is a host whose connections leave with the address.
+// EgressSource is a host with connections that leave the box with the Service's address.
 type EgressSource struct {
 	Address     string  `json:"address"`
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
-	// Towards is the destination of most of its open connections ("203.0.113.5:443/TCP"). Uplink is the interface by which they
-	// leave; it is set only for TrafficQuery.Source.
+	// Towards is the destination of most of the source's open connections, such as "203.0.113.5:443/TCP". Uplink is the interface through which they
+	// leave; it is set only in response to TrafficQuery.Source.
 	Towards string `json:"towards,omitempty"`
 	Uplink  string `json:"uplink,omitempty"`
 }
 
 func (s EgressSource) String() string { return s.Address }
 
-// Text returns the Egress in one line: the address, its sources, the first few by name, its destinations, its connections and its use of ports.
+// Text describes the egress traffic in one line: the address, the first few sources, the destinations, and the numbers of connections and ports in
+// use.
 func (e *EgressTraffic) Text() string {
 	text := e.Address + " for " + First(e.Sources, 5)
 	if e.To != "" {
@@ -63,7 +64,7 @@ func (e *EgressTraffic) Text() string {
 	return text
 }
 
-// Answering formats the Endpoint of a connection, with a mark if the endpoint began it.
+// Answering returns the Endpoint of a connection. It is marked with "(out)" if the endpoint opened the connection.
 func (c *Connection) Answering() string {
 	if c.Out {
 		return c.Endpoint + " (out)"

@@ -14,8 +14,8 @@ type Fleet struct {
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
-	// Revision is the newest revision that this box has followed. Newest is the one in etcd's last
-	// answer; the next field is the time of that answer.
+	// Revision is the newest revision that this box has received. Newest is the revision in etcd's last response; the next field is the time of that
+	// response.
 	Revision uint64    `json:"revision"`
 	Newest   uint64    `json:"newest"`
 	Heard    time.Time `json:"heard"`
@@ -27,7 +27,7 @@ type Fleet struct {
 	LostRaces uint64 `json:"lostRaces"`
 	// Replica is why the replica on this box is not written; "" while it is.
 	Replica string `json:"replica,omitempty"`
-	// Boxes has the boxes of the fleet, by name; only where they are asked for.
+	// Boxes lists the boxes of the fleet by name; present only on request.
 	Boxes []FleetBox `json:"boxes,omitempty"`
 }
 
@@ -39,12 +39,12 @@ type FleetBox struct {
 	// State is OK, Behind (what the box accepted is not in its kernel yet), Failing, Away (it does not
 	// report), or a state of Fleet.
 	State string `json:"state"`
-	// Accepted is the revision that it has followed, Programmed the one in its kernel.
+	// Accepted is the newest revision that the box has received, and Programmed the newest in its kernel.
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
 	Problems   int    `json:"problems"`
 	Why        string `json:"why,omitempty"`
-	// Since is when the State began. For a box that is Away it is when its Node became Unknown, and is absent until then.
+	// Since is the start of the State. For the State Away it is when the Node of the box became Unknown; it is absent before.
 	Since time.Time `json:"since,omitzero"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
@@ -63,27 +63,27 @@ const (
 // BoxKeyMissing is the state, of a Fleet and of a FleetBox, in which the box lacks the key by which a Secret is sealed.
 const BoxKeyMissing = "KeyMissing"
 
-// FleetSource is a directory of manifests that one box at a time reads for all.
+// FleetSource is a source of a fleet: a directory of manifests that one box at a time reads for all boxes.
 type FleetSource struct {
 	Name string `json:"name"`
-	// Reader is the box that has read it last; Reading is set while it reads it.
+	// Reader is the box that last became the reader of the source. Reading is set while it reads the directory.
 	Reader  string `json:"reader"`
 	Reading bool   `json:"reading"`
-	// Files counts the files in force. Generation is the number of the content, 0 if it has none.
+	// Files is the number of files in force. Generation is the generation number of the content; 0 if it has none.
 	Files      int    `json:"files"`
 	Generation uint64 `json:"generation,omitempty"`
-	// Since is the time at which the Reader got the source.
+	// Since is the time at which Reader became the reader.
 	Since time.Time `json:"since"`
 }
 
-// ForgottenSource has a source that was removed from the fleet, in its last state.
+// ForgottenSource is the last state of a source that was removed from the fleet.
 type ForgottenSource struct {
 	FleetSource
 	// Objects counts the objects that its files had declared. They belong to clients of the API now.
 	Objects int `json:"objects"`
 }
 
-// FleetFollowing is the state of a Fleet while all is well, FleetWaiting that of a box that does not have its objects yet.
+// FleetFollowing is the state of a Fleet in normal operation. FleetWaiting is the state of a box that has not yet received its objects.
 const (
 	FleetFollowing = "Following"
 	FleetWaiting   = "Waiting"
@@ -155,7 +155,7 @@ func BadRequest(format string, args ...any) *Failure {
 	return NewFailure(http.StatusBadRequest, ReasonBadRequest, fmt.Sprintf(format, args...))
 }
 
-// NotFound returns the Failure of a request for a thing that is not there.
+// NotFound returns the Failure for a request about something that does not exist (404).
 func NotFound(format string, args ...any) *Failure {
 	return NewFailure(http.StatusNotFound, ReasonNotFound, fmt.Sprintf(format, args...))
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Operation is a method on a path of the appliance's own API. Those of Kubernetes' API are not among them.
+// Operation is a method on a path of the appliance's own API, as opposed to the Kubernetes API that it also serves.
 type Operation struct {
 	Method string // GET implies HEAD
 	Path   string
-	// Admin is set when only admins may ask; else readers may too.
+	// Admin is set if the operation is only for admins; otherwise readers may use it too.
 	Admin bool
-	// Shared is set when it changes what all boxes of a fleet have: a leaf forwards it to a core box.
+	// Shared is set if the operation changes data that all boxes of a fleet share. A leaf box forwards it to a core box.
 	Shared bool
-	// Does completes the sentence that begins with the method and the path.
+	// Does describes the operation, as a clause that follows the method and the path: "returns the status".
 	Does string
 }
 
@@ -27,7 +27,7 @@ type Route[Query, Answer any] struct{ Operation }
 // None is the Query of a route without parameters, and the Answer of one without content.
 type None struct{}
 
-// The routes. Each is a row of Operations and of docs/api.md.
+// The routes of the appliance's own API. Operations and docs/api.md list each of them.
 var (
 	GetStatus   = Route[None, Status]{read("status", "returns the status")}
 	Wait        = Route[WaitQuery, Status]{read("wait", "returns the status when everything is in the kernel")}
@@ -54,7 +54,7 @@ var (
 	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
 	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
 	BeginRollout = Route[RolloutQuery, Rollout]{changeAll("rollout/begin", "begins a rollout")}
-	// MoveRollout has the routes of the moves in RolloutMoves, by move.
+	// MoveRollout maps the actions in RolloutMoves to their routes.
 	MoveRollout = map[string]Route[MoveQuery, Rollout]{
 		RolloutStart: {changeAll("rollout/start", "starts the rollout")}, RolloutPause: {changeAll("rollout/pause", "pauses the rollout")},
 		RolloutResume: {changeAll("rollout/resume", "resumes the rollout")}, RolloutUndo: {changeAll("rollout/undo", "undoes the rollout")},
@@ -74,7 +74,7 @@ var (
 	ReportAnnouncements = Route[None, None]{row(Operation{http.MethodPost, own + "announcements/report", false, false, "takes a report of the announcer"})}
 )
 
-// Operations lists all operations in the order of the manual, which is that of their declaration.
+// Operations returns all operations in the order of their declaration, which the manual follows.
 func Operations() []Operation { return slices.Clone(operations) }
 
 var operations []Operation
@@ -103,24 +103,24 @@ func changeAll(path, does string) Operation {
 
 // WaitQuery is the condition that Wait waits for.
 type WaitQuery struct {
-	// For is synced: everything accepted up to Revision is in the kernel; or ready: so is all that the appliance was given at its start.
+	// For is synced (everything accepted up to Revision is in the kernel) or ready (so is everything that the appliance had to apply at its start).
 	For      string        `query:"for" required:"true" oneof:"synced,ready"`
 	Timeout  time.Duration `query:"timeout" default:"30s" least:"1ns" most:"1h" want:"a duration as 30s or 2m, at most 1h"`
-	Revision uint64        `query:"revision"` // 0: up to the request
+	Revision uint64        `query:"revision"` // 0: everything accepted before the request
 }
 
-// ObjectQuery selects a Service; without Name all Services of the namespace, without both all Services.
+// ObjectQuery selects a Service. Without Name it selects all Services of the namespace, and without both all Services.
 type ObjectQuery struct {
 	Namespace string `query:"namespace"`
 	Name      string `query:"name"`
 }
 
-// AllocationsQuery selects the holder of one value; without a value, all holders and the disagreements.
+// AllocationsQuery selects an allocated value. Without one, the response has all holders, and the disagreements with the Services.
 type AllocationsQuery struct {
 	Value string `query:"value"` // see Holder.Value; "": all
 }
 
-// ServiceQuery names a Service, and a client whose endpoint is wanted.
+// ServiceQuery selects a Service and, optionally, a client for which to determine the endpoints.
 type ServiceQuery struct {
 	Namespace string `query:"namespace" default:"default"`
 	Name      string `query:"name"`
@@ -143,7 +143,7 @@ func (q *EnvironmentQuery) Complete() error {
 	return nil
 }
 
-// ConnectionsQuery chooses connections.
+// ConnectionsQuery selects connections. Empty fields select all.
 type ConnectionsQuery struct {
 	Namespace string `query:"namespace"`
 	Service   string `query:"name"`
@@ -157,35 +157,34 @@ type KillQuery struct {
 	ID uint32 `query:"id" required:"true" want:"the number that svcctl top --connections shows"`
 }
 
-// TrialQuery describes a trial to begin.
+// TrialQuery describes a trial to begin, or the new end of the present one.
 type TrialQuery struct {
 	For   time.Duration `query:"for" required:"true" least:"1s" most:"24h"`
 	Files bool          `query:"files"` // changes of files are part of it
 }
 
-// EndQuery names a trial by its ID. ConfirmTrial has no such parameter: a server of an earlier version would ignore it, and confirm
-// whichever trial there is.
+// EndQuery identifies a trial. ConfirmTrial has no ID, because older servers would ignore the parameter and confirm whichever trial is pending.
 type EndQuery struct {
 	ID string `query:"id" required:"true" want:"the ID of a trial"`
 }
 
 // RollbackQuery describes a rollback.
 type RollbackQuery struct {
-	Revision uint64 `query:"revision" least:"1"` // 0: the one before the last change by a client
+	Revision uint64 `query:"revision" least:"1"` // revision to restore; 0: the one before the last change by a client
 	Last     uint64 `query:"last" least:"1"`     // refuse (409) if a client made a change after this revision; 0: never refuse
 	DryRun   string `query:"dryRun"`             // "All", or ""
-	Trial    string `query:"trial"`              // the ID of the trial that it belongs to; "": none
+	Trial    string `query:"trial"`              // ID of the trial that includes the rollback; "" for none
 }
 
 // RolloutQuery describes a rollout to begin.
 type RolloutQuery struct {
-	Steps     string        `query:"steps"` // see Rollout.Steps, with commas between them
+	Steps     string        `query:"steps"` // as in Rollout.Steps, joined by commas
 	Bake      time.Duration `query:"bake" least:"0s" most:"168h"`
 	Within    time.Duration `query:"within" required:"true" least:"1s" most:"24h"`
 	OnFailure string        `query:"onFailure" default:"stop" oneof:"stop,undo"`
 }
 
-// MoveQuery names the rollout to move; "": the one that runs.
+// MoveQuery identifies a rollout by its ID; "" means the present one.
 type MoveQuery struct {
 	ID string `query:"id"`
 }
@@ -194,18 +193,18 @@ type MoveQuery struct {
 type JournalQuery struct {
 	Limit  int  `query:"limit" default:"100" least:"1" most:"10000"`
 	Events bool `query:"events"` // include changes of Events
-	// Since is the age of the oldest entry; 0: any.
+	// Since bounds the age of the entries; 0 means no bound.
 	Since     time.Duration `query:"since" least:"0s" most:"87600h" want:"a duration as 90m or 24h"`
-	Namespace string        `query:"namespace"` // of the objects; "": all namespaces
-	Name      string        `query:"name"`      // of a Service of Namespace: its own changes, and those of its endpoints
+	Namespace string        `query:"namespace"` // namespace of the objects; "" for all
+	Name      string        `query:"name"`      // Service in Namespace: selects its changes and those of its endpoints
 }
 
 // HistoryQuery bounds the entries of the history.
 type HistoryQuery struct {
-	Since     time.Duration `query:"since" default:"24h" least:"1s" most:"87600h" want:"a duration as 90m or 24h"` // age of the oldest entry
-	Limit     int           `query:"limit" default:"100" least:"1" most:"10000"`                                   // at most so many, the newest
-	Namespace string        `query:"namespace"`                                                                    // "": of all
-	Name      string        `query:"name"`                                                                         // of a Service of Namespace
+	Since     time.Duration `query:"since" default:"24h" least:"1s" most:"87600h" want:"a duration as 90m or 24h"` // maximum age of the entries
+	Limit     int           `query:"limit" default:"100" least:"1" most:"10000"`                                   // maximum number, the newest
+	Namespace string        `query:"namespace"`                                                                    // "" for all
+	Name      string        `query:"name"`                                                                         // name of a Service in Namespace
 }
 
 // SourceQuery names a source of a fleet, and the box that is to read it.

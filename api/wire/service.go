@@ -19,20 +19,20 @@ type ServiceState struct {
 	InsideOnly []string `json:"insideOnly,omitempty"`
 	// Unanswered are addresses of the Service for which no neighbor gets an answer.
 	Unanswered []Unanswered `json:"unanswered,omitempty"`
-	// Health has the states of the endpoints that are checked, or taken out.
+	// Health has the states of endpoints with health checks, and of endpoints taken out by an annotation.
 	Health []EndpointHealth `json:"health,omitempty"`
-	// Announcements are its addresses that lie in a pool, and what became of them.
+	// Announcements lists the addresses of the Service that lie in a pool, and how they are announced.
 	Announcements []Announcement `json:"announcements,omitempty"`
 	// Certificates lists the certificates that clients of its ports with TLS get.
 	Certificates []ServiceCertificate `json:"certificates,omitempty"`
 	// Declared is the source, file and line in a fleet that declare the Service, whichever box reads them: "lb:web.yaml:7", or
 	// "lb:web.yaml" while the line is not known; "" if no file of a source declares it.
 	Declared string `json:"declared,omitempty"`
-	// Rollout is the rollout that the Service is in, as this box programs it, nil if it is in none.
+	// Rollout is the rollout that changes the Service, as programmed on this box; nil if there is none.
 	Rollout *ServiceRollout `json:"rollout,omitempty"`
-	// NotStored is the place of the file that declares the Service, if the appliance could not store it yet.
+	// NotStored is the position of the file content that declares the Service, if the appliance could not store it yet; otherwise nil.
 	NotStored *NotStored `json:"notStored,omitempty"`
-	// Bridged lists endpoints that get no answer when they are balanced to themselves.
+	// Bridged lists endpoints that get no answer if a connection of theirs to the Service is balanced to themselves.
 	Bridged []BridgedEndpoint `json:"bridged,omitempty"`
 	// Unrouted lists addresses of the Service to which the box has no route: its own programs do not reach them.
 	Unrouted []string `json:"unrouted,omitempty"`
@@ -45,11 +45,12 @@ type BoxAddress struct {
 	NodePorts bool `json:"nodePorts,omitempty"`
 }
 
-// BridgedEndpoint is an endpoint behind a bridge of the box whose frames pass the netfilter rules for routed packets (br_netfilter).
+// BridgedEndpoint is an endpoint behind a Linux bridge of the box for which br_netfilter passes bridged frames to the netfilter rules for routed
+// packets.
 type BridgedEndpoint struct {
 	Address string `json:"address"`
 	Bridge  string `json:"bridge"`
-	// Setting is the sysctl that enables this.
+	// Setting is the sysctl that enables this behavior.
 	Setting string `json:"setting"`
 }
 
@@ -73,29 +74,27 @@ type PortState struct {
 	// Frontends are the addresses and node ports that the Service has got, of those that it
 	// requests: "10.96.0.10:80", ":30080".
 	Frontends []string `json:"frontends"`
-	// Endpoints lists the endpoints that get new connections. Local lists those on this box, for frontends with
-	// traffic policy Local: "10.1.2.11:8080".
+	// Endpoints lists the endpoints that get new connections, such as "10.1.2.11:8080". Local lists those on this box, which frontends with traffic
+	// policy Local use.
 	Endpoints []string `json:"endpoints"`
 	Local     []string `json:"local,omitempty"`
-	// Balance is the algorithm, and Weights has the weights other than 1, by endpoint.
+	// Balance is the balancing algorithm. Weights maps endpoints to their weights, if those are not 1.
 	Balance string            `json:"balance,omitempty"`
 	Weights map[string]uint16 `json:"weights,omitempty"`
-	// Shares are the parts of the new connections, from 0 to 1, that endpoints get at the moment, where
-	// these vary with open connections or during a slow start. Starting lists the endpoints in slow start.
+	// Shares maps endpoints to their present share of the new connections, from 0 to 1. It is set only if shares vary, with open connections or
+	// during a slow start. Starting lists the endpoints in slow start.
 	Shares   map[string]float64 `json:"shares,omitempty"`
 	Starting []string           `json:"starting,omitempty"`
-	// Refused is the part of the new connections, from 0 to 1, that is refused: the shares of backends without a usable
-	// endpoint.
+	// Refused is the share of new connections that are refused, from 0 to 1: the share of backends without a usable endpoint.
 	Refused float64 `json:"refused,omitempty"`
 	// Adopted are the frontends whose TCP connections go on when another box takes over.
 	Adopted []string `json:"adopted,omitempty"`
 	// Fast is set when packets of established connections bypass rules and routing; otherwise Slow is the reason.
 	Fast bool   `json:"fast,omitempty"`
 	Slow string `json:"slow,omitempty"`
-	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
-	// translates them itself.
+	// Relay is the address of the appliance's listener to which the kernel redirects clients; "" if the kernel translates addresses itself.
 	Relay string `json:"relay,omitempty"`
-	// RelayLoad counts the connections of that listener; nil if the kernel translates clients itself.
+	// RelayLoad counts the connections of the listener in Relay; nil if there is none.
 	RelayLoad *RelayLoad `json:"relayLoad,omitempty"`
 	// Client is the client in the query; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
@@ -111,11 +110,11 @@ func (p *PortState) AllEndpoints() []string {
 
 // RelayLoad counts the connections, and the clients of UDP, of a relayed port.
 type RelayLoad struct {
-	// Taken counts the connections, or clients of UDP, that were let in since the program began to serve the port,
-	// FailedConnects the attempts in which an endpoint did not accept a connection.
+	// Taken is the number of connections, or UDP clients, accepted since the program began to serve the port. FailedConnects is the number of failed
+	// attempts to connect to an endpoint.
 	Taken          int64 `json:"taken"`
 	FailedConnects int64 `json:"failedConnects"`
-	// Open counts the open ones by endpoint: "10.1.2.11:8080".
+	// Open is the number of open connections, or UDP clients, of each endpoint, such as "10.1.2.11:8080".
 	Open map[string]int `json:"open"`
 }
 
@@ -123,7 +122,7 @@ type RelayLoad struct {
 // is not remembered by session affinity.
 type Chosen struct {
 	Frontend string `json:"frontend"`
-	// Endpoint is "" where that is left to chance, or depends on a port that was not given.
+	// Endpoint is "" if it is random, or depends on a client port that was not given.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Refused is set for a client in the share of a backend without a usable endpoint.
 	Refused bool `json:"refused,omitempty"`
@@ -150,7 +149,7 @@ type NotStored struct {
 type Setup struct {
 	DataDir   string   `json:"dataDir"`
 	Manifests []string `json:"manifests"`
-	// Certificate is the certificate in use at --listen; nil without.
+	// Certificate is the certificate in use at --listen; nil if there is no such listener.
 	Certificate *Certificate `json:"certificate,omitempty"`
 	// Unanswered lists the first addresses of Services for which neighbors get no answer, and
 	// MoreUnanswered counts the others.
@@ -178,7 +177,7 @@ const (
 	HealthDown     = "down"
 	HealthNew      = "new"       // did not answer yet
 	HealthOut      = "out"       // taken out by an annotation
-	HealthNotAsked = "not asked" // no check was made yet; or, with Why, none can be made on this host, or there are too many
+	HealthNotAsked = "not asked" // not checked yet; if Why is set, it cannot be checked on this host, or there are too many
 )
 
 // CheckOfFailures is the value of EndpointHealth.Check for an endpoint without a health check that is down because
@@ -205,7 +204,7 @@ type Health struct {
 	Endpoints []EndpointHealth `json:"endpoints"`
 }
 
-// EndpointHealth is the state of one endpoint of a Service port, by one check.
+// EndpointHealth is the state of one endpoint of a Service port according to one health check.
 type EndpointHealth struct {
 	Service  string `json:"service"` // namespace/name
 	Port     string `json:"port,omitempty"`
@@ -214,10 +213,10 @@ type EndpointHealth struct {
 	State    string `json:"state"`    // up, down, new, out or "not asked"
 	// Since is the start of the state; absent if that was before this process.
 	Since *time.Time `json:"since,omitempty"`
-	// Check is the check as in the Service's annotation, http:8080/healthz; for a readiness probe, the equivalent
-	// check. An endpoint whose Pod has several probes is listed once for each.
+	// Check is the health check as written in the Service's annotation, such as http:8080/healthz, or the equivalent of a readiness probe. If the
+	// endpoint's Pod has several probes, the endpoint is listed once for each.
 	Check string `json:"check,omitempty"`
-	// Took is the duration of the last check, and Why its failure.
+	// Took is the duration of the last check. Why is the reason of its failure; absent if it succeeded.
 	Took Duration `json:"took,omitempty"`
 	Why  string   `json:"why,omitempty"`
 	// Failures and Passes count the last results in a row; one of them is 0.
@@ -229,8 +228,7 @@ type EndpointHealth struct {
 	Ejected bool `json:"ejected,omitempty"`
 }
 
-// Reasons formats the reason for which an endpoint is down, with the number of failures in a row and the time for which it has to pass its
-// check.
+// Reasons describes why an endpoint is down or out, with the number of consecutive failures and the time for which it must pass its check.
 func (e *EndpointHealth) Reasons() string {
 	var words []string
 	if e.Why != "" {
@@ -252,7 +250,7 @@ func (e *EndpointHealth) Reasons() string {
 // to /svcctl/v1/env.
 type Environment struct {
 	Namespace string     `json:"namespace"`
-	Variables []Variable `json:"variables"` // by Service; no name comes twice
+	Variables []Variable `json:"variables"` // ordered by Service; names are unique
 }
 
 // Variable is an environment variable.
@@ -283,20 +281,20 @@ type Pool struct {
 	Range  string `json:"range"`            // 10.96.0.0/16, 30000-32767, 198.51.100.0-198.51.100.9
 	// Name names the IPAddressPool, as metallb-system/lan; left out for ranges of flags.
 	Name string `json:"name,omitempty"`
-	// Internal means that its addresses are reached from inside only.
+	// Internal is set if only internal clients can reach the addresses.
 	Internal bool `json:"internal,omitempty"`
-	// Size is the number of values in the range, and Used the number allocated, node
-	// ports on any protocol. For a /64 they exceed what every JSON reader keeps exact.
+	// Size is the number of values in the range. Used is the number of allocated values; a node port counts once for all protocols. For an IPv6 /64
+	// the numbers exceed 2^53, so that some JSON readers lose precision.
 	Size uint64 `json:"size"`
 	Used uint64 `json:"used"`
-	// Held is the number of holders. A page of the dashboard lists only the first of them.
+	// Held is the number of holders. Holders may have fewer, because a page of the dashboard lists only the first.
 	Held int `json:"-"`
 	// Holders are sorted by value. They include those outside the range, allocated before
 	// the range was changed.
 	Holders []Holder `json:"holders"`
 }
 
-// Holder is the Service that holds a value.
+// Holder is an allocated value with the Services that hold it.
 type Holder struct {
 	Value    string   `json:"value"`    // 10.96.0.10, TCP 30080
 	Services []string `json:"services"` // default/web; several share a load balancer IP
@@ -314,25 +312,25 @@ type Disagreement struct {
 	Repaired bool   `json:"repaired,omitempty"`
 }
 
-// TraceQuery chooses the packets that Trace follows. Zero fields choose all.
+// TraceQuery selects the packets that a trace follows. A zero From, To or Port matches all.
 type TraceQuery struct {
 	From     Clients    `query:"from" want:"an address or a prefix as 203.0.113.0/24"`
 	To       netip.Addr `query:"to" want:"an address"`
 	Port     uint16     `query:"port" least:"1" most:"65535"`
-	Protocol string     `query:"protocol"` // TCP, UDP or SCTP; "": TCP with a port, else all
-	// Established follows packets of connections that are tracked already.
+	Protocol string     `query:"protocol"` // TCP, UDP or SCTP; "" means TCP if Port is set, else all
+	// Established selects packets of already tracked connections instead of the first packets of new ones.
 	Established bool `query:"established"`
 	// Predict computes the path that a packet to To would take; no packet is followed.
 	Predict bool `query:"predict"`
-	// Count bounds the packets, Seconds the time.
+	// Count bounds the number of packets. Seconds bounds the duration of the trace.
 	Count   int `query:"count" default:"5" least:"1" most:"1000"`
 	Seconds int `query:"seconds" default:"30" least:"1" most:"60"`
 }
 
-// ErrTracing reports that a trace is under way: there is one at a time.
+// ErrTracing means that another trace is running; only one can run at a time.
 var ErrTracing error = Conflict("another trace runs already: wait until it ends, a minute at most")
 
-// Complete sets the protocol of a port, and returns an error about values that do not go together.
+// Complete sets Protocol to TCP if only a port is given. It returns an error about invalid combinations of values.
 func (q *TraceQuery) Complete() error {
 	switch q.Protocol = strings.ToUpper(q.Protocol); q.Protocol {
 	case "TCP", "UDP", "SCTP":
@@ -356,7 +354,7 @@ func (q *TraceQuery) Complete() error {
 	return nil
 }
 
-// Clients is a prefix of clients. As text it is a prefix or an address.
+// Clients is a prefix of client addresses. Its text form is a prefix or a single address.
 type Clients struct{ netip.Prefix }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -377,7 +375,7 @@ func ParseClients(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }
 
-// ParseBounded reads a number from 1 to most; "" is def.
+// ParseBounded parses a number from 1 to most. It returns def for "".
 func ParseBounded(text string, def, most int) (int, error) {
 	if text == "" {
 		return def, nil
@@ -404,7 +402,7 @@ type TracedPacket struct {
 	To       string      `json:"to"`
 	Protocol string      `json:"protocol"`
 	Service  string      `json:"service,omitempty"` // "default/web"
-	Port     string      `json:"port,omitempty"`    // its name in the Service
+	Port     string      `json:"port,omitempty"`    // name of the Service port
 	Lines    []TraceLine `json:"lines"`
 	// Steps are the decisions of the kernel, those of other programs' tables included.
 	Steps []TraceStep `json:"steps"`
@@ -421,7 +419,7 @@ type TraceLine struct {
 type TraceStep struct {
 	Table   string `json:"table"` // "ip svcctl"
 	Chain   string `json:"chain"`
-	Rule    uint64 `json:"rule,omitempty"` // its handle
+	Rule    uint64 `json:"rule,omitempty"` // handle of the rule
 	Verdict string `json:"verdict"`        // "goto pick-3"
 	Policy  bool   `json:"policy,omitempty"`
 }

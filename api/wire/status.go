@@ -14,17 +14,15 @@ import (
 type Status struct {
 	// Version is the version of the serving program.
 	Version string `json:"version"`
-	// NodeName is the node whose endpoints are local.
+	// NodeName is the name of the box as a Kubernetes node. Endpoints with this node name are local.
 	NodeName string `json:"nodeName"`
 	// Packaged is set where systemd runs the units of the package.
 	Packaged Packaged `json:"packaged,omitempty"`
 	// Started is the start of the appliance, in UTC.
 	Started time.Time `json:"started"`
-	// Ready means that every source has been read once and what was accepted then is in
-	// the kernel.
+	// Ready is set once every source was read and everything accepted by then is in the kernel.
 	Ready bool `json:"ready"`
-	// Reason explains why the appliance is not ready or not synced, unless a change is
-	// just being applied.
+	// Reason is why the appliance is not ready or not synced; "" if it is, or if a change is merely being applied.
 	Reason string `json:"reason,omitempty"`
 	// Synced means that everything accepted so far is in the kernel, unchanged by other
 	// programs.
@@ -35,7 +33,7 @@ type Status struct {
 	Counts  Counts   `json:"counts"`
 	// LastTransaction is the newest committed transaction; nil before the first.
 	LastTransaction *Transaction `json:"lastTransaction,omitempty"`
-	// Problems are refused or doubtful objects, sorted by file, line and object.
+	// Problems lists the errors and warnings about objects and files, sorted by file, line and object.
 	Problems []Problem `json:"problems"`
 	// Verdict summarizes the states and problems of all Services.
 	Verdict Verdict `json:"verdict"`
@@ -45,17 +43,16 @@ type Status struct {
 	ForeignChanges uint64 `json:"foreignChanges"`
 	// RulesAway is set while a change of our tables by another program is not repaired yet.
 	RulesAway bool `json:"rulesAway,omitempty"`
-	// HeldRemovals counts Services that vanished from the manifests in such numbers that they stay
-	// in force until that is confirmed.
+	// HeldRemovals is the number of Services that were removed from the manifests but stay in the kernel until the removal is confirmed, because so
+	// many were removed at once.
 	HeldRemovals int `json:"heldRemovals,omitempty"`
-	// PendingRemovals counts Services that vanished from the manifests and are removed within two
-	// seconds, unless more of them vanish or they come back.
+	// PendingRemovals is the number of Services that were removed from the manifests and will be removed from the kernel within two seconds, unless
+	// they return or too many more are removed.
 	PendingRemovals int `json:"pendingRemovals,omitempty"`
-	// UnknownFrontends counts addresses with a port, and node ports, that the kernel serves and no
-	// object declares; they stay in force until their removal is confirmed.
+	// UnknownFrontends is the number of frontends (address and port, or node port) that the kernel serves although no object declares them. They stay
+	// in the kernel until their removal is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
-	// Trial describes the trial whose changes are rolled back unless they are confirmed, or that was
-	// rolled back and holds files.
+	// Trial is the pending trial, or one that was rolled back and still holds files back; nil if there is none.
 	Trial *Trial `json:"trial,omitempty"`
 	// Rollout is the rollout that is under way, nil if there is none.
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -75,8 +72,8 @@ const (
 	SourceOK          = "ok"          // read completely
 	SourceReading     = "reading"     // not read completely yet
 	SourceStandby     = "standby"     // another box of the fleet reads it
-	SourceDiffers     = "differs"     // another generation is in force, and this box may not read it
-	SourceBehind      = "behind"      // a higher generation is in force
+	SourceDiffers     = "differs"     // the content of another generation is in force, and this box may not read the source
+	SourceBehind      = "behind"      // content of a higher generation is in force
 	SourceUnavailable = "unavailable" // cannot be read: what it held last stays in force
 )
 
@@ -86,7 +83,8 @@ type Source struct {
 	State string `json:"state"`           // ok, reading or unavailable; in a fleet also standby, differs or behind
 	Files int    `json:"files"`           // manifest files in it
 	Error string `json:"error,omitempty"` // why it is unavailable
-	// In a fleet Name is the name of the directory on all boxes, and Reader the box that reads it; "": none, or unknown.
+	// Name is the name of the directory in a fleet, the same on all boxes; "" outside of a fleet. Reader is the box that reads it; "" if none does,
+	// or if it is unknown.
 	Name   string `json:"name,omitempty"`
 	Reader string `json:"reader,omitempty"`
 }
@@ -95,18 +93,18 @@ type Source struct {
 type Counts struct {
 	Services     int `json:"services"`
 	ServicePorts int `json:"servicePorts"`
-	Frontends    int `json:"frontends"` // address, protocol and port, or node port
-	Endpoints    int `json:"endpoints"` // usable ones, once for each Service port
+	Frontends    int `json:"frontends"` // each an address, protocol and port, or a node port
+	Endpoints    int `json:"endpoints"` // number of usable endpoints, each counted once per Service port
 	VIPs         int `json:"vips"`
 }
 
 // Transaction is one commit to the kernel.
 type Transaction struct {
-	At         time.Time `json:"at"`         // when the kernel had taken it, in UTC
+	At         time.Time `json:"at"`         // time of the kernel's answer, in UTC
 	Duration   Duration  `json:"duration"`   // from the first byte sent to the kernel's answer
 	Operations int       `json:"operations"` // netlink operations
 	Elements   int       `json:"elements"`   // set elements added and deleted
-	Generation uint32    `json:"generation"` // of the ruleset after it
+	Generation uint32    `json:"generation"` // generation ID of the ruleset afterwards
 }
 
 // The severities of a Problem.
@@ -115,7 +113,7 @@ const (
 	SeverityWarning = "warning" // it is in force, but deserves a look
 )
 
-// Problem is a refused object, or one that is in force but doubtful.
+// Problem is an error or a warning about an object or a manifest file.
 type Problem struct {
 	Object   string `json:"object,omitempty"` // "Service default/web"; empty: the file as a whole
 	File     string `json:"file,omitempty"`
@@ -125,8 +123,8 @@ type Problem struct {
 	Reason   string `json:"reason"`           // one word for programs: "FieldValueInvalid", "Conflict"
 	Message  string `json:"message"`
 	Severity string `json:"severity"` // error or warning
-	// Cause names the fault, if problems of several objects may come from it: endpoints that are down, each as
-	// "10.1.2.12:8080 (connection refused)", joined by "; ".
+	// Cause identifies a cause that problems of several objects can share. For endpoints that are down it lists them, each as "10.1.2.12:8080
+	// (connection refused)", joined by "; ".
 	Cause string `json:"cause,omitempty"`
 }
 
@@ -170,16 +168,16 @@ func printable(s string) string {
 // Kernel has the release and the features of the host's kernel.
 type Kernel struct {
 	Release  string   `json:"release"`            // uname -r
-	Features []string `json:"features,omitempty"` // optional ones that are used, sorted
-	Missing  []string `json:"missing,omitempty"`  // optional ones it lacks, sorted
+	Features []string `json:"features,omitempty"` // optional features in use, sorted
+	Missing  []string `json:"missing,omitempty"`  // optional features that the kernel lacks, sorted
 }
 
-// Released is the answer to `svcctl confirm --removals`: what was removed.
+// Released counts what `svcctl confirm --removals` removed.
 type Released struct {
-	Services int `json:"services"` // number that were removed
+	Services int `json:"services"` // number of removed Services
 	// Files counts the files whose objects were released.
 	Files int `json:"files,omitempty"`
-	// Frontends counts the released addresses with a port, and node ports, of unknown Services.
+	// Frontends is the number of released frontends (address and port, or node port) of unknown Services.
 	Frontends int `json:"frontends,omitempty"`
 }
 
@@ -241,7 +239,7 @@ func Count(n int, noun string) string {
 	return Grouped(n) + " " + noun
 }
 
-// Rate returns a number a second, of one decimal below 10: "0", "3.4", "12,345".
+// Rate formats a rate per second, with one decimal if it is below 10: "0", "3.4", "12,345".
 func Rate(r float64) string {
 	if r == 0 || r >= 10 {
 		return Grouped(int(r + 0.5))
@@ -249,7 +247,7 @@ func Rate(r float64) string {
 	return strconv.FormatFloat(r, 'f', 1, 64)
 }
 
-// First joins the first so many of a list, with the number of the others: "a, b and 3 more".
+// First joins the first elements of a list, at most the given number, followed by the number of the rest: "a, b and 3 more".
 func First[T any](all []T, most int) string {
 	texts := make([]string, min(len(all), most))
 	for i := range texts {
@@ -279,23 +277,22 @@ func Binary(n uint64) (number, prefix string) {
 	return strconv.FormatFloat(value, 'f', precision, 64), prefixes[unit : unit+1]
 }
 
-// Verdict has the numbers of Services by state, and the causes for which some do not answer their clients.
+// Verdict counts the Services by state, and groups the problems by cause.
 type Verdict struct {
-	// Text is the answer in one line: "2 of 5 Services do not answer; 1 has a warning".
+	// Text is the verdict in one line: "2 of 5 Services do not answer; 1 has a warning".
 	Text string `json:"text"`
-	// Services counts all Services. Each is in one state: in Settling, or counted by one of the next five fields.
+	// Services is the number of all Services. Each is counted by exactly one of the next five fields, or listed in Settling.
 	Services int `json:"services"`
-	Fails    int `json:"fails"`   // not Ready, by an error
-	Stale    int `json:"stale"`   // Services that are Ready in an earlier version, as an error keeps the newest one from being in force
-	Idle     int `json:"idle"`    // not Ready on purpose: its objects declare no endpoints
-	Warning  int `json:"warning"` // Ready, with a warning
-	Answers  int `json:"answers"` // Ready, without a problem
+	Fails    int `json:"fails"`   // number of Services that are not Ready because of an error
+	Stale    int `json:"stale"`   // number of Services that are Ready in an earlier version, because of an error in the newest
+	Idle     int `json:"idle"`    // number of Services that are intentionally not Ready: no endpoints are declared
+	Warning  int `json:"warning"` // number of Services that are Ready with a warning
+	Answers  int `json:"answers"` // number of Services that are Ready without a problem
 	// Unchecked counts the Services that have endpoints and no health check.
 	Unchecked int `json:"unchecked"`
 	// Groups are the problems by cause, the worst first.
 	Groups []ProblemGroup `json:"groups"`
-	// Settling are Services, "namespace/name", that came a moment ago and wait for endpoints: they are not Ready, and
-	// no problem yet.
+	// Settling lists new Services, as "namespace/name", that still wait for endpoints. They are not Ready, but do not count as a problem yet.
 	Settling []string `json:"settling,omitempty"`
 }
 
@@ -322,17 +319,16 @@ type ProblemGroup struct {
 	Severity string `json:"severity"` // of the worst problem
 	Reason   string `json:"reason"`   // of the worst problem
 	Text     string `json:"text"`
-	// Next is the next step, a command in most cases; "": see Text.
+	// Next is the next step for the user, usually a command; "" if Text has it.
 	Next string `json:"next,omitempty"`
 	// Place is the file and line that declare the object: "web.yaml:7".
 	Place string `json:"place,omitempty"`
-	// Since is when the oldest of the problems came up, as far as this process has seen it.
+	// Since is when the oldest of the problems occurred, as observed by this process.
 	Since time.Time `json:"since,omitzero"`
-	// Services lists the first of the Services concerned, as "namespace/name", those that fail before others. Concerned
-	// counts all of them.
+	// Services lists the first of the Services concerned, as "namespace/name", starting with those that fail. Concerned is the number of all of them.
 	Services  []string `json:"services,omitempty"`
 	Concerned int      `json:"concerned,omitempty"`
-	// Problems counts the problems of the group. Details describes the first of those that Text does not.
+	// Problems is the number of problems in the group. Details describes the first problems that Text does not describe.
 	Problems int      `json:"problems"`
 	Details  []string `json:"details,omitempty"`
 }
@@ -343,8 +339,7 @@ const (
 	ConditionProgrammed = "Programmed" // the newest version is in the kernel of this box
 )
 
-// Packaged is set where systemd runs the units of the package on the box. Advice then names units, otherwise the svcctl
-// verbs that the units run.
+// Packaged is set if systemd runs the units of the svcctl package on the box. Advice to the user then names these units instead of svcctl commands.
 type Packaged bool
 
 // Serve returns the command that starts the appliance.

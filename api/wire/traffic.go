@@ -16,14 +16,14 @@ type Traffic struct {
 	At time.Time `json:"at"`
 	// Seconds is the time since the previous scan, from which rates are computed; 0 in the first scan.
 	Seconds float64 `json:"seconds"`
-	// Tracked counts the entries of the table.
+	// Tracked is the number of entries in the connection tracking table.
 	Tracked int `json:"tracked"`
-	// Node is the box, Verdict the answer of its status in one line, and States counts its Services by state (ServiceFails and
-	// others); all are absent in older versions.
+	// Node is the node name of the box. Verdict is the text of its status verdict, and States the number of its Services by state (ServiceFails and
+	// others). Older versions do not send them.
 	Node    string         `json:"node,omitempty"`
 	Verdict string         `json:"verdict,omitempty"`
 	States  map[string]int `json:"states,omitempty"`
-	// Totals are of all Service ports, also of those that Ports leaves out.
+	// Totals sums up all Service ports, including those that Ports leaves out.
 	Totals ServiceTraffic `json:"totals"`
 	Ports  []PortTraffic  `json:"ports"`
 	// Counted reports that the kernel counts connections and refusals (--traffic counters).
@@ -35,11 +35,11 @@ type Traffic struct {
 	// Refusals counts the packets that were refused or dropped since the start, by reason;
 	// absent where they are not counted.
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
-	// RefusalRates are packets a second by reason, without zeros; absent in the first scan.
+	// RefusalRates holds refused packets per second by reason, without zeros; absent in the first scan.
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
-	// Egress has the connections that endpoints began themselves and that left with an address of their Service.
+	// Egress counts connections that endpoints opened themselves and that left the box with an address of their Service.
 	Egress []EgressTraffic `json:"egress,omitempty"`
-	// Routes lists the listeners, routes and backends behind the ports of the Service in the query, if it is of a Gateway.
+	// Routes lists the listeners, routes and backends of the ports of the Service in the query, if it was generated for a Gateway.
 	Routes []string `json:"routes,omitempty"`
 	// More counts the ports that were left out for the limit.
 	More int `json:"more,omitempty"`
@@ -54,10 +54,10 @@ type ConnectionCounts struct {
 	// Unanswered counts connections that the endpoint has not answered yet. If the number stays high, the
 	// endpoint is dead although objects declare it.
 	Unanswered int `json:"unanswered"`
-	// Rate is new connections a second: for a port where the kernel counts them, all of them; else those that a
-	// scan found and the previous one did not. It is absent in the first scan.
+	// Rate is the rate of new connections per second. For a port for which the kernel counts connections, it includes all of them; otherwise only
+	// those that a scan found for the first time. It is absent in the first scan.
 	Rate *float64 `json:"rate,omitempty"`
-	// InRate and OutRate are bytes a second that clients and endpoints sent, with IP headers; absent in the first scan, or if
+	// InRate and OutRate are the bytes per second sent by clients and by endpoints, including IP headers. They are absent in the first scan, and if
 	// the kernel does not count bytes.
 	InRate  *float64 `json:"bytesInRate,omitempty"`
 	OutRate *float64 `json:"bytesOutRate,omitempty"`
@@ -74,29 +74,27 @@ type Judged struct {
 // TrafficTotals are the kernel's counts of a Service port. They continue over a restart, but not after a crash. They are absent
 // where the kernel does not count.
 type TrafficTotals struct {
-	// Connections counts the connections that clients made, and Refused
-	// the packets that were refused or dropped without an endpoint: a client that tries again
-	// counts again. Neither decreases while the Service exists.
+	// Connections is the number of connections from clients. Refused is the number of packets that were refused or dropped because there was no
+	// endpoint, including retries. Neither decreases while the Service exists.
 	Connections *uint64 `json:"connections,omitempty"`
 	Refused     *uint64 `json:"refused,omitempty"`
 	// RefusedRate is refused packets a second; absent in the first scan.
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
-// FlowTotals count the connections, with their bytes, that began since the appliance started to read conntrack events, open ones
-// included. The counts never decrease. They are absent without --traffic flows.
+// FlowTotals counts the connections, and their bytes, that began after the appliance started to read conntrack events. Open connections are included.
+// The counts never decrease. They are absent without --traffic flows.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
-	// BytesIn counts the bytes that clients sent, and BytesOut those of endpoints, with IP headers; absent where the
-	// kernel does not count them.
+	// BytesIn and BytesOut are the bytes sent by clients and by endpoints, including IP headers. They are absent if the kernel does not count bytes.
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
 
 // EndpointStates counts the endpoints of a Service port.
 type EndpointStates struct {
-	// All counts the endpoints that are ready by their objects, and Up those of them that are not known to be down; absent for
-	// UDP relays, and in older versions.
+	// All is the number of endpoints that are ready according to their objects. Up is the number of those that are not down as far as the appliance
+	// has found. Both are absent for UDP relays and in older versions.
 	Up  int `json:"up"`
 	All int `json:"all"`
 }
@@ -113,7 +111,7 @@ type PortTraffic struct {
 	Service   string `json:"service"`
 	Port      string `json:"port,omitempty"`
 	Protocol  string `json:"protocol"`
-	// Frontends are what clients connect to: "192.0.2.10:80", or ":30080" of a node port; those of load balancers come first.
+	// Frontends lists the addresses that clients connect to: "192.0.2.10:80", or ":30080" for a node port. Load balancer IPs come first.
 	Frontends []string `json:"frontends,omitempty"`
 	// Check is the health check of its endpoints: "http:8080/healthz".
 	Check string `json:"check,omitempty"`
@@ -122,8 +120,8 @@ type PortTraffic struct {
 	ConnectionCounts
 	TrafficTotals
 	FlowTotals
-	// Failed counts the connections that an endpoint refused, or did not answer until the kernel forgot them, since the
-	// appliance started. A client that resets its own SYN counts as refused.
+	// Failed is the number of connections since the appliance started that an endpoint refused, or did not answer until the conntrack entry expired.
+	// Connections that the client reset before the answer are included.
 	Failed    uint64            `json:"failed"`
 	States    *EndpointStates   `json:"states,omitempty"`
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
@@ -135,17 +133,17 @@ type EndpointTraffic struct {
 	Endpoint string `json:"endpoint"` // "10.1.2.11:8080"
 	ConnectionCounts
 	FlowTotals
-	// Failed counts as in PortTraffic, for this endpoint alone.
+	// Failed is the number of failed connections to this endpoint; see PortTraffic.
 	Failed uint64 `json:"failed"`
-	// State is HealthDown or HealthOut, or absent, and Why the reason.
+	// State is HealthDown or HealthOut, and Why its reason. Both are absent for other states.
 	State string `json:"state,omitempty"`
 	Why   string `json:"why,omitempty"`
-	// Leaving reports that it gets no new connections any more.
+	// Leaving is set if the endpoint no longer gets new connections.
 	Leaving bool `json:"leaving,omitempty"`
-	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
+	// Relay is set if this is not an endpoint but the listener of the appliance's relay, which connects to the endpoints.
 	Relay bool `json:"relay,omitempty"`
-	// Relayed reports that it is an endpoint behind such a listener. Open counts the relay's connections to it, or its
-	// clients of UDP; they are counted at the listener too.
+	// Relayed is set if this is an endpoint behind a relay. Open is then the number of the relay's connections to it, or of its UDP clients. The
+	// entry of the relay counts these connections too.
 	Relayed bool `json:"relayed,omitempty"`
 }
 
@@ -173,11 +171,10 @@ type Connection struct {
 	Protocol  string `json:"protocol"`
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
-	Endpoint  string `json:"endpoint"` // the answering side
-	// RelayedTo lists the endpoints to which the appliance has connections for a relayed connection, whose Endpoint is the
-	// appliance's own listener.
+	Endpoint  string `json:"endpoint"` // address and port of the endpoint
+	// RelayedTo lists the endpoints to which the relay has connections for this one, if Endpoint is the listener of the appliance's relay.
 	RelayedTo []string `json:"relayedTo,omitempty"`
-	// Out reports that the endpoint began the connection to Client, which sees an address of the Service as the source: To.
+	// Out is set if the endpoint opened the connection to Client. To is then the address of the Service that Client sees as the source.
 	Out bool `json:"out,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
@@ -200,10 +197,10 @@ type TrafficQuery struct {
 	Sort string `query:"sort" default:"open"`
 	// Limit bounds the number of ports, and that of clients.
 	Limit     int  `query:"limit" default:"100" least:"1" most:"10000"`
-	Endpoints bool `query:"endpoints"` // with endpoints
-	History   bool `query:"history"`   // with earlier readings
-	Clients   bool `query:"clients"`   // with clients of the one Service that is named
-	// Source restricts Egress to this host, and adds its uplink.
+	Endpoints bool `query:"endpoints"` // include endpoints
+	History   bool `query:"history"`   // include earlier scans
+	Clients   bool `query:"clients"`   // include clients; requires Namespace and Service
+	// Source restricts Traffic.Egress to this host, and requests its uplink; see EgressSource.
 	Source netip.Addr `query:"source" want:"an address"`
 }
 
@@ -229,14 +226,14 @@ type ClientTraffic struct {
 
 // ServiceClients are the clients of a Service, the busiest first.
 type ServiceClients struct {
-	// Counted reports that the newest scan counted clients: it does so only for Services with an earlier request for their clients.
+	// Counted is set if the latest scan counted clients. It does so only for Services with a previous request for their clients.
 	Counted bool            `json:"counted"`
 	Clients []ClientTraffic `json:"items"`
-	More    int             `json:"more,omitempty"` // left out for the limit
+	More    int             `json:"more,omitempty"` // number of clients beyond the limit
 }
 
-// TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical. With state Services that do
-// not answer come first, then those with a warning, then the others by open connections.
+// TrafficSorts lists the columns by which traffic can be sorted, in descending order; name is sorted alphabetically. By state, Services that do not
+// answer come first, then those with a warning, then the rest by open connections.
 func TrafficSorts() []string {
 	return []string{"open", "rate", "unanswered", "refused", "name", "state", "bytes"}
 }
@@ -244,8 +241,8 @@ func TrafficSorts() []string {
 // MaxTrafficFilter bounds a filter, in bytes: longer than any name of a port.
 const MaxTrafficFilter = 512
 
-// TrafficFilter reports whether a filter selects a port of a Service, "namespace/name" or "namespace/name:port". A filter without *
-// matches any part of that; with *, which stands for any text, it must match the whole. "" selects all.
+// TrafficFilter reports whether a filter selects a Service port, "namespace/name" or "namespace/name:port". A filter without * matches any part of
+// the text. A filter with *, which stands for any text, must match the whole. "" matches everything.
 func TrafficFilter(filter, port string) bool {
 	first, rest, pattern := strings.Cut(strings.ToLower(filter), "*")
 	if !pattern {
@@ -273,12 +270,13 @@ type ConnectionQuery struct {
 
 // TrafficGraph is traffic over time, of a Service or of all.
 type TrafficGraph struct {
-	From   time.Time // of the first point
+	From   time.Time // time of the first point
 	Step   time.Duration
 	Points []TrafficPoint
 }
 
-// TrafficPoint has the means over a step: connections a second, and open connections. Known is set if there was a scan in it.
+// TrafficPoint holds averages over one step: New, Refused and Failed in connections per second, and Open in connections. The first field is set if
+// there was a scan during the step.
 type TrafficPoint struct {
 	Known                      bool
 	New, Refused, Failed, Open float64

@@ -19,32 +19,33 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// believed is the age up to which a snapshot of the host is reused instead of read again.
+// believed is the maximum age at which a snapshot of the host is reused instead of being read again.
 const believed = 200 * time.Millisecond
 
-// Check refreshes the snapshot of the host's addresses and listening ports by which the store validates writes. It is safe for concurrent
-// use.
+// Check refreshes the snapshot of the host's addresses and listening ports that the store uses to validate writes. It is safe for
+// concurrent use.
 type Check struct {
 	cfg   *config.Config
 	store *store.Store
-	isVIP func(netip.Addr) bool // reports whether an address of the host is a VIP; nil: none is
+	isVIP func(netip.Addr) bool // reports whether a host address is the VIP of a Service; nil means that none is
 	read  func() (node.Facts, error)
 
-	looking sync.Mutex // held during a look at the host; it guards at and ports
-	at      time.Time  // of the last look at the addresses
+	looking sync.Mutex // held while the host is read; guards at and ports
+	at      time.Time  // when the addresses were last read
 	ports   *portView
 
 	mu   sync.Mutex
-	seen host // the snapshot that the store has
+	seen host // the snapshot last passed to the store
 }
 
-// New returns a Check of this host. isVIP reports whether an address of the host was added to an interface as a VIP; nil: none was.
+// New returns a Check of this host. isVIP reports whether an address of the host was added to an interface as a VIP; nil means that none
+// was.
 func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) *Check {
 	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg.Addresses.NodePortRange)}
 }
 
-// Look refreshes the store's snapshot of the host before a client writes svc. With nil it refreshes the addresses alone, for writes of no
-// particular Service.
+// Look refreshes the store's snapshot of the host before a client writes svc. If svc is nil, it refreshes only the addresses, for writes
+// that concern no particular Service.
 func (c *Check) Look(svc *object.Service) {
 	if svc != nil && c.asksNothing(svc) {
 		return
@@ -64,15 +65,15 @@ func (c *Check) Look(svc *object.Service) {
 	}
 }
 
-// asksNothing reports whether a Service has the spec and the annotations of its stored version. Such a write is accepted without a look at
-// the host, which takes long with many routes.
+// asksNothing reports whether a Service has the same spec and annotations as its stored version. Such a write is accepted without reading
+// the host, which is slow with many routes.
 func (c *Check) asksNothing(svc *object.Service) bool {
 	stored, _ := c.store.Get(object.Ref{Kind: object.KindService, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name})
 	before, is := stored.(*object.Service)
 	return is && reflect.DeepEqual(before.Spec, svc.Spec) && maps.Equal(before.Metadata.Annotations, svc.Metadata.Annotations)
 }
 
-// nodePortAddresses returns the host's addresses on which node ports answer, of the newest snapshot.
+// nodePortAddresses returns the host addresses on which node ports answer, from the latest snapshot.
 func (c *Check) nodePortAddresses() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,7 @@ func (c *Check) Take(facts *node.Facts) {
 	})
 }
 
-// update changes the snapshot by set and passes it to the store.
+// update modifies the snapshot with set and passes it to the store.
 func (c *Check) update(set func(*host)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,9 +102,9 @@ func (c *Check) update(set func(*host)) {
 // host is a snapshot of the host's addresses and listening sockets. It is immutable.
 type host struct {
 	facts     resolve.Facts
-	resolvers map[netip.Addr]bool // without addresses that are set aside for Services
-	ranges    []netip.Prefix      // of cluster IPs
-	nodePorts []netip.Addr        // that node ports answer on
+	resolvers map[netip.Addr]bool // addresses of the name servers in use, except those set aside for Services
+	ranges    []netip.Prefix      // the cluster IP ranges
+	nodePorts []netip.Addr        // host addresses on which node ports answer
 	listeners listeners
 }
 
@@ -123,7 +124,7 @@ func (h host) ExternalIP(svc *object.Service, addr netip.Addr) error {
 	return nil
 }
 
-// Reserved implements store.Host. It returns what the host uses addr for, in words; "" if it is free.
+// Reserved implements store.Host. It returns a description of the host's own use of addr; "" if addr is free.
 func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
 	if svc != nil && svc.Metadata.Annotations[resolve.AnnotationHostAddress] == "true" {
 		return ""
@@ -137,8 +138,8 @@ func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
 	return ""
 }
 
-// Avoid implements store.Host. It reports whether the allocator must not give out addr as a cluster IP: it lies in a connected network of
-// the host. Where that network covers a whole range of cluster IPs, only known hosts (isEndpoint) are avoided.
+// Avoid implements store.Host. It reports whether the allocator must not assign addr as a cluster IP because it lies in a connected network
+// of the host. If that network covers a whole range of cluster IPs, only addresses of endpoints (isEndpoint) are avoided.
 func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
 	for _, p := range h.facts.Connected {
 		if p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(h.ranges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) })) {
@@ -184,17 +185,17 @@ func (h host) AnswersNodePorts(addr netip.Addr) bool {
 // Check.looking guards it.
 type portView struct {
 	read   func(*sockets.Ports) ([]sockets.Socket, error)
-	owner  func(sockets.Socket) string // the program, "" when it is not known
-	always sockets.Ports               // node ports
-	at     time.Time                   // of seen
-	looked sockets.Ports               // the ports that were looked at for seen
+	owner  func(sockets.Socket) string // returns the program that owns a socket, "" if unknown
+	always sockets.Ports               // the node port range, which every read covers
+	at     time.Time                   // when seen was read
+	looked sockets.Ports               // the ports that the last read covered
 	seen   listeners
 }
 
-// listeners are the listening sockets of the host, read at one time. They are immutable.
+// listeners is a snapshot of the listening sockets of the host. It is immutable.
 type listeners struct {
 	sockets []sockets.Socket
-	owners  map[sockets.Socket]string // of those that were asked for
+	owners  map[sockets.Socket]string // programs of the sockets that were looked up so far
 }
 
 func newPortView(nodePorts config.PortRange) *portView {
@@ -205,14 +206,15 @@ func newPortView(nodePorts config.PortRange) *portView {
 	return w
 }
 
-// askedPort is a port that a Service asks for on some addresses of the host.
+// askedPort is a port that a Service requests on some addresses of the host.
 type askedPort struct {
 	protocol string
 	port     uint16
 	on       []netip.Addr
 }
 
-// asked returns the ports of the host that a Service asks for. Its node ports get the addresses in on.
+// asked returns the ports that a Service requests on the host: its node ports on the addresses in on, and its ports on the host's own
+// addresses if the annotation allows them as externalIPs.
 func asked(svc *object.Service, on []netip.Addr) (ports []askedPort) {
 	if svc == nil {
 		return nil
@@ -240,8 +242,8 @@ func asked(svc *object.Service, on []netip.Addr) (ports []askedPort) {
 	return ports
 }
 
-// look returns the listeners to check svc against, and whether they were read again and differ. on has the addresses of node ports. For a
-// Service that asks for no port of the host nothing is read.
+// look returns the listening sockets to check svc against, and whether they were read again or an owner was looked up. on holds the
+// addresses on which node ports answer. If svc asks for no port of the host, nothing is read.
 func (w *portView) look(svc *object.Service, on []netip.Addr) (seen listeners, changed bool) {
 	ports := asked(svc, on)
 	unknown := func(p askedPort) bool { return !w.looked.Has(p.protocol, p.port) }

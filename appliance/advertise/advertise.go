@@ -34,16 +34,16 @@ type Objects struct {
 
 // Box holds the settings of this box that Compile needs, from flags and its configuration file.
 type Box struct {
-	Pools         []alloc.Pool // of flags
+	Pools         []alloc.Pool // pools from flags
 	ServiceRanges []netip.Prefix
 	NodeName      string
 }
 
 // Plan holds the address pools of this box, and where their addresses are announced.
 type Plan struct {
-	// Pools has the pools of flags and of objects, the preferred ones first.
+	// Pools holds the pools from flags and from IPAddressPools, in order of preference.
 	Pools []alloc.Pool
-	// Config is for the announcer.
+	// Config is the configuration for the announcer: BGP peers, advertisements and interfaces.
 	Config   wire.AnnounceConfig
 	Problems []resolve.Problem
 
@@ -54,26 +54,26 @@ type Plan struct {
 // advertisement is an L2Advertisement or a BGPAdvertisement, with the pools and Services whose addresses it announces.
 type advertisement struct {
 	name       string
-	pools      map[string]bool // by name
+	pools      map[string]bool // keys ("namespace/name") of the selected pools
 	services   []object.LabelSelector
 	interfaces []string
-	always     bool // also while no Service is served
+	always     bool // announce addresses even if the Service has no ready endpoint
 }
 
 // ReasonConfiguration is the Reason of all Problems of a Plan.
 const ReasonConfiguration = "BadConfiguration"
 
-// planner has the state of one Compile.
+// planner holds the state of one call of Compile.
 type planner struct {
 	*Plan
 	objects *Objects
 	box     *Box
-	ranges  map[string][]alloc.Pool      // of the pools in use, by name; none is empty
-	labels  map[string]map[string]string // labels of the pools in use, by name
-	peers   map[string][]string          // in use, by namespace
+	ranges  map[string][]alloc.Pool      // address ranges of each pool in use, by "namespace/name"; never empty
+	labels  map[string]map[string]string // labels of the pools in use, by "namespace/name"
+	peers   map[string][]string          // names of the BGPPeers in use, by namespace
 }
 
-// Compile computes the Plan of a box from all objects. What cannot be served is left out, and is a Problem of the Plan.
+// Compile computes the Plan of a box from all objects. Objects that cannot be served are left out and reported as Problems of the Plan.
 func Compile(objects *Objects, box *Box) *Plan {
 	p := &planner{
 		Plan: &Plan{}, objects: objects, box: box,
@@ -138,8 +138,8 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 	return pools
 }
 
-// always reports whether an advertisement announces addresses also while their Service has no ready endpoint, by its annotation. An invalid
-// value is a Problem.
+// always reports whether an advertisement announces addresses even if their Service has no ready endpoint, according to its annotation. An
+// invalid value is a Problem.
 func (p *planner) always(o object.Object) bool {
 	switch value := o.GetMeta().Annotations[annotation.Announce]; value {
 	case "", "when-ready":
@@ -262,9 +262,9 @@ func (p *planner) toldPeers(a *object.BGPAdvertisement) []string {
 	return told
 }
 
-// Advertised returns where an address of a Service is announced: interfaces by L2Advertisements, and the names of BGPAdvertisements (via). labels are
-// those of the Service, and ready reports whether it has ready endpoints. flags reports that the address is ready and from a pool that flags
-// configure: the announcer announces it as configured by its own flags.
+// Advertised returns where an address of a Service is announced: on interfaces, according to L2Advertisements, and via the
+// BGPAdvertisements with the returned names. labels are the labels of the Service, and ready reports whether it has ready endpoints. flags
+// is set if the address is ready and from a pool that flags configure; the flags of the announcer then determine where it is announced.
 func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string) {
 	i := slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Contains(addr) })
 	if i < 0 {
@@ -294,8 +294,8 @@ func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool)
 // keyOf returns "namespace/name" of an object.
 func keyOf(o object.Object) string { return o.GetMeta().Namespace + "/" + o.GetMeta().Name }
 
-// compareRank orders pools by preference: those for certain Services, then those of flags, then the others. Within a class the lower
-// priority number is first, 0 last.
+// compareRank orders pools by preference: first those restricted to certain Services, then those from flags, then all others. Within a
+// class, pools are in ascending order of priority number, with 0 last.
 func compareRank(a, b alloc.Pool) int {
 	rank := func(p alloc.Pool) (class, priority int) {
 		switch audience := p.For; {
@@ -442,8 +442,8 @@ func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
 	return true
 }
 
-// makePools sets Plan.Pools: those of flags and of objects, by compareRank. A pool with a range that overlaps another pool's, or a range of
-// cluster IPs, is left out as a whole.
+// makePools sets Plan.Pools to the pools from flags and objects, sorted by compareRank. A pool is left out as a whole if one of its ranges
+// overlaps another pool or a range of cluster IPs.
 func (p *planner) makePools() {
 	p.Pools = slices.Clone(p.box.Pools)
 	for _, o := range p.objects.Pools {
@@ -486,8 +486,8 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 	return ranges, true
 }
 
-// overlapped returns, in words, the pool or range of cluster IPs that a range overlaps; "" if none. own are the ranges of the same pool
-// before it.
+// overlapped returns a description of the pool or range of cluster IPs that r overlaps; "" if there is none. own holds the preceding ranges
+// of the same pool.
 func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	for _, s := range p.box.ServiceRanges {
 		if s.Contains(r.First) || s.Contains(r.Last) || r.Contains(s.Addr()) {

@@ -21,37 +21,39 @@ import (
 
 // Config holds the settings of `svcctl announce`.
 type Config struct {
-	// Socket is the socket of serve.
+	// Socket is the path of the API socket of `svcctl serve`.
 	Socket string
-	// StateDir is the directory of the state file, whose content must not survive a boot.
+	// StateDir is the directory of the state file. The file must not survive a reboot, so the directory should be on a tmpfs.
 	StateDir string
 	// L2 names the interfaces to announce on, or Auto.
 	L2 []string
-	// Election, when not nil, decides whether this box or another one answers.
+	// Election, when not nil, configures the VRRP election that decides whether this box or another one answers for the addresses.
 	Election *vrrp.Config
-	// Gateways are addresses outside of the pools that the active box of the election answers for as well: the routers
-	// of servers.
+	// Gateways are addresses outside of the pools for which the active box of the election also answers, such as the default gateways of
+	// servers.
 	Gateways []netip.Addr
 	// Follow, when valid, is an address that another program moves between boxes. The box that has it answers.
 	Follow netip.Addr
-	// BGP, when not nil, has the routers that get routes to all addresses, whichever box answers on segments.
+	// BGP, when not nil, configures the BGP peers. They get routes to all addresses, even while another box answers ARP and neighbor
+	// solicitations.
 	BGP *BGP
 }
 
-// savePause is the wait before the state file is written, reportPause the one before a report is sent. A burst of changes makes one of
-// each.
+// savePause is the delay before the state file is written, and reportPause the delay before a report is sent. A burst of changes causes
+// only one write and one report.
 const (
 	savePause   = 50 * time.Millisecond
 	reportPause = 50 * time.Millisecond
-	// countEvery is the interval of reports in which nothing but counters changed.
+	// countEvery is the interval of reports while nothing but counters changes.
 	countEvery = 15 * time.Second
 	// retryPorts is the interval at which an interface that could not be opened is tried again.
 	retryPorts = time.Second
-	// handOver is the longest time for which a box that stops waits until another box answers for its addresses.
+	// handOver is the longest time that a stopping box waits for another box to take over its addresses.
 	handOver = 2 * time.Second
 )
 
-// Run announces the addresses that the appliance publishes until ctx is done. The calling thread must be in the network namespace.
+// Run announces the addresses that the appliance publishes until ctx is done. The calling thread must be in the network namespace of the
+// interfaces.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
@@ -109,17 +111,17 @@ type announcer struct {
 	ranges  []Range
 	wanted  map[netip.Addr]ad // addresses to announce, and where
 	config  *wire.AnnounceConfig
-	adverts listing // of wanted and the gateways
+	adverts listing // the addresses in wanted and the gateways, as listed in VRRP adverts
 	file    *stateWriter
 
 	segments *segments
 	peers    *peers
 	reports  *reports
 
-	election *election  // nil: there is none
-	passive  bool       // another box answers
+	election *election  // nil if no election is configured
+	passive  bool       // another box answers for the addresses
 	drained  bool       // the box hands over and announces nothing
-	master   netip.Addr // the box that answers, if another one; not valid: this one, or unknown
+	master   netip.Addr // the box that answers, if it is another one; invalid if it is this one or unknown
 
 	serve absence
 }
@@ -238,7 +240,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 	return a.end()
 }
 
-// later starts a timer that fires after pause, unless it runs already.
+// later starts a timer that fires after pause, unless one is already running.
 func later(timer *<-chan time.Time, pause time.Duration) {
 	if *timer == nil {
 		*timer = time.After(pause)
@@ -412,7 +414,7 @@ func (a *announcer) state() state {
 	return s
 }
 
-// evaluate passes the health of this box, and the addresses for its adverts, to the election.
+// evaluate passes the health of this box, and the addresses to list in its VRRP adverts, to the election.
 func (a *announcer) evaluate() {
 	if a.election == nil {
 		return

@@ -38,27 +38,27 @@ type election struct {
 	m       *vrrp.Machine
 	links   map[int]*heartbeat
 	alone   bool            // no link carries frames
-	macs    map[string]bool // of this box: its own adverts are ignored
-	addrs   [2][]netip.Addr // the addresses of adverts, by family
-	assert  bool            // see outcome
+	macs    map[string]bool // MAC addresses of this box, to ignore its own adverts
+	addrs   [2][]netip.Addr // the addresses to list in adverts, by family
+	assert  bool            // the third result of outcome
 	foreign foreign
 	rival   rival
-	moves   uint64 // changes of the state
+	moves   uint64 // number of state changes
 }
 
-// rival is another box with a lower priority that advertises while this one is active, so it does not receive the adverts of this one.
-// After a network split heals that is normal for a moment.
+// rival is another box with a lower priority that sends adverts while this one is active, so it does not receive the adverts of this one.
+// After a network split heals, that is normal for a moment.
 type rival struct {
 	at          netip.Addr
 	priority    uint8
 	link        string
-	since, last time.Time     // of its first and last advert
-	gap         time.Duration // it is gone after this time without an advert
+	since, last time.Time     // times of the first and the last advert
+	gap         time.Duration // the rival counts as gone after this time without an advert
 	reported    bool
 }
 
-// rivalry is the time after which a rival is a problem. It is also the least value of rival.gap, which is three intervals of the rival's
-// adverts.
+// rivalry is the time after which a rival is reported as a problem. It is also the minimum of rival.gap, which is three times the rival's
+// advert interval.
 const rivalry = 3 * time.Second
 
 func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
@@ -68,16 +68,16 @@ func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
 	r.at, r.priority, r.link, r.last, r.gap = a.Source, a.Priority, link, now, max(rivalry, 3*a.Interval)
 }
 
-// lasts reports whether a rival advertises, for at least rivalry.
+// lasts reports whether the rival is still sending adverts and has done so for at least rivalry.
 func (r *rival) lasts(now time.Time) bool {
 	return r.at.IsValid() && now.Sub(r.last) < r.gap && r.last.Sub(r.since) >= rivalry
 }
 
-// foreign has the addresses in the adverts of the active box, which is another one.
+// foreign holds the addresses in the adverts of the active box while this box is not active.
 type foreign struct {
-	at    netip.Addr // of the box
+	at    netip.Addr // source address of the adverts
 	addrs []netip.Addr
-	since time.Time // the time from which they differ from ours; zero: they do not
+	since time.Time // since when the addresses differ from ours; zero if they are equal
 }
 
 func newElection(cfg vrrp.Config, log *slog.Logger) *election {
@@ -87,7 +87,7 @@ func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	}
 }
 
-// changes returns a channel that gets a value when the result of outcome changed; nil, which never does, without an election.
+// changes returns a channel that gets a value when the result of outcome changed. Without an election it returns nil.
 func (e *election) changes() <-chan struct{} {
 	if e == nil {
 		return nil
@@ -95,8 +95,8 @@ func (e *election) changes() <-chan struct{} {
 	return e.moved
 }
 
-// setLinks starts sending and receiving adverts on these links, by interface index, and stops it on all others. macs are the MAC addresses
-// of this box. A box that had no link with a carrier before joins as backup.
+// setLinks starts sending and receiving adverts on the given links, by interface index, and stops it on all others. macs are the MAC
+// addresses of this box. If no link of the box had a carrier before, it joins the election as backup.
 func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs map[string]bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,8 +129,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	return nil
 }
 
-// do calls f, which calls the machine, then sends the adverts that it returns on all links, and signals changes. Adverts that wait in the
-// sockets are processed first: a process that did not run for a while would take them for missing.
+// do calls f, sends the adverts of the priorities that f returns on all links, and signals changes. It first processes the adverts queued
+// in the sockets, so that a process that was suspended does not count them as missing.
 func (e *election) do(f func(now time.Time) []uint8) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -190,7 +190,8 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	return state.Answers(), e.m.Master(), assert
 }
 
-// set passes inputs to the election: whether this box is unwell, which lowers its priority, and the addresses for its adverts by family.
+// set passes inputs to the election: whether this box is unhealthy, which lowers its priority, and the addresses to list in its adverts, by
+// family.
 func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -202,8 +203,7 @@ func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.evaluateForeign(time.Now())
 }
 
-// compare records the addresses in the advert of another box while this one is not active. An active one ignores them: the other box
-// compares.
+// compare records the addresses in the advert of another box while this box is not active. The active box does not compare.
 func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	if state, _ := e.m.State(); state.Answers() {
 		return
@@ -215,7 +215,7 @@ func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	e.evaluateForeign(now)
 }
 
-// evaluateForeign updates the time since which the adverts of the active box list other addresses than this box has.
+// evaluateForeign updates foreign.since: whether, and since when, the adverts of the active box list other addresses than this box has.
 func (e *election) evaluateForeign(now time.Time) {
 	if !e.foreign.at.IsValid() {
 		return
@@ -251,7 +251,7 @@ func (e *election) group() *wire.Group {
 	return g
 }
 
-// problems returns the problems with adverts of other boxes, in words. Differences of the addresses in them are in group instead.
+// problems describes the problems with adverts of other boxes. Differences between address lists are reported by group instead.
 func (e *election) problems() (all []string) {
 	if e == nil {
 		return nil
@@ -294,15 +294,15 @@ func (e *election) isActive() bool {
 	return state.Answers()
 }
 
-// leave makes another box take over, and waits for its adverts for at most patience.
+// leave hands the addresses over to another box, and waits for its adverts for at most patience.
 func (e *election) leave(patience time.Duration) {
 	e.do(func(now time.Time) []uint8 { return e.m.Leave(now, patience) })
 }
 
-// listing summarizes a set of addresses for adverts of the election: the lowest ones of each family, and a digest of all, by which boxes
-// detect that their sets differ. add and remove take constant time, except that the removal of a listed address needs complete.
+// listing summarizes a set of addresses for adverts: the lowest addresses of each family, and a digest of all addresses. Boxes compare
+// digests to detect that their sets differ. add and remove take constant time, but complete must run after a listed address was removed.
 type listing struct {
-	low    [2][]netip.Addr // IPv4 and IPv6, in their order
+	low    [2][]netip.Addr // for IPv4 and IPv6, each sorted
 	count  [2]int
 	digest uint64
 }
@@ -391,7 +391,7 @@ type heartbeat struct {
 	conn net.PacketConn
 	raw  syscall.RawConn // of conn
 	link node.Link
-	own  netip.Addr // the source of our adverts
+	own  netip.Addr // source address of our adverts
 	stop context.CancelFunc
 }
 
@@ -497,7 +497,7 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 const (
 	// maxFrame is the largest number of bytes of a frame that are read.
 	maxFrame = 2048
-	// maxWaiting is the largest number of adverts of a link that are read in one call, so that a flood of them cannot delay the machine's
+	// maxWaiting is the maximum number of adverts of a link that are read in one call, so that a flood of adverts cannot delay the machine's
 	// timers.
 	maxWaiting = 64
 )

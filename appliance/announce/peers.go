@@ -18,14 +18,14 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// BGP holds the flags of the sessions with routers.
+// BGP holds the settings of BGP sessions from flags.
 type BGP struct {
 	Peers []Peer
 	// Attributes has the path attributes of every route.
 	Attributes bgp.Attributes
 	// BFD, when not nil, has the timers of a BFD session with each peer.
 	BFD *bfd.Timers
-	// BFDMinTTL is the least TTL of BFD packets of peers that are several hops away.
+	// BFDMinTTL is the lowest TTL accepted in BFD packets of peers several hops away.
 	BFDMinTTL int
 }
 
@@ -35,33 +35,33 @@ type Peer struct {
 	bgp.Peer
 }
 
-// leaveAtMost is the longest time for which a stop waits for all peers; leaving takes 3 s.
+// leaveAtMost is the longest time that a stopping process waits for all sessions to end. Speaker.Leave takes 3 s.
 const leaveAtMost = 5 * time.Second
 
-// peers has the sessions with all routers. Each runs in a goroutine of its own, so that the announcer's work does not delay BFD. The
-// methods are for the announcer's goroutine.
+// peers holds the sessions with all BGP peers. Each session runs in its own goroutine, so that the announcer's work does not delay BFD. The
+// methods must be called from the announcer's goroutine.
 type peers struct {
 	log     *slog.Logger
 	hub     *bfd.Hub
 	table   *table
-	list    []*peering    // those of flags first
+	list    []*peering    // peers from flags precede those from objects
 	changed chan struct{} // capacity 1: a session changed its state
 	left    chan struct{} // made by leave, and closed when all sessions ended
 	wrong   []string      // the reasons why BGPPeers have no session
 
 	damper  damper
-	damped  map[netip.Prefix]time.Time // routes that wait, and the time at which they are announced
-	ripe    <-chan time.Time           // fires when the first of them is to be announced
+	damped  map[netip.Prefix]time.Time // routes held back by the damper, and when they are announced
+	ripe    <-chan time.Time           // fires when the first damped route is due
 	drained bool
-	parted  time.Time        // the time at which the drain began or ended
-	avoided <-chan time.Time // fires when routers have had the time to choose other paths
+	parted  time.Time        // when the drain began or ended
+	avoided <-chan time.Time // fires when routes may be withdrawn, after avoidance
 
-	ctx   context.Context // of start; nil before
+	ctx   context.Context // the context passed to start; nil before
 	tasks *errgroup.Group
 }
 
-// newPeers returns the peers of flags and of objects, with a session each that is not started. The routes to all wanted addresses are in it
-// from the start: a router ends graceful restart after the first routes.
+// newPeers returns the peers from flags and objects, with sessions that are not started. Their routes to all wanted addresses are set from
+// the start, because a router ends graceful restart after the first routes.
 func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, drained bool, log *slog.Logger) (*peers, error) {
 	ps := &peers{
 		log: log, hub: bfd.NewHub(log), table: newTable(), changed: make(chan struct{}, 1),
@@ -158,7 +158,7 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 	ps.refreshStates()
 }
 
-// sameRouter returns the session with the same address or interface as c, a peer of an object; nil: there is none.
+// sameRouter returns the session with the same address or interface as c, a peer from an object; nil if there is none.
 func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	with, err := peeringOf(c)
 	if err != nil {
@@ -171,7 +171,7 @@ func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	return ps.list[i]
 }
 
-// withPeers returns the advertisements with each peer that is a key of also replaced by its value.
+// withPeers returns the advertisements, with each peer name that is a key of also replaced by the value for that key.
 func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
 	if len(also) == 0 {
 		return all
@@ -286,7 +286,7 @@ func (ps *peers) wait(now time.Time) {
 	}
 }
 
-// ripen announces the damped routes whose wait is over, and returns the addresses that they lead to.
+// ripen announces the damped routes that are due, and returns the addresses that they announce.
 func (ps *peers) ripen(now time.Time) []netip.Addr {
 	ripe := map[netip.Prefix]struct{}{}
 	for prefix, at := range ps.damped {
@@ -299,11 +299,11 @@ func (ps *peers) ripen(now time.Time) []netip.Addr {
 	return ps.table.behind(ripe)
 }
 
-// avoidance is the time that routers get to choose other paths before routes are withdrawn.
+// avoidance is how long routers have time to choose other paths before routes are withdrawn.
 const avoidance = 2 * time.Second
 
-// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326); withdrawAll is to be called after avoidance.
-// With false it announces all routes again.
+// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326) if drained is set. The caller must call
+// withdrawAll after avoidance. If drained is not set, it announces all routes again.
 func (ps *peers) setDrained(drained bool) {
 	ps.drained, ps.parted, ps.avoided = drained, time.Now(), nil
 	if !drained {
@@ -326,7 +326,7 @@ func (ps *peers) setDrained(drained bool) {
 	}
 }
 
-// withdrawAll withdraws all routes; the sessions stay.
+// withdrawAll withdraws all routes. It does not end the sessions.
 func (ps *peers) withdrawAll() {
 	ps.avoided = nil
 	for _, r := range ps.table.routes {
@@ -441,15 +441,15 @@ type peering struct {
 	Peer
 	speaker *bgp.Speaker
 	hub     *bfd.Hub
-	bfd     *bfd.Config // without addresses; nil: no BFD
+	bfd     *bfd.Config // without addresses; nil disables BFD
 	config  *wire.PeerConfig
 	started bool
-	stop    func() // ends a session that was started
+	stop    func() // ends the session, if it was started
 	log     *slog.Logger
-	updated chan struct{} // capacity 1: one of both sessions changed
-	changed chan struct{} // peers.changed
+	updated chan struct{} // capacity 1: the BGP or the BFD session changed
+	changed chan struct{} // the channel peers.changed
 
-	// As of the last refreshStates, for the announcer's goroutine.
+	// copied by the last refreshStates; used only by the announcer's goroutine
 	state   bgp.State
 	summary summary
 
@@ -484,16 +484,16 @@ func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 	return p, err
 }
 
-// summary has those properties of a session that the reported states of addresses depend on.
+// summary holds the properties of a session on which the reported states of addresses depend.
 type summary struct {
 	established bool
 	sessions    uint64
-	sent        bool // all routes from the begin of the session were sent
+	sent        bool // all routes were sent at least once in this session
 	cannot4     string
 	cannot6     string
 }
 
-// watched is the state of a BFD session for reports: its phase, and why it cannot run ("": it runs).
+// watched is the state of a BFD session for reports: its phase, and why it cannot run, or "".
 type watched struct{ phase, problem string }
 
 func (p *peering) bfdState() watched {
@@ -502,8 +502,8 @@ func (p *peering) bfdState() watched {
 	return p.watched
 }
 
-// watch runs BFD beside the BGP session, and resets that when BFD loses the peer. BFD starts with the first BGP session, which supplies
-// both addresses, and continues after it.
+// watch runs BFD for the BGP session, and resets the BGP session when BFD loses the peer. BFD starts when the BGP session is first
+// established, which supplies both addresses. It continues when the BGP session ends.
 func (p *peering) watch(ctx context.Context) {
 	var (
 		session       *bfd.Session
@@ -557,7 +557,7 @@ func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session
 
 // guard decides when a failure of BFD ends the BGP session.
 type guard struct {
-	up       time.Time // the time at which BFD came Up; zero: it is not Up
+	up       time.Time // when BFD came Up; zero if it is not Up
 	failures uint64
 }
 

@@ -11,20 +11,21 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// byFlags is the name of the advertisement for the flags of svcctl announce. Those of objects are named "namespace/name".
+// byFlags is the name of the advertisement that the flags of svcctl announce configure. Advertisements from objects are named
+// "namespace/name".
 const byFlags = ""
 
 // table has the BGP routes to all addresses. Several addresses can share a route, and several advertisements can announce an address.
 type table struct {
 	advertisements map[string]*wire.Advertisement
-	of             map[netip.Addr][]string // advertisements, by address
+	of             map[netip.Addr][]string // names of advertisements, by address
 	routes         map[netip.Prefix]*route
-	attributes     map[string]*bgp.Attributes // made so far, by the names of their advertisements
+	attributes     map[string]*bgp.Attributes // cache, by the joined names of the advertisements
 }
 
 // route is the state of one announced prefix.
 type route struct {
-	by        map[string]int // how many addresses, by advertisement
+	by        map[string]int // number of addresses behind the route, by advertisement
 	announced bool
 	since     time.Time
 }
@@ -69,7 +70,7 @@ func (t *table) set(addr netip.Addr, names []string, changed map[netip.Prefix]st
 	}
 }
 
-// replace replaces all advertisements except that of flags, and removes all addresses, which are to be set again. It adds the prefixes of
+// replace replaces all advertisements except byFlags, and removes all addresses, which the caller must set again. It adds the prefixes of
 // all routes to changed.
 func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struct{}) {
 	for addr := range t.of {
@@ -86,8 +87,8 @@ func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struc
 	}
 }
 
-// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and each number (such as the
-// local preference) of the first advertisement by name that has it. nil: the route is not announced to the peer.
+// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and for each number (such as
+// the local preference) the first nonzero value in order of advertisement name. It returns nil if the route is not announced to the peer.
 func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	var names []string
 	for name := range r.by {
@@ -124,7 +125,7 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	return a
 }
 
-// routeTo returns the most specific route to an address that a peer gets; nil: none.
+// routeTo returns the most specific route to an address that is announced to a peer; to is nil if there is none.
 func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
 	for _, name := range t.of[addr] {
 		a := t.advertisements[name]
@@ -138,7 +139,7 @@ func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to 
 	return longest, to
 }
 
-// behind returns the addresses that are announced by some of the routes.
+// behind returns the addresses that the given routes announce.
 func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
 	for addr, names := range t.of {
 		if slices.ContainsFunc(names, func(name string) bool {
@@ -168,9 +169,9 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 
 // ad is where an address is announced: interfaces, and advertisements for BGP.
 type ad struct {
-	// Flags is set when the flags of svcctl announce determine where.
+	// Flags is set when the flags of svcctl announce determine where the address is announced.
 	Flags bool `json:"flags,omitempty"`
-	// L2 and Via are those of wire.Announcement.
+	// L2 and Via are copied from wire.Announcement.
 	L2  []string `json:"l2,omitempty"`
 	Via []string `json:"via,omitempty"`
 }
@@ -189,7 +190,7 @@ func (a ad) advertisements() []string {
 	return a.Via
 }
 
-// everywhere stands for all interfaces, in ad.L2.
+// everywhere in ad.L2 stands for all interfaces.
 const everywhere = "*"
 
 // on reports whether the address is announced on an interface; l2 are the interfaces of flags.
@@ -197,22 +198,22 @@ func (a ad) on(ifname string, l2 []string) bool {
 	return a.Flags && (slices.Contains(l2, ifname) || slices.Contains(l2, Auto)) || slices.Contains(a.L2, everywhere) || slices.Contains(a.L2, ifname)
 }
 
-// A withdrawn route is announced again after firstPause at the earliest. Each further withdrawal doubles that, up to lastPause. After calm
-// without one it is firstPause again.
+// A withdrawn route is announced again after firstPause at the earliest. Each further withdrawal doubles the pause, up to lastPause. After
+// the time calm without a withdrawal the pause is firstPause again.
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
 	calm       = time.Minute
 )
 
-// damper computes when a withdrawn route may be announced again, so that a flapping endpoint does not keep all routers busy. It has no
-// clock: calls pass the time.
+// damper computes when a withdrawn route may be announced again, so that a flapping endpoint does not burden all routers. It has no clock:
+// callers pass the time.
 type damper struct {
 	flaps   map[netip.Prefix]flap
-	sweepAt int // the number of flaps at which old ones are removed
+	sweepAt int // number of flaps at which expired ones are removed
 }
 
-// flap is the record of the last withdrawal of a route.
+// flap records the last withdrawal of a route.
 type flap struct {
 	pause time.Duration
 	back  time.Time // the earliest time of the next announcement
@@ -239,7 +240,7 @@ func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
 	d.sweepAt = 2*len(d.flaps) + 64
 }
 
-// isOver reports whether a flap is so old that the next pause is firstPause again.
+// isOver reports whether the last withdrawal is so long ago that the next pause is firstPause again.
 func (f flap) isOver(now time.Time) bool { return now.Sub(f.back) > calm }
 
 // notBefore returns the earliest time at which a route may be announced; the zero time for a route without a recent withdrawal.

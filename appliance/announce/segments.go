@@ -22,23 +22,23 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// segments has the links of the box, the ports on which addresses are announced by ARP and NDP, and the states of addresses on them.
+// segments holds the links of the box, the ports on which addresses are announced by ARP and NDP, and the states of addresses on the ports.
 type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
 	mark  func(netip.Addr) // called for each address that changed its state on a port
-	may   func() bool      // whether this box answers; nil: always
+	may   func() bool      // reports whether this box answers; nil means always
 
 	links      []node.Link
-	ports      map[int]*port // by index of the interface
+	ports      map[int]*port // by interface index
 	states     map[netip.Addr]map[int]neighbor.Status
-	known      map[netip.Addr]bool // addresses that earlier ports announced, and that were not placed since
-	unreported map[netip.Addr]bool // those placed as known that no port has reported a state of
-	changed    chan int            // indexes of ports whose states changed
-	ended      chan ended          // ports that ended by themselves
+	known      map[netip.Addr]bool // announced by earlier ports, and not placed on a port since
+	unreported map[netip.Addr]bool // placed without a probe, with no state reported by a port yet
+	changed    chan int            // interface indexes of ports with changed states
+	ended      chan ended          // ports that failed
 	retry      <-chan time.Time
 	wrong      map[int]string         // the reasons why interfaces have no port, by index
-	past       wire.AnnouncerCounters // the sums over closed ports
+	past       wire.AnnouncerCounters // sums of the counters of closed ports
 }
 
 // port is a link on which addresses are announced by ARP and NDP.
@@ -47,10 +47,10 @@ type port struct {
 	link  node.Link
 	addrs map[netip.Addr]bool
 	stop  context.CancelFunc
-	mark  chan struct{} // its states changed
-	// contested has the addresses that another host answers for as well, with its MAC address.
+	mark  chan struct{} // signals that states of addresses on the port changed
+	// contested holds the addresses that another host answers for as well, with the MAC address of that host.
 	contested map[netip.Addr]neighbor.MAC
-	// unanswered has the addresses that another box should answer for, as the active one of the election, and no host does.
+	// unanswered holds the addresses for which no host answers, although another box is active in the election.
 	unanswered map[netip.Addr]bool
 }
 
@@ -78,7 +78,7 @@ func (s *segments) announces(addr netip.Addr) bool {
 }
 
 // keeps reports whether the next process should announce an address without a probe: it is announced now, or the previous process announced
-// it and no port reported a state since. So a process that is killed right after its start does not change the state file.
+// it and no port has reported a state since. A process that is killed right after its start thus leaves the state file unchanged.
 func (s *segments) keeps(addr netip.Addr) bool {
 	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
@@ -133,8 +133,8 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	return nil
 }
 
-// failed records the error of an open for problems, and reports whether that changed. It schedules a retry, except for missing privileges,
-// which a running process does not gain.
+// failed records why a port could not be opened, and reports whether that reason is new. It schedules a retry, except for missing
+// privileges, which a running process does not gain.
 func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	why := fmt.Sprintf("nothing is announced on %s for now: %v", l.Name, err)
 	if errors.Is(err, fs.ErrPermission) {
@@ -211,7 +211,7 @@ func (s *segments) stop(index int) {
 	}
 }
 
-// keepKnown marks the announced addresses as known: ports that are opened next announce them without a probe.
+// keepKnown adds the announced addresses to known, so that ports opened later announce them without a probe.
 func (s *segments) keepKnown() {
 	for addr := range s.states {
 		if s.announces(addr) {
@@ -354,7 +354,7 @@ func (a *announcer) answerable() []Range {
 	return all
 }
 
-// advertised yields the addresses that the adverts of the election cover: wanted ones and gateways.
+// advertised yields the addresses to list in VRRP adverts: wanted addresses and gateways.
 func (a *announcer) advertised() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for addr := range a.wanted {
@@ -385,8 +385,8 @@ func (a *announcer) gatewayProblems() (problems []string) {
 	return problems
 }
 
-// place adds an address to the ports that should announce it, and removes it from the others. With an election a passive port has the
-// address, but does not answer.
+// place adds an address to the ports that should announce it, and removes it from the others. A passive port, which exists only with an
+// election, holds the address but does not answer.
 func (a *announcer) place(addr netip.Addr) {
 	where, wanted := a.wanted[addr]
 	if a.isGateway(addr) {
@@ -477,7 +477,7 @@ func missing(links []node.Link, l2 []string) (problems []string) {
 	return problems
 }
 
-// thatAreUp returns a list of the usable interfaces, to end a sentence with; "" if there are none.
+// thatAreUp returns a list of the Ethernet interfaces in parentheses, to append to a sentence; "" if there are none.
 func thatAreUp(links []node.Link) string {
 	var names []string
 	for _, l := range links {

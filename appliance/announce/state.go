@@ -28,26 +28,26 @@ import (
 // stateName is the name of the state file in Config.StateDir.
 const stateName = "announcements.json"
 
-// trusted is the time after an orderly stop within which a restarted process announces its addresses without probing them.
+// trusted is the longest time after an orderly stop for which a restarted process announces its addresses without probing them.
 const trusted = 10 * time.Second
 
-// state is the content of the state file, with which a restarted process continues.
+// state is the content of the state file, from which a restarted process continues.
 type state struct {
-	// Ranges and Wanted are of the last message of serve.
+	// Ranges and Wanted are from the last message of serve.
 	Ranges []string `json:"ranges,omitempty"`
 	Wanted []string `json:"wanted,omitempty"`
-	// Announced has the addresses of Wanted that were answered for.
+	// Announced holds the addresses of Wanted that this box answered for.
 	Announced []string `json:"announced,omitempty"`
-	// Ads has the places of those addresses of Wanted that are not announced by flags alone. Config is the configuration from objects.
+	// Ads holds where the addresses of Wanted are announced, except those that only flags announce. Config is the configuration from objects.
 	Ads    map[string]ad        `json:"ads,omitempty"`
 	Config *wire.AnnounceConfig `json:"config,omitempty"`
-	// Drained reports that nothing was to be announced.
+	// Drained is set while this box is drained: it announces nothing.
 	Drained bool `json:"drained,omitempty"`
-	// Stopped is the time of an orderly stop; the zero Time: there was none.
+	// Stopped is the time of an orderly stop; zero if the process was not stopped in order.
 	Stopped time.Time `json:"stopped,omitzero"`
 }
 
-// step is the change of one address: a line of the state file after the first, which holds a state.
+// step is a change of one address: a line of the state file after the first line, which holds a state.
 type step struct {
 	Address string `json:"address"`
 	lastStatus
@@ -124,9 +124,9 @@ func (s state) save(dir string) error {
 // are addresses, the file is replaced.
 type stateWriter struct {
 	dir   string
-	dirty map[netip.Addr]struct{} // changed since the file was written
+	dirty map[netip.Addr]struct{} // addresses that changed since the file was written
 	whole bool                    // the file must be replaced
-	steps int                     // lines that were appended
+	steps int                     // number of lines appended
 	due   <-chan time.Time        // fires when the file is to be written
 }
 
@@ -149,8 +149,8 @@ func (w *stateWriter) everything() {
 // fewSteps is the number of lines up to which changes are always appended, however few addresses there are.
 const fewSteps = 1000
 
-// save updates the state file. It appends a line for each changed address, with the status from of, or replaces the file by the state from
-// all, when it would have more lines than size, the number of addresses.
+// save updates the state file. It appends a line for each changed address, with the status from of. If the file would have more lines than
+// size, the number of addresses, it replaces the file with the state from all instead.
 func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastStatus) error {
 	if !w.whole && w.steps+len(w.dirty) <= max(size, fewSteps) {
 		return w.append(of)
@@ -191,19 +191,19 @@ func (w *stateWriter) append(of func(netip.Addr) lastStatus) error {
 	return nil
 }
 
-// reports sends the states of addresses to serve, one report at a time: the changes since the last one, or everything.
+// reports sends the states of addresses to serve, one report at a time. A report holds the changes since the last one, or all addresses.
 type reports struct {
 	client *client.Client
 	log    *slog.Logger
 	tasks  *errgroup.Group
 
-	connected bool // serve sent everything on this connection
+	connected bool // serve sent the full list on this connection
 	dirty     map[netip.Addr]struct{}
 	all       bool // the next report has all addresses
 	due       <-chan time.Time
-	busy      bool                   // a report is under way
-	made      chan error             // its result
-	counted   wire.AnnouncerCounters // as of the last report
+	busy      bool                   // a report is being sent
+	made      chan error             // gets the error of the report being sent
+	counted   wire.AnnouncerCounters // counters in the last report
 }
 
 func newReports(serve *client.Client, log *slog.Logger, tasks *errgroup.Group) *reports {
@@ -234,7 +234,7 @@ func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	})
 }
 
-// sent handles the result of a report. After a failure the next report has everything.
+// sent handles the result of a report. After a failure the next report holds all addresses.
 func (r *reports) sent(err error) {
 	r.busy = false
 	if err != nil {
@@ -278,7 +278,7 @@ func (a *announcer) report(ctx context.Context) {
 	a.reports.send(ctx, r)
 }
 
-// segmentText returns a link with its networks, as in "eth0 (192.0.2.1/24, 2001:db8::1/64)", without link-local ones.
+// segmentText returns a link with its networks, except link-local ones, as in "eth0 (192.0.2.1/24, 2001:db8::1/64)".
 func segmentText(l *node.Link) string {
 	var networks []string
 	for _, p := range l.Addresses {
@@ -289,7 +289,7 @@ func segmentText(l *node.Link) string {
 	return fmt.Sprintf("%s (%s)", l.Name, strings.Join(networks, ", "))
 }
 
-// placesOf returns the places where an address is announced, or should be, with its state there.
+// placesOf returns each place (interface or BGP peer) where an address is or should be announced, with the state there.
 func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	places := []wire.Place{}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
@@ -320,14 +320,14 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
-// The pause before a lost connection to serve is made again starts with reconnectFirst, and doubles up to reconnectLast.
+// The delay before reconnecting to serve starts at reconnectFirst, and doubles up to reconnectLast.
 const (
 	reconnectFirst = 50 * time.Millisecond
 	reconnectLast  = time.Second
 )
 
-// feed follows the announcements of serve over its API and passes on the events, across reconnects. A nil event means that the connection
-// ended.
+// feed watches the announcements through the API of serve and passes on the events, across reconnects. A nil event means that the
+// connection ended.
 type feed struct {
 	client *client.Client
 	log    *slog.Logger
@@ -368,13 +368,13 @@ func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	return nil
 }
 
-// stale is the time without a connection to serve after which this box counts as unwell, so that another box takes over.
+// stale is the time without a connection to serve after which this box lowers its priority in the election, so that another box takes over.
 const stale = 30 * time.Second
 
-// absence is a time without a connection to serve.
+// absence is a period without a connection to serve.
 type absence struct {
-	since time.Time        // zero: serve is connected, or was not yet
-	late  <-chan time.Time // fires when it is too long
+	since time.Time        // zero while connected, and before the first connection
+	late  <-chan time.Time // fires when the absence becomes stale
 }
 
 // isStale reports whether the absence is so long that another box should take over.

@@ -19,7 +19,7 @@ import (
 type Registry struct {
 	mu       sync.Mutex
 	ranges   []nft.Range
-	plan     Plan // nil: everything is announced as flags say
+	plan     Plan // nil: all addresses are announced as the announcer's flags specify
 	config   wire.AnnounceConfig
 	configs  int // number of changes of config or ranges
 	services map[string]service
@@ -37,14 +37,14 @@ type Registry struct {
 // service has the addresses of a Service that may be announced.
 type service struct {
 	labels map[string]string
-	addrs  map[netip.Addr]string // why an address is not to be announced; "": it is
+	addrs  map[netip.Addr]string // why the address is not announced; "" if it is
 }
 
-// address is the state of one address that Services have.
+// address is the state of one address that is used by Services.
 type address struct {
-	services  map[string]string  // service.addrs, by Service
-	published *wire.Announcement // without places; nil: none
-	places    []wire.Place       // as the announcer reported them last
+	services  map[string]string  // values of service.addrs, by Service
+	published *wire.Announcement // without Places; nil if not published
+	places    []wire.Place       // as last reported by the announcer
 }
 
 // Plan decides where addresses are announced; advertise.Plan implements it.
@@ -55,14 +55,14 @@ type Plan interface {
 // watcher is one watch of the announcements, with the addresses that changed since its last event.
 type watcher struct {
 	changed    map[netip.Addr]struct{}
-	configured bool // it gets AnnounceConfig
-	began      bool // it has sent everything
-	configs    int  // Registry.configs when it last sent everything
+	configured bool // events include AnnounceConfig
+	began      bool // the full list was sent
+	configs    int  // Registry.configs when the full list was last sent
 	drained    bool // Registry.drained as sent last
 	wake       chan struct{}
 }
 
-// New returns a Registry for the addresses in some ranges.
+// New returns a Registry for the addresses in the given ranges.
 func New(ranges []nft.Range) *Registry {
 	return &Registry{
 		ranges: ranges, services: map[string]service{}, addrs: map[netip.Addr]*address{}, waiting: map[netip.Addr]struct{}{},
@@ -86,7 +86,7 @@ func (r *Registry) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceCo
 }
 
 // Plan records the ports that a Service is about to have; without ports the Service is removed. Withdrawals are published at once, other
-// changes by Programmed. It reports whether the addresses to announce changed, or the reasons to withhold them.
+// changes by Programmed. It reports whether the addresses, the reasons to withhold them, or the labels of the Service changed.
 func (r *Registry) Plan(name string, labels map[string]string, ports []nft.ServicePort) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +129,8 @@ const (
 	notAdvertised = "no L2Advertisement or BGPAdvertisement covers it"
 )
 
-// wantedOf returns the addresses of a Service's ports that are in ranges, each with the reason to withhold it: "" if any port serves
-// clients from outside there. Cluster IPs are left out.
+// wantedOf returns those addresses of a Service's ports that are in ranges, except cluster IPs. Each has the reason to withhold it, "" if
+// at least one port serves external clients at the address.
 func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip.Addr]string {
 	var all map[netip.Addr]string
 	for i := range ports {
@@ -160,7 +160,7 @@ func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip
 	return all
 }
 
-// replan publishes the change of an address at once if it withdraws something, and leaves other changes to Programmed.
+// replan publishes the change of an address at once if it withdraws an announcement, and leaves other changes to Programmed.
 func (r *Registry) replan(a netip.Addr) {
 	r.waiting[a] = struct{}{}
 	now, was := r.planned(a), r.addrs[a].published
@@ -169,7 +169,7 @@ func (r *Registry) replan(a netip.Addr) {
 	}
 }
 
-// planned returns the announcement of an address by the current plan; nil: it has no Service.
+// planned returns the announcement of an address according to the current plan; nil if the address has no Service.
 func (r *Registry) planned(a netip.Addr) *wire.Announcement {
 	of := r.addrs[a].services
 	if len(of) == 0 {
@@ -231,8 +231,8 @@ func (r *Registry) tidy(a netip.Addr) {
 	}
 }
 
-// Programmed publishes the planned announcements: the rules for them are in force. Watches get nothing before the first call, since an
-// announcer that got a part of the addresses would withdraw the rest.
+// Programmed publishes the planned announcements, because their nftables rules are in force. Watches get nothing before the first call,
+// since an announcer that got only some of the addresses would withdraw the rest.
 func (r *Registry) Programmed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,7 +257,7 @@ func (r *Registry) Watch(ctx context.Context, announces bool, send func(wire.Ann
 	return r.watch(ctx, announces, announces, send)
 }
 
-// Follow is Watch for a part of this process, which does not count as the announcer. Its events have AnnounceConfig, too.
+// Follow is like Watch, for use inside this process: it does not count as a connected announcer. Its events include AnnounceConfig.
 func (r *Registry) Follow(ctx context.Context, send func(wire.AnnouncementsEvent) error) error {
 	return r.watch(ctx, false, true, send)
 }
@@ -294,7 +294,7 @@ func (r *Registry) watch(ctx context.Context, announces, configured bool, send f
 	}
 }
 
-// nextEvent returns an event with the changes that a watch has not sent yet; false: there are none.
+// nextEvent returns an event with the changes that a watch has not sent yet; ok is false if there are none.
 func (r *Registry) nextEvent(w *watcher) (event wire.AnnouncementsEvent, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,8 +39,8 @@ func (r *Registry) list(places bool) wire.Announcements {
 	return all
 }
 
-// reported returns the published announcement of an address, with the places where it is announced, or in Nowhere the reason why there are
-// none.
+// reported returns the published announcement of an address, with the places where it is announced. If there are none, Nowhere is the
+// reason.
 func (r *Registry) reported(e *address) wire.Announcement {
 	item := *e.published
 	item.Places = r.places(e)
@@ -58,7 +58,7 @@ func (r *Registry) reported(e *address) wire.Announcement {
 	return item
 }
 
-// places returns where an address is announced; none while no announcer is connected, since it may have stopped.
+// places returns where an address is announced. It returns nil while no announcer is connected, since it may have stopped.
 func (r *Registry) places(e *address) []wire.Place {
 	if e == nil || !r.announcer.isConnected() {
 		return nil
@@ -106,8 +106,8 @@ func (r *Registry) Conflicts() (all []Conflict) {
 	return all
 }
 
-// HasAnnouncer reports whether the announcer is in charge of an address on an interface: this box or another one answers there, or the
-// announcement has the reason why none does.
+// HasAnnouncer reports whether the announcer handles an address on an interface: this box or another one answers there, or the box is
+// drained, or the announcement is withheld for a reason.
 func (r *Registry) HasAnnouncer(a netip.Addr, ifname string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *Registry) HasAnnouncer(a netip.Addr, ifname string) bool {
 		slices.ContainsFunc(r.places(e), func(p wire.Place) bool { return p.By == "l2 "+ifname })
 }
 
-// last returns the last report of the announcer; the zero report while it is not connected.
+// last returns the last report of the announcer, or an empty report while it is not connected.
 func (r *Registry) last() wire.AnnouncerReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +137,7 @@ func (r *Registry) PeersDown() []wire.Peer {
 	return slices.DeleteFunc(slices.Clone(r.last().Peers), func(p wire.Peer) bool { return !isDown(p) })
 }
 
-// Drift returns the election if the active box advertises other addresses than this box has; nil: it does not, or that is unknown.
+// Drift returns the election if the active box advertises other addresses than this box has; nil if they are equal or unknown.
 func (r *Registry) Drift() *wire.Group {
 	if group := r.last().Group; group != nil && group.Differs != nil {
 		return group
@@ -145,8 +145,8 @@ func (r *Registry) Drift() *wire.Group {
 	return nil
 }
 
-// Missing returns the time since which no announcer is connected. missing is false if one is, if there never was one, or if there is
-// nothing to announce.
+// Missing returns the time since which no announcer is connected. missing is false if an announcer is connected, if none ever was, or if
+// there is nothing to announce.
 func (r *Registry) Missing() (since time.Time, missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,12 +158,12 @@ func (r *Registry) Missing() (since time.Time, missing bool) {
 
 // Counts are the numbers of a Registry for metrics.
 type Counts struct {
-	Places    map[[2]string]int // addresses by place and state
+	Places    map[[2]string]int // number of addresses by place and state
 	Withheld  int
-	Announcer bool // one is connected
+	Announcer bool // an announcer is connected
 	Reported  wire.AnnouncerCounters
-	Peers     []wire.Peer // none without an announcer
-	Group     *wire.Group // nil: no election
+	Peers     []wire.Peer // nil without an announcer
+	Group     *wire.Group // nil without an election or an announcer
 	Drained   bool
 }
 
@@ -186,20 +186,20 @@ func (r *Registry) Counts() Counts {
 	return c
 }
 
-// Takeover is an address that this box began or ceased to announce at a place.
+// Takeover records that this box began or ceased to announce an address at a place.
 type Takeover struct {
 	Address   netip.Addr
 	Services  []string
-	By        string // as in wire.Place
+	By        string // the place, as in wire.Place.By
 	Announced bool
 }
 
 // announcer is the state of the process svcctl announce, connected or not, with its last report.
 type announcer struct {
-	since     time.Time            // of its last connect or disconnect; zero: it never connected
-	watches   int                  // its open watches
+	since     time.Time            // last connect or disconnect; zero if it never connected
+	watches   int                  // number of its open watches
 	last      wire.AnnouncerReport // without Items
-	began     time.Time            // the start of this process
+	began     time.Time            // when this process (serve) started
 	takeovers []Takeover           // for the next call of Takeovers
 }
 
@@ -210,7 +210,8 @@ func newAnnouncer() announcer { return announcer{began: time.Now()} }
 
 func (n *announcer) isConnected() bool { return n.watches > 0 }
 
-// count adds by (1 or -1) to the open watches of the announcer, and reports whether it connected or disconnected by that.
+// count adds by (1 or -1) to the number of the announcer's open watches, and reports whether the announcer thereby connected or
+// disconnected.
 func (n *announcer) count(by int) (changed bool) {
 	before := n.isConnected()
 	n.watches += by
@@ -220,7 +221,7 @@ func (n *announcer) count(by int) (changed bool) {
 	return changed
 }
 
-// Takeovers returns the takeovers that were reported since the last call, the first mostTakeovers of them.
+// Takeovers returns the takeovers reported since the last call, at most mostTakeovers. Later ones are dropped.
 func (r *Registry) Takeovers() []Takeover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,8 +286,8 @@ func hasConflict(places []wire.Place) bool {
 	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
-// addTakeovers adds a Takeover for each place that announces an address while the same place in others does not. gained selects places that
-// began, of which those before the start of this process are left out: they were reported before.
+// addTakeovers adds a Takeover for each place that announces an address while the same place in others does not. gained is set for places
+// that began to announce. Those that began before this process started are left out, because the previous process already reported them.
 func (r *Registry) addTakeovers(a netip.Addr, places, others []wire.Place, gained bool) {
 	n := &r.announcer
 	for _, p := range places {
@@ -314,10 +315,10 @@ func distinct(all []wire.Peer) (peers []wire.Peer) {
 	return peers
 }
 
-// isDown reports whether a peer has no session, and the reason is known. A peer that is connected to for the first time is not down.
+// isDown reports whether a peer has no session after a failure that was reported. A peer is not down during the first connection attempt.
 func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
 
-// sameDrift reports whether two states of an election have the same difference of addresses, or both none.
+// sameDrift reports whether a and b have the same difference between address lists, or both have none.
 func sameDrift(a, b *wire.Group) bool {
 	var of [2]wire.GroupDifference
 	for i, g := range []*wire.Group{a, b} {

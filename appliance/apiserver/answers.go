@@ -36,10 +36,10 @@ type answers struct {
 	cfg      *config.Config
 	objects  *store.Store
 	views    Views
-	validity func() auth.Validity // of the certificate that the operator gave; nil: none was given
+	validity func() auth.Validity // of the operator's certificate; nil if none is configured
 	log      *slog.Logger
-	// checking is held while a request lists allocations. The store cannot be written meanwhile: without it, writers would
-	// wait for all requests in a row.
+	// checking serializes requests that list allocations. Each one blocks writes to the store; without checking, a writer would wait for all of
+	// these requests in a row.
 	checking sync.Mutex
 }
 
@@ -116,8 +116,8 @@ func parseClient(text string) (client netip.AddrPort, err error) {
 	return netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), nil
 }
 
-// service returns the state of a Service. For a client other than the zero AddrPort it has the endpoint which that client gets; port 0
-// stands for any port.
+// service returns the state of a Service. If client is not the zero AddrPort, it includes the endpoint that this client gets; port 0 stands
+// for any port.
 func (a *answers) service(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	state := a.views.Grants.State(namespace, name, client)
 	state.Health = a.views.Checked(namespace, name)
@@ -141,7 +141,7 @@ func (a *answers) service(namespace, name string, client netip.AddrPort) wire.Se
 	return state
 }
 
-// declaredIn returns the file in a source of the fleet that declares an object, as SOURCE:PATH or SOURCE:PATH:LINE; "": none does.
+// declaredIn returns the file that declares an object in a source of the fleet, as SOURCE:PATH or SOURCE:PATH:LINE; "" if none does.
 func declaredIn(objects *store.Store, ref object.Ref) string {
 	path, line := objects.Location(ref)
 	switch {
@@ -168,8 +168,8 @@ func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.En
 	return e, nil
 }
 
-// allocations returns the allocated addresses and ports with the first holders of each pool, at most so many, or the holder of one value.
-// With repair it corrects allocations that do not agree with the Services.
+// allocations returns the allocated addresses and ports, by pool, with at most the given number of holders of each pool, or only the holder
+// of value unless it is "". With repair it also corrects allocations that disagree with the Services.
 func (a *answers) allocations(repair bool, value string, most int) wire.Allocations {
 	a.checking.Lock()
 	defer a.checking.Unlock()
@@ -217,13 +217,13 @@ func pointed[T any](p *T, err error) (t T, _ error) {
 	return *p, nil
 }
 
-// routes returns the paths of routes to a Service, the lines of diagnose.Paths about it.
+// routes returns the paths of the Gateway API routes that lead to a Service: the lines of diagnose.Paths.
 func (a *answers) routes(namespace, name string) []string {
 	svc, _, _ := a.objects.Service(namespace + "/" + name)
 	return strings.FieldsFunc(diagnose.Paths(a.led(svc), "Service/"+namespace+"/"+name, ""), func(r rune) bool { return r == '\n' })
 }
 
-// led returns the EndpointSlices of all Services that were generated for the same Gateway as svc; nil if svc was generated for none.
+// led returns the EndpointSlices of all Services that were generated for the same Gateway as svc; nil if svc was generated for no Gateway.
 func (a *answers) led(svc *object.Service) (led []*object.EndpointSlice) {
 	if svc == nil || svc.Metadata.Labels[object.LabelGateway] == "" {
 		return nil
@@ -275,7 +275,7 @@ func (a *answers) setup() wire.Setup {
 	return s
 }
 
-// absolute returns a path as an absolute one, for processes with other working directories.
+// absolute returns path as an absolute path, for use by processes with another working directory.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -361,7 +361,7 @@ func verbOf(e *store.Event) string {
 	return "update"
 }
 
-// inRollout returns the state of the staged rollout that has a Service in its scope; nil: none has.
+// inRollout returns the state of the staged rollout that includes a Service; nil if no pending rollout does.
 func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	if head, is := objects.PendingHead(pending.Staged); !is || !head.Pending() {
 		return nil
@@ -374,13 +374,13 @@ func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	return &wire.ServiceRollout{ID: r.ID, Phase: string(r.Phase), New: state.Here, Step: r.Step + 1, Of: len(r.Steps), Why: r.Why}
 }
 
-// renewBefore returns the remaining validity at which a certificate should have been renewed: a fifth of its life, at most 14 days.
-// Automatic renewal (ACME clients, RFC 8555) happens at a third.
+// renewBefore returns the remaining validity below which a certificate counts as not renewed in time: a fifth of its lifetime, at most 14
+// days. Automatic renewal (ACME clients, RFC 8555) happens at a third.
 func renewBefore(v auth.Validity) time.Duration {
 	return min(v.Expires.Sub(v.Begins)/5, 14*24*time.Hour)
 }
 
-// CertificateFinding returns whether the operator's certificate of the API is valid and renewed in time, for svcctl doctor.
+// CertificateFinding returns a finding for svcctl doctor: whether the operator's API certificate is valid and was renewed in time.
 func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	until := "the certificate in use is valid until " + v.Expires.UTC().Format(time.RFC3339)
 	const renew = "put a renewed certificate and its key into the files of --tls-cert and --tls-key; they are read again within 10 s"
@@ -408,7 +408,7 @@ func certificate(v auth.Validity, now time.Time) *wire.Certificate {
 	return c
 }
 
-// CertificateOffline returns the finding about certificate files that the next start of serve would use.
+// CertificateOffline returns the finding about the certificate files that serve would load at its next start.
 func CertificateOffline(cert, key string, now time.Time) checkup.Finding {
 	files, err := auth.OpenFiles(cert, key, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -422,7 +422,7 @@ func CertificateOffline(cert, key string, now time.Time) checkup.Finding {
 type states struct {
 	store     *store.Store
 	backend   api.Backend
-	announced api.Announcements // nil: nothing is announced
+	announced api.Announcements // nil if nothing is announced
 	node      string
 	began     time.Time
 }
@@ -444,14 +444,15 @@ const (
 	labelComponent        = "metallb.io/component-type"
 )
 
-// placement is where the addresses of one Service are announced.
+// placement lists where the addresses of one Service are announced.
 type placement struct {
-	namespace string // of the status object
+	namespace string // namespace of the status object
 	where     []string
 	since     time.Time
 }
 
-// places returns the placements by Service, "namespace/name". by selects the kind of place, "l2 " or "bgp ", and counts filters places.
+// places returns the placements of all Services, by "namespace/name". by is the prefix of the places to include, "l2 " or "bgp ", and
+// counts filters them.
 func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*placement {
 	all := map[string]*placement{}
 	if s.announced == nil {
@@ -488,7 +489,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 	return all
 }
 
-// namespaceOf returns the namespace of the IPAddressPool that contains an address.
+// namespaceOf returns the namespace of the IPAddressPool that contains an address, or MetalLB's own namespace if none does.
 func namespaceOf(address string, use []store.Pool) string {
 	addr, err := netip.ParseAddr(address)
 	for i := range use {
@@ -525,8 +526,8 @@ func (s *states) toPeers() (all []object.Object) {
 	return all
 }
 
-// meta returns the metadata of the status object of a Service on this box. Its name is a hash of box and Service, where MetalLB's is
-// random.
+// meta returns the metadata of the status object of a Service on this box. The name is a hash of the box and the Service; MetalLB uses a
+// random name.
 func (s *states) meta(prefix, service string, t *placement) object.ObjectMeta {
 	namespace, name, _ := strings.Cut(service, "/")
 	m := s.named(t.namespace, prefix+fmt.Sprintf("%x", sha256.Sum256([]byte(s.node+"/"+service)))[:10])
@@ -542,7 +543,7 @@ func (s *states) named(namespace, name string) object.ObjectMeta {
 	return object.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: &began, UID: rest.DerivedUID(namespace+"/"+name, s.node)}
 }
 
-// configuration returns the ConfigurationStates as MetalLB has them: one of its speaker, one of its controller.
+// configuration returns one ConfigurationState for MetalLB's speaker and one for its controller, in MetalLB's format.
 func (s *states) configuration() []object.Object {
 	status := s.backend.Status()
 	wrong := func(kinds ...string) (texts []string) {

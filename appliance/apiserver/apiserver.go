@@ -34,10 +34,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// keysName is the name of the directory of the API's keys in the data directory.
+// keysName is the subdirectory of the data directory that holds the API's keys.
 const keysName = "keys"
 
-// Server is the API and the listeners it is served on.
+// Server serves the API on its listeners.
 type Server struct {
 	api     *api.Server
 	objects *rest.Server
@@ -45,15 +45,14 @@ type Server struct {
 	secure  net.Listener // nil without --listen
 	keys    *keyring     // nil without --listen
 
-	// Validity returns the validity of the certificate that the operator gave; nil: none was given.
+	// Validity returns the validity of the operator's certificate; nil if none is configured.
 	Validity func() auth.Validity
 }
 
 // Grants reports which addresses and ports Services have on this box.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
-	// Unanswered lists at most that many addresses without an answer to neighbors (ARP, NDP), and counts the
-	// others.
+	// Unanswered lists at most the given number of addresses for which no host answers ARP or NDP, and counts the rest.
 	Unanswered(most int) (list []wire.Unanswered, more int)
 	// Addresses lists the addresses of the box.
 	Addresses() []wire.BoxAddress
@@ -62,46 +61,47 @@ type Grants interface {
 // Conditions computes the conditions of Services, and the problems behind them.
 type Conditions interface {
 	rest.Conditions
-	// State returns the problems of a Service, "namespace/name".
+	// State returns the state of a Service, by its key "namespace/name".
 	State(key string) verdict.State
 }
 
 // Views are the sources of the API's responses other than the stored objects. It has more than 15 fields: one for each source.
 type Views struct {
-	// Look is called before a Service is written: see rest.Config.Look.
+	// Look is called before a Service is written (rest.Config.Look).
 	Look func(*object.Service)
-	// Conditions computes the conditions of Services; nil: the stored conditions are shown.
+	// Conditions computes the conditions of Services. If it is nil, the stored conditions are shown.
 	Conditions Conditions
 	Grants     Grants
-	// Checked returns the states of endpoints with health checks: of a Service, of a namespace, or of all when name, or both, are empty.
+	// Checked returns the health of endpoints with health checks. An empty name selects all Services of the namespace; empty strings select all
+	// Services.
 	Checked func(namespace, name string) []wire.EndpointHealth
 	// NotStored returns the file and line that declare an object that could not be stored, and why;
 	// nil if no file does.
 	NotStored func(object.Ref) *wire.NotStored
-	// History has the transitions on this box, nil if they are not recorded.
+	// History records transitions on this box; nil if they are not recorded.
 	History *history.Book
-	// Traffic and Trace are nil where they are not available.
+	// Traffic reports connections and their counters, and Trace traces packets. Each is nil if it is not available.
 	Traffic Traffic
 	Trace   Trace
-	// Announced is nil where nothing is announced.
+	// Announced is nil if nothing is announced.
 	Announced api.Announcements
-	// Keys is nil on a box that belongs to no fleet.
+	// Keys is nil if the box is not in a fleet.
 	Keys SharedKeys
-	// Endpoints, Commits and Forward are those of api.Config.
+	// Endpoints, Commits and Forward are passed to api.Config.
 	Endpoints []api.Endpoint
 	Commits   http.Handler
 	Forward   http.RoundTripper
-	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
-	// none.
+	// Certificates returns the certificates of a Service, "namespace/name"; the function is nil if there are none.
 	Certificates func(service string) []wire.ServiceCertificate
-	// Bridged returns the endpoints of a Service, "namespace/name", that do not reach themselves.
+	// Bridged returns the endpoints of a Service, "namespace/name", that cannot connect to their own Service because they are behind a bridge
+	// with bridge-nf-call-iptables.
 	Bridged func(service string) []wire.BridgedEndpoint
 	// Unrouted returns the addresses of ports to which the box has no route.
 	Unrouted func(ports []wire.PortState) []string
 }
 
-// Trace calls each for every packet that matches, until the number or the time in q is reached, or ctx is done. While another trace runs it
-// returns wire.ErrTracing.
+// Trace calls each for every matching packet, until the packet count or duration in q is reached, or ctx is done. While another trace runs,
+// it returns wire.ErrTracing.
 type Trace = func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 
 // Open listens on the unix socket and on --listen. Requests are served once Tasks run; Close closes the listeners.
@@ -158,7 +158,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// openTLS opens the keys of the API, and creates those that are missing. shared are the keys of a fleet; nil: the box is in none.
+// openTLS opens the keys of the API, and creates missing ones. shared holds the keys of the fleet; nil if the box is not in a fleet.
 func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) (t *api.TLS, err error) {
 	dir := filepath.Join(c.DataDir, keysName)
 	if s.keys, err = openKeyring(dir, shared, log); err != nil {
@@ -204,7 +204,7 @@ func serverNames(c *config.Config) []string {
 	return names
 }
 
-// Tasks returns the tasks that serve the API and remove what expires.
+// Tasks returns the tasks that serve the API and remove expired objects.
 func (s *Server) Tasks(log *slog.Logger) []task.Task {
 	tasks := []task.Task{
 		{Name: "API on the socket", Run: func(ctx context.Context) error { return s.api.Serve(ctx, s.socket) }},
@@ -220,44 +220,43 @@ func (s *Server) Tasks(log *slog.Logger) []task.Task {
 	return tasks
 }
 
-// SharedKeys are the keys that the boxes of a fleet have in common. All methods may be called concurrently.
+// SharedKeys holds the keys that all boxes of a fleet share. All methods may be called concurrently.
 type SharedKeys interface {
-	// Tokens returns the key that signs tokens, with its ID: "" while there is none; the key is nil when this box cannot
-	// read it. CA returns the CA of the API's certificates likewise, as auth.Authority.Share takes it.
+	// Tokens returns the key that signs tokens, and its ID. The ID is "" if no key exists; the key is nil if this box cannot decrypt it. CA
+	// does the same for the CA of the API's certificates, in the format of auth.Authority.Share.
 	Tokens() (id string, key []byte)
 	CA() (id string, key []byte)
-	// ReplaceTokens makes key the one that signs tokens, if the current one still has the ID before ("": there is none). ReplaceCA
-	// does the same for the CA.
+	// ReplaceTokens stores key as the key that signs tokens, if the current key still has the ID before ("" if none exists). ReplaceCA does the
+	// same for the CA.
 	ReplaceTokens(ctx context.Context, before string, key []byte) error
 	ReplaceCA(ctx context.Context, before string, key []byte) error
-	// Sharing returns the reason why this box shares no keys, nil if it does.
+	// Sharing returns the reason why this box does not share keys; nil if it does.
 	Sharing() error
-	// Changes returns a channel that is closed at the next change.
+	// Changes returns a channel that is closed at the next change of a key.
 	Changes() <-chan struct{}
 }
 
 const (
-	// keyringRetry is the wait after a shared key could not be created or stored.
+	// keyringRetry is the delay before a shared key that could not be created or stored is tried again.
 	keyringRetry = 5 * time.Second
-	// keyringLook is the interval at which the expiry of the CA is checked.
+	// keyringLook is the interval at which the CA is checked for expiry.
 	keyringLook = time.Hour
 )
 
-// keyring makes this box use the token key and the CA of its fleet. While the fleet has none, or this box cannot decrypt them, the box uses
-// its own.
+// keyring makes this box use the token key and the CA of its fleet. The box uses its own while the fleet has none, or while the box cannot
+// decrypt them.
 type keyring struct {
-	shared    SharedKeys // nil: the box belongs to no fleet
+	shared    SharedKeys // nil: the box is not in a fleet
 	tokens    *auth.Tokens
-	authority *auth.Authority // nil: the operator gave a certificate
+	authority *auth.Authority // nil: the operator configured a certificate
 	log       *slog.Logger
-	looked    time.Time // last check of the expiry of the CA; used by run alone
+	looked    time.Time // last check of the expiry of the CA; used only by run
 
 	mu   sync.Mutex
-	caID string // of the shared CA that authority uses; "": the CA of the box
+	caID string // ID of the shared CA in use by authority; "" if the box uses its own CA
 }
 
-// openKeyring opens the keys in a directory, and creates those that are missing. With shared it uses the token key of the fleet instead, if
-// there is one.
+// openKeyring opens the keys in dir, and creates missing ones. If shared is not nil and has a token key, it uses that key instead.
 func openKeyring(dir string, shared SharedKeys, log *slog.Logger) (k *keyring, err error) {
 	k = &keyring{shared: shared, log: log}
 	if shared != nil {
@@ -270,7 +269,7 @@ func openKeyring(dir string, shared SharedKeys, log *slog.Logger) (k *keyring, e
 	return k, err
 }
 
-// follow puts the current shared keys into use on this box.
+// follow puts the current shared keys into use on this box. If the shared CA cannot be decrypted, the previous CA stays in use.
 func (k *keyring) follow() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -293,8 +292,8 @@ func (k *keyring) follow() error {
 	return err
 }
 
-// keep creates the shared keys that are missing and replaces a CA about to expire. It replaces the token key, too, if tokens were revoked
-// on this box and the other boxes could not be notified.
+// keep creates missing shared keys, and replaces a CA that is about to expire. It also replaces the token key if tokens were revoked on
+// this box and the other boxes could not be notified.
 func (k *keyring) keep(ctx context.Context) error {
 	if k.shared.Sharing() != nil {
 		return nil
@@ -325,7 +324,7 @@ func (k *keyring) keep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run puts changed keys of the fleet into use until ctx is done.
+// run keeps the shared keys current on this box until ctx is done.
 func (k *keyring) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := k.shared.Changes()
@@ -347,7 +346,8 @@ func (k *keyring) run(ctx context.Context) error {
 	return nil
 }
 
-// revoke implements api.TLS.Revoke: it revokes all tokens, by a new key for the whole fleet. pending is why other boxes do not have it yet.
+// revoke implements api.TLS.Revoke. It revokes all tokens, by creating a new key for the whole fleet. pending is the reason why the
+// revocation has not reached the other boxes, or nil.
 func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	mine, _ := k.tokens.Shared()
 	if mine == "" {
@@ -372,8 +372,8 @@ func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	return fmt.Errorf("the other boxes of the fleet accept them until this one reaches etcd (%w)", pending), nil
 }
 
-// Rehearse applies the objects in the body of a request to /svcctl/v1/apply to objects, a copy of the store that belongs to the caller, and
-// returns the result for each. The query, the media type and the user are those of r.
+// Rehearse applies the objects in body, a request body for /svcctl/v1/apply, to objects and returns the result for each. objects must be a
+// copy of the store that belongs to the caller. r supplies the query, the media type and the user.
 func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request, body []byte) ([]wire.Applied, error) {
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
 	asked := r.Clone(r.Context())
@@ -396,8 +396,8 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	}
 }
 
-// RehearseRemovals removes objects from a copy of the store that belongs to the caller. It returns the refusals by the path of the object;
-// a missing object is not refused.
+// RehearseRemovals removes objects from a copy of the store that belongs to the caller. It returns the refused removals, by the path of the
+// object. A missing object is not refused.
 func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.PlanRemoval) (refused map[string]*wire.Failure, err error) {
 	server := rest.New(rest.Config{Objects: objects, Log: slog.New(slog.DiscardHandler)})
 	refused = map[string]*wire.Failure{}
@@ -442,7 +442,7 @@ func answerTo(server *rest.Server, r *http.Request, body []byte) (*recordedAnswe
 	return nil, &failure
 }
 
-// recordedAnswer is an http.ResponseWriter that keeps the response instead of sending it.
+// recordedAnswer is an http.ResponseWriter that records the response instead of sending it.
 type recordedAnswer struct {
 	header http.Header
 	code   int

@@ -27,14 +27,15 @@ import (
 type Traffic interface {
 	Traffic(wire.TrafficQuery) (*wire.Traffic, error)
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
-	// Kill ends a connection. It returns nil when there is none of that ID.
+	// Kill ends a connection and returns it. It returns nil if no connection has that ID.
 	Kill(id uint32) (*wire.Connection, error)
-	// Services returns the traffic in the newest scan by Service, "namespace/name", and quiet, that of each Service that is not in
-	// busy. The caller must not change them.
+	// Services returns the traffic in the latest scan: busy by Service, "namespace/name", and quiet for each Service that is not in busy. The
+	// caller must not modify them.
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
-	// Clients returns at most that many clients of a Service, "namespace/name", the busiest first.
+	// Clients returns the busiest clients of a Service, "namespace/name", in descending order, at most the given number.
 	Clients(service string, most int) (wire.ServiceClients, error)
-	// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all ("").
+	// Graph returns the traffic of a Service, "namespace/name", or of all Services if it is "". It covers a day if day is set, otherwise 15
+	// minutes.
 	Graph(service string, day bool) wire.TrafficGraph
 }
 
@@ -52,7 +53,7 @@ func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	return p.views.Traffic.Connections(q)
 }
 
-// Allocations returns the allocated addresses and ports of all pools, with the first holders of each.
+// Allocations returns the allocated addresses and ports of all pools, with at most dashboard.MostHolders holders of each pool.
 func (p *pages) Allocations() wire.Allocations {
 	return p.allocations(false, "", dashboard.MostHolders)
 }
@@ -67,7 +68,7 @@ func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tra
 	return p.trace(ctx, q, each)
 }
 
-// explained returns what `svcctl explain` finds about a Service.
+// explained returns the findings of `svcctl explain` for a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
 	if p.views.Conditions != nil {
 		judged := *svc
@@ -88,7 +89,7 @@ func (p *pages) explained(svc *object.Service, endpointSlices []*object.Endpoint
 	return checks
 }
 
-// selected returns the Pods that the selector of a Service matches.
+// selected returns the Pods that match the selector of a Service.
 func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	list, _, err := p.objects.List(object.KindPod, svc.Metadata.Namespace, 0)
 	if err != nil {
@@ -103,12 +104,12 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	return pods
 }
 
-// found is a Service that matches the query of a list, with the values that it is sorted by.
+// found is a Service that matches the query of a list, with its sort keys.
 type found struct {
 	key     string
 	svc     *object.Service
 	traffic *wire.ServiceTraffic
-	rank    int // see rankOf
+	rank    int // result of rankOf
 }
 
 // Services returns one page of the list of Services. Costly values are computed for the rows of the page alone.
@@ -144,8 +145,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	return list, nil
 }
 
-// rankOf ranks the state of a Service for sorting, the worst first: 0 fails, 1 is stale, 2 has a warning or is idle, 3 settles, 4 for all
-// others.
+// rankOf ranks the state of a Service for sorting, worst first: 0 fails, 1 stale, 2 warning or idle, 3 settling, 4 any other.
 func rankOf(s verdict.State) int {
 	switch s.Word() {
 	case wire.ServiceFails:
@@ -160,7 +160,7 @@ func rankOf(s verdict.State) int {
 	return 4
 }
 
-// chosen returns a filter for Services by the name of a state in the query; nil: all.
+// chosen returns a filter for Services by the state in a query; nil if the query selects no state.
 func (p *pages) chosen(state string) func(*found) bool {
 	switch state {
 	case "bad":
@@ -182,11 +182,11 @@ func (p *pages) chosen(state string) func(*found) bool {
 	return nil
 }
 
-// isCheck reports whether an endpoint has a health check. Endpoints without one are in the list only when they are out, or refuse
-// connections.
+// isCheck reports whether an endpoint has a configured health check. Endpoints without one are listed only if they were taken out of
+// service or refuse connections.
 func isCheck(h *wire.EndpointHealth) bool { return h.Check != "" && h.Check != wire.CheckOfFailures }
 
-// Busiest returns the Services with the most traffic, at most that many.
+// Busiest returns the Services with the most traffic, at most the given number.
 func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	traffic, _, err := p.views.Traffic.Services()
 	if err != nil {
@@ -213,7 +213,7 @@ func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	return rows, nil
 }
 
-// Box returns the totals of this box: traffic, entries of the conntrack table, announced addresses.
+// Box returns the totals of this box: traffic, conntrack entries and announced addresses.
 func (p *pages) Box() (box dashboard.Box, err error) {
 	seen, err := p.views.Traffic.Traffic(wire.TrafficQuery{Sort: "open", Limit: 1})
 	if err != nil {
@@ -233,16 +233,16 @@ func (p *pages) Box() (box dashboard.Box, err error) {
 	return box, nil
 }
 
-// Graph returns the traffic of a Service, or of all (""), over the last 15 minutes or a day.
+// Graph returns the traffic of a Service, or of all Services if it is "". It covers a day if day is set, otherwise 15 minutes.
 func (p *pages) Graph(service string, day bool) wire.TrafficGraph {
 	return p.views.Traffic.Graph(service, day)
 }
 
-// changesLooked is the number of newest changes of objects in which Happened looks for events.
+// changesLooked is the number of latest changes of objects that Happened searches for events.
 const changesLooked = 200
 
-// Happened returns the newest events, at most limit: transitions on this box, and with admin the changes of objects. namespace and name
-// select a Service; "": all.
+// Happened returns the newest events, at most limit: transitions on this box and, if admin is set, changes of objects. namespace and name
+// select one Service, or all if they are empty.
 func (p *pages) Happened(namespace, name string, since time.Duration, limit int, admin bool) (events []dashboard.Event) {
 	if p.views.History != nil {
 		levels := map[string]string{"error": "bad", "warning": "warn", "": "good"}
@@ -260,7 +260,7 @@ func (p *pages) Happened(namespace, name string, since time.Duration, limit int,
 	return events[:min(len(events), limit)]
 }
 
-// changesOf returns changes of objects as events. Those of one author within seconds make one event.
+// changesOf converts changes of objects to events. Changes by one author within 10 s are combined into one event.
 func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.JournalEntry) bool) (events []dashboard.Event) {
 	n, last := 0, ""
 	for i := range changes {
@@ -308,7 +308,7 @@ func addressesOf(svc *object.Service) []string {
 	return append(addrs, svc.Spec.ExternalIPs...)
 }
 
-// orderOf compares two Services by a column of the list, the largest value first.
+// orderOf compares two Services by a column of the list, for descending order; the column "state" sorts the worst first.
 func orderOf(by string, a, b *found) int {
 	switch by {
 	case "state":
@@ -336,7 +336,7 @@ func (p *pages) row(f found) dashboard.Row {
 	return p.rowOf(f, &state)
 }
 
-// judged returns the state of a Service, by which the status counts it.
+// judged returns the state of a Service, as counted in the status of the appliance.
 func (p *pages) judged(key string) verdict.State {
 	if p.views.Conditions == nil {
 		return verdict.State{}
@@ -425,8 +425,8 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	return detail, nil
 }
 
-// down returns, by endpoint, the times of the last day in which endpoints of a Service were down. known is the time from which that is
-// recorded.
+// down returns, by endpoint, the periods in the last day in which endpoints of a Service were down. known is the time at which this record
+// begins.
 func (p *pages) down(namespace, name string) (spans map[string][]dashboard.Span, known time.Time) {
 	now := time.Now()
 	if p.views.History == nil {

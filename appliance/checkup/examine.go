@@ -23,16 +23,16 @@ type Level string
 // The values of Level.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // it may be intended, or will be an error soon
-	Error   Level = "error"   // something does not work because of this
+	Warning Level = "warning" // may be intended, or may become an error soon
+	Error   Level = "error"   // something does not work because of the finding
 )
 
 // Finding is the result of one check.
 type Finding struct {
-	Check   string `json:"check"` // what was looked at, in one word: "forwarding"
+	Check   string `json:"check"` // subject of the check in one word, such as "forwarding"
 	Level   Level  `json:"level"`
 	Message string `json:"message"`          // what was found
-	Advice  string `json:"advice,omitempty"` // what to do; empty when all is well
+	Advice  string `json:"advice,omitempty"` // remedy; empty at level OK
 }
 
 // Well returns a finding of level OK.
@@ -52,12 +52,13 @@ func (f Finding) String() string {
 // conntrackAlarm is the fill level of the conntrack table, in percent, above which Examine warns.
 const conntrackAlarm = 80
 
-// Examine returns a finding for each check of the facts, also for those that are well.
+// Examine returns one finding for each check of the facts, including those at level OK.
 func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
 }
 
-// Unforwarded returns, in words, why a host forwards no packets of a family, by its files under proc (such as /proc); "" if it does.
+// Unforwarded describes why a host does not forward packets of a family, according to the files under proc (such as /proc). It returns ""
+// if the host forwards them or if the files cannot be read.
 func Unforwarded(proc string, is4 bool) string {
 	r := reader{proc: proc}
 	if r.forwards(is4) || len(r.errs) > 0 {
@@ -92,7 +93,7 @@ func (f *Facts) forwarding() Finding {
 	return Fault(check, message, f.Packaged.Sysctl("1", off...))
 }
 
-// rpFilter checks the reverse path filters of interfaces. The effective value is the larger of an interface's and that of "all", where
+// rpFilter checks the reverse path filters of interfaces. The effective value is the larger of the interface's value and that of "all";
 // loose (2) is larger than strict (1) (ip-sysctl of the kernel).
 func (f *Facts) rpFilter() Finding {
 	all := 0
@@ -155,9 +156,9 @@ func (f *Facts) legacyNAT() Finding {
 // dockerBridge matches the names that Docker gives to its bridges.
 var dockerBridge = regexp.MustCompile(`^(docker[0-9]+|br-[0-9a-f]{12})$`)
 
-// ExamineDocker returns a finding about bridges of Docker among the names of interfaces, since endpoints may be in containers of this box.
-// Docker 28 and later drop packets from other hosts to unpublished ports (moby/moby#48724). Its rules are in chains without a hook, so only
-// its bridges can be detected.
+// ExamineDocker returns a finding about Docker bridges among the given interface names, since endpoints may be in containers of this box.
+// Docker 28 and later drop packets from other hosts to unpublished ports (moby/moby#48724). Docker's rules cannot be detected because they
+// are in chains without a hook.
 func ExamineDocker(bridges []string) Finding {
 	const check = "docker"
 	for _, name := range bridges {
@@ -170,8 +171,8 @@ func ExamineDocker(bridges []string) Finding {
 }
 
 // ExamineBridges returns a finding about endpoints behind bridges of this box, such as containers and virtual machines. With br_netfilter a
-// packet translated to an endpoint of the same bridge goes straight to its port, and never through the box's routing: a client that is sent
-// to itself is not masqueraded (br_nf_pre_routing_finish of net/bridge/br_netfilter_hooks.c).
+// packet translated to an endpoint behind the same bridge goes straight to the endpoint's port and bypasses routing. A client that is
+// balanced to itself is therefore not masqueraded (br_nf_pre_routing_finish of net/bridge/br_netfilter_hooks.c).
 func ExamineBridges(f *Facts, bridges []string) Finding {
 	const check = "bridges"
 	if len(f.BridgeCalls) == 0 || len(bridges) == 0 {
@@ -242,22 +243,21 @@ func Packaged() wire.Packaged {
 	}))
 }
 
-// Facts are settings and counters of the host, in the network namespace of the reader.
+// Facts holds settings and counters of the host, read in the network namespace of the caller.
 type Facts struct {
-	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
-	// net.ipv6.conf.all.forwarding); Has4 and Has6 whether the host has an address of the family that is neither
-	// loopback nor link-local. Has4 is only looked up where IPv4 is not forwarded: the kernel lists addresses among all routes.
+	// Forward4 and Forward6 are the settings that enable forwarding (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding). Has4 and Has6 report
+	// whether the host has an address of the family that is neither loopback nor link-local. Has4 is set without a check if Forward4 is set,
+	// because the kernel lists addresses only among all routes.
 	Forward4, Forward6, Has4, Has6 bool
-	// Interfaces has the settings of each interface and those of "all", sorted by name.
+	// Interfaces holds the settings of each interface and of "all", sorted by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
-	// BridgeCalls lists the settings, of those that are on, by which frames between the ports of a bridge pass the
-	// rules for routed packets (module br_netfilter).
+	// BridgeCalls lists the enabled settings of br_netfilter that pass frames between the ports of a bridge through the rules for routed
+	// packets.
 	BridgeCalls []string
-	// Packaged is set by the caller of Read where systemd runs the units of the package.
+	// Packaged is set by the caller of Read if systemd runs the units of the package.
 	Packaged wire.Packaged
-	// LegacyNAT reports whether rules of the old iptables are in use for NAT. LegacyHidden
-	// is set when this is unknown: the kernel shows it to root alone.
+	// LegacyNAT reports whether legacy iptables has a NAT table. LegacyHidden reports that this is unknown, because only root can read it.
 	LegacyNAT, LegacyHidden bool
 }
 
@@ -266,22 +266,23 @@ type Interface struct {
 	Name          string
 	RPFilter      int  // 0 off, 1 strict, 2 loose
 	RouteLocalnet bool // 127.0.0.0/8 is reachable from outside
-	ARPIgnore     int  // 0: an address of any interface is answered for
-	ProxyARP      bool // ARP is answered for addresses that are routed elsewhere, by proxy_arp or proxy_arp_pvlan
+	ARPIgnore     int  // arp_ignore; 0 answers ARP for an address of any interface
+	ProxyARP      bool // answers ARP for addresses that are routed elsewhere (proxy_arp or proxy_arp_pvlan)
 }
 
-// Conntrack has settings and counters of the connection tracking table. The counters are sums over all CPUs since the namespace was made.
+// Conntrack holds settings and counters of the connection tracking table. Counters are summed over all CPUs since the network namespace was
+// created.
 type Conntrack struct {
-	Known        bool // the table is there
+	Known        bool // the kernel has a conntrack table
 	Entries, Max uint64
-	InsertFailed uint64 // entries that could not be made
+	InsertFailed uint64 // entries that could not be inserted
 	Dropped      uint64 // packets dropped because the table was full
-	EarlyDropped uint64 // entries given up so that others found room
-	Loose        bool   // TCP connections are picked up in mid-stream (nf_conntrack_tcp_loose)
-	Liberal      bool   // TCP segments outside of the window are not invalid (nf_conntrack_tcp_be_liberal)
+	EarlyDropped uint64 // entries evicted to make room for others
+	Loose        bool   // picks up TCP connections in mid-stream (nf_conntrack_tcp_loose)
+	Liberal      bool   // accepts TCP segments outside of the window (nf_conntrack_tcp_be_liberal)
 }
 
-// Read reads the facts from a proc file system. Files that the kernel does not have are skipped; the error joins all other failures.
+// Read reads the facts from the proc file system at proc. It skips files that the kernel does not have, and joins all other errors.
 func Read(proc string) (Facts, error) {
 	r := reader{proc: proc}
 	f := Facts{Forward4: r.forwards(true), Forward6: r.forwards(false), Has6: r.hasGlobal6()}
@@ -361,8 +362,8 @@ func (r *reader) legacyNAT() (has, hidden bool) {
 	return has, hidden && !has
 }
 
-// hasAddress4 reports whether the host has an IPv4 address other than loopback and link-local ones; true if the routes cannot be read. In
-// fib_trie a line has the address ("|-- 192.0.2.1"), and the one after it its type ("/32 host LOCAL").
+// hasAddress4 reports whether the host has an IPv4 address that is neither loopback nor link-local; true if the routes cannot be read. In
+// fib_trie a line holds the address ("|-- 192.0.2.1") and the next one its type ("/32 host LOCAL").
 func (r *reader) hasAddress4() bool {
 	routes, err := os.Open(filepath.Join(r.proc, "net/fib_trie"))
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config holds the settings of the appliance. Its fields, and those of its groups, are the flags of `svcctl serve`. Default returns their
-// defaults, Validate checks them. A Config is not changed once the appliance runs.
+// Config holds the settings of the appliance. Its fields, and those of its groups, are set by the flags of `svcctl serve`. Default returns
+// their defaults, Validate checks them. A Config does not change after the appliance has started.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
@@ -30,22 +30,21 @@ type Config struct {
 	// flag.
 	ObjectPools *ObjectPools
 
-	// Manifests are the directories that are watched, read recursively (--manifests).
+	// Manifests lists the directories of manifests, which are watched recursively (--manifests).
 	Manifests []string
-	// AllowMassRemoval removes at once what vanishes from the manifests, even if it is most of the Services (--allow-mass-removal).
+	// AllowMassRemoval removes objects as soon as they vanish from the manifests, even if that removes most Services (--allow-mass-removal).
 	AllowMassRemoval bool
-	// DataDir is the directory of objects, allocations and last good copies (--data-dir).
+	// DataDir is the directory of objects, allocations and the last valid copies of manifest files (--data-dir).
 	DataDir string
-	// DataKeyFile names the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "":
-	// it is not encrypted.
+	// DataKeyFile is the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "" disables encryption.
 	DataKeyFile string
 
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
-	// Zone is the box's topology zone; empty: none (--zone).
+	// Zone is the topology zone of the box (--zone); empty if it has none.
 	Zone string
-	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
-	// 0: none.
+	// AnnounceTable is the ID of the kernel routing table that gets routes to announced addresses, for a routing daemon (--announce-table); 0
+	// disables it.
 	AnnounceTable int
 
 	API       API
@@ -56,77 +55,73 @@ type Config struct {
 	Log       Log
 }
 
-// API has the listeners of the API and the users of its socket.
+// API configures the listeners of the API and the users of its socket.
 type API struct {
 	// Socket is the path of the unix socket (--socket).
 	Socket string
-	// SocketGroup is the group whose members may do everything over the socket, by name or
-	// number; empty: none (--socket-group).
+	// SocketGroup is the name or number of the group whose members have full access through the socket (--socket-group); empty for none.
 	SocketGroup string
-	// SocketReaders lets every user of the box read over the socket (--socket-readers).
+	// SocketReaders gives every user of the box read access through the socket (--socket-readers).
 	SocketReaders bool
-	// Listen is the address over TLS, host:port; empty: the API is not served over TLS (--listen).
+	// Listen is the host:port on which the API is served over TLS (--listen); empty disables it.
 	Listen string
-	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
-	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
+	// TLSCert and TLSKey are the PEM files of the certificate for Listen and its key (--tls-cert, --tls-key). If they are empty, the appliance
+	// creates a CA and a certificate.
 	TLSCert, TLSKey string
-	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
-	// empty: they are not served (--metrics-listen).
+	// MetricsListen is the host:port of /metrics, /healthz and /readyz over plain HTTP (--metrics-listen); empty disables them.
 	MetricsListen string
 }
 
 // Fleet configures how objects are shared with other boxes: by etcd, or for a leaf by the API of core boxes.
 type Fleet struct {
-	// Name is the name of the fleet; empty: none, and the box has objects of its own (--fleet).
+	// Name is the name of the fleet (--fleet); empty if the box is not in a fleet and keeps its own objects.
 	Name string
-	// Etcd lists the URLs of the members of etcd (--etcd).
+	// Etcd lists the client URLs of the etcd members (--etcd).
 	Etcd []string
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
-	// Cores lists the URLs of the APIs of core boxes, for a leaf, which has no Etcd (--core). CoreCACert, CoreCert and CoreKey are PEM
-	// files, as those above (--core-cacert, --core-cert, --core-key).
+	// Cores lists the API URLs of the core boxes, for a leaf, which has no Etcd (--core). CoreCACert, CoreCert and CoreKey are PEM files like
+	// CACert, Cert and Key (--core-cacert, --core-cert, --core-key).
 	Cores                         []string
 	CoreCACert, CoreCert, CoreKey string
-	// LeafCACert is the PEM file of the CA that signs the certificates of leaves; "": no leaf may follow this box (--leaf-cacert).
+	// LeafCACert is the PEM file of the CA that signs the certificates of leaves (--leaf-cacert); if it is empty, no leaf can connect.
 	// LeafWrites lets admins on leaves change objects (--leaf-writes).
 	LeafCACert string
 	LeafWrites bool
-	// KeyFile has the keys by which the Secrets of the fleet are sealed, 32 bytes in base64 a line; the first one
-	// seals, all open. "": the box accepts no Secrets (--fleet-key-file).
+	// KeyFile is the file of the keys that encrypt the Secrets of the fleet (--fleet-key-file): 32 bytes in base64, one key a line. The first
+	// key encrypts; all keys decrypt. If it is empty, the box accepts no Secrets.
 	KeyFile string
 }
 
 // Addresses configures the ranges of addresses and ports of Services, and their allocation.
 type Addresses struct {
-	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
-	// primary family first (--service-cluster-ip-range).
+	// ClusterIPRanges lists the ranges of cluster IPs: one prefix, or one for each family with the primary family first
+	// (--service-cluster-ip-range).
 	ClusterIPRanges []netip.Prefix
 	// NodePortRange is the range of node ports (--service-node-port-range).
 	NodePortRange PortRange
-	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
+	// NodePortAddresses selects the addresses of the box on which node ports answer (--nodeport-addresses).
 	NodePortAddresses NodePortAddresses
-	// NodePortSpace selects one space of node ports for all protocols, or one for each (--node-port-space).
+	// NodePortSpace selects whether all protocols share the node port numbers, or each has its own (--node-port-space).
 	NodePortSpace NodePortSpace
-	// ClusterCIDRs are the internal sources: clients that are never masqueraded
-	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
+	// ClusterCIDRs lists the prefixes of internal clients (--cluster-cidr); may be empty. Their connections to VIPs are never masqueraded, and
+	// the policy Local does not apply to them.
 	ClusterCIDRs []netip.Prefix
-	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
-	// (--load-balancer-pool).
+	// LoadBalancerPools lists the ranges of load balancer IPs (--load-balancer-pool); if it is empty, none are allocated.
 	LoadBalancerPools []AddrRange
-	// InternalPools has the ranges of IPs of internal load balancers, which only InternalFrom and ClusterCIDRs reach; empty: none are
-	// allocated (--load-balancer-internal-pool).
+	// InternalPools lists the ranges of the IPs of internal load balancers, which only clients in InternalFrom and ClusterCIDRs can reach
+	// (--load-balancer-internal-pool); if it is empty, none are allocated.
 	InternalPools []AddrRange
-	// InternalFrom are the clients that reach InternalPools, besides those in ClusterCIDRs (--load-balancer-internal-from).
+	// InternalFrom selects the clients, in addition to ClusterCIDRs, that can reach InternalPools (--load-balancer-internal-from).
 	InternalFrom InternalFrom
-	// ClusterIPClients selects the clients that reach cluster IPs (--cluster-ip-clients).
+	// ClusterIPClients selects the clients that can reach cluster IPs (--cluster-ip-clients).
 	ClusterIPClients ClusterIPClients
-	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
-	// whole; empty: any address that has no other known use, and only the ports that Services
-	// name (--external-ip-range).
+	// ExternalIPRanges lists the ranges of accepted externalIPs, which are reserved for Services as a whole (--external-ip-range). If it is
+	// empty, an externalIP may be any address without another use, and only the ports of its Services are reserved.
 	ExternalIPRanges ExternalIPRanges
-	// EgressFrom are the prefixes of the hosts whose own connections may get an address of a Service as their source; empty: none
-	// (--egress-from).
+	// EgressFrom lists the prefixes of the hosts that may use a Service's address as the source of their outgoing connections (--egress-from);
+	// may be empty.
 	EgressFrom []netip.Prefix
 	// Allocate enables the allocation of missing addresses and ports (--allocate).
 	Allocate Allocate
@@ -134,50 +129,46 @@ type Addresses struct {
 
 // Services has the defaults and options that apply to all Services.
 type Services struct {
-	// NodelessEndpoints counts endpoints without nodeName as local or not, for the policy Local (--nodeless-endpoints).
+	// NodelessEndpoints selects whether endpoints without nodeName count as local for the policy Local (--nodeless-endpoints).
 	NodelessEndpoints NodelessEndpoints
-	// Balance is the algorithm of Services that name none: a value of the annotation
-	// svcctl.io/balance (--balance).
+	// Balance is the default balancing algorithm, a value of the annotation svcctl.io/balance (--balance).
 	Balance string
 	// SNAT selects the clients that are masqueraded (--snat).
 	SNAT SNATMode
 	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
 	MasqueradeAll bool
-	// VIPPing is the answer to a ping of a VIP (--vip-ping).
+	// VIPPing selects when VIPs answer ICMP echo requests (--vip-ping).
 	VIPPing VIPPing
 	// SourceRangesApply selects the addresses that loadBalancerSourceRanges protect (--source-ranges-apply).
 	SourceRangesApply SourceRangesApply
-	// SourceSets are the named sets of client prefixes that Services may name, each with its
-	// file (--source-set).
+	// SourceSets lists named sets of client prefixes to which Services may refer, each with its file (--source-set).
 	SourceSets []SourceSet
-	// Names is the rule for names of Services (--service-names).
+	// Names selects the valid syntax of Service names (--service-names).
 	Names ServiceNames
-	// LegacyIP refuses or accepts addresses with leading zeros (--legacy-ip).
+	// LegacyIP selects whether addresses with leading zeros are accepted (--legacy-ip).
 	LegacyIP LegacyIP
-	// Traffic selects the counts of connections (--traffic).
+	// Traffic selects which connection counters are kept (--traffic).
 	Traffic Traffic
-	// FastPath selects the Services whose established connections bypass the rules (--fast-path).
+	// FastPath selects the Services for which established connections use a flowtable and bypass the rules (--fast-path).
 	FastPath FastPath
-	// ConnectionLog is the file, or "journal", that gets a line for each ended connection of the Services that ask for it; empty: no log is
-	// written (--connection-log).
+	// ConnectionLog is the file, or "journal", to which a line is written for each ended connection of the Services that request it
+	// (--connection-log); empty disables the log.
 	ConnectionLog string
-	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
-	// kernel (--health-check-source-ports).
+	// HealthCheckSourcePorts is the range of source ports of health checks (--health-check-source-ports). If it is zero, the kernel chooses the
+	// ports.
 	HealthCheckSourcePorts PortRange
-	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for all endpoints, and for local ones
-	// under the policy Local (--relay-ports).
+	// RelayPorts are the two ports of the box to which connections to relayed Services are redirected: the first for all endpoints, the second
+	// for local endpoints only (policy Local) (--relay-ports).
 	RelayPorts PortRange
 }
 
-// DNS configures the DNS server for the names of Services.
+// DNS configures the DNS server for Service names.
 type DNS struct {
-	// Listen lists the addresses of the server, over UDP and TCP, each as host:port; empty:
-	// there is none (--dns-listen).
+	// Listen lists the host:port addresses on which the server answers over UDP and TCP (--dns-listen); empty disables it.
 	Listen []string
-	// Domain is the domain that names of Services are in, without a dot at the end
-	// (--cluster-domain).
+	// Domain is the parent domain of Service names, without a trailing dot (--cluster-domain).
 	Domain string
-	// Upstreams are the resolvers for all other names; empty: they are refused (--dns-upstream).
+	// Upstreams lists the resolvers for all other names (--dns-upstream). If it is empty, queries for them are refused.
 	Upstreams []netip.AddrPort
 	// ClientNamespaces maps prefixes of DNS clients to namespaces (--dns-client-namespaces).
 	ClientNamespaces []ClientNamespace
@@ -185,22 +176,22 @@ type DNS struct {
 
 // Log configures the log of the program.
 type Log struct {
-	// Level is the least severe level that is logged (--log-level).
+	// Level is the minimum level that is logged (--log-level).
 	Level slog.Level
-	// Format is the form of a line (--log-format).
+	// Format is the format of log lines (--log-format).
 	Format LogFormat
-	// Queue is the queue in front of the log: its losses are a metric, and it is flushed
-	// before the process ends itself. Nil: the log is written directly. It is not a flag.
+	// Queue buffers the log. Its losses are a metric, and it is flushed before the process exits on its own. If it is nil, the log is written
+	// directly. It is not a flag.
 	Queue *logqueue.Queue
 }
 
-// Traffic selects which counters of connections are kept.
+// Traffic selects which connection counters are kept.
 type Traffic string
 
 const (
 	TrafficCounters Traffic = "counters" // connections and refusals of each frontend, and refusals by reason
-	TrafficFlows    Traffic = "flows"    // these, and connections and bytes of each endpoint, from conntrack events
-	TrafficOff      Traffic = "off"      // nothing
+	TrafficFlows    Traffic = "flows"    // as TrafficCounters, and connections and bytes of each endpoint, from conntrack events
+	TrafficOff      Traffic = "off"      // no counters
 )
 
 // ReadsFlows reports whether conntrack events of the kernel are read: for totals of connections or for the connection log.
@@ -211,57 +202,58 @@ type NodelessEndpoints string
 
 const (
 	NodelessLocal  NodelessEndpoints = "local"
-	NodelessRemote NodelessEndpoints = "remote" // as kube-proxy
+	NodelessRemote NodelessEndpoints = "remote" // as in kube-proxy
 )
 
-// SNATMode selects the clients that are masqueraded in addition to those that always are (hairpin).
+// SNATMode selects the clients that are masqueraded in addition to hairpin connections, which always are.
 type SNATMode string
 
 const (
-	// SNATAuto follows Kubernetes' rules, and also masquerades clients on an endpoint's own link, whose replies would bypass the box.
+	// SNATAuto follows Kubernetes' rules, and also masquerades clients on the same link as an endpoint, because replies to them would bypass
+	// the box.
 	SNATAuto SNATMode = "auto"
-	// SNATNever keeps the source addresses of those clients.
+	// SNATNever keeps the source addresses of all other clients.
 	SNATNever SNATMode = "never"
 )
 
-// ClusterIPClients selects the clients that cluster IPs answer.
+// ClusterIPClients selects the clients that can reach cluster IPs.
 type ClusterIPClients string
 
 // The values of ClusterIPClients.
 const (
-	ClusterIPAll      ClusterIPClients = "all"      // as kube-proxy: any client with a route
-	ClusterIPInternal ClusterIPClients = "internal" // the box, ClusterCIDRs and InternalFrom
+	ClusterIPAll      ClusterIPClients = "all"      // as in kube-proxy: any client with a route
+	ClusterIPInternal ClusterIPClients = "internal" // the box itself, and clients in ClusterCIDRs and InternalFrom
 )
 
 // VIPPing selects when a VIP answers ICMP echo requests.
 type VIPPing string
 
 const (
-	VIPPingWhenReady VIPPing = "when-ready" // echo reply with usable endpoints, else host unreachable
+	VIPPingWhenReady VIPPing = "when-ready" // echo reply if there are usable endpoints, otherwise host unreachable
 	VIPPingAlways    VIPPing = "always"     // echo reply
-	VIPPingNever     VIPPing = "never"      // none
+	VIPPingNever     VIPPing = "never"      // no reply
 )
 
 // SourceRangesApply selects the frontends that a Service's loadBalancerSourceRanges restrict.
 type SourceRangesApply string
 
 const (
-	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // its load balancer IPs, as in Kubernetes
-	SourceRangesAll          SourceRangesApply = "all"           // its node ports and external IPs too
+	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // load balancer IPs only, as in Kubernetes
+	SourceRangesAll          SourceRangesApply = "all"           // node ports and external IPs as well
 )
 
-// SourceSet is the name of a set of client prefixes, and the file with its prefixes, one a line.
+// SourceSet is a named set of client prefixes. File lists the prefixes, one a line.
 type SourceSet struct{ Name, File string }
 
 // ServiceNames selects the syntax that names of Services must follow.
 type ServiceNames string
 
 const (
-	ServiceNamesRFC1035 ServiceNames = "rfc1035" // a letter first
-	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
+	ServiceNamesRFC1035 ServiceNames = "rfc1035" // must begin with a letter
+	ServiceNamesRFC1123 ServiceNames = "rfc1123" // must begin with a letter or a digit
 )
 
-// NodePortSpace selects whether a node port is reserved for all protocols at once, or for each protocol apart.
+// NodePortSpace selects whether a node port number is reserved for all protocols at once, or separately for each protocol.
 type NodePortSpace string
 
 const (
@@ -274,16 +266,16 @@ type Allocate string
 
 // The values of Allocate.
 const (
-	AllocateAuto  Allocate = "auto"  // allocated by the appliance, unless the Service names them
-	AllocateNever Allocate = "never" // named in the Service, which is refused without them
+	AllocateAuto  Allocate = "auto"  // allocated by the appliance, unless the Service specifies them
+	AllocateNever Allocate = "never" // the Service must specify them, and is refused otherwise
 )
 
-// LegacyIP selects whether addresses with leading zeros are accepted, as 172.30.0.041.
+// LegacyIP selects whether IPv4 addresses with leading zeros, such as 172.30.0.041, are accepted.
 type LegacyIP string
 
 const (
 	LegacyIPRefuse LegacyIP = "refuse"
-	LegacyIPAccept LegacyIP = "accept" // read as decimal
+	LegacyIPAccept LegacyIP = "accept" // octets with leading zeros are read as decimal
 )
 
 // LogFormat is the format of log lines.
@@ -294,7 +286,7 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// Defaults that documentation and tests refer to.
+// Defaults that are used by documentation and tests.
 const (
 	DefaultDataDir = "/var/lib/svcctl"
 	DefaultSocket  = "/run/svcctl/svcctl.sock"
@@ -409,22 +401,22 @@ func (c *Config) validateLeaf(v *validation) {
 	}
 }
 
-// isServer reports whether a text is a URL of one of the schemes with a host, and without path, query and user.
+// isServer reports whether text is a URL with one of the schemes and a host, but without path, query or user.
 func isServer(text string, schemes ...string) bool {
 	u, err := url.Parse(text)
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "" && u.Path == "" && u.RawQuery == "" && u.User == nil
 }
 
-// IsLeaf reports whether the box is a leaf: it follows core boxes and has no connection to etcd.
+// IsLeaf reports whether the box is a leaf: it gets its objects from core boxes and has no connection to etcd.
 func (c *Config) IsLeaf() bool { return len(c.Fleet.Cores) > 0 }
 
 // ManifestSource is a directory of manifests.
 type ManifestSource struct {
-	Name string // in a fleet; otherwise ""
+	Name string // NAME of --manifests NAME=DIR in a fleet; otherwise ""
 	Dir  string
 }
 
-// ManifestSources returns the watched directories. In a fleet each has the name of NAME=DIR.
+// ManifestSources returns the watched directories. In a fleet each has the NAME given as NAME=DIR.
 func (c *Config) ManifestSources() []ManifestSource {
 	all := make([]ManifestSource, len(c.Manifests))
 	for i, text := range c.Manifests {
@@ -444,8 +436,8 @@ func (c *Config) ManifestDirs() []string {
 	return object.Texts(c.ManifestSources(), func(s ManifestSource) string { return s.Dir })
 }
 
-// SourcePath returns the name of a manifest file that is the same on all boxes of a fleet: "NAME:PATH", the source and the path in its
-// directory. It returns "" for a file outside of the directories, or without a fleet.
+// SourcePath returns a name for a manifest file that is the same on all boxes of a fleet: "NAME:PATH", with the source and the path
+// relative to its directory. It returns "" if the file is outside of the directories or there is no fleet.
 func (c *Config) SourcePath(path string) string {
 	for _, s := range c.ManifestSources() {
 		dir, err := filepath.Abs(s.Dir)
@@ -459,7 +451,7 @@ func (c *Config) SourcePath(path string) string {
 	return ""
 }
 
-// NodeOwner returns the owner that the Node of this box is stored with. In a fleet each box has an owner of its own.
+// NodeOwner returns the owner under which the Node of this box is stored. In a fleet it contains the name of the box.
 func (c *Config) NodeOwner() string {
 	if c.Fleet.Name == "" {
 		return control.NodeOwner
@@ -467,8 +459,8 @@ func (c *Config) NodeOwner() string {
 	return control.NodeOwner + "/" + c.NodeName
 }
 
-// FleetSettings returns, as JSON, the settings that must be equal on all boxes of a fleet, since values are allocated and documents are
-// validated by them.
+// FleetSettings returns, as JSON, the settings that must be equal on all boxes of a fleet, because allocation and validation depend on
+// them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	return json.Marshal(fleetSettings{
 		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
@@ -476,7 +468,7 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 	})
 }
 
-// fleetSettings are the settings that must be equal on all boxes of a fleet. The tag flag has the flag that messages name.
+// fleetSettings holds the settings that must be equal on all boxes of a fleet. The struct tag "flag" is the flag that error messages name.
 type fleetSettings struct {
 	ClusterIPs    []string `json:"serviceClusterIPRange" flag:"service-cluster-ip-range"`
 	NodePorts     string   `json:"serviceNodePortRange" flag:"service-node-port-range"`
@@ -487,7 +479,7 @@ type fleetSettings struct {
 	Pinned        bool     `json:"pinned,omitempty" flag:"allocate never"`
 }
 
-// FleetFlags returns the flag of each field in FleetSettings, by the name of the field and without dashes.
+// FleetFlags returns the flag, without dashes, for each JSON field of FleetSettings.
 func FleetFlags() map[string]string {
 	flags := map[string]string{}
 	for field := range reflect.TypeFor[fleetSettings]().Fields() {
@@ -508,13 +500,13 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 // replaced; the CA is read once.
 func (f *Fleet) EtcdTLS() (*tls.Config, error) { return clientTLS("etcd", f.CACert, f.Cert, f.Key) }
 
-// CoreTLS returns the TLS configuration for connections to core boxes, as EtcdTLS does.
+// CoreTLS returns the TLS configuration for connections to core boxes. It is like EtcdTLS.
 func (f *Fleet) CoreTLS() (*tls.Config, error) {
 	return clientTLS("core", f.CoreCACert, f.CoreCert, f.CoreKey)
 }
 
-// clientTLS returns a TLS configuration with the CA and the certificate of these files. flags is the prefix of the flags that errors name,
-// as "etcd" in --etcd-cacert.
+// clientTLS returns a TLS configuration with the given CA, certificate and key files. flags is the prefix of the flags in error messages,
+// such as "etcd" in --etcd-cacert.
 func clientTLS(flags, ca, cert, key string) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Box returns the part of the configuration and of the host's facts that the ruleset depends on. Without facts (nil) it is the
+// Box returns the parts of the configuration and of the host's facts on which the ruleset depends. If facts is nil, it uses the
 // configuration alone.
 func (c *Config) Box(facts *node.Facts) nft.Box {
 	box := nft.Box{
@@ -55,7 +55,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 	return box
 }
 
-// OfflineBox returns Box without facts, with the node-port addresses that the configuration names as single addresses.
+// OfflineBox returns Box without facts. Its node port addresses are those that the configuration lists as single addresses.
 func (c *Config) OfflineBox() nft.Box {
 	box := c.Box(nil)
 	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
@@ -67,8 +67,8 @@ func (c *Config) OfflineBox() nft.Box {
 	return box
 }
 
-// HostNodePortAddresses returns the addresses of the host that node ports answer on. If the configuration names no prefix of a family and
-// no interface, these are all its addresses except loopback and link-local ones.
+// HostNodePortAddresses returns the host addresses on which node ports answer. By default these are all addresses of a family except
+// loopback and link-local ones; the configuration can restrict them to prefixes and interfaces.
 func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
@@ -104,14 +104,14 @@ func (n NodePortAddresses) accept(a *node.Address, facts *node.Facts) bool {
 	return !named
 }
 
-// namesLink reports whether a configured prefix of link-local IPv4 addresses contains addr. IPv6 has no such case: the kernel forwards no
-// packet with a link-local source (ip6_forward), which the clients would have.
+// namesLink reports whether a configured prefix of link-local IPv4 addresses contains addr. IPv6 is not supported: clients would have
+// link-local sources too, and the kernel does not forward packets from them (ip6_forward).
 func (n NodePortAddresses) namesLink(addr netip.Addr) bool {
 	return addr.Is4() && slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() && p.Contains(addr) })
 }
 
-// ResolveFacts returns the facts by which Services are resolved. isVIP reports whether an address of the host was added to an interface as
-// a VIP; nil: none was.
+// ResolveFacts returns the facts used to resolve Services. isVIP reports whether an address of the host was added to an interface as a VIP;
+// nil means that none was.
 func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) resolve.Facts {
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
@@ -172,8 +172,8 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	return f
 }
 
-// ownPorts returns the ports at which the appliance and its announcer listen. A listener with a host name counts for all addresses, as
-// names are not looked up.
+// ownPorts returns the ports on which the appliance and its announcer listen. A listener with a host name counts as listening on all
+// addresses, because names are not resolved.
 func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	add := func(address, what string, protocols ...string) {
 		host, number, err := net.SplitHostPort(address)
@@ -203,8 +203,8 @@ func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	return ports
 }
 
-// relays returns the listeners of relayed ports, for each family on one address of the host: the lowest of the first addresses of its
-// interfaces. The choice does not depend on routes, which come and go.
+// relays returns the addresses of the relay for each family, on one address of the host: the lowest among the first addresses of its
+// interfaces. The choice does not depend on routes, because they change.
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {
@@ -227,18 +227,18 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 	return relays
 }
 
-// ClusterObjects returns the configuration for control.ClusterObjects.
+// ClusterObjects returns the settings for control.ClusterObjects.
 func (c *Config) ClusterObjects() control.ClusterConfig {
 	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, NodeOwner: c.NodeOwner(), Version: c.Version, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
-// EndpointsFacts returns the configuration for control.Endpoints.
+// EndpointsFacts returns the settings for control.Endpoints.
 func (c *Config) EndpointsFacts() endpoints.Facts {
 	return endpoints.Facts{NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
-// LoopbackAddresses returns the host's loopback addresses that node ports are to answer on, through the relay: those in a prefix that the
-// configuration names.
+// LoopbackAddresses returns the loopback addresses on which node ports answer through the relay: those in a configured prefix other than
+// /0.
 func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
@@ -254,13 +254,13 @@ func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 // overlap is a network or an address of this host that overlaps a service range.
 type overlap struct {
 	network   netip.Prefix
-	serviceIn netip.Prefix // the service range
-	what      string       // "192.0.2.1/24 on eth0"
+	serviceIn netip.Prefix // the overlapping service range
+	what      string       // description, such as "192.0.2.1/24 on eth0"
 	address   netip.Addr   // the address of this host in network; invalid for a route
 }
 
-// overlaps returns the overlaps of the service ranges with addresses and routes of the host. A route counts when its prefix is smaller than
-// a range: a route to the whole range serves the box's own packets to cluster IPs.
+// overlaps returns the overlaps of the service ranges with addresses and connected networks of the host. A network counts only if its
+// prefix is longer than that of the range: a route to the whole range serves the box's own packets to cluster IPs.
 func (c *Config) overlaps(facts *node.Facts) []overlap {
 	var all []overlap
 	if facts == nil {
@@ -284,7 +284,7 @@ func (c *Config) overlaps(facts *node.Facts) []overlap {
 }
 
 // OverlapProblems returns a problem for each overlap of a service range with a network of this host. A VIP that was added to an interface
-// is no problem.
+// does not count.
 func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, o := range c.overlaps(facts) {
@@ -298,7 +298,7 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 	return problems
 }
 
-// FamilyProblems returns a warning if the box has no IPv4 address, while Services get IPv4 cluster IPs by default.
+// FamilyProblems returns a warning if the box has only IPv6 addresses, but Services get IPv4 cluster IPs by default.
 func (c *Config) FamilyProblems(facts *node.Facts) []manifest.Problem {
 	has4, has6 := false, false
 	for _, a := range facts.Addresses {
@@ -315,7 +315,7 @@ func (c *Config) FamilyProblems(facts *node.Facts) []manifest.Problem {
 			"give --service-cluster-ip-range an IPv6 range alone or first, as fd00:10:96::/112", ranges[0])}}
 }
 
-// InterfaceProblems returns a warning for each interface that a setting names and that is not up on this host.
+// InterfaceProblems returns a warning for each interface that is named in a setting but is not up on this host.
 func (c *Config) InterfaceProblems(facts *node.Facts) (problems []manifest.Problem) {
 	for _, of := range []struct {
 		setting, effect string
@@ -357,7 +357,7 @@ func (c *Config) Store() store.Config {
 	return cfg
 }
 
-// rules returns the rules by which objects that clients write are checked.
+// rules returns the rules used to validate objects that clients write.
 func (c *Config) rules() *resolve.Rules {
 	rules := &resolve.Rules{ConnectionLog: c.Services.ConnectionLog}
 	for _, set := range c.Services.SourceSets {
@@ -381,7 +381,7 @@ func (c *Config) IsSetAside(addr netip.Addr) bool {
 		slices.ContainsFunc(c.AnnouncedRanges(), func(r nft.Range) bool { return r.Contains(addr) })
 }
 
-// Resolvers returns the addresses of the name servers that this host uses: the upstreams of the configuration, and those of resolv.conf.
+// Resolvers returns the addresses of the name servers that this host uses, from --dns-upstream and from resolv.conf.
 func (c *Config) Resolvers() map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, upstream := range c.DNS.Upstreams {

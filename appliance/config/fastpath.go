@@ -8,17 +8,17 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// FastPath selects the Services whose established connections bypass rules and routing through a flowtable.
+// FastPath selects the Services for which established connections bypass rules and routing through a flowtable.
 type FastPath string
 
 const (
 	FastPathOff      FastPath = "off"
-	FastPathServices FastPath = "services" // those with the annotation
-	FastPathAll      FastPath = "all"      // those that can
+	FastPathServices FastPath = "services" // Services with the annotation
+	FastPathAll      FastPath = "all"      // all Services that support it
 )
 
-// flowtable returns the flowtable of the box; nil: no Service uses the fast path. Its devices are the links on which forwarded packets
-// leave. Ports of a bridge are left out: the kernel would not notice that a MAC address moved.
+// flowtable returns the flowtable of the box; nil if the fast path is off. Its devices are the links on which forwarded packets leave.
+// Ports of a bridge are excluded, because the kernel would not notice that a MAC address moved to another port.
 func (c *Config) flowtable(facts *node.Facts) *nft.Flowtable {
 	if c.Services.FastPath == FastPathOff || c.Services.FastPath == "" {
 		return nil

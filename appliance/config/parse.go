@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/store/alloc"
 )
 
-// PortRange is a range of port numbers; both ends belong to it.
+// PortRange is an inclusive range of port numbers.
 type PortRange struct{ First, Last uint16 }
 
 // String returns the range in the form "30000-32767".
@@ -29,27 +29,26 @@ type AddrRange = nft.Range
 // NodePortAddresses selects the box's addresses on which node ports answer. A VIP never answers node
 // ports. The zero value means every local address that is not loopback.
 type NodePortAddresses struct {
-	// Primary means the primary address of each family: the one that the default
-	// route uses. Prefixes and Interfaces are empty then.
+	// Primary selects the primary address of each family: the source address that the default route uses. Prefixes and Interfaces are then
+	// empty.
 	Primary bool
-	// Prefixes selects the local addresses that answer. A family without a prefix answers on all of
-	// its addresses, unless interfaces are named.
+	// Prefixes selects local addresses. If it has no prefix of a family, and Interfaces is empty, all addresses of that family are selected.
 	Prefixes []netip.Prefix
-	// Interfaces selects the current addresses of these interfaces.
+	// Interfaces selects the current addresses of the named interfaces.
 	Interfaces []string
 }
 
 // InternalFrom selects the clients that reach internal load balancers.
 type InternalFrom struct {
 	Prefixes   []netip.Prefix
-	Interfaces []string // clients whose packets arrive on one of them
+	Interfaces []string // accepts clients with packets that arrive on these interfaces
 }
 
-// ExternalIPRanges restricts the external IPs that Services may name. The zero value accepts any address that has no other use on this box.
+// ExternalIPRanges restricts the externalIPs of Services. The zero value accepts any address without another use on this box.
 type ExternalIPRanges struct {
-	// None means that no externalIPs are accepted. Prefixes is empty then.
+	// None refuses all externalIPs. Prefixes is then empty.
 	None bool
-	// Prefixes has the accepted prefixes.
+	// Prefixes lists the accepted prefixes.
 	Prefixes []netip.Prefix
 }
 
@@ -291,7 +290,8 @@ func (d *DNS) validate(v *validation) {
 	}
 }
 
-// listensAt reports whether a listener, as host:port, receives packets to an address. Host names are not looked up.
+// listensAt reports whether a listener, given as host:port, receives packets to the address to. Host names are not resolved, and a wildcard
+// listener counts only for loopback addresses.
 func listensAt(listener string, to netip.AddrPort) bool {
 	host, port, err := net.SplitHostPort(listener)
 	if err != nil || port != strconv.Itoa(int(to.Port())) {
@@ -310,8 +310,8 @@ func (c *Config) DNSServer() dns.Config {
 }
 
 // owned returns the ranges for nft.Box.Owned: service ranges and load balancer pools, without the networks and addresses of the box. In a
-// pool on a link of the box, other hosts may have the addresses that no Service has. External IP ranges are left out, since they may cover
-// everything.
+// pool that is a network of the box, addresses without a Service may belong to other hosts. External IP ranges are left out, since they may
+// cover everything.
 func (c *Config) owned(facts *node.Facts) []nft.Range {
 	var all []nft.Range
 	for _, p := range c.Addresses.ClusterIPRanges {
@@ -339,8 +339,8 @@ func rangeOf(p netip.Prefix) nft.Range {
 	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
 }
 
-// wholePrefix returns the prefix whose host addresses are exactly those of the pool, if there is one, else the pool: packets to the network
-// or broadcast address have no destination, either.
+// wholePrefix widens a pool to a prefix if it holds exactly the host addresses of that prefix, and otherwise returns the pool. Packets to
+// the network or broadcast address have no destination either.
 func wholePrefix(r nft.Range) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(r.First, bits)
@@ -354,7 +354,7 @@ func wholePrefix(r nft.Range) nft.Range {
 	return r
 }
 
-// without returns the ranges without the addresses of gone.
+// without returns ranges with the addresses in gone removed.
 func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	for _, r := range ranges {
 		if r.First.BitLen() != gone.First.BitLen() || r.Last.Less(gone.First) || gone.Last.Less(r.First) {
@@ -371,14 +371,14 @@ func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	return rest
 }
 
-// ObjectPools holds the pools of IPAddressPool objects; those of flags are elsewhere. Its methods may be called concurrently; a nil one is
-// empty.
+// ObjectPools holds the pools from IPAddressPool objects, but not those from flags. Its methods may be called concurrently. A nil
+// ObjectPools is empty.
 type ObjectPools struct {
 	mu    sync.Mutex
 	pools []alloc.Pool
 }
 
-// Set replaces the pools. Pools of flags, which have no name, are left out.
+// Set replaces the pools. It ignores pools from flags, which have no name.
 func (p *ObjectPools) Set(pools []alloc.Pool) {
 	var named []alloc.Pool
 	for _, pool := range pools {

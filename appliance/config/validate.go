@@ -37,8 +37,8 @@ var (
 // Error is one invalid setting of a Config.
 type Error struct {
 	Flag    string // without the dashes
-	Value   string // as it would be given to the flag
-	Problem string // the problem and what to do
+	Value   string // in the syntax of the flag
+	Problem string // the problem and the remedy
 }
 
 // Error returns text of the form `--zone "a b": problem: what to do`.
@@ -57,14 +57,14 @@ func (c *Config) Validate() error {
 	return errors.Join(v...)
 }
 
-// validation collects the errors of a Validate.
+// validation collects the errors of one call of Validate.
 type validation []error
 
 func (v *validation) add(flag, value, format string, args ...any) {
 	*v = append(*v, &Error{Flag: flag, Value: value, Problem: fmt.Sprintf(format, args...)})
 }
 
-// refuse adds the same problem for each of the flags whose value is not empty.
+// refuse adds the same problem for each flag whose value is not empty.
 func (v *validation) refuse(problem string, flags map[string]string) {
 	for flag, value := range flags {
 		if value != "" {
@@ -73,7 +73,7 @@ func (v *validation) refuse(problem string, flags map[string]string) {
 	}
 }
 
-// validatePlaces checks paths and listeners by their text; it opens none.
+// validatePlaces checks the syntax of paths and listeners. It opens none of them.
 func (c *Config) validatePlaces(v *validation) {
 	dirs := c.ManifestDirs()
 	for i, dir := range dirs {
@@ -102,7 +102,7 @@ func isHostPort(address string) bool {
 	return err == nil
 }
 
-// validate checks the listeners of the API by their text; it opens none.
+// validate checks the syntax of the listeners of the API. It opens none of them.
 func (a *API) validate(v *validation) {
 	switch {
 	case a.Socket == "":
@@ -264,7 +264,7 @@ func notUnicast(first, last netip.Addr) string {
 	return ""
 }
 
-// validateModes checks the settings that take one of a few words.
+// validateModes checks the settings that accept only certain words.
 func (c *Config) validateModes(v *validation) {
 	oneOf(v, "nodeless-endpoints", c.Services.NodelessEndpoints, NodelessLocal, NodelessRemote)
 	if _, err := object.ParseBalance(c.Services.Balance); err != nil {

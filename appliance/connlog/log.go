@@ -19,37 +19,37 @@ import (
 // Journal is the value of place in Open that selects the journal of systemd instead of a file.
 const Journal = "journal"
 
-// The queue of lines holds at most maxLines with maxBytes in all: connections that end within a quarter of a second, at 200,000 a second.
+// The queue holds at most maxLines lines and maxBytes bytes: about a quarter of a second at 200,000 ended connections a second.
 const (
 	maxLines = 1 << 16
 	maxBytes = 32 << 20
 )
 
-// A Line describes a connection that ended. It has more than 15 fields: they are the columns of the log.
+// Line describes a connection that ended. It has more than 15 fields: they are the columns of the log.
 type Line struct {
-	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
+	Time      time.Time `json:"time"` // time at which the line was written; RFC 3339, UTC
 	Namespace string    `json:"namespace"`
 	Service   string    `json:"service"`
 	Port      string    `json:"port,omitempty"`
 	Protocol  string    `json:"protocol"`
 	Client    string    `json:"client"`   // "203.0.113.2:43882"
-	To        string    `json:"to"`       // what the client connected to
-	Endpoint  string    `json:"endpoint"` // that answered
-	// Relayed is set for connections to the relay of this box, which makes its own connections to endpoints.
+	To        string    `json:"to"`       // destination of the client's packets
+	Endpoint  string    `json:"endpoint"` // the endpoint that answered
+	// Relayed is set for connections to the relay of this box, which opens its own connections to endpoints.
 	Relayed bool `json:"relayed,omitempty"`
-	// RelayedTo are these endpoints, at most 16; absent where they are not known.
+	// RelayedTo lists the endpoints to which the relay connected, at most 16; absent if unknown. Endpoint is then the relay.
 	RelayedTo []string `json:"relayedTo,omitempty"`
-	// As is the client's address as the endpoint saw it, where that is another one.
+	// As is the client's address as seen by the endpoint, if it differs from Client.
 	As string `json:"as,omitempty"`
-	// Begin is absent where it is not known.
+	// Begin is when the connection began; absent if unknown.
 	Begin *time.Time `json:"begin,omitempty"`
-	// End is the time of the last packet, up to a minute off.
+	// End is the time of the last packet, accurate to a minute.
 	End time.Time `json:"end"`
-	// State is the last state of TCP, as conntrack names it.
+	// State is the last TCP state, as named by conntrack.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
-	// BytesIn counts the bytes that the client sent, BytesOut those of the endpoint, with IP headers; absent where the
-	// kernel does not count them.
+	// BytesIn counts the bytes from the client and BytesOut those from the endpoint, including IP headers; absent if the kernel does not count
+	// them.
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
@@ -62,8 +62,8 @@ type Log struct {
 	lines atomic.Uint64
 }
 
-// Open returns a Log that writes to the file place, which it creates if it is missing, or to the journal if place is Journal. A failure to
-// open it is not fatal: Err returns it, and Retry tries again.
+// Open returns a Log that writes to the file place, which it creates if it is missing, or to the journal if place is Journal. Failure to
+// open the file is not fatal: Err returns the error, and Retry tries again.
 func Open(place string) *Log {
 	to := &target{path: place, changed: make(chan struct{}, 1)}
 	if place == Journal {
@@ -80,7 +80,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// openFile opens a file for appending, and creates it if it is missing. A pipe without a reader is an error.
+// openFile opens a file for appending, and creates it if it is missing. Opening a pipe without a reader fails.
 func openFile(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 }
@@ -99,7 +99,7 @@ func (l *Log) Write(line *Line) {
 	_, _ = l.queue.Write(append(text, '\n'))
 }
 
-// entry returns a line, with its text in JSON, as a journal entry with fields.
+// entry returns line as a journal entry with fields. text is the line in JSON.
 func entry(line *Line, text []byte) []byte {
 	e := journald.Append(nil, "MESSAGE", string(text))
 	for _, field := range [...][2]string{
@@ -123,13 +123,13 @@ func (l *Log) Err() error { return l.to.state() }
 // Changed returns a channel that gets a value when the result of Err changed.
 func (l *Log) Changed() <-chan struct{} { return l.to.changed }
 
-// Retry tries to open the file or journal again after a failure; Err has the result.
+// Retry tries to open the file or journal again after a failure. Err returns the result.
 func (l *Log) Retry() { l.to.retry() }
 
 // Flush waits until all queued lines are written, for atMost at most.
 func (l *Log) Flush(atMost time.Duration) { l.queue.Flush(atMost) }
 
-// target writes lines to one file, and opens it again after it was renamed (log rotation), or to the journal.
+// target writes lines to the journal or to a file. It reopens the file after it was renamed (log rotation).
 type target struct {
 	path    string
 	open    func() (io.WriteCloser, error)
@@ -137,14 +137,14 @@ type target struct {
 
 	mu     sync.Mutex // held while a line is written
 	to     io.WriteCloser
-	opened os.FileInfo // of to, where it is a file
+	opened os.FileInfo // identity of the open file; nil for the journal
 	broken bool        // the last line was not written as a whole
 
 	errMu sync.Mutex
 	err   error
 }
 
-// Write writes a line to the file or the journal, which it opens if need be.
+// Write writes a line to the file or the journal, opening it if necessary.
 func (t *target) Write(line []byte) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,7 +161,7 @@ func (t *target) Write(line []byte) (n int, err error) {
 	return n, err
 }
 
-// ready opens the file or the journal if it is not open, or if the name now stands for another file.
+// ready opens the file or the journal if it is not open, and reopens the file if path now refers to another file.
 func (t *target) ready() error {
 	if t.opened != nil {
 		if named, err := os.Stat(t.path); err != nil || !os.SameFile(t.opened, named) {

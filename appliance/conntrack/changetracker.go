@@ -13,20 +13,20 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// ChangeTracker keeps the endpoints of every frontend and computes which connections a change makes stale, like the change trackers of
-// kube-proxy. It only computes; a Cleaner deletes. Its work for a change is proportional to the Services that the change touches. A
-// ChangeTracker is not safe for concurrent use.
+// ChangeTracker tracks the endpoints of every frontend and computes which connections a change makes stale, like the change trackers of
+// kube-proxy. A Cleaner deletes these connections. The cost of a change is proportional to the Services that it affects. A ChangeTracker is
+// not safe for concurrent use.
 type ChangeTracker struct {
 	nodePorts, local []netip.Addr
 	services         map[string][]Port // by Service, "namespace/name"
-	adopting         bool              // until the first Update: the previous services are unknown
+	adopting         bool              // set until the first Update, while the previous Services are unknown
 	work             map[Frontend]Flows
 	leaving
-	begun      map[Frontend]bool // where connections may have begun before the rules for them; true: the rules were missing
+	begun      map[Frontend]bool // frontends with connections that may predate their rules; true: the rules were missing
 	exactPorts exactPorts
 }
 
-// adopted is the key in services of the frontends that Adopt read from the kernel's ruleset.
+// adopted is the key in services for the frontends that Adopt read from the kernel's ruleset.
 const adopted = ""
 
 // NewChangeTracker returns a ChangeTracker without Services.
@@ -34,14 +34,14 @@ func NewChangeTracker() *ChangeTracker {
 	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}, begun: map[Frontend]bool{}}
 }
 
-// Adopt records the frontends of the ruleset that is in the kernel at the start, before the first Update. Endpoints that were removed
-// before are not in it: connections to them are searched for among all connections of the frontends.
+// Adopt records the frontends of the ruleset that is in the kernel at the start. It must be called before the first Update. The ruleset
+// does not contain endpoints that were removed before, so stale connections are searched for among all connections of its frontends.
 func (l *ChangeTracker) Adopt(have nft.Ruleset) {
 	l.services[adopted], l.nodePorts = frontendsOf(have)
 }
 
-// Update records the box, unless it is nil, and the ports of the Services that changed (no ports: the Service is gone). The first call must
-// have all Services: endpoints that it does not name count as gone.
+// Update records the box, unless it is nil, and the ports of the Services that changed; a Service without ports was removed. The first call
+// must contain all Services, because all other endpoints count as removed.
 func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	if l.adopting {
 		changes = maps.Clone(changes)
@@ -87,7 +87,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	l.adopting = false
 }
 
-// changed records the new rules for the connections of a frontend. known is set when the frontend existed before, with the rules in before.
+// changed records the new rules for the connections of a frontend. If known is set, the frontend existed before, with the rules in before.
 func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
 	if !known && !l.adopting && flows.Frontend.Protocol == nft.TCP {
 		l.begun[flows.Frontend] = false
@@ -117,7 +117,7 @@ func (l *ChangeTracker) gone(fe Frontend, drain Drain) {
 	}
 }
 
-// note adds the Flows of a frontend to the next Take. A scan that was pending for it stays pending.
+// note adds the Flows of a frontend to the next Take. If a scan of the frontend is already pending, it stays pending.
 func (l *ChangeTracker) note(flows Flows) {
 	flows.Look = flows.Look || l.work[flows.Frontend].Look
 	l.work[flows.Frontend] = flows
@@ -138,10 +138,9 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move handles a change of the addresses on which node ports answer. from has the previous addresses, and before the frontends of node
-// ports with their ports as they were.
-// Connections to an added address that began before were not translated. Connections to a removed address are treated like those to a
-// frontend that is gone.
+// move handles a change of the addresses on which node ports answer. from holds the previous addresses, and before the frontends of node
+// ports with their previous ports. Existing connections to an added address were not translated. Connections to a removed address are
+// treated like those to a removed frontend.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
@@ -178,9 +177,9 @@ func without(list, other []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
 }
 
-// Restored records that the rules were missing for a time, for example after a flush by another program, and that the change of the next
-// Take restores them. Connections that began meanwhile were not translated, and those of egress sources left with the sources' own
-// addresses.
+// Restored records that the rules were missing for a time, for example after another program flushed them, and that the change of the next
+// Take restores them. Connections that began meanwhile were not translated, and outgoing connections of egress sources used the sources'
+// own addresses.
 func (l *ChangeTracker) Restored() {
 	for of, p := range leavers(l.services) {
 		l.look(of, p, Drain{})
@@ -194,12 +193,12 @@ func (l *ChangeTracker) Restored() {
 	}
 }
 
-// Pending returns the Work that the next Take will return, for (*Cleaner).Expect.
+// Pending returns the Work that the next Take will return, as input for (*Cleaner).Expect.
 func (l *ChangeTracker) Pending() Work {
 	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }
 
-// Take returns the Work of all changes since the last call. It must be called after these are in the kernel.
+// Take returns the Work of all changes since the last call. It must be called after these changes are in the kernel.
 func (l *ChangeTracker) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left, Begun: l.begun, Flows: l.flows()}
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
@@ -208,7 +207,7 @@ func (l *ChangeTracker) Take() Work {
 	return work
 }
 
-// flows returns the recorded Flows of all frontends with changes, each with the exact ports within its range.
+// flows returns the recorded Flows of all changed frontends. For a port range each Flows lists the exact ports within the range.
 func (l *ChangeTracker) flows() []Flows {
 	list := slices.AppendSeq(slices.Grow([]Flows(nil), len(l.work)), maps.Values(l.work))
 	for i := range list {
@@ -217,8 +216,8 @@ func (l *ChangeTracker) flows() []Flows {
 	return list
 }
 
-// setNodePortAddresses names the set of package nft with the addresses on which node ports answer. servedSets are the sets whose elements
-// are frontends.
+// setNodePortAddresses is the name of the nft set that holds the addresses on which node ports answer. servedSets are the nft sets that
+// have frontends as elements.
 const setNodePortAddresses = "nodeport-addresses"
 
 var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports", "port-ranges"}
@@ -272,17 +271,17 @@ func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
 // change is a batch of netlink messages that change conntrack entries, with the kind of each.
 type change struct {
 	writer
-	first uint32 // sequence number
+	first uint32 // sequence number of the first message
 	kinds []changeKind
-	done  tally // the counts if no message fails
+	done  tally // counts of changes, assuming that no message fails
 }
 
 type changeKind uint8
 
 const (
 	forgets changeKind = iota // deletes an entry
-	resets                    // deletes an entry that dead ends take the place of
-	blocks                    // makes a dead end
+	resets                    // deletes an entry that two dead-end entries replace
+	blocks                    // creates a dead-end entry
 )
 
 func (c *change) begin(first uint32) {
@@ -307,8 +306,8 @@ func (c *change) reset(e *entry, box netip.Addr) {
 	c.done.reset++
 }
 
-// answers reads the kernel's errors for the messages of the batch, and returns the counts of those that succeeded. The kernel sends nothing
-// for these.
+// answers reads the kernel's errors for the messages of the batch, and returns the counts of the successful ones. The kernel sends no
+// acknowledgment for successful messages.
 func (c *change) answers(s *socket) (tally, error) {
 	done := c.done
 	var failed error
@@ -339,8 +338,8 @@ func (c *change) answers(s *socket) (tally, error) {
 	}
 }
 
-// failure returns the error for an errno of a message of this kind. It is nil when the entry to delete was gone already, or when a newer
-// entry has the place of a dead end.
+// failure returns the error for an errno of a message of this kind. It is nil if the entry to delete no longer existed, or if a newer entry
+// exists in place of a dead end.
 func (k changeKind) failure(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENOENT && k != blocks, errno == unix.EEXIST && k == blocks:

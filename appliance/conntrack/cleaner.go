@@ -19,54 +19,54 @@ import (
 
 // Options are the network namespace and the log of a Cleaner.
 type Options struct {
-	// NetNS is a file descriptor of the network namespace to work in; 0: the current
-	// one. It is needed as long as Run runs.
+	// NetNS is a file descriptor of the network namespace to work in; 0 means the current one. It must stay open while Run runs.
 	NetNS int
-	Log   *slog.Logger // nil: slog.Default
+	Log   *slog.Logger // nil means slog.Default
 }
 
-// Cleaner deletes the conntrack entries of stale connections: those to endpoints that are gone. Reconcile queues the work, Run does it.
+// Cleaner deletes the conntrack entries of stale connections, such as those to removed endpoints. Reconcile queues the work, and Run
+// performs it.
 type Cleaner struct {
 	log   *slog.Logger
 	table table
-	wake  chan struct{} // capacity 1
+	wake  chan struct{} // capacity 1: work was queued
 
 	mu       sync.Mutex
 	schedule *schedule
 	stats    Stats
 
-	task.LastError // the error that keeps stale connections from being deleted
+	task.LastError // why stale connections cannot be deleted
 }
 
-// Stats are counters since the start, except for Draining.
+// Stats holds counters since the start, and the current value of Draining.
 type Stats struct {
-	Looks     uint64 // scans of the connection tracking table
-	Entries   uint64 // entries that were read
+	Looks     uint64 // number of scans of the connection tracking table
+	Entries   uint64 // entries read from the kernel
 	Forgotten uint64 // entries that were deleted
 	Reset     uint64 // TCP connections that were ended by a reset
-	Failures  uint64 // scans that failed, and were or will be repeated
-	Draining  int    // endpoints that are gone and whose connections may still live
-	// Retried counts the entries that Retry deleted; it is 0 in the Stats of a Cleaner.
+	Failures  uint64 // failed scans, which are repeated
+	Draining  int    // removed endpoints that may still have connections
+	// Retried counts the entries that Retry deleted; always 0 in the Stats of a Cleaner.
 	Retried uint64
 	// LastLook is the duration of the last scan.
 	LastLook time.Duration
 }
 
-// The wait before a failed scan is repeated starts with retryFirst and doubles up to retryLast.
+// The delay before a failed scan is repeated starts at retryFirst and doubles up to retryLast.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
 
-// RestFor is the pause after a scan of the table, as a multiple of the Cost of that scan, so that scans of one kind use no more than a
-// twentieth of a CPU. A Cleaner uses the elapsed time in place of the Cost, and pauses for restMost at most.
+// RestFor is the pause after a scan of the table, as a multiple of the Cost of that scan, so that scans of one kind use at most a twentieth
+// of a CPU. A Cleaner uses the elapsed time instead of the Cost, and pauses for at most restMost.
 const (
 	RestFor  = 19
 	restMost = 200 * time.Millisecond
 )
 
-// Cost starts to measure a scan. The function that it returns returns the CPU time that this process used since then, at most the elapsed
-// time. So the time that a scan waits for a CPU does not lengthen the pause.
+// Cost starts measuring a scan. The returned function returns the CPU time that this process has used since then, limited to the elapsed
+// time. The time that a scan waits for a CPU thus does not lengthen the pause.
 func Cost() func() time.Duration {
 	began, begin, end := time.Now(), unix.Timespec{}, unix.Timespec{}
 	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &begin) // it fails for no process of this kernel
@@ -76,8 +76,8 @@ func Cost() func() time.Duration {
 	}
 }
 
-// New returns a Cleaner that does nothing before its Run. It fails when the kernel refuses access to the connection tracking table; the
-// error has the remedy.
+// New returns a Cleaner that does nothing before Run is called. It fails if the kernel refuses access to the connection tracking table; the
+// error contains the remedy.
 func New(options Options) (*Cleaner, error) {
 	table := &kernelTable{netns: options.NetNS}
 	err := table.open()
@@ -95,7 +95,7 @@ func newCleaner(table table, log *slog.Logger) *Cleaner {
 	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), schedule: newSchedule()}
 }
 
-// Reconcile queues work for Run, and does not block. The ruleset that the work follows from must be in the kernel already.
+// Reconcile queues work for Run, and does not block. The ruleset that caused the work must already be in the kernel.
 func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())
@@ -105,8 +105,8 @@ func (c *Cleaner) Reconcile(w Work) {
 	}
 }
 
-// Expect announces the work of a change that is about to be committed; Reconcile follows after the commit. Without it a scan in between
-// would delete connections to new endpoints as stale.
+// Expect announces the work of a change that is about to be committed. Reconcile must follow after the commit. Without Expect a scan
+// between the commit and Reconcile would delete connections to new endpoints as stale.
 func (c *Cleaner) Expect(w Work) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,9 +122,9 @@ func (c *Cleaner) Stats() Stats {
 	return s
 }
 
-// Run deletes stale connections until ctx is done, and then closes its sockets. Work that is queued during a scan of the table is done
-// together in the next one. After a scan it pauses for RestFor, so that endpoints that change all the time use no more than a twentieth of
-// a CPU: a scan walks the whole table, which takes some 10 ms even if it is empty. Failed scans are repeated.
+// Run deletes stale connections until ctx is done, and then closes its sockets. Work queued during a scan of the table is combined into the
+// next scan. A scan walks the whole table, which takes some 10 ms even if the table is empty. After each scan Run pauses (RestFor), so that
+// endpoints that change constantly use a limited share of a CPU. Failed scans are repeated.
 func (c *Cleaner) Run(ctx context.Context) error {
 	var retry time.Duration
 	var earliest time.Time // of the next look
@@ -201,22 +201,22 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 	return next
 }
 
-// rescanDelay is the delay after which a frontend is scanned a second time. A packet in flight during a change of the ruleset may have been
-// translated by the old rules, and its entry be made after the first scan. If the client never pauses, that entry would never expire.
+// rescanDelay is the delay of the second scan of a frontend. A packet in flight during a change of the ruleset may have been translated by
+// the old rules, and its entry may be created after the first scan. If the client never pauses, that entry would never expire.
 const rescanDelay = time.Second
 
-// scanSlack is the longest time by which a second scan is delayed further, to combine it with those of other changes: each scan wakes the
-// process up.
+// scanSlack is the longest additional delay of a second scan, to combine it with the scans of other changes, because each scan wakes the
+// process.
 const scanSlack = 500 * time.Millisecond
 
-// schedule computes which connections to look for, and when. It has no clock: calls pass the time.
+// schedule computes which connections to scan for, and when. It has no clock: callers pass the time.
 type schedule struct {
-	addresses [2][]netip.Addr // nodePorts and resetters are made from them: on which node ports answer, and all of the box
+	addresses [2][]netip.Addr // node port addresses and all addresses of the box, from which nodePorts and resetters are made
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
 	ranges    Ranges // the port ranges in items
-	most      int    // the most items since the map was made
+	most      int    // maximum size of items since the map was allocated
 	begun     begun
 
 	departing
@@ -229,18 +229,18 @@ func newSchedule() *schedule {
 // item is a frontend whose connections are to be scanned.
 type item struct {
 	flows Flows
-	since time.Time   // when its endpoints changed last
+	since time.Time   // when the endpoints of the frontend last changed
 	looks []time.Time // the times of further scans, in order
-	// open has the endpoints that are gone and had connections at the last scan, with the time since which they are gone.
+	// open holds the removed endpoints that had connections at the last scan, with the time of their removal.
 	open map[netip.AddrPort]time.Time
 }
 
-// revoked is the key in item.open for TCP connections of clients that may no longer connect, whatever their endpoint, when the Service
-// drains them.
+// revoked is the key in item.open for TCP connections of clients that may no longer connect, to any endpoint, if the Service drains
+// connections.
 var revoked netip.AddrPort
 
-// add schedules the work of a change. It replaces pending work for the same frontends, so that connections to an endpoint that came back
-// are kept.
+// add schedules the work of a change. It replaces pending work for the same frontends, so that connections to an endpoint that was added
+// back are kept.
 func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	a.depart(w.Departed, now)
@@ -272,7 +272,7 @@ func (a *schedule) add(w Work, now time.Time) {
 	}
 }
 
-// place sets the addresses of the box: those on which node ports answer, and all. They change rarely.
+// place sets the addresses of the box: nodePorts are those on which node ports answer, local are all. They change rarely.
 func (a *schedule) place(nodePorts, local []netip.Addr) {
 	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
 		return
@@ -281,7 +281,7 @@ func (a *schedule) place(nodePorts, local []netip.Addr) {
 	a.nodePorts, a.resetters = addressSet(nodePorts), resettersOf(local)
 }
 
-// tidy removes an item whose scans are all done and which has no draining connections.
+// tidy removes an item that has no further scans and no draining connections.
 func (a *schedule) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
 		delete(a.items, it.flows.Frontend)
@@ -289,7 +289,7 @@ func (a *schedule) tidy(it *item) {
 	}
 }
 
-// next returns the earliest and the latest time of the item's next scan; zero: none.
+// next returns the earliest and the latest time of the item's next scan; zero if none is scheduled.
 func (it *item) next() (from, latest time.Time) {
 	if len(it.looks) > 0 {
 		from, latest = it.looks[0], it.looks[0]
@@ -320,8 +320,8 @@ func (a *schedule) expect(w Work) {
 	}
 }
 
-// due returns the frontends whose scan is due, and the latest time for the next scan of the others (zero: none). Connections that began
-// before their rules (begun) have a time of their own.
+// due returns the frontends that are due for a scan, and the latest time for the next scan of the others; zero if none is scheduled. Scans
+// for connections in begun and for departures are included only in next.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.nextLook(now)
 	for _, it := range a.items {
@@ -335,16 +335,16 @@ func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	return due, next
 }
 
-// verdict is what a scan does with an entry.
+// verdict is the action of a scan on an entry.
 type verdict uint8
 
 const (
 	leave  verdict = iota
-	forget         // delete it: the next packet begins a new connection, if it can
-	reset          // make it a dead end: the next packet of either side is answered by a reset
+	forget         // delete the entry: the next packet begins a new connection, if it can
+	reset          // replace the entry with dead ends: the next packet of either side is answered by a reset
 )
 
-// judge returns what to do with an entry. It also records which of the endpoints that are gone have draining connections.
+// judge returns the verdict on an entry. It also records which removed endpoints have draining connections.
 func (a *schedule) judge(e *entry, now time.Time) verdict {
 	if v, judged := a.judgeDeparture(e, now); judged {
 		return v
@@ -398,7 +398,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 	return forget
 }
 
-// queries returns the queries for the frontends that are due, and for connections that began before their rules, if these are due.
+// queries returns the queries for the frontends that are due and, if their scan is due, for connections that predate their rules.
 func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := append(a.dueQueries(now), queriesFor(due)...)
 	if !a.begun.next.IsZero() && !a.begun.next.After(now) {
@@ -412,7 +412,7 @@ func (a *schedule) queries(due []*item, now time.Time) []query {
 	return queries
 }
 
-// done records that all entries of these frontends were judged at a time, and removes the frontends that need no further scan.
+// done records that all entries of the given frontends were judged at a time, and removes the frontends that need no further scan.
 func (a *schedule) done(looked []*item, at time.Time) {
 	a.departed(at)
 	for _, it := range looked {
@@ -433,7 +433,7 @@ func (a *schedule) done(looked []*item, at time.Time) {
 	}
 }
 
-// draining returns the number of endpoints that are gone and may still have connections.
+// draining returns the number of removed endpoints that may still have connections.
 func (a *schedule) draining() (n int) {
 	for _, it := range a.items {
 		n += len(it.open)
@@ -441,7 +441,8 @@ func (a *schedule) draining() (n int) {
 	return n
 }
 
-// expirySet has the TCP frontends whose Services set a time: for Idle the idle timeout, for Retry the time to wait for an answer.
+// expirySet holds the TCP frontends of Services that configure a time: the idle timeout for Idle, or the time to wait for an answer for
+// Retry.
 type expirySet struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
@@ -453,11 +454,11 @@ func newExpirySet() expirySet {
 	return expirySet{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
 }
 
-// any reports whether any frontend has a time.
+// any reports whether a time is configured for any frontend.
 func (t *expirySet) any() bool { return len(t.times) > 0 }
 
-// update replaces the frontends of Services by those of their TCP ports for which timeOf returns a time, and the addresses of node ports
-// if there is a Box. It reports whether the set was empty before or is now, but not both.
+// update replaces the frontends of the given Services with those of their TCP ports for which timeOf returns a nonzero time. If box is not
+// nil, it also replaces the node port addresses. It reports whether the set became empty or nonempty.
 func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, timeOf func(service string, p *nft.ServicePort) time.Duration) (turned bool) {
 	if box != nil {
 		t.nodePorts = addressSet(box.NodePortAddresses)
@@ -487,23 +488,24 @@ func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, t
 	return t.any() != before
 }
 
-// of returns the time that is set for the frontend of an entry; 0 if there is none.
+// of returns the time configured for the frontend of an entry; 0 if there is none.
 func (t *expirySet) of(e *entry) time.Duration {
 	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after
 }
 
-// begun finds connections that began before rules led them to a Service: the Service is new, or the rules were missing, for example after a
-// flush of the ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection leave untranslated. When
-// its entry is deleted, the next packet is a first one. Only unanswered entries are concerned: an untranslated answer came from a program
-// of the box that listens there, or from a destination that the rules do not translate.
+// begun finds connections that predate the rules of their Service, because the Service is new or the rules were missing, for example after
+// a flush. The kernel translates only according to the first packet, so retransmissions of such a connection leave untranslated. After its
+// entry is deleted, the next packet counts as a first one. Only unanswered entries are concerned: an untranslated answer came from a
+// program of the box that listens there, or from a destination that the rules do not translate.
 type begun struct {
-	frontends map[Frontend]time.Time // with the time of the last scan for each
+	frontends map[Frontend]time.Time // with the time of the last scheduled scan
 	ranges    Ranges                 // the port ranges in frontends
-	next      time.Time              // the next scan; zero: there is none
+	next      time.Time              // time of the next scan; zero if none is scheduled
 }
 
-// add schedules a scan for the frontends after rescanDelay, and one at once for those whose rules were missing (true).
+// add schedules a scan for the frontends after rescanDelay, and an additional scan at once if the rules of a frontend were missing (value
+// true).
 func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 	for fe, missing := range frontends {
 		w.frontends[fe] = now.Add(rescanDelay)
@@ -516,7 +518,8 @@ func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 	}
 }
 
-// concerns reports whether an entry is of a connection that began before its rules. nodePorts are the addresses on which node ports answer.
+// concerns reports whether an entry belongs to a connection that predates its rules. nodePorts are the addresses on which node ports
+// answer.
 func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if len(w.frontends) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
@@ -525,8 +528,8 @@ func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	return served
 }
 
-// done records that every entry was judged at a time, and schedules the next scan. A scan walks the kernel's whole table, so the next one
-// covers all frontends that were added since.
+// done records that every entry was judged at a time, and schedules the next scan. Because a scan walks the kernel's whole table, one scan
+// covers all frontends added since.
 func (w *begun) done(at time.Time) {
 	if w.next.After(at) { // others came meanwhile
 		return

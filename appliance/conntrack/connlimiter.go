@@ -15,26 +15,25 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// ConnLimiter finds endpoints that have as many open connections as their Service allows (full ones). The kernel cannot choose an endpoint
-// by a count, so connections are counted by scans of the table, while any Service has a limit. A full endpoint gets no new connections from
-// the next change of the ruleset on, and gets some again when a tenth of its connections are closed. Connections that begin between two
-// scans may exceed the limit.
+// ConnLimiter finds full endpoints: those with as many open connections as their Service allows. The kernel cannot choose an endpoint by a
+// count, so connections are counted by scans of the table while any Service has a limit. A full endpoint gets no new connections after the
+// next change of the ruleset, until a tenth of its connections are closed. Connections that begin between two scans may exceed the limit.
 type ConnLimiter struct {
 	log     *slog.Logger
 	sampler *Sampler
-	wake    chan struct{} // capacity 1
+	wake    chan struct{} // capacity 1: the first limit was set or the last one removed
 	changed func(service string)
 
 	mu     sync.Mutex
 	box    nft.Box
-	limits map[string]EndpointLimit // by Service, "namespace/name", of those with a limit
-	asked  *limitsAsked             // made from limits and box; nil: must be made again
-	full   map[string]fullEndpoints // by Service, of those that were scanned
+	limits map[string]EndpointLimit // limits by Service, "namespace/name", without Services that have none
+	asked  *limitsAsked             // computed from limits and box; nil if it must be computed again
+	full   map[string]fullEndpoints // by Service, for Services that were scanned
 
-	task.LastError // the error that keeps connections from being counted
+	task.LastError // why connections cannot be counted
 }
 
-// limitsAsked has the ports of a scan, with the Service of each port by its index.
+// limitsAsked holds the ports of a scan. services holds the Service of each port, at the same index.
 type limitsAsked struct {
 	*Asked
 	services []string
@@ -50,11 +49,11 @@ type endpointKey struct {
 	endpoint netip.AddrPort
 }
 
-// scanInterval is the interval of scans of the table. Where a scan takes long, RestFor makes it longer.
+// scanInterval is the minimum interval between scans of the table. It is longer if scans are slow (RestFor).
 const scanInterval = time.Second
 
-// NewConnLimiter returns a ConnLimiter without Services. changed is called with each Service some endpoint of which became full, or has
-// room again; it must not block.
+// NewConnLimiter returns a ConnLimiter without Services. changed is called with each Service when one of its endpoints becomes full or
+// accepts connections again. It must not block.
 func NewConnLimiter(options Options, changed func(service string)) *ConnLimiter {
 	options.Log = cmp.Or(options.Log, slog.Default())
 	return newConnLimiter(&kernelTable{netns: options.NetNS}, options.Log, changed)
@@ -67,7 +66,7 @@ func newConnLimiter(table table, log *slog.Logger, changed func(string)) *ConnLi
 	}
 }
 
-// EndpointLimit has a Service's limit of open connections for each endpoint, 0 for none, and its ports.
+// EndpointLimit holds the ports of a Service and its limit of open connections for each endpoint; 0 means no limit.
 type EndpointLimit struct {
 	Limit uint32
 	Ports []nft.ServicePort
@@ -99,8 +98,8 @@ func (x *ConnLimiter) Update(box *nft.Box, changes map[string]EndpointLimit) boo
 	return len(x.limits) > 0
 }
 
-// Full reports whether an endpoint of a Service reached the limit; with port 0, an address with the connections to all of its ports. known
-// is false until the Service was scanned.
+// Full reports whether an endpoint of a Service reached the limit. Port 0 selects the connections to all ports of the address. known is
+// false until the Service was scanned.
 func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -111,8 +110,8 @@ func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip
 	return of[endpointKey{protocol, endpoint}], known
 }
 
-// Run scans the table until ctx is done. A failed scan is repeated. After a scan it pauses, so that scans of a large table use no more than
-// a twentieth of a CPU.
+// Run scans the table until ctx is done. Failed scans are repeated. After each scan it pauses, so that scans of a large table use at most a
+// twentieth of a CPU.
 func (x *ConnLimiter) Run(ctx context.Context) error {
 	task.Repeat(ctx, x.wake, func() (next time.Time) {
 		asked := x.asking()
@@ -129,7 +128,7 @@ func (x *ConnLimiter) Run(ctx context.Context) error {
 	return x.sampler.Close()
 }
 
-// asking returns the ports to scan for; nil: no Service has a limit.
+// asking returns the ports to scan for, or nil if no Service has a limit.
 func (x *ConnLimiter) asking() *limitsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -176,8 +175,7 @@ func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 	return err
 }
 
-// update replaces the full endpoints by those that were counted, and returns the Services whose full endpoints changed.
-// The caller holds mu.
+// update replaces the full endpoints according to the counts, and returns the Services with changed full endpoints. The caller holds mu.
 func (x *ConnLimiter) update(counts map[string]openCount) (changed []string) {
 	for service, open := range counts {
 		limit := x.limits[service].Limit
@@ -199,21 +197,21 @@ func (x *ConnLimiter) update(counts map[string]openCount) (changed []string) {
 	return changed
 }
 
-// Sampler reads the connections of Service ports from the connection tracking table, and changes nothing. Its methods are for one
-// goroutine.
+// Sampler reads the connections of Service ports from the connection tracking table. It changes nothing in the table. Only one goroutine
+// may use it at a time.
 type Sampler struct{ table table }
 
 // NewSampler returns a Sampler that opens its socket at the first scan.
 func NewSampler(options Options) *Sampler { return &Sampler{&kernelTable{netns: options.NetNS}} }
 
-// Asked are the Service ports that a scan is for. Results name them by index.
+// Asked holds the Service ports to scan for. Results refer to a port by its index.
 type Asked struct {
 	ports     map[Frontend]int
 	ranges    Ranges // the port ranges in ports
 	nodePorts map[netip.Addr]bool
 }
 
-// NewAsked returns the Asked for some ports on a box.
+// NewAsked returns an Asked for the given ports on a box.
 func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 	a := &Asked{ports: make(map[Frontend]int, len(ports)), nodePorts: addressSet(box.NodePortAddresses)}
 	for i, p := range ports {
@@ -227,10 +225,10 @@ func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 
 // Tracked is a connection that was translated to an endpoint.
 type Tracked struct {
-	Port     int // of Asked
+	Port     int // index of the Service port
 	ID       uint32
 	Endpoint netip.AddrPort
-	// Ending reports that both ends have closed it.
+	// Ending reports that both ends have closed the connection.
 	Ending bool
 }
 

@@ -15,11 +15,11 @@ import (
 // entries of UDP and SCTP that began without it are deleted, too. At a start all entries of sources are scanned in this way, as only they
 // show what changed before.
 
-// A leaver is an egress source and the address that its connections leave with; the zero Addr if that depends on their destination
-// (Departed.now).
+// A leaver is an egress source and the address that its outgoing connections get as source. The zero addr stands for all addresses, if the
+// right one depends on the destination (Departed.now).
 type leaver struct{ source, addr netip.Addr }
 
-// leavers returns the egress sources of Services, each with the Service port that sets its address.
+// leavers returns the egress sources of Services, each with the Service port that configures its address.
 func leavers(services map[string][]Port) map[leaver]*Port {
 	of := map[leaver]*Port{}
 	for _, ports := range services {
@@ -44,8 +44,8 @@ func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	return ports
 }
 
-// leave records the egress sources whose address changed or that are gone, and those that are new or have other destinations. was and
-// changes have the ports of the changed Services, before and after.
+// leave records egress sources that lost their address, and those that are new or have other destinations. was and changes hold the ports
+// of the changed Services before and after the change.
 func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	before, now := leavers(was), leavers(changes)
 	if l.left == nil {
@@ -70,12 +70,13 @@ func (l *ChangeTracker) look(of leaver, p *Port, drain Drain) {
 	l.left[of], l.left[leaver{source: of.source}] = Departed{Back: true}, Departed{Drain: drain, now: p.Egress, inside: l.inside}
 }
 
-// Departed describes the change of a leaver: connections of the source may no longer leave with the address or, with Back, may leave with
-// it again.
+// Departed describes the change of a leaver: connections of the source may no longer leave with the address or, if Back is set, may leave
+// with it again.
 type Departed struct {
 	Drain Drain
 	Back  bool
-	// For a leaver without an address: the current Egress of its source, and the destinations for which the source keeps its own address.
+	// for a leaver with the zero addr: the current Egress of the source. inside lists the destinations for which the source keeps its own
+	// address.
 	now    nft.Egress
 	inside []netip.Prefix
 }
@@ -83,26 +84,26 @@ type Departed struct {
 // leaving is the part of a ChangeTracker for egress sources.
 type leaving struct {
 	left   map[leaver]Departed
-	inside []netip.Prefix // destinations for which sources keep their addresses
+	inside []netip.Prefix // destinations for which egress sources keep their own addresses
 }
 
-// flow identifies an entry of UDP or SCTP: from sent its first packet, to received it.
+// flow identifies a UDP or SCTP entry: from is the source of its first packet, to the destination.
 type flow struct{ from, to netip.AddrPort }
 
-// A departure is the work that remains for a leaver.
+// departure is the remaining work for a leaver.
 type departure struct {
 	Departed
-	ends  time.Time   // when its TCP connections must end, if they are drained
+	ends  time.Time   // when its TCP connections must end, if the Service drains them
 	looks []time.Time // the times of further scans, in order
 }
 
-// departing has, in a schedule, the egress sources whose address has changed, and whose connections with the previous one are to end.
+// departing is the part of a schedule for egress sources with a changed address, to end connections with the previous address.
 type departing struct {
 	departures map[leaver]*departure
-	forgotten  map[flow]leaver // entries that were deleted, until no departure is left
+	forgotten  map[flow]leaver // deleted entries; cleared when no departure is left
 }
 
-// depart schedules scans for the egress sources of a change.
+// depart schedules scans for the egress sources in left.
 func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	if a.departures == nil && len(left) > 0 {
 		a.departures, a.forgotten = map[leaver]*departure{}, map[flow]leaver{}
@@ -119,7 +120,7 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	}
 }
 
-// nextLook returns the latest time for the next scan of begun connections or of departures that are not due yet (zero: none).
+// nextLook returns the time of the next scan for begun connections, or for departures that are not due yet; zero if none is scheduled.
 func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	next = a.begun.next
 	for _, d := range a.departures {
@@ -130,7 +131,7 @@ func (a *schedule) nextLook(now time.Time) (next time.Time) {
 	return next
 }
 
-// dueQueries returns the queries for the egress sources whose scan is due.
+// dueQueries returns the queries for the egress sources that are due for a scan.
 func (a *departing) dueQueries(now time.Time) (queries []query) {
 	for of, d := range a.departures {
 		if !d.looks[0].After(now) {
@@ -145,8 +146,8 @@ func (a *departing) dueQueries(now time.Time) (queries []query) {
 	return queries
 }
 
-// judgeDeparture returns what to do with an entry that began before its rules, or whose egress source now has another address. judged is
-// false for other entries.
+// judgeDeparture returns the verdict on an entry that predates its rules, or with an egress source that now has another address. judged is
+// false for all other entries.
 func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bool) {
 	if a.begun.concerns(e, a.nodePorts) {
 		return forget, true
@@ -197,15 +198,15 @@ func (how *Departed) leaves(to netip.Addr, local []netip.Addr) bool {
 	return sets == nil || (&admission{allow: sets.Allow, deny: sets.Deny}).admit(to)
 }
 
-// describeLeft fills in c as describe does. For an entry of an egress source, of which only the source is translated, it swaps the roles:
-// the remote server is the Client of the Connection.
+// describeLeft is like describe, but swaps the roles for an entry of an egress source, where only the source is translated: the remote
+// server becomes the Client of the Connection.
 func (e *entry) describeLeft(c *Connection) {
 	if e.describe(c); e.left {
 		c.Left, c.Client, c.To, c.Endpoint, c.As = true, e.replyFrom, e.replyTo, e.from, e.to
 	}
 }
 
-// departed records that every entry of begun connections, and of the egress sources that were due, was judged at a time.
+// departed records that every entry of begun connections, and of the egress sources that were due, was judged at the given time.
 func (a *schedule) departed(at time.Time) {
 	a.begun.done(at)
 	for of, d := range a.departures {

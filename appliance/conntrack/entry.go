@@ -10,30 +10,28 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// entry is a decoded conntrack entry. It has more than 15 fields: the attributes of a ctnetlink message that are used, which one pass
-// decodes into one reused value.
+// entry is a decoded conntrack entry. It has more than 15 fields: one pass decodes all attributes in use into one reused value.
 type entry struct {
 	family    nft.Family
 	protocol  nft.Protocol
 	from, to  netip.AddrPort // source and destination of the client's packets
 	replyFrom netip.AddrPort // source of the replies: the endpoint
 	replyTo   netip.AddrPort // destination of the replies: the client as the endpoint sees it
-	state     tcpState       // of TCP
+	state     tcpState       // TCP only
 	answered  bool           // a reply was seen (status SEEN_REPLY)
-	assured   bool           // status ASSURED: the entry is kept longer
+	assured   bool           // status ASSURED: not evicted when the table is full
 	fast      bool           // a flowtable forwards its packets
-	left      bool           // only the source is translated: an outgoing connection of from
-	adopted   bool           // left and TCP: from counts as the endpoint of an adopted connection
+	left      bool           // only the source is translated: an outgoing connection of the egress source from
+	adopted   bool           // left is set, and from counts as the endpoint of an adopted TCP connection
 	timeout   uint32         // seconds until it expires, unless a packet arrives
 	in, out   uint64         // bytes from the client and from its peer, if counted
 	counted   bool
-	began     uint64 // nanoseconds of Unix time; 0: unknown
+	began     uint64 // Unix time in nanoseconds; 0 if unknown
 	ended     uint64
 
-	// The kernel's keys of the entry. The id differs from that of a newer one with the
-	// same addresses.
+	// Attributes that identify the entry in the kernel. The id differs from that of a newer entry with the same addresses.
 	tuple, zone, id []byte
-	zoned           bool // a direction has a conntrack zone of its own
+	zoned           bool // the zone applies to only one direction
 }
 
 // tcpState is the state of a TCP connection, enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h.
@@ -55,13 +53,13 @@ func (e *entry) isEstablished() bool {
 	return e.protocol == nft.TCP && tcpSynReceived <= e.state && e.state <= tcpCloseWait
 }
 
-// isEnding reports whether both ends have closed a TCP connection.
+// isEnding reports whether a TCP connection was closed by both sides, or reset.
 func (e *entry) isEnding() bool {
 	return e.protocol == nft.TCP && tcpLastAck <= e.state && e.state <= tcpClose
 }
 
-// decode decodes an entry from the body of a ctnetlink message. It returns false for invalid ones, and for protocols other than those of
-// Services. The entry refers to the memory of the message.
+// decode decodes an entry from the body of a ctnetlink message. It returns false for invalid entries, and for protocols that Services do
+// not use. The entry refers to the memory of the message.
 func (e *entry) decode(body []byte) (ok bool) {
 	if len(body) < nfnetlink.GenHeaderLen {
 		return false
@@ -198,7 +196,7 @@ func decodeTimes(b []byte) (began, ended uint64) {
 	return began, ended
 }
 
-// delete appends the message that deletes exactly this entry, by its ID, and not a later one with the same addresses.
+// delete appends the message that deletes exactly this entry, identified by its ID, and not a newer entry with the same addresses.
 func (w *writer) delete(e *entry, sequence uint32) {
 	w.begin(messageDelete, 0, sequence, familyNumber(e.family))
 	w.nest(ctaTupleOrig, func() { w.Buf = append(w.Buf, e.tuple...) })
@@ -230,21 +228,21 @@ const (
 	messageNew    = subsystem
 	messageGet    = subsystem | 1
 	messageDelete = subsystem | 2
-	messageStats  = subsystem | 5 // kernel 3.6
+	messageStats  = subsystem | 5 // since Linux 3.6
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
 	ctaStatus     = 3
 	ctaProtoInfo  = 4
 	ctaTimeout    = 7
-	ctaCountersTo = 9  // what the client sent, if net.netfilter.nf_conntrack_acct is set
-	ctaCountersFr = 10 // what the endpoint sent
+	ctaCountersTo = 9  // counters of the client's packets, if net.netfilter.nf_conntrack_acct is set
+	ctaCountersFr = 10 // counters of the endpoint's packets
 	ctaID         = 12
 	ctaNATDst     = 13
 	ctaZone       = 18
 	ctaTimestamp  = 20 // if net.netfilter.nf_conntrack_timestamp is set
-	ctaFilter     = 25 // kernel 5.8; older ones pass over it
-	ctaStatusMask = 26 // younger than the filter; older kernels pass over it
+	ctaFilter     = 25 // since Linux 5.8; ignored by older kernels
+	ctaStatusMask = 26 // newer than ctaFilter; ignored by older kernels
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -298,7 +296,7 @@ const (
 	statusOffload   = 1 << 14 // a flowtable forwards its packets
 )
 
-// Flags that select the parts of the original tuple by which a dump is filtered (the kernel's net/netfilter/nf_internals.h).
+// Flags that select the parts of the original tuple that a filtered dump compares (the kernel's net/netfilter/nf_internals.h).
 const (
 	filterIPDst   = 1 << 1
 	filterProto   = 1 << 3
@@ -308,7 +306,7 @@ const (
 // writer appends ctnetlink messages to a buffer.
 type writer struct{ nfnetlink.Writer }
 
-// begin starts a message; End completes it.
+// begin starts a message; the caller must complete it with End.
 func (w *writer) begin(kind, flags uint16, sequence uint32, family uint8) {
 	w.Begin(kind, flags, sequence, family, 0)
 }

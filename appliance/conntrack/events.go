@@ -19,8 +19,7 @@ import (
 // socket is a netlink socket for ctnetlink.
 type socket struct{ *nfnetlink.Socket }
 
-// dial opens a socket in the network namespace of the file descriptor (0: the current
-// one).
+// dial opens a socket in the network namespace of the file descriptor netns; 0 means the current one.
 func dial(netns int) (*socket, error) {
 	s, err := nfnetlink.Dial(nfnetlink.Options{NetNS: netns})
 	if err != nil {
@@ -29,8 +28,8 @@ func dial(netns int) (*socket, error) {
 	return &socket{s}, nil
 }
 
-// count returns the number of entries in this network namespace, unconfirmed ones included. It takes microseconds, where a dump of an empty
-// table takes milliseconds.
+// count returns the number of entries in this network namespace, including unconfirmed ones. It takes microseconds, whereas a dump of an
+// empty table takes milliseconds.
 func (s *socket) count() (entries uint32, err error) {
 	var w writer
 	sequence := s.Sequence(1)
@@ -62,8 +61,8 @@ func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error
 	return s.request(familyNumber(q.family), func(w *writer) { w.filter(q) }, take)
 }
 
-// dumpAll requests all entries, and calls take with each datagram of the response. It uses no filter: for one that matches little the
-// kernel walks its table in one go, with softirqs blocked.
+// dumpAll requests all entries, and calls take with each datagram of the response. It uses no filter: if few entries match, the kernel
+// walks the whole table in one go, with softirqs blocked.
 func (s *socket) dumpAll(take func(datagram []byte, sequence uint32) error) error {
 	return s.request(unix.AF_UNSPEC, func(*writer) {}, take)
 }
@@ -97,8 +96,8 @@ func (s *socket) request(family uint8, filter func(*writer), take func(datagram 
 	}
 }
 
-// filter appends the attributes by which the kernel (since 5.8) leaves out entries that cannot match. It filters by port for TCP and UDP
-// only. By IPv6 address it would return exactly the entries with other addresses, so only IPv4 addresses are filtered by.
+// filter appends the attributes by which the kernel (since 5.8) leaves out entries that cannot match. It filters by port only for TCP and
+// UDP. It does not filter by IPv6 address, because the kernel would return exactly the entries with other addresses.
 func (w *writer) filter(q query) {
 	flags := uint32(filterProto)
 	nobody := netip.IPv4Unspecified()
@@ -130,9 +129,10 @@ func familyNumber(f nft.Family) uint8 {
 }
 
 // Events reads the kernel's DESTROY events of connections through Services, and NEW events on request. The kernel sends events only for
-// connections that began while a socket listened (nf_conntrack_events=2, its default). The first event wakes the reader up, which then
-// reads what waits a few times a second: a wake-up for each connection would cost twice as much as its event. Events that do not fit into
-// the buffer are lost and counted. Begins may be called concurrently with Read; otherwise one method is called at a time, except for Close.
+// connections that began while a socket listened (nf_conntrack_events=2, its default). The first event wakes the reader, which then reads
+// all pending events a few times a second, because waking for each connection would cost twice as much as the event itself. Events that do
+// not fit into the buffer are lost and counted. Begins may be called concurrently with Read, and Close with any method; otherwise only one
+// method may be called at a time.
 type Events struct {
 	stream *nfnetlink.Stream
 	begins bool // group NEW is joined
@@ -145,22 +145,22 @@ type Events struct {
 // bytes.
 const eventsBuffer = 8 << 20
 
-// Event is an event of the kernel about a connection. It is valid until the next one.
+// Event is a kernel event about a connection. It is valid only until the next event.
 type Event struct {
 	*Connection
-	// Over reports that the kernel forgot the connection; else it began.
+	// Over reports that the kernel removed the connection; otherwise the connection began.
 	Over bool
-	// Ended is the time of its last packet, as far as it is known: the time of the message less the silence
-	// after which the kernel forgets a connection in this state.
+	// Ended is the estimated time of the last packet: the time of the event minus the timeout after which the kernel removes an idle connection
+	// in this state.
 	Ended time.Time
 }
 
-// Listen subscribes to DESTROY events in a network namespace (its file descriptor, 0: the current one).
+// Listen subscribes to DESTROY events in the network namespace of the file descriptor netns; 0 means the current one.
 func Listen(netns int) (*Events, error) {
 	return listen(netns, translated, eventsBuffer)
 }
 
-// listen subscribes to DESTROY events that pass a BPF filter, with a receive buffer of so many bytes.
+// listen subscribes to DESTROY events that pass a BPF filter, with a receive buffer of the given size in bytes.
 func listen(netns int, program []bpf.Instruction, buffer int) (*Events, error) {
 	filter, err := bpf.Assemble(program)
 	if err != nil {
@@ -203,11 +203,11 @@ func (v *Events) Begins(want bool) (err error) {
 // Wait returns nil when there is an event to Read, and os.ErrClosed after Close.
 func (v *Events) Wait() error { return v.stream.Wait() }
 
-// readAtOnce is the largest number of datagrams for one Read, far more than the buffer has room for: those beyond it arrived meanwhile.
+// readAtOnce is the maximum number of datagrams for one Read, far more than fit into the buffer: the rest arrived during the Read.
 const readAtOnce = 50_000
 
-// Read calls each with the waiting events, and returns how many were lost since the last Read. It never waits. It leaves events to the next
-// Read when they arrive faster than they are read.
+// Read calls each with the pending events, and returns how many were lost since the last Read. It never blocks. If events arrive faster
+// than they are read, the rest is left to the next Read.
 func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error) {
 	for range readAtOnce {
 		datagram, err := v.stream.Receive()
@@ -249,8 +249,8 @@ func (v *Events) lost() uint64 {
 // Close closes the socket, which ends a Wait.
 func (v *Events) Close() error { return v.stream.Close() }
 
-// silence has the kernel's default timeout of a TCP connection by state (nf_conntrack_proto_tcp.c tcp_timeouts), for states in which no
-// packets are expected.
+// silence holds the kernel's default timeouts of TCP connections (nf_conntrack_proto_tcp.c tcp_timeouts) in states in which no packets are
+// expected.
 var silence = map[tcpState]time.Duration{
 	tcpSynSent: 2 * time.Minute, tcpSynReceived: time.Minute, tcpFinWait: 2 * time.Minute, tcpCloseWait: time.Minute,
 	tcpLastAck: 30 * time.Second, tcpTimeWait: 2 * time.Minute, tcpClose: 10 * time.Second,
@@ -259,12 +259,12 @@ var silence = map[tcpState]time.Duration{
 // The kernel's default timeouts of UDP entries (nf_conntrack_proto_udp.c udp_timeouts).
 const (
 	udpSilence       = 30 * time.Second
-	udpStreamSilence = 2 * time.Minute // of one with several packets in both directions
+	udpStreamSilence = 2 * time.Minute // for entries with several packets in both directions
 )
 
-// lastPacket returns the time of the last packet of an entry that expired: now, or the recorded end, less the timeout of its state. An
-// entry with time left was deleted, and its end is now. Without recorded times (net.netfilter.nf_conntrack_timestamp) the result is up to a
-// minute late, as the kernel's event is.
+// lastPacket returns the estimated time of the last packet of an ended entry: now, or the recorded end, minus the timeout of the entry's
+// state. An entry with time left was deleted, and its end is returned unchanged. Without recorded times
+// (net.netfilter.nf_conntrack_timestamp) the result is up to a minute late, like the kernel's event.
 func (e *entry) lastPacket(now time.Time) time.Time {
 	if e.ended != 0 {
 		now = time.Unix(0, int64(e.ended))
@@ -283,14 +283,14 @@ func (e *entry) lastPacket(now time.Time) time.Time {
 	return now
 }
 
-// Settings are the sysctls that determine what conntrack events contain. The product only reads them.
+// Settings holds the sysctls that determine the content of conntrack events. svcctl only reads them.
 type Settings struct {
 	Bytes  bool // net.netfilter.nf_conntrack_acct
 	Events bool // net.netfilter.nf_conntrack_events
 }
 
-// ReadSettings reads the Settings of the network namespace of the process. What cannot be read counts as the kernel's default: no bytes,
-// and events.
+// ReadSettings reads the Settings of the network namespace of the process. A sysctl that cannot be read counts as the kernel's default:
+// bytes off, events on.
 func ReadSettings() Settings {
 	read := func(name string) string {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_" + name)

@@ -21,7 +21,7 @@ type Frontend struct {
 	Family   nft.Family
 	Protocol nft.Protocol
 	Port     uint16
-	Last     uint16 // not 0: the last port of a range that begins with Port
+	Last     uint16 // last port of a range that begins with Port; 0 for a single port
 }
 
 func (f Frontend) compare(o Frontend) int {
@@ -39,7 +39,7 @@ func FrontendsOf(p *nft.ServicePort) []Frontend {
 	return list
 }
 
-// Ranges has those frontends that are port ranges, by address. The zero value is ready to use.
+// Ranges holds the frontends that are port ranges, by address. The zero value is ready to use.
 type Ranges map[netip.Addr][]Frontend
 
 // Add adds a frontend, if it is a port range.
@@ -63,8 +63,8 @@ func (r Ranges) Drop(fe Frontend) {
 	}
 }
 
-// At returns the value for the frontend that serves to, a client's destination with a single port. It tries exact ports first, then ranges,
-// then node ports, if the address is one of nodePorts, on which they answer. ranges has the port ranges among the keys of the map.
+// At returns the value in of for the frontend that serves to, the destination of a client. It tries exact ports first, then ranges, and
+// then node ports if the address is in nodePorts. ranges must hold the port ranges among the keys of of.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
 	if v, ok = of[to]; ok {
 		return v, ok
@@ -83,12 +83,12 @@ func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[neti
 	return v, ok
 }
 
-// atFrontend returns the value in of for the frontend that the client of an entry connected to, as At does.
+// atFrontend is like At for the destination of the client's packets in an entry.
 func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges Ranges) (v V, ok bool) {
 	return At(of, Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, ranges, nodePorts)
 }
 
-// addressSet returns a list of addresses as a set.
+// addressSet converts a list of addresses to a set.
 func addressSet(list []netip.Addr) map[netip.Addr]bool {
 	set := make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
@@ -97,24 +97,23 @@ func addressSet(list []netip.Addr) map[netip.Addr]bool {
 	return set
 }
 
-// Port is a Service port in one family, with the endpoints and clients whose connections are kept.
+// Port is a Service port of one family, with the endpoints and clients that keep their connections.
 type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []Frontend
-	// Keep are the endpoints whose connections continue, sorted: those that get new
-	// ones, and those that no longer do and still serve.
+	// Keep lists the endpoints that keep their connections, sorted: those that get new connections, and those that get no new ones but still
+	// serve.
 	Keep  []netip.AddrPort
 	Drain Drain
-	// Ended are endpoints whose TCP connections end at once, sorted; none of them is in Keep.
+	// Ended lists the endpoints on which TCP connections are ended at once, sorted. None of them is in Keep.
 	Ended []netip.AddrPort
-	// Sources has, for each of Frontends, the clients that may connect; nil: all clients to all of
-	// them.
+	// Sources holds the clients that may connect, for each of Frontends. nil means that all clients may connect to all frontends.
 	Sources []sources
 	Egress  nft.Egress
 }
 
-// flows returns the rules for the connections of one frontend of the port, by its index.
+// flows returns the rules for the connections of the frontend with the given index.
 func (p *Port) flows(frontend int) Flows {
 	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain, Ended: p.Ended}
 	if p.Sources != nil {
@@ -123,9 +122,8 @@ func (p *Port) flows(frontend int) Flows {
 	return flows
 }
 
-// PortOf returns the Port of a resolved Service port. serving are endpoints that keep their connections although they are in none of its
-// pools: those with the condition serving of discovery/v1, terminating ones included, and those that topology or a traffic policy leaves
-// out.
+// PortOf returns the Port of a resolved Service port. serving lists endpoints that keep their connections although they are in none of its
+// pools: those with the condition serving of discovery/v1, which may be terminating, or excluded by topology or a traffic policy.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p), Egress: p.Egress}
 	for i := range p.Frontends {
@@ -147,8 +145,8 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	return port
 }
 
-// union returns the sorted elements of all lists without duplicates. It returns the longest list itself if that contains all, which is the
-// usual case.
+// union returns the sorted elements of all lists without duplicates. In the usual case that one list contains all elements, it returns that
+// list itself.
 func union(lists [][]netip.AddrPort) []netip.AddrPort {
 	longest := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
 	adds := func(list []netip.AddrPort) bool { return len(list) > 0 && !slices.Equal(list, longest) }
@@ -166,50 +164,51 @@ func contains(sorted []netip.AddrPort, a netip.AddrPort) bool {
 	return found
 }
 
-// Flows has the rules by which connections of a frontend stay, drain or are deleted.
+// Flows holds the rules by which connections of a frontend are kept, drained or deleted.
 type Flows struct {
 	Frontend Frontend
-	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale
-	Drain    Drain            // how long a stale connection may live
-	Ended    []netip.AddrPort // in order: stale TCP connections to these may not live at all
-	Sources  sources          // the clients that may connect: connections of others are stale
-	// Gone is set when no Service has the frontend any more. Connections to it that were never translated are then left alone.
+	Keep     []netip.AddrPort // sorted; connections to any other endpoint are stale
+	Drain    Drain            // how long a stale connection may continue
+	Ended    []netip.AddrPort // sorted; stale TCP connections to these endpoints are ended at once
+	Sources  sources          // the clients that may connect; connections of other clients are stale
+	// Gone is set when the frontend belongs to no Service anymore. Connections to it that were never translated are then kept.
 	Gone bool
-	// ExactPorts has, for a range, the single ports within it that are served by themselves: their connections do not belong to the range.
+	// ExactPorts holds, for a port range, the single ports within it that are frontends of their own. Connections to them do not belong to the
+	// range.
 	ExactPorts map[Frontend]struct{}
-	// Look is set when some connection may be stale. Without it the Flows only correct
-	// pending drains.
+	// Look is set if connections may be stale, so that a scan is needed. Otherwise the Flows only update pending drains.
 	Look bool
 }
 
-// concerned reports whether connections of the frontend can be stale at all. Those of TCP are kept unless they are drained or ended.
+// concerned reports whether connections of the frontend can become stale. TCP connections are kept unless they are drained or ended.
 func (f *Flows) concerned() bool {
 	return f.Frontend.Protocol != nft.TCP || f.Drain.On || len(f.Ended) > 0
 }
 
-// Work has the frontends and egress sources whose connections a change affects.
+// Work holds the frontends and egress sources with connections that a change affects.
 type Work struct {
-	// NodePorts are the addresses on which node ports answer, Local those of the box.
+	// NodePorts are the addresses on which node ports answer, Local all addresses of the box.
 	NodePorts, Local []netip.Addr
 	Flows            []Flows
 	Departed         map[leaver]Departed
-	// Begun has the frontends to which clients may have begun connections before rules led these to a Service: all, with true, if the
-	// rules were missing and have been restored, else the new ones of TCP. Flows has those of other protocols.
+	// Begun holds the frontends that may have connections which predate their rules. If the rules were missing and have been restored, these
+	// are all frontends, with the value true; otherwise the new TCP frontends, with false. Flows covers new frontends of other protocols.
 	Begun map[Frontend]bool
 }
 
-// sources are the clients that may connect: those that at least one admission admits; nil: all.
+// sources are the clients that may connect: those accepted by at least one admission. nil accepts all clients.
 type sources []admission
 
-// admission has the clients that may connect to a frontend, from nft.Frontend.
+// admission describes the clients that may connect to a frontend, from nft.Frontend.
 type admission struct {
-	// ranges are in order and none within another; ranged is set when there are any in either family: other clients may not connect then.
+	// ranges are sorted, and none lies within another. ranged is set if the frontend has ranges in any family, so that clients outside of them
+	// are refused.
 	ranges      []netip.Prefix
 	ranged      bool
 	allow, deny []*nft.SourceSet
 }
 
-// sourcesOf returns the clients that may connect to a frontend; nil: all.
+// sourcesOf returns the clients that may connect to a frontend; nil means all.
 func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	if fe.Sources == nil && fe.Sets == nil {
 		return nil
@@ -221,7 +220,7 @@ func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	return sources{a}
 }
 
-// tidyPrefixes returns the prefixes of a family that lie in no other prefix, sorted.
+// tidyPrefixes returns the prefixes of one family, sorted and without those that lie within another prefix.
 func tidyPrefixes(prefixes []netip.Prefix, is4 bool) []netip.Prefix {
 	all := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -260,7 +259,7 @@ func (a *admission) admit(client netip.Addr) bool {
 	return found || i > 0 && a.ranges[i-1].Contains(client)
 }
 
-// equal reports whether two sources have the same ranges and sets. Different ones may still admit the same clients.
+// equal reports whether s and o have the same ranges and sets. If it returns false, they may still admit the same clients.
 func (s sources) equal(o sources) bool {
 	return (s == nil) == (o == nil) && slices.EqualFunc(s, o, func(a, b admission) bool {
 		return a.ranged == b.ranged && slices.Equal(a.ranges, b.ranges) && slices.Equal(a.allow, b.allow) && slices.Equal(a.deny, b.deny)
@@ -278,14 +277,14 @@ func (s sources) mergeSources(o sources) sources {
 	return slices.Concat(s, o)
 }
 
-// exactPorts has the single ports at the addresses of port ranges. A connection to one of these does not belong to the range, whatever its
-// endpoint.
+// exactPorts holds the single-port frontends at the addresses of port ranges. A connection to such a port does not belong to the range,
+// whatever its endpoint.
 type exactPorts struct {
-	ranges map[netip.Addr]map[Frontend]string   // with the Service that has it
-	exact  map[netip.Addr]map[Frontend]struct{} // at the same addresses
+	ranges map[netip.Addr]map[Frontend]string   // port ranges, with the name of their Service
+	exact  map[netip.Addr]map[Frontend]struct{} // single ports at the same addresses
 }
 
-// isOtherPort reports whether an entry is of a single port within the range, and so not of the range.
+// isOtherPort reports whether an entry belongs to a single-port frontend within the range, and thus not to the range.
 func (f *Flows) isOtherPort(e *entry) bool {
 	_, is := f.ExactPorts[Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}]
 	return is
@@ -346,7 +345,7 @@ func (b *exactPorts) begin(addr netip.Addr, all map[string][]Port) {
 	}
 }
 
-// of returns the single ports at the address of a range; nil for a frontend that is no range.
+// of returns the single-port frontends at the address of a range; nil if fe is a single port itself.
 func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	if fe.Last == 0 {
 		return nil
@@ -354,7 +353,7 @@ func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	return maps.Clone(b.exact[fe.Addr])
 }
 
-// follow records ranges again whose exact ports changed. was has the previous ports of the Services that changed.
+// follow calls noteRange for each range at an address with changed ports. was holds the previous ports of the changed Services.
 func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
 		l.exactPorts.drop(ports)
@@ -378,8 +377,7 @@ func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port)
 	}
 }
 
-// noteRange adds the Flows of a Service's range of ports to those that the next Take returns, as the exact ports within the range have
-// changed.
+// noteRange adds the Flows of a port range to the next Take, because the exact ports within the range may have changed.
 func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return
@@ -395,16 +393,17 @@ func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 }
 
 // Origins looks up the original destinations of connections that were redirected to this host, in the connection tracking table of this
-// network namespace. A lookup takes the same time however large the table. Its methods may be called concurrently.
+// network namespace. The time of a lookup does not depend on the size of the table. Its methods may be called concurrently.
 type Origins struct {
 	mu     sync.Mutex
-	socket *socket // nil: not open
+	socket *socket // nil while not open
 }
 
 // errNoEntry means that the table has no entry for the connection.
 var errNoEntry = errors.New("the connection is not tracked")
 
-// Of returns the original destination of a client whose packets arrive at the local address at: at itself when nothing redirected them.
+// Of returns the original destination of a client with packets that arrive at the local address at. It returns at itself if the connection
+// was not redirected.
 func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.AddrPort, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -423,7 +422,7 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 	return to, err
 }
 
-// origin returns the original destination of the entry whose replies go from at to the client.
+// origin returns the original destination of the entry with replies from at to client.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
 	sequence := s.Sequence(1)

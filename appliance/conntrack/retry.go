@@ -20,36 +20,36 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Retry gives clients another endpoint when theirs does not answer. The kernel sends all retransmissions of a SYN to the endpoint that the
-// first one went to. Retry deletes the entry of such a connection when no packet came back within the time that its Service sets; the next
-// SYN is then a first packet. The table does not have the age of an entry, as each SYN restarts its timeout, so Retry counts from the scan
-// that found it first, which may be late by one pause. It scans only while a frontend sets a time. An answer that comes between the scan
-// and the deletion is lost: its connection goes to another endpoint too, and breaks. So the time must be longer than any endpoint takes to
-// answer.
+// Retry moves clients to another endpoint if theirs does not answer. The kernel sends all retransmissions of a SYN to the endpoint of the
+// first one. Retry deletes the entry of a connection that got no answer within the time that its Service configures; the next SYN then
+// counts as a first packet. The table does not contain the age of an entry, because each SYN restarts the timeout. Retry therefore measures
+// from the first scan that found the entry, which may be late by one pause. It scans only while a time is configured for any frontend. An
+// answer that arrives between the scan and the deletion is lost, and breaks the connection. The configured time must therefore be longer
+// than any endpoint takes to answer.
 type Retry struct {
 	log   *slog.Logger
 	table table
-	wake  chan struct{} // capacity 1
+	wake  chan struct{} // capacity 1: the first time was configured or the last one removed
 
 	mu      sync.Mutex
 	asked   expirySet
 	retried uint64
 
-	task.LastError // the error that keeps connections from being deleted
+	task.LastError // why entries cannot be deleted
 
-	// Only Run uses these: seen has the entries of the last scan with the time at which each was found first, seeing those of the current
-	// scan.
+	// Used only by Run. seen holds the unanswered entries of the last scan with the time at which each was first found, seeing those of the
+	// current scan.
 	seen, seeing map[attempt]time.Time
 }
 
-// attempt identifies an entry. With the id alone a later connection of the same client might be taken for it.
+// attempt identifies an entry. The id alone could also match a later connection of the same client.
 type attempt struct {
 	id       uint32
 	endpoint netip.AddrPort
 }
 
 const (
-	// mostAttempts is the largest number of remembered entries, some 5 MB. Further ones are ignored until there is room.
+	// mostAttempts is the maximum number of entries in seen, some 5 MB. Further entries are ignored until others are removed.
 	mostAttempts = 1 << 16
 	// longestPause is the longest pause between two scans.
 	longestPause = 2 * time.Second
@@ -65,8 +65,8 @@ func newRetry(table table, log *slog.Logger) *Retry {
 	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
-// Update records the box, unless it is nil, the ports of the Services that changed, and the time after which each of these chooses another
-// endpoint for a client that has no answer; 0: never.
+// Update records the box, unless it is nil, and the ports of the Services that changed. after holds the time, for each of these Services,
+// after which a client without an answer gets another endpoint; 0 disables it.
 func (r *Retry) Update(box *nft.Box, changes map[string][]nft.ServicePort, after map[string]time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,15 +75,15 @@ func (r *Retry) Update(box *nft.Box, changes map[string][]nft.ServicePort, after
 	}
 }
 
-// Retried returns how many connections were given another endpoint.
+// Retried returns how many entries were deleted so that the client gets another endpoint.
 func (r *Retry) Retried() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.retried
 }
 
-// Run scans the table until ctx is done. A failed scan is repeated. After a scan it pauses, so that scans of a large table use no more than
-// a twentieth of a CPU.
+// Run scans the table until ctx is done. Failed scans are repeated. After each scan it pauses, so that scans of a large table use at most a
+// twentieth of a CPU.
 func (r *Retry) Run(ctx context.Context) error {
 	task.Repeat(ctx, r.wake, func() (next time.Time) {
 		queries, pause := r.queries()
@@ -101,7 +101,7 @@ func (r *Retry) Run(ctx context.Context) error {
 	return r.table.close()
 }
 
-// queries returns the queries that cover the frontends, and the pause after their scan.
+// queries returns the queries that cover the frontends, and the pause after the scan.
 func (r *Retry) queries() (queries []query, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *Retry) selectRetries(entries []entry, verdicts []verdict) ([]verdict, m
 	return verdicts, nil
 }
 
-// judge returns what to do with an entry, by the time since a scan found it first.
+// judge returns the verdict on an entry, according to the time since a scan first found it.
 func (r *Retry) judge(e *entry, now time.Time) verdict {
 	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || e.replyFrom == e.to || e.isDeadEnd() {
 		return leave
@@ -162,18 +162,19 @@ func (r *Retry) judge(e *entry, now time.Time) verdict {
 	return leave
 }
 
-// ListenFailed is Listen for the DESTROY events of TCP connections that the endpoint did not answer. The kernel drops all other events at
-// the socket, so that answered connections wake no process up. Kernels before 5.8 send no protocol state in events, so none arrive.
+// ListenFailed is like Listen, but only for the DESTROY events of TCP connections without an answer from the endpoint. A socket filter
+// drops all other events, so that answered connections do not wake the process. Before Linux 5.8 events contain no protocol state, so that
+// none pass.
 func ListenFailed(netns int) (*Events, error) {
 	return listen(netns, unanswered, failedBuffer)
 }
 
-// failedBuffer is the size of the receive buffer in bytes, with room for some 800 events. The loss of others does no harm: one event is
+// failedBuffer is the size of the receive buffer in bytes, with room for some 800 events. Lost events do no harm, because one event is
 // enough for each endpoint.
 const failedBuffer = 1 << 20
 
-// unanswered is a classic BPF program (bpf(7)) that passes events about entries with a protocol state (UDP has none), with the status bit
-// DST_NAT and without SEEN_REPLY.
+// unanswered is a classic BPF program (bpf(7)) that passes events about entries with a protocol state (which UDP does not have), with the
+// status bit DST_NAT and without SEEN_REPLY.
 var unanswered = []bpf.Instruction{
 	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaProtoInfo},
 	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
@@ -191,7 +192,7 @@ var unanswered = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// Pause turns the events off (true) or on. While they are off the kernel prepares none for connections that begin.
+// Pause turns the events off if on is set, and on otherwise. While they are off, the kernel prepares no events for new connections.
 func (v *Events) Pause(on bool) error {
 	if on {
 		return v.stream.Leave(groupDestroy)
@@ -212,7 +213,7 @@ const (
 	Silent
 )
 
-// Failure returns how the connection of a DESTROY event failed. One whose entry was deleted before it expired did not fail.
+// Failure returns how the connection of a DESTROY event failed. It returns NoFailure if the entry was deleted before it expired.
 func (e *Event) Failure() Failure {
 	switch {
 	case !e.Over || e.Protocol != nft.TCP || e.Answered:
@@ -227,7 +228,7 @@ func (e *Event) Failure() Failure {
 // Attempts finds TCP connections that wait for the first answer of their endpoint.
 type Attempts struct {
 	table *kernelTable
-	seen  map[attempt]time.Time // when those of the last look were seen first
+	seen  map[attempt]time.Time // unanswered entries of the last Look, with the time of the first Look that found each
 }
 
 // NewAttempts returns an Attempts that opens its sockets at the first Look.
@@ -235,9 +236,9 @@ func NewAttempts(options Options) *Attempts {
 	return &Attempts{table: &kernelTable{netns: options.NetNS}}
 }
 
-// Look calls each with every unanswered connection and the time since the Look that found it first. If each returns true the entry is
-// deleted, so that the client's next SYN begins a new connection. entries is the number of entries in the table, found that of unanswered
-// connections.
+// Look calls each with every unanswered connection and the time since the first Look that found it. If each returns true, the entry is
+// deleted, so that the client's next SYN begins a new connection. entries is the number of entries in the table, found the number of
+// unanswered connections.
 func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
 	if err := a.table.open(); err != nil {
 		return 0, 0, explain(err)
@@ -280,7 +281,7 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 	return entries, found, nil
 }
 
-// Close clears the times of earlier Looks and closes the sockets, which the next Look opens again.
+// Close forgets the unanswered connections of earlier Looks, and closes the sockets. The next Look opens them again.
 func (a *Attempts) Close() error {
 	a.seen = nil
 	return a.table.close()
@@ -299,14 +300,14 @@ func (a *Attempts) Close() error {
 // it takes; and with it the entry goes, for that is what a reset does to an entry that
 // has seen no other reply.
 
-// deadEndPort is the local port in the entries of dead ends. No socket can have it, so no real connection does.
+// deadEndPort is the local port in dead-end entries. No socket can be bound to it, so that no real connection uses it.
 const deadEndPort = 0
 
-// deadEndLife is the timeout of a dead end. It is longer than the two hours after which the endpoint sends keep-alives (RFC 9293, section
-// 3.8.4).
+// deadEndLife is the timeout of a dead end. It is longer than the default of two hours after which an endpoint sends keep-alives (RFC 9293,
+// section 3.8.4).
 const deadEndLife = 2*time.Hour + 15*time.Minute
 
-// resettersOf returns, by family, the address of the box that dead ends lead to; none if the box has no global one.
+// resettersOf returns, by family, the address of the box to which dead ends lead. A family without a global address is missing.
 func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
 	chosen := map[nft.Family]netip.Addr{}
 	for _, addr := range local {
@@ -317,14 +318,14 @@ func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
 	return chosen
 }
 
-// isDeadEnd reports whether the entry is the client's part of a dead end (see deadEnds).
+// isDeadEnd reports whether the entry is the dead end of the client's side (see deadEnds).
 func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
 }
 
-// deadEnds appends the two messages that add a dead end for a connection whose entry was deleted. These are entries for each direction that
-// lead to an address of the box where nothing listens, so that the next packet of either side is answered by a reset. A message fails when
-// such a packet came first, or when another entry has the same addresses and ports.
+// deadEnds appends two messages that create dead ends for a connection after its entry was deleted: one entry for each direction, which
+// leads to an address of the box where nothing listens. The next packet of either side is thus answered by a reset. A message fails if such
+// a packet arrived first, or if another entry has the same addresses and ports.
 func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
 	client, endpoint := e.directions()
 	w.deadEnd(e, client[0], client[1], box, ports{deadEndPort, deadEndPort}, sequence)
@@ -369,14 +370,14 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 	w.End()
 }
 
-// Idle ends connections at the endpoint's side after the kernel expired them by their idle timeout. The client's side needs nothing: the
-// ruleset resets the next packet of the client (see nft/affinity.go). Packets of the endpoint would go out untranslated, so Idle adds a
-// dead end, as for drained connections: the box answers them with a reset. It learns of expired connections by ctnetlink's DESTROY events,
-// which it reads only while a frontend has an idle timeout. The kernel expires entries with a delay of up to a minute. An endpoint that
-// sends within it is reset by the client, or not at all; so is one whose event was lost.
+// Idle ends connections on the endpoint's side after their idle timeout expired in the kernel. On the client's side the ruleset resets the
+// next packet (see nft/affinity.go). Packets of the endpoint would be sent untranslated, so Idle adds a dead end, as for drained
+// connections: the box answers them with a reset. It is notified of expired connections by ctnetlink's DESTROY events, which it reads only
+// while a frontend has an idle timeout. The kernel may expire entries up to a minute late. Until then, or if the event was lost, a packet
+// of the endpoint is answered with a reset by the client, or not at all.
 type Idle struct {
 	options Options
-	wake    chan struct{} // capacity 1
+	wake    chan struct{} // capacity 1: the first idle timeout was set or the last one removed
 
 	mu        sync.Mutex
 	asked     expirySet
@@ -387,7 +388,7 @@ type Idle struct {
 const (
 	// idleBuffer is the size of the receive buffer in bytes, with room for some 8,000 events.
 	idleBuffer = 4 << 20
-	// idleRetry is the wait before a failed subscription to events is repeated.
+	// idleRetry is the delay before a failed subscription or scan is repeated.
 	idleRetry = 5 * time.Second
 )
 
@@ -397,7 +398,7 @@ func NewIdle(options Options) *Idle {
 	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
-// Update records the box, unless it is nil, and the ports of the Services that changed (no ports: the Service is gone).
+// Update records the box, unless it is nil, and the ports of the Services that changed; a Service without ports was removed.
 func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -415,7 +416,7 @@ func (x *Idle) wanted() bool {
 	return x.asked.any()
 }
 
-// Run adds dead ends until ctx is done. What fails is repeated.
+// Run adds dead ends until ctx is done. It retries after failures.
 func (x *Idle) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !x.wanted() {
@@ -475,7 +476,7 @@ func (x *Idle) listen(ctx context.Context) error {
 	}
 }
 
-// expire adds a dead end for the endpoint of each connection with an idle timeout that expired while it was open.
+// expire adds a dead end on the endpoint's side of each connection with an idle timeout that expired while it was open.
 func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
 	var c change
 	c.begin(changer.Sequence(0))
@@ -501,8 +502,9 @@ func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
 	return err
 }
 
-// concerns reports whether an entry is of a frontend with an idle timeout and needs a dead end, and returns the address of the box for it.
-// Where the endpoint or the client that it sees is the box itself, the box resets the connection anyway.
+// concerns reports whether an entry belongs to a frontend with an idle timeout and needs a dead end. box is the address of the box to use
+// for it. No dead end is needed if the box itself is the endpoint, or the client that the endpoint sees, because the box then resets the
+// connection anyway.
 func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -513,10 +515,10 @@ func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	return box, box.IsValid()
 }
 
-// Drain is the policy for connections to an endpoint that is gone. The zero value follows Kubernetes: those of TCP continue, all others are
+// Drain is the policy for connections to a removed endpoint. The zero value follows Kubernetes: TCP connections continue, all others are
 // deleted at once.
 type Drain struct {
 	On bool
-	// Timeout bounds the life of a connection after its endpoint went.
+	// Timeout is the longest time that a connection may live after its endpoint was removed.
 	Timeout time.Duration
 }

@@ -15,16 +15,16 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// table is a connection tracking table, that of the kernel or a fake in tests.
+// table is a connection tracking table: the kernel's, or a fake in tests.
 type table interface {
-	// deleteMatching calls judge with the entries that match one of the queries, some at a time, and carries out the verdicts. The entries
-	// are valid until judge returns. It stops when ctx is done. If it returns an error, some entries may have been deleted.
+	// deleteMatching calls judge with batches of the entries that match any of the queries, and carries out the verdicts. The entries are valid
+	// until judge returns. It stops when ctx is done. If it returns an error, some entries may have been deleted.
 	deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error)
 	close() error
 }
 
-// A filterFunc appends a verdict for each entry. It also returns, by family, the address of the box for the dead ends of reset connections;
-// the zero Addr for a family in which the box has none.
+// A filterFunc appends a verdict for each entry. box is the address of the box, by family, for the dead ends of reset connections; a family
+// without an address is missing.
 type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
 
 // tally counts entries that were read, deleted, and reset.
@@ -38,11 +38,11 @@ func (t *tally) add(o tally) {
 	t.reset += o.reset
 }
 
-// kernelTable is the conntrack table of a network namespace. Entries are read as a stream on one socket, while others are changed on a
-// second one.
+// kernelTable is the conntrack table of a network namespace. It reads entries as a stream on one socket, and changes entries on a second
+// socket at the same time.
 type kernelTable struct {
 	netns           int
-	reader, changer *socket // nil after a failure, until the next use
+	reader, changer *socket // nil before the first use, and after a failure until the next use
 	entries         []entry
 	verdicts        []verdict
 	change          change
@@ -155,47 +155,48 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 	return done, err
 }
 
-// Connection is a tracked connection whose destination was translated, or that was adopted from another box. It has more than 15 fields:
+// Connection is a tracked connection with a translated destination, or one that was adopted from another box. It has more than 15 fields:
 // those of a kernel entry, named by their roles for a Service.
 type Connection struct {
-	// ID is the kernel's id of the entry, distinct from those of older entries with the same addresses; `conntrack -o id` prints
-	// it.
+	// ID is the kernel's id of the entry, as printed by `conntrack -o id`. It differs from the ids of older entries with the same addresses.
 	ID       uint32
 	Family   nft.Family
 	Protocol nft.Protocol
-	// Client sent to To; Endpoint answers, and takes As for its client.
+	// Client sends to To. Endpoint answers, and sees As as the client.
 	Client, To, Endpoint, As netip.AddrPort
-	// State is the TCP state, as conntrack names it; "" for other protocols.
+	// State is the TCP state in conntrack's notation; "" for other protocols.
 	State string
-	// Answered reports that the endpoint has sent something.
+	// Answered reports that the endpoint has sent a packet.
 	Answered bool
-	// Open reports that Answered holds and neither side has closed the connection.
+	// Open reports that Answered is set and the connection was not closed by both sides.
 	Open bool
-	// Expires is the time after which the kernel forgets the entry unless a packet arrives.
+	// Expires is the time until the kernel removes the entry, unless a packet arrives.
 	Expires time.Duration
-	// In and Out are the bytes that the client and the endpoint sent, IP headers included. Counted reports
-	// that the kernel counts them: net.netfilter.nf_conntrack_acct was set when the connection began.
+	// In and Out count the bytes sent by the client and by the endpoint, including IP headers. Counted reports that the kernel counts them,
+	// because net.netfilter.nf_conntrack_acct was set when the connection began.
 	In, Out uint64
 	Counted bool
-	// Adopted reports that the kernel seems to have tracked the connection since a segment of the endpoint, whose source it translates.
-	// Masqueraded connections and all others with only the source translated look the same, so To must be a frontend.
+	// Adopted reports that the connection seems to have begun on another box, because the first tracked segment came from the endpoint and only
+	// its source is translated. Masqueraded and other source-translated connections look the same, so the caller must check that To is a
+	// frontend.
 	Adopted bool
-	// Left reports that only its source is translated, whatever the protocol: Endpoint connected to Client, which sees To as the source.
+	// Left reports that only the source of the connection is translated, for any protocol: Endpoint connected to Client, and Client sees To as
+	// the source.
 	Left bool
-	// Fast reports that a flowtable forwards its packets.
+	// Fast reports that packets of the connection are forwarded by a flowtable.
 	Fast bool
-	// Began is zero unless net.netfilter.nf_conntrack_timestamp was set then.
+	// Began is when the connection began; zero unless net.netfilter.nf_conntrack_timestamp was set then.
 	Began time.Time
 }
 
-// tcpStates has the names of TCP states in nf_conntrack_proto_tcp.c, by tcpState.
+// tcpStates holds the names of TCP states in nf_conntrack_proto_tcp.c, indexed by tcpState.
 var tcpStates = [...]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-// Scan reads the connection tracking table of a network namespace (its file descriptor, 0: the current one) and calls each with each
-// translated connection. It returns the number of entries read, without those of other protocols. An entry that is added or deleted
-// meanwhile may be missed.
+// Scan reads the connection tracking table of the network namespace of the file descriptor netns (0: the current one), and calls each with
+// every translated connection. It returns the number of entries read, excluding other protocols. It may miss entries that are added or
+// deleted during the scan.
 func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	s, err := dial(netns)
 	if err != nil {
@@ -227,7 +228,7 @@ func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	return entries, nil
 }
 
-// isThrough reports whether the entry is a connection that was translated to an endpoint. Dead ends are not.
+// isThrough reports whether the entry is a connection that was translated to an endpoint, and not a dead end.
 func (e *entry) isThrough() bool { return e.to != e.replyFrom && !e.isDeadEnd() }
 
 func (e *entry) describe(c *Connection) {
@@ -253,9 +254,9 @@ func (e *entry) describe(c *Connection) {
 // ErrGone is the error of Kill for a connection that has ended.
 var ErrGone = errors.New("there is no such connection any more")
 
-// Kill ends the connection with an ID, if may allows it. In TCP the next packet of either side is answered by a reset; other entries are
-// deleted, and their next packet is a first one. local are the addresses of this host, which resets are sent from; without one of the
-// family a TCP entry is deleted, too. The error is ErrGone when there is no such connection.
+// Kill ends the connection with the given ID if may returns true for it. For TCP the next packet of either side is answered by a reset.
+// Entries of other protocols are deleted, so that their next packet counts as a first one. local are the addresses of this host, from which
+// resets are sent; without an address of the family a TCP entry is deleted instead. The error is ErrGone if there is no such connection.
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
@@ -303,26 +304,26 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 	return nil
 }
 
-// query selects entries of the connection tracking table. The kernel may return more than these.
+// query selects entries of the connection tracking table. The kernel may return additional entries.
 type query struct {
 	family   nft.Family
 	protocol nft.Protocol
-	port     uint16     // that clients sent to; 0: any
-	addr     netip.Addr // that clients sent to; the zero Addr: any
-	// unanswered leaves out what got a packet in reply.
+	port     uint16     // destination port of the client's packets; 0 means any
+	addr     netip.Addr // destination address of the client's packets; the zero Addr means any
+	// unanswered leaves out entries that got a reply.
 	unanswered bool
 }
 
-// maxQueries is the largest number of queries for single ports; beyond it whole protocols are queried. For each query the kernel walks its
-// whole table in one go, with softirqs of that CPU blocked: 45 ms with 200,000 entries (measured on 6.18; 10 ms of it for an empty table of
-// 262,144 buckets). Reading and judging as many entries takes 380 ms, a fraction of a millisecond at a time.
+// maxQueries is the maximum number of queries for single ports; with more ports, whole protocols are queried. For each query the kernel
+// walks the whole table in one go with softirqs of that CPU blocked: 45 ms with 200,000 entries (measured on 6.18), of which 10 ms for an
+// empty table of 262,144 buckets. Reading and judging that many entries takes 380 ms, in steps of less than a millisecond.
 const maxQueries = 4
 
 // fewEntries is the number of entries up to which one unfiltered dump replaces several queries: reading and judging 5,000 entries takes as
-// long as one more walk.
+// long as walking the table once more.
 const fewEntries = 4096
 
-// has reports whether an entry matches the query. That must be checked: kernels without filters return the whole table.
+// has reports whether an entry matches the query. The check is necessary because kernels without filters return the whole table.
 func (q *query) has(e *entry) bool {
 	return q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
 		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)
@@ -336,7 +337,8 @@ func (f *Frontend) single() uint16 {
 	return f.Port
 }
 
-// queriesFor returns queries that cover the frontends of all items: by port if these are few, else by protocol.
+// queriesFor returns queries that cover the frontends of all items: one for each port up to maxQueries ports, otherwise one for each
+// protocol.
 func queriesFor(items []*item) []query {
 	ports := map[query]netip.Addr{} // with the address all frontends of the port have, if they have one
 	for _, it := range items {
@@ -361,7 +363,8 @@ func queriesFor(items []*item) []query {
 	return queries
 }
 
-// queriesOf returns queries that cover the frontends: by port if these are few, else by protocol. Queries do not overlap.
+// queriesOf returns queries that cover the frontends: one for each port up to maxQueries ports, otherwise one for each protocol. The
+// queries do not overlap.
 func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []query) {
 	whole, single := map[query]bool{}, map[query]bool{}
 	for fe := range frontends {

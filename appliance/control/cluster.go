@@ -21,7 +21,7 @@ import (
 const (
 	NamespacesOwner  = store.NamespacesController
 	NodeOwner        = store.NodeController
-	ServiceCIDROwner = "pools" // the name in existing data directories
+	ServiceCIDROwner = "pools" // value stored in existing data directories
 )
 
 // Namespaces that exist in every Kubernetes cluster.
@@ -30,11 +30,10 @@ const (
 	namespaceSystem  = "kube-system"
 )
 
-// serviceCIDRName is the name that Kubernetes gives to the ServiceCIDR of its configured ranges.
+// serviceCIDRName is the name of the ServiceCIDR that Kubernetes creates for its configured ranges.
 const serviceCIDRName = "kubernetes"
 
-// The labels of a Node (k8s.io/api/core/v1, well_known_labels.go): its name, operating system, architecture and zone; and labelName, which
-// every Namespace has with its own name.
+// Labels of a Node (k8s.io/api/core/v1, well_known_labels.go). labelName is set on every Namespace instead, and holds its name.
 const (
 	labelHostname = "kubernetes.io/hostname"
 	labelOS       = "kubernetes.io/os"
@@ -43,19 +42,19 @@ const (
 	labelName     = "kubernetes.io/metadata.name"
 )
 
-// maxLabelValue is the longest value of a label, in bytes. Names of Nodes may be longer.
+// maxLabelValue is the maximum length of a label value in bytes. Names of Nodes may be longer.
 const maxLabelValue = 63
 
-// ClusterConfig is the configuration of ClusterObjects.
+// ClusterConfig holds the settings of ClusterObjects.
 type ClusterConfig struct {
 	NodeName, Zone string
-	// NodeOwner is the owner of the Node of this box; "": the constant NodeOwner. In a fleet each box has an owner of its own.
+	// NodeOwner is the owner of this box's Node in the store; "" means the constant NodeOwner. In a fleet each box has its own.
 	NodeOwner string
-	// ReportNode, when not nil, sends the Node of this box to another box, which writes it.
+	// ReportNode, when not nil, sends the Node of this box to another box, which stores it.
 	ReportNode func(*object.Node) error
 	// Version is the version of the program; the Node shows it as kubeletVersion.
 	Version string
-	// ServiceRanges are the prefixes of the ServiceCIDR, the primary family first.
+	// ServiceRanges lists the prefixes of the ServiceCIDR, with the primary family first.
 	ServiceRanges []netip.Prefix
 }
 
@@ -67,14 +66,14 @@ type ClusterObjects struct {
 	host  object.NodeSystemInfo
 	hosts *HostAddresses
 
-	namespaceState uint64        // the NamespacesInUse.State that the Namespaces are synced to
-	facts          *node.Facts   // that the Node is synced to
-	node           object.Object // as it was stored last; likewise the ServiceCIDR
+	namespaceState uint64        // NamespacesInUse.State at the last sync of the Namespaces
+	facts          *node.Facts   // facts at the last sync of the Node
+	node           object.Object // the Node as last stored; serviceCIDR likewise
 	serviceCIDR    object.Object
 }
 
-// NewClusterObjects returns ClusterObjects for a store. It reads the host's system information (os-release(5), uname(2)) once. hosts has
-// the VIPs among the addresses of this host.
+// NewClusterObjects returns ClusterObjects for a store. It reads the host's system information (os-release(5), uname(2)) once. hosts
+// identifies the VIPs among the addresses of this host.
 func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddresses) *ClusterObjects {
 	host := hostInfo()
 	host.KubeletVersion = cfg.Version
@@ -82,14 +81,14 @@ func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddre
 	return &ClusterObjects{cfg: cfg, store: objects, host: host, hosts: hosts}
 }
 
-// Sync updates all these objects; it writes only what changed. An object that a file or a client made under the same name is left alone.
-// Without facts (nil) the Node is not updated.
+// Sync updates the Namespaces, the Node and the ServiceCIDR, and writes only changes. It does not change an object that a file or a client
+// created under the same name. If facts is nil, it does not update the Node.
 func (c *ClusterObjects) Sync(facts *node.Facts) error {
 	return errors.Join(c.KeepNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
-// KeepNamespaces creates a Namespace for each namespace that objects of files are in (those of clients need one anyway). It deletes a
-// Namespace that is no longer used, unless a client made or changed it.
+// KeepNamespaces creates a Namespace for each namespace of an object from files (clients must create their Namespaces first). It deletes a
+// Namespace that is no longer used, unless a client created or changed it.
 func (c *ClusterObjects) KeepNamespaces() error {
 	inUse, changed := c.store.Namespaces(c.namespaceState)
 	if !changed {
@@ -157,7 +156,7 @@ func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	return nil
 }
 
-// dropFormerNodes deletes the Node objects that this box wrote under earlier names.
+// dropFormerNodes deletes the Nodes that this box stored under earlier names.
 func (c *ClusterObjects) dropFormerNodes() error {
 	all, _, err := c.store.List(object.KindNode, "", 0)
 	if err != nil {
@@ -177,7 +176,7 @@ func (c *ClusterObjects) dropFormerNodes() error {
 	return err
 }
 
-// nodeObject returns the Node object for this box. What clients wrote to have, the stored one, is kept.
+// nodeObject returns the Node of this box. It keeps what clients wrote to have, the stored Node.
 func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *object.Node {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
@@ -208,7 +207,8 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *obje
 	return n
 }
 
-// KeepOfClients copies the spec, the annotations and the labels that clients wrote from the existing Node to its next version.
+// KeepOfClients copies the fields that clients may write from the stored Node, have, to n: the spec, the annotations, and all labels except
+// those set by the box.
 func KeepOfClients(n *object.Node, have object.Object) {
 	before, ok := have.(*object.Node)
 	if !ok {
@@ -222,10 +222,10 @@ func KeepOfClients(n *object.Node, have object.Object) {
 	}
 }
 
-// nodeLabels are the keys of the labels that a box sets on its Node.
+// nodeLabels lists the keys of the labels that a box sets on its Node.
 var nodeLabels = []string{labelHostname, labelOS, labelArch, labelZone}
 
-// NodeLabels returns those of the labels that a box sets on its Node.
+// NodeLabels returns those of the given labels that a box sets on its Node.
 func NodeLabels(labels map[string]string) map[string]string {
 	of := map[string]string{}
 	for _, key := range nodeLabels {
@@ -236,8 +236,8 @@ func NodeLabels(labels map[string]string) map[string]string {
 	return of
 }
 
-// nodeAddresses returns the addresses by which other hosts reach the box, the primary one of each family first. Addresses with a host
-// prefix (/32, /128) count as VIPs; VIPs are returned only if there is no other address.
+// nodeAddresses returns the addresses at which other hosts reach the box, IPv4 first, with the primary address of each family first.
+// Addresses with a host prefix (/32, /128) count as VIPs. VIPs are returned only if there is no other address.
 func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr {
 	addrs := slices.Clone(facts.Primary)
 	var single []netip.Addr
@@ -258,7 +258,7 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	return addrs
 }
 
-// maxNodeAddresses is the largest number of addresses of a Node; clients use the first ones.
+// maxNodeAddresses is the maximum number of addresses of a Node. Clients use the first ones.
 const maxNodeAddresses = 32
 
 // syncServiceCIDR updates the ServiceCIDR of the configured ranges.
@@ -275,7 +275,7 @@ func (c *ClusterObjects) syncServiceCIDR() error {
 	return nil
 }
 
-// serviceCIDRObject returns the ServiceCIDR for the configured ranges. have is the stored one.
+// serviceCIDRObject returns the ServiceCIDR for the configured ranges. have is the stored ServiceCIDR, or nil.
 func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	s := &object.ServiceCIDR{
 		TypeMeta: object.TypeMeta{Kind: object.KindServiceCIDR, APIVersion: object.APIVersionNetworking},
@@ -295,7 +295,7 @@ func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	return s
 }
 
-// keep stores a generated object, unless a file or a client made one under the same name.
+// keep stores a generated object, unless a file or a client created an object of that name.
 func (c *ClusterObjects) keep(owner string, want object.Object) error {
 	_, err := c.store.Generate(owner, []object.Object{want}, nil)
 	if isOwned(err) {
@@ -309,8 +309,8 @@ func isOwned(err error) bool {
 	return owned
 }
 
-// hostInfo returns Node.status.nodeInfo; fields that cannot be read are empty. The boot ID is left out, since it would change with every
-// boot, and so are the IDs of the machine, which are confidential (machine-id(5)).
+// hostInfo returns Node.status.nodeInfo. Fields that cannot be read are empty. It omits the boot ID, which would change with every boot,
+// and the machine IDs, which are confidential (machine-id(5)).
 func hostInfo() object.NodeSystemInfo {
 	return object.NodeSystemInfo{
 		KernelVersion:   valueIn("/proc/sys/kernel/osrelease", ""),
@@ -319,7 +319,7 @@ func hostInfo() object.NodeSystemInfo {
 	}
 }
 
-// valueIn returns the rest of the first line of a file with a prefix, without quotes (os-release(5)); "": there is none.
+// valueIn returns the rest of the first line with the given prefix in a file, without quotes (os-release(5)); "" if there is none.
 func valueIn(path, prefix string) string {
 	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
@@ -330,22 +330,22 @@ func valueIn(path, prefix string) string {
 	return ""
 }
 
-// HostAddresses distinguishes the host's own addresses from VIPs that another program, such as a failover daemon, added to an interface. An
-// address with a host prefix (/32, /128) is always a VIP. One with another length is a VIP when it was added to the interface after it had
-// become a Service's, or when it lies in a range that the operator set aside for Services. The primary addresses of the host are never
-// VIPs. An address that was once the host's own stays so, for example when a link goes down and up; after a restart these are read from the
-// Node. Its methods may be called concurrently.
+// HostAddresses distinguishes the host's own addresses from VIPs that another program, such as a failover daemon, added to an interface. It
+// does not classify addresses with a host prefix (/32, /128), which its users treat as VIPs. Any other address is a VIP if it belonged to a
+// Service before it was added to the interface, or if the operator set it aside for Services and it is not the first address of its
+// interface. The primary addresses of the host are never VIPs. An address that was once the host's own remains so, for example when a link
+// goes down and up. After a restart, the own addresses are read from the Node. Its methods may be called concurrently.
 type HostAddresses struct {
 	// setAside reports whether an address lies in a load balancer pool or an external IP range.
 	setAside func(netip.Addr) bool
-	known    bool // own had all of the host's addresses before the start
+	known    bool // the Node at startup listed all of the host's own addresses
 
 	mu   sync.Mutex
 	own  map[netip.Addr]bool
 	vips map[netip.Addr]bool
 }
 
-// NewHostAddresses returns HostAddresses with the host's own addresses from the Node of owner, if there is one. setAside reports whether an
+// NewHostAddresses returns HostAddresses that takes the host's own addresses from the stored Nodes of owner. setAside reports whether an
 // address lies in a load balancer pool or an external IP range.
 func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store, owner string) *HostAddresses {
 	h := &HostAddresses{setAside: setAside, own: map[netip.Addr]bool{}, vips: map[netip.Addr]bool{}}
@@ -380,7 +380,7 @@ func (h *HostAddresses) IsVIP(addr netip.Addr) bool {
 	return h.vips[addr]
 }
 
-// Place classifies the addresses in new facts. wasService reports whether an address was a Service's before it was added to the host.
+// Place classifies the addresses in new facts. wasService reports whether an address belonged to a Service before it was added to the host.
 func (h *HostAddresses) Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -412,7 +412,7 @@ func (h *HostAddresses) Place(facts *node.Facts, wasService func(netip.Addr) (bo
 	return nil
 }
 
-// Known reports whether the Node listed all of the host's addresses before this start.
+// Known reports whether the Node stored by an earlier process listed all of the host's addresses.
 func (h *HostAddresses) Known() bool { return h.known }
 
 // readyCondition returns the condition Ready for the Node of a running box.
@@ -422,7 +422,7 @@ func readyCondition(since time.Time) object.NodeCondition {
 	}
 }
 
-// goneCondition returns the condition Ready for the Node of a fleet's box that does not report, with the reason that Kubernetes uses.
+// goneCondition returns the condition Ready for the Node of a box that does not report to its fleet, with the reason that Kubernetes uses.
 func goneCondition(since time.Time) object.NodeCondition {
 	return object.NodeCondition{
 		Type: object.NodeReady, Status: object.ConditionUnknown, LastTransitionTime: &since, Reason: "NodeStatusUnknown",
@@ -430,15 +430,15 @@ func goneCondition(since time.Time) object.NodeCondition {
 	}
 }
 
-// KeepReady copies the conditions of the stored Node, have, to n, if have has a condition Ready: that one is written by the fleet's box
-// that has the turn (TellPresence).
+// KeepReady copies the conditions of the stored Node, have, to n if have has a condition Ready. In a fleet the box that runs the
+// controllers writes that condition (TellPresence).
 func KeepReady(n *object.Node, have object.Object) {
 	if before, ok := have.(*object.Node); ok && object.ReadyOf(before) != nil {
 		n.Status.Conditions = before.Status.Conditions
 	}
 }
 
-// FleetNodes returns the names of the Nodes that boxes of a fleet wrote, without those that a client or a file has taken over.
+// FleetNodes returns the names of the Nodes stored by boxes of a fleet, except those that a client or a file has taken over.
 func FleetNodes(objects *store.Store) []string {
 	return object.Texts(fleetNodes(objects), func(n *object.Node) string { return n.Metadata.Name })
 }
@@ -456,8 +456,8 @@ func fleetNodes(objects *store.Store) (nodes []*object.Node) {
 	return nodes
 }
 
-// TellPresence updates the condition Ready of the Nodes of a fleet: unknown for the boxes in gone, true for those in present that had been
-// gone. Other Nodes are left alone. Without a change it writes nothing.
+// TellPresence updates the condition Ready of the Nodes of a fleet: Unknown for boxes in gone, and True again for boxes in present. It does
+// not change other Nodes, and writes only changes.
 func TellPresence(objects *store.Store, present, gone map[string]bool) error {
 	var errs []error
 	for _, n := range fleetNodes(objects) {

@@ -26,10 +26,10 @@ const EndpointsOwner = "endpoints"
 // Endpoints, and the Services and slices of Gateways.
 type Endpoints struct {
 	store *store.Store
-	mu    sync.Mutex // of core and seen, for Fork
+	mu    sync.Mutex // guards core and seen, which Fork reads
 	core  *endpoints.Controller
 	seen  uint64            // the revision of the store that the objects are synced to
-	looks endpoints.Changes // further changes for the next Sync
+	looks endpoints.Changes // changes that the next Sync processes in addition to those of the store
 	// missed is set when the objects for boxes that a rollout has not reached are out of date.
 	missed   bool
 	gateways *gateways
@@ -53,7 +53,7 @@ func (c *Endpoints) Fork(copied *store.Store, revision uint64) *Endpoints {
 	return f
 }
 
-// Aside makes c a controller for a copy of the store, and returns it: it writes no statuses.
+// Aside makes c write no statuses, as is right for a copy of the store, and returns c.
 func (c *Endpoints) Aside() *Endpoints {
 	c.gateways.silent = true
 	return c
@@ -89,19 +89,20 @@ func (c *Endpoints) Sync() error {
 	return c.gateways.sync()
 }
 
-// Ahead returns, by Service, the EndpointSlices that Sync computed and has not stored. The loop programs them first; Programmed then stores
-// them.
+// Ahead returns, by Service, the EndpointSlices that Sync computed and has not stored. The reconcile loop programs them into the dataplane first;
+// Programmed then stores them.
 func (c *Endpoints) Ahead() map[string][]*object.EndpointSlice {
 	return c.gateways.ahead
 }
 
-// Programmed stores the EndpointSlices that Ahead returned. revision is the one that the dataplane has, and planned has the problems of the
-// Services that were planned since the last call. It reports whether Sync must be called again.
+// Programmed stores the EndpointSlices that Ahead returned. revision is the revision of the store that the dataplane implements. planned has the
+// problems of the Services that were planned since the last call. again reports whether Sync must be called again.
 func (c *Endpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	return c.gateways.Programmed(revision, planned)
 }
 
-// syncBefore generates, during a rollout, the objects for the boxes that it has not reached, from the versions before it.
+// syncBefore generates the objects for the boxes that a running rollout has not reached yet. It derives them from the versions that Services had
+// before the rollout. Without a rollout it does nothing.
 func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
 	if head, is := c.store.PendingHead(pending.Staged); !is || !head.Pending() {
 		c.missed = false
@@ -131,8 +132,7 @@ func (c *Endpoints) Problems() []resolve.Problem {
 // stored adapts the store to endpoints.Objects.
 type stored struct{ *store.Store }
 
-// Service returns a Service with its generated EndpointSlices and its Endpoints. The slices of other writers are included only if it has a
-// selector.
+// Service returns a Service with its EndpointSlices and its Endpoints. If the Service has no selector, only generated EndpointSlices are included.
 func (s stored) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return s.ServiceBy(key, EndpointsOwner)
 }
@@ -148,7 +148,7 @@ func (s stored) ZoneOf(node string) (zone string, known bool) {
 	return zone, true
 }
 
-// Holder returns which controller, client or file the object of this name belongs to.
+// Holder returns the kind of writer that owns an object.
 func (s stored) Holder(ref object.Ref) endpoints.Holder { return holder(s.Get(ref)) }
 
 func holder(o object.Object, owner store.Owner) endpoints.Holder {
@@ -161,7 +161,7 @@ func holder(o object.Object, owner store.Owner) endpoints.Holder {
 	return endpoints.Others
 }
 
-// before adapts the store to endpoints.Objects as stored does, with the versions before a rollout.
+// before adapts the store to endpoints.Objects like stored, but returns the versions from before a rollout.
 type before struct{ stored }
 
 // Service returns a Service as it was before the rollout, with its EndpointSlices and its Endpoints.
@@ -169,15 +169,15 @@ func (b before) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	return b.Before().Service(key)
 }
 
-// Holder returns which controller, client or file the object of this name belonged to before the rollout.
+// Holder returns the kind of writer that owned an object before the rollout.
 func (b before) Holder(ref object.Ref) endpoints.Holder { return holder(b.Before().Get(ref)) }
 
 // besideRetry is the wait after a failed write.
 const besideRetry = time.Second
 
-// Beside runs the controllers in a task of its own, for a store whose writes wait for etcd: the reconcile loop must not wait for that. In
-// the loop LoopCluster, LoopEndpoints and LoopPools take the controllers' places. Objects of the whole fleet are written by the box that
-// has the turn, its own Node by each box.
+// Beside runs the controllers in a separate task, so that the reconcile loop does not wait for writes to etcd. LoopCluster, LoopEndpoints and
+// LoopPools replace the controllers in the reconcile loop. In a fleet, hasTurn reports whether this box writes the objects of the whole fleet; every
+// box writes its own Node.
 type Beside struct {
 	cluster   *ClusterObjects
 	endpoints *Endpoints
@@ -192,7 +192,7 @@ type Beside struct {
 	problems []resolve.Problem
 	repooled bool // the pools changed, and LoopPools.Sync has not reported it yet
 	applied  uint64
-	planned  map[string][]resolve.Problem // of Services since the last run
+	planned  map[string][]resolve.Problem // problems of the Services planned since the last run, by Service
 }
 
 // NewBeside returns a Beside that runs these controllers. No other code may use them from then on.
@@ -222,8 +222,8 @@ func (b *Beside) Problems() []resolve.Problem {
 	return b.problems
 }
 
-// Run runs the controllers after each change, until ctx is done. changed returns a channel that is closed when the turn may have changed.
-// wakeLoop wakes the reconcile loop when it has to fetch the results of a run.
+// Run runs the controllers after each change, until ctx is done. changed returns a channel that is closed when the result of hasTurn may have
+// changed. wakeLoop wakes the reconcile loop when it has to fetch the results of a run.
 func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLoop func()) error {
 	logged := ""
 	for ctx.Err() == nil {

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// eventComponent is the reporting component of our Events, eventUser the user of their writes
-	// in the journal.
+	// eventComponent is the reporting component of the Events, eventUser the user that the journal names for writing them.
 	eventComponent = "svcctl"
 	eventUser      = "system:svcctl"
 	// eventGather is the time for which new problems are collected before their Events are written together.
@@ -31,8 +30,8 @@ const (
 	eventRefresh = 30 * time.Minute
 	// eventLook is the interval at which Events are checked for a refresh.
 	eventLook = time.Minute
-	// maxHappenings is the largest number of problems with Events, eventBatch that of Events in one commit, eventsAtOnce that of Events
-	// written per eventLook.
+	// maxHappenings is the largest number of problems that have Events. eventBatch is the largest number of Events in one commit, eventsAtOnce the
+	// largest number written per eventLook.
 	maxHappenings = 1000
 	eventBatch    = 100
 	eventsAtOnce  = 500
@@ -66,12 +65,12 @@ type Recorder struct {
 	assigns bool
 
 	mu     sync.Mutex
-	active map[happening]time.Time // when it was written last; zero: not yet
-	once   []happening             // to be written, once each
+	active map[happening]time.Time // when the Event of each lasting problem was last written; zero: not yet
+	once   []happening             // Events that are written only once and are still to be written
 
-	// Only Flush uses what follows.
+	// Only Flush uses the fields below.
 	seen    uint64             // the revision up to which assigned addresses have Events
-	written map[happening]bool // by this process
+	written map[happening]bool // the Events that this process has written
 	spent   map[object.Ref]spending
 }
 
@@ -217,7 +216,7 @@ func (r *Recorder) due() []happening {
 	return due
 }
 
-// spend counts an Event against the rate limit of an object; false when the limit is reached.
+// spend counts an Event against the rate limit of an object. It returns false when the limit is reached.
 func (r *Recorder) spend(ref object.Ref, now time.Time) bool {
 	s := r.spent[ref]
 	if !s.at.IsZero() {
@@ -312,8 +311,8 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 // maxEventName is the longest name of an Event, a DNS subdomain, in bytes.
 const maxEventName = 253
 
-// eventName returns the name of the Event for a message about an object, with a hash as in Kubernetes. It is equal for equal messages,
-// wherever in a file the object is.
+// eventName returns the name of the Event for a message about an object, with a hash as in Kubernetes. Equal messages get equal names, regardless of
+// the position of the object in a file.
 func eventName(h happening, uid string) string {
 	digest := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", h.object, uid, h.reason, h.message))
 	suffix := fmt.Sprintf(".%x", digest[:8])
@@ -324,8 +323,8 @@ func eventName(h happening, uid string) string {
 const (
 	// reasonAssigned is the reason of Events about assigned load balancer IPs. Other load balancers use it too.
 	reasonAssigned = "IPAllocated"
-	// assignedAtOnce is the largest number of assigned load balancer IPs with an Event at a time. When there are more, as at a first start,
-	// the others get none: the status of the Services has them.
+	// assignedAtOnce is the largest number of assigned load balancer IPs that get an Event at a time. If there are more, for example at a first
+	// start, the others get none. The status of the Services shows all of them.
 	assignedAtOnce = 100
 )
 

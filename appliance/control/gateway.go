@@ -33,24 +33,24 @@ func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 // ListenerSets, and the default GatewayClass.
 type gateways struct {
 	store *store.Store
-	seen  uint64 // the revision of the store that it is synced to
+	seen  uint64 // the revision of the store that the last sync processed
 	// silent is set for a copy of the store, in which only the generated objects matter: it writes no statuses.
 	silent   bool
 	staged   bool     // a rollout is under way
-	families []string // the ipFamilies of Services that ask for none
+	families []string // the ipFamilies for Services that do not request any
 	now      func() time.Time
 
 	gatewayIndex
-	problems map[object.Ref][]resolve.Problem // of the Gateways that have some
-	again    refs                             // Gateways to plan in the next sync, whatever changes
+	problems map[object.Ref][]resolve.Problem // by Gateway; a Gateway without problems has no entry
+	again    refs                             // Gateways to plan in the next sync even if nothing changes
 	stuck    refs                             // Gateways whose generated Service has an error, which a change of another Service may end
 	programmed
 }
 
-// gatewayIndex has the Gateways as of their last plan, and maps the objects that they depend on to them.
+// gatewayIndex has the last plan of each Gateway, and finds the Gateways that depend on an object.
 type gatewayIndex struct {
 	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name
-	parents  map[object.Ref][]object.Ref // the reverse
+	parents  map[object.Ref][]object.Ref // the reverse of children: the parents that a route or ListenerSet names
 	users    map[object.Ref]refs         // the Gateways that depend on an object
 	of       map[string]object.Ref       // the Gateway of a generated Service
 	known    map[object.Ref]*served
@@ -58,16 +58,16 @@ type gatewayIndex struct {
 
 // programmed is the state of the generated Services in the dataplane, and the writes that wait for it.
 type programmed struct {
-	// late stores the result of the last sync, and is called once the dataplane has that; nil: it is stored. Until then ahead has the
-	// EndpointSlices of the Services that the result changes. These can be programmed first, as they depend on stored objects alone and
-	// contain nothing that is allocated.
+	// late stores the result of the last sync. It is called when the dataplane has been programmed from ahead; nil: nothing is left to store. Until
+	// then ahead has the EndpointSlices of the Services that the result changes, by Service. They can be programmed before they are stored, as they
+	// contain nothing that the store allocates.
 	late  func() error
 	ahead map[string][]*object.EndpointSlice
 
-	applied uint64                       // the revision that the dataplane has
-	waiting map[object.Ref]bool          // Gateways with a condition that waits for the dataplane
-	trouble map[string][]gateway.Trouble // of generated Services in the dataplane
-	shown   map[string][]gateway.Trouble // of generated Services, as the statuses have it
+	applied uint64                       // the revision of the store that the dataplane implements
+	waiting map[object.Ref]bool          // Gateways with a condition that becomes true only once the dataplane is programmed
+	trouble map[string][]gateway.Trouble // problems of generated Services in the dataplane, by Service
+	shown   map[string][]gateway.Trouble // the result of Trouble at the last plan, which the statuses report
 }
 
 // served is the result of the last plan of a Gateway.
@@ -76,8 +76,8 @@ type served struct {
 	generated refs
 	made      map[object.Ref]object.Object // the generated objects as passed to the store
 	routes    refs
-	revision  uint64 // the revision of the store that has all of them
-	failed    string // the reason that the generated objects are not stored; "": they are
+	revision  uint64 // the first revision of the store that has all generated objects
+	failed    string // why the generated objects could not be stored; "" if they are stored
 }
 
 func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
@@ -98,12 +98,12 @@ var routeKinds = []string{object.KindListenerSet, object.KindTCPRoute, object.Ki
 // work is what one sync must plan again.
 type work struct {
 	gateways refs
-	routes   refs // that changed themselves
+	routes   refs // routes and ListenerSets that changed themselves
 	classes  bool
 	atOnce   bool // store the result without waiting for the dataplane
 }
 
-// sync plans the Gateways that changes since the last sync concern, and stores the generated objects and statuses in one commit.
+// sync plans the Gateways that are affected by changes since the last sync, and stores the generated objects and statuses in one commit.
 func (c *gateways) sync() error {
 	if err := c.storeLate(); err != nil { // the dataplane did not take it
 		return err
@@ -171,7 +171,7 @@ func (c *gateways) isOwn(key string) bool {
 // touch adds the Gateways that depend on an object to the work.
 func (c *gateways) touch(w *work, ref object.Ref) { maps.Copy(w.gateways, c.users[ref]) }
 
-// look adds the Gateways that the change of an object concerns to the work, and updates the index of parents.
+// look adds the Gateways that are affected by a change of an object to the work, and updates the index of parents.
 func (c *gateways) look(w *work, ref object.Ref) {
 	c.touch(w, ref)
 	switch ref.Kind {
@@ -241,7 +241,7 @@ func (c *gateways) readAll(w *work) error {
 	return nil
 }
 
-// adopt records a stored object as one that was generated for the Gateway which is its owner.
+// adopt records a stored object as generated for the Gateway that owns it.
 func (c *gateways) adopt(w *work, o object.Object) {
 	meta := o.GetMeta()
 	for _, owner := range meta.OwnerReferences {
@@ -267,8 +267,8 @@ type batch struct {
 	statuses map[object.Ref]object.Object
 }
 
-// plan plans the Gateways of the work, and stores the result in one commit, at once or after it is programmed (ahead). If that is refused,
-// each Gateway is stored by itself.
+// plan plans the Gateways of the work, and prepares one commit with the result. If the dataplane can be programmed first (runAhead), storeLate makes
+// the commit later, otherwise plan makes it at once. If the store refuses it, each Gateway is planned and stored separately.
 func (c *gateways) plan(w *work) error {
 	all := &batch{statuses: map[object.Ref]object.Object{}}
 	planned := map[object.Ref]*gateway.Planned{}
@@ -342,7 +342,8 @@ func (c *gateways) storeLate() error {
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
-// commit stores a batch, unless it is empty, and returns the revision that has it; 0: nothing in it concerns the dataplane.
+// commit stores a batch, unless it is empty. It returns the revision of the commit, or 0 if the batch changes only statuses, which do not affect the
+// dataplane.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	if len(b.puts)+len(b.deletes)+len(b.statuses) == 0 {
 		return 0, nil
@@ -361,8 +362,8 @@ func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	return result.Revision, nil
 }
 
-// planAgain plans each Gateway by itself after the store refused an object that was generated for one of several. Only the
-// Gateway of that object gets a problem.
+// planAgain plans and stores each Gateway separately, after the store refused an object that was generated for one of them. Only the Gateway of that
+// object gets a problem.
 func (c *gateways) planAgain(w *work, err error) error {
 	var wrong object.Errors
 	if !isOwned(err) && !errors.As(err, &wrong) {
@@ -548,8 +549,8 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	s.failed = ""
 }
 
-// Programmed stores what the last sync prepared, if that is not stored yet. revision is the one that the dataplane has, and planned has the
-// problems of the Services that were planned since the last call. It reports whether sync must be called again.
+// Programmed stores the result of the last sync, unless it is already stored. revision is the revision of the store that the dataplane implements.
+// planned has the problems of the Services that were planned since the last call. again reports whether sync must be called again.
 func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	err = c.storeLate()
 	c.applied = revision
@@ -569,7 +570,7 @@ func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Prob
 	return again || len(c.again) > 0, err
 }
 
-// troubleOf returns those problems of a Service that keep single ports from being served: port conflicts, and ports that cannot be relayed.
+// troubleOf returns those problems of a Service that prevent individual ports from being served: port conflicts, and ports that cannot be relayed.
 func troubleOf(problems []resolve.Problem) (all []gateway.Trouble) {
 	for _, q := range problems {
 		if text, is := strings.CutPrefix(q.Field, "spec.ports["); is && !q.Warning && slices.Contains([]string{resolve.ReasonPortInUse, resolve.ReasonPortConflict, resolve.ReasonNoRelay}, q.Reason) {
@@ -591,7 +592,7 @@ func (c *gateways) Get(ref object.Ref) object.Object {
 	return o
 }
 
-// Service returns a Service that is a backend, with its EndpointSlices. During a rollout it returns the versions before it, since the
+// Service returns the Service of a backend, with its EndpointSlices. During a rollout it returns the versions from before the rollout, since the
 // generated objects are for all boxes.
 func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice) {
 	svc, list, _ := c.store.Service(key)

@@ -9,15 +9,16 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Pools computes a Plan from the objects of MetalLB's kinds whenever they change, gives its pools to the store, and passes the Plan to use.
+// Pools computes a Plan from the objects of MetalLB's kinds whenever they change. It sets the address pools of the store from the Plan, and passes
+// the Plan to the function use.
 type Pools struct {
 	store    *store.Store
 	box      advertise.Box
 	use      func(*advertise.Plan)
-	seen     map[string][]object.Object // by kind, as of the last Plan
-	node     object.Object              // likewise
-	plan     *advertise.Plan            // whose pools the store does not have yet; nil: it has them
-	reported bool                       // Sync has reported that its pools differ
+	seen     map[string][]object.Object // the objects that plan was made from, by kind
+	node     object.Object              // the Node that plan was made from
+	plan     *advertise.Plan            // a Plan with pools that the store does not have yet; nil: there is none
+	reported bool                       // Sync has reported that the pools of plan differ
 	plans    int                        // the number of Plans made
 }
 
@@ -32,8 +33,8 @@ var followed = []string{
 	object.KindBFDProfile, object.KindBGPPeer, object.KindSecret, object.KindNamespace,
 }
 
-// Sync computes a new Plan when one of the objects changed, and passes its pools to the store. changed reports that the pools differ. After
-// an error the next call tries again to allocate addresses.
+// Sync computes a new Plan when one of the objects changed, and passes its pools to the store. changed reports whether the pools differ from the
+// previous ones. After an error the next call tries again to allocate addresses.
 func (p *Pools) Sync() (changed bool, err error) {
 	all := map[string][]object.Object{}
 	for _, kind := range followed {
@@ -71,7 +72,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 	return p.give()
 }
 
-// give passes the pools of the last Plan to the store, if it does not have them yet, so that it allocates from them.
+// give passes the pools of the last Plan to the store, which allocates load balancer IPs from them. It does nothing if the store already has them.
 func (p *Pools) give() (changed bool, err error) {
 	if p.plan == nil {
 		return false, p.store.GiveFreed()

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// steadyGC is the value of GOGC from the time started after the start on. By then most of the heap are connections, and answers make
-	// little garbage.
+	// steadyGC is the value of GOGC, unless the environment sets another. It is low because most of the heap are connections, and answers make little
+	// garbage. started is the time after the start at which the garbage of the first lists is returned to the system.
 	steadyGC = 40
 	started  = 30 * time.Second
 )
@@ -40,7 +40,7 @@ const (
 // Config holds the settings of svcctl discover.
 type Config struct {
 	Client *client.Client
-	// Node is the name of the box, which its Leases are held by.
+	// Node is the name of the box. It is the holder identity of the Leases.
 	Node      string
 	Providers []Provider
 }
@@ -49,7 +49,7 @@ type Config struct {
 type Provider struct {
 	Name, Kind string
 	provider.Provider
-	// Own is set for a daemon of the box: each box asks its own.
+	// Own is set for a daemon that runs on each box: svcctl discover asks the daemon of its own box only.
 	Own bool
 }
 
@@ -60,7 +60,7 @@ type asking struct {
 	from    string
 	lease   lease
 	turns   gate
-	refused map[string]refusal // by question
+	refused map[string]refusal // refused writes, by question
 	// reported has the states of the last report.
 	reported map[string]bool
 }
@@ -87,7 +87,7 @@ type discovery struct {
 	ledger    *ledger.Ledger
 	providers map[string]*asking
 	questions map[ledger.Asked]*question
-	claims    map[string]map[ledger.Key]want // begun ones, by Service
+	claims    map[string]map[ledger.Key]want // claims that the ledger has, by Service
 	schedule  schedule
 }
 
@@ -391,8 +391,8 @@ func (d *discovery) fromOf(k ledger.Key) string {
 	return d.providers[k.Provider].from + k.Question.String()
 }
 
-// storedFor returns the stored endpoints with which a claim begins: its own, or else those of earlier questions of the port, which stay
-// until the new one is answered.
+// storedFor returns the stored endpoints with which a claim begins. These are the claim's own endpoints, or else the endpoints of earlier questions
+// of the port, which stay in use until the new question is answered.
 func (d *discovery) storedFor(service string, k ledger.Key, wanted map[ledger.Key]want) (own []provider.Endpoint) {
 	var earlier []provider.Endpoint
 	for _, s := range d.stored.slices[service] {

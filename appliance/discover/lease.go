@@ -21,15 +21,15 @@ const (
 
 // lease is the state of the Lease of a provider, which names the process that asks it and holds its report.
 type lease struct {
-	object string // its name
+	object string // name of the Lease
 
-	stored   *object.Lease // nil: there is none
-	since    time.Time     // since when it is stored like this
+	stored   *object.Lease // the stored Lease; nil if there is none
+	since    time.Time     // when stored was received
 	held     bool
-	report   string    // the stored one
+	report   string    // the report in stored
 	changed  bool      // the report may have changed
-	looked   time.Time // when the report was compared last
-	released string    // the last release that was seen
+	looked   time.Time // when the report was last compared with the stored one
+	released string    // last seen value of the annotation EndpointsReleased
 	listed   bool
 }
 
@@ -41,7 +41,8 @@ func leaseName(provider, node string) string {
 	return annotation.DiscoverLeasePrefix + provider + "." + strings.ToLower(node)
 }
 
-// see records the Lease as it is stored; nil: it was deleted. It reports whether an operator released held endpoints since.
+// see records the Lease as it is stored; a nil Lease was deleted. released reports whether this process holds the Lease and an operator has released
+// held endpoints since the last call.
 func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	l.stored, l.since = o, now
 	if o == nil {
@@ -56,7 +57,7 @@ func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	return released
 }
 
-// holder returns the name of the box whose process asks the provider; "": none does.
+// holder returns the name of the box with the process that asks the provider; "" if there is none.
 func (l *lease) holder() string {
 	if l.stored == nil {
 		return ""
@@ -64,8 +65,8 @@ func (l *lease) holder() string {
 	return object.Deref(l.stored.Spec.HolderIdentity)
 }
 
-// next returns the time at which the Lease must be compared again: at least a second after the last time, since its write may have been
-// refused.
+// next returns the time at which the desired Lease must be compared with the stored one again. It is at least a second after the last comparison,
+// since the API may have refused the write.
 func (l *lease) next(now time.Time) time.Time {
 	at, again := l.looked, l.looked.Add(time.Second)
 	switch {
@@ -83,8 +84,8 @@ func (l *lease) next(now time.Time) time.Time {
 	return at
 }
 
-// renewal returns the time at which a Lease that this process holds must be renewed. It counts from the last renewal, also if an earlier
-// process made that: a start writes nothing.
+// renewal returns the time at which a Lease that this process holds must be renewed. It counts from the last renewal even if a previous process made
+// that, so that a restart writes nothing.
 func (l *lease) renewal(now time.Time) time.Time {
 	at := l.since
 	if r := l.stored.Spec.RenewTime; r != nil && r.Before(at) && now.Sub(r.Time) < leaseLasts {

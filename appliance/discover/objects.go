@@ -30,7 +30,7 @@ const (
 
 // objects has the stored objects that svcctl discover needs, as of the last events.
 type objects struct {
-	listed   map[string]bool // by path
+	listed   map[string]bool // paths with a complete list
 	services map[string]*service
 	slices   map[string]map[string]storedSlice // by Service, by name
 	leases   map[string]bool                   // the names of all providers with a Lease
@@ -70,7 +70,7 @@ func (o *objects) forget(s storedSlice) {
 // seen is an event of the watch: the change of an object, or a full list.
 type seen struct {
 	path string
-	// all is set for a list: objects are all that exist.
+	// all is set for a full list: other objects of the path do not exist.
 	all     bool
 	objects []object.Object
 	deleted bool
@@ -136,7 +136,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	})
 }
 
-// keeps reports whether a listed object is needed. Most Services have no annotation and are not.
+// keeps reports whether a listed object is needed. Services without the annotation svcctl.io/endpoints-from, which are most, are not.
 func keeps(o object.Object) bool {
 	svc, is := o.(*object.Service)
 	return !is || annotation.HasSources(svc.Metadata.Annotations)
@@ -153,10 +153,10 @@ type want struct {
 	key      ledger.Key
 	terms    ledger.Terms
 	protocol string
-	byName   bool // its targetPort is a name
+	byName   bool // the targetPort of the Service port is a name
 }
 
-// newService returns the claims that the annotations of a Service ask for; nil: there are none.
+// newService returns the claims that the annotations of a Service request; nil if there are none or the Service is being deleted.
 func newService(o *object.Service) *service {
 	s := &service{namespace: o.Metadata.Namespace, name: o.Metadata.Name, uid: o.Metadata.UID}
 	if o.Metadata.DeletionTimestamp != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// asksEach is the largest number of questions per second to one provider. There are many at a start, and when absences are in doubt.
+	// asksEach is the largest number of questions per second to one provider. Many questions are due at a start, and while endpoints are missing from
+	// answers.
 	asksEach = 100
 	// mostEndpoints is the largest number of endpoints in an answer, longestWhy the longest text of a failure in bytes, mostBad the number of
 	// unusable addresses that are named.
@@ -32,7 +33,7 @@ type gate struct {
 	next time.Time
 }
 
-// pass waits until a question may be asked; false: ctx is done.
+// pass waits until a question may be asked. It returns false if ctx is done.
 func (g *gate) pass(ctx context.Context) bool {
 	g.mu.Lock()
 	now := time.Now()
@@ -48,11 +49,11 @@ func (g *gate) pass(ctx context.Context) bool {
 	return remote.Sleep(ctx, at.Sub(now)) == nil
 }
 
-// inbox has the questions with results that the goroutine of run has not fetched yet.
+// inbox has the questions with results that the main goroutine of the discovery has not fetched yet.
 type inbox struct {
 	mu   sync.Mutex
 	full map[*question]bool
-	wake chan struct{} // capacity 1, for the goroutine that decides
+	wake chan struct{} // capacity 1, wakes the main goroutine of the discovery
 }
 
 func newInbox() *inbox { return &inbox{full: map[*question]bool{}, wake: make(chan struct{}, 1)} }
@@ -80,7 +81,7 @@ type question struct {
 	to   *inbox
 
 	mu      sync.Mutex
-	again   context.CancelCauseFunc // ends the call that is under way
+	again   context.CancelCauseFunc // cancels the running call of Follow
 	results []result
 }
 
@@ -124,8 +125,8 @@ func (q *question) take() []result {
 	return all
 }
 
-// run calls Follow of the provider until ctx is done, again whenever it returns, after a pause if it failed. Answers and errors are added
-// to q.results. turns limits the rate of calls.
+// run calls the provider's Follow repeatedly until ctx is done, with a pause after a failure. It adds answers and errors to q.results. turns limits
+// the rate of calls.
 func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
 	pause := pauses{}
 	for turns.pass(ctx) {
@@ -221,5 +222,5 @@ func short(text string) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// jitter returns a pause changed by a random amount of up to a tenth, so that those of many questions differ.
+// jitter returns d changed randomly by up to a tenth, so that the pauses of many questions differ.
 func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }

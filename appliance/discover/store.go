@@ -21,7 +21,8 @@ import (
 const (
 	// manager is the field manager of all objects that svcctl discover writes.
 	manager = "svcctl-discover"
-	// joined is the least time between two writes. A first answer is written at once, and those within this time after it together.
+	// joined is the least time between two writes. A first answer is written at once; answers that arrive within this time after it are written
+	// together.
 	joined = 50 * time.Millisecond
 	// writeEach is the least time between two writes for one Service, so that a flapping provider does not fill the journal.
 	writeEach = 200 * time.Millisecond
@@ -32,8 +33,8 @@ const (
 // schedule has the Services whose EndpointSlices may have to be written, and the time of the next write.
 type schedule struct {
 	dirty   map[string]bool
-	at      time.Time            // zero: nothing is to be written
-	rest    time.Time            // until then nothing is written, no Lease either
+	at      time.Time            // time of the next write; zero: none is scheduled
+	rest    time.Time            // no write before this time, not even of a Lease
 	written map[string]time.Time // the last write of a Service
 	writing bool                 // a write is under way
 	retry   pauses
@@ -43,14 +44,13 @@ func newSchedule() schedule {
 	return schedule{dirty: map[string]bool{}, written: map[string]time.Time{}}
 }
 
-// touch schedules the comparison of the stored and the wanted slices of a Service at a time, or at the next time at which a write is
-// allowed.
+// touch schedules a comparison of a Service's stored slices with the wanted ones at a time, or later if no write is allowed then.
 func (s *schedule) touch(at time.Time, service string) {
 	s.dirty[service] = true
 	s.by(at)
 }
 
-// by schedules the next comparison at a time, unless it is scheduled earlier already. It is not before a write is allowed.
+// by schedules the next comparison for a time, or for the earliest time at which a write is allowed. An earlier comparison stays scheduled.
 func (s *schedule) by(at time.Time) {
 	if at.Before(s.rest) {
 		at = s.rest
@@ -60,7 +60,7 @@ func (s *schedule) by(at time.Time) {
 	}
 }
 
-// due returns the Services to compare now, and schedules the others that were written within writeEach.
+// due returns the Services to compare now. It schedules a later comparison for those that were written less than writeEach ago.
 func (s *schedule) due(now time.Time) (keys []string) {
 	if s.at.IsZero() || now.Before(s.at) {
 		return nil
@@ -92,14 +92,14 @@ func (s *schedule) failed(now time.Time) {
 type batch struct {
 	slices []*write.Slice
 	leases []*asking
-	bodies []json.RawMessage // of both, in this order
-	gone   []*write.Slice    // that are removed with nothing in their place
+	bodies []json.RawMessage // of the slices, then of the leases
+	gone   []*write.Slice    // slices to delete that no other slice replaces
 }
 
 // writeResult is the result of writing a batch.
 type writeResult struct {
 	batch
-	results []wire.Applied // fewer than bodies: the rest is not known
+	results []wire.Applied // one for each body, in order; fewer after an error
 	deleted []*write.Slice
 	err     error
 }
@@ -154,8 +154,8 @@ func (b *batch) add(o object.Object) {
 	b.bodies = append(b.bodies, text)
 }
 
-// changed returns the slices of a Service that must be written, including those that are to be emptied because other slices take their
-// endpoints, and the slices that must be deleted.
+// changed returns the slices of a Service that must be written, and those that must be deleted (gone). changed includes the slices to empty because
+// their endpoints move to other slices.
 func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.Slice) {
 	var all []*write.Slice
 	claims := d.claims[key]

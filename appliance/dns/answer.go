@@ -39,13 +39,13 @@ const (
 type reply struct {
 	rcode         int
 	authoritative bool
-	authenticated bool // by DNSSEC, from the AD bit of an upstream
+	authenticated bool // DNSSEC validated it: the AD bit of an upstream
 	answer        []dns.RR
 	authority     []dns.RR
 	additional    []dns.RR
-	// outside means that the name is in none of our zones; the other fields are unset.
+	// outside is set when the name is in none of the server's zones; the other fields are unset then.
 	outside bool
-	// next is a name in another zone to which the last alias of the answer leads.
+	// next is the target of the answer's last CNAME, if it is in another zone.
 	next string
 }
 
@@ -95,9 +95,9 @@ func (x *index) inside(labels []string) ([]string, bool) {
 	return labels[:n], true
 }
 
-// answerInNamespace returns the reply to a name outside of the zone for a client in a namespace. It completes the name as the search list
-// of a Pod there would: with NAMESPACE.svc.DOMAIN, svc.DOMAIN and DOMAIN. The records have the requested name, without a CNAME, because
-// clients accept no other. For a name that is no Service's the reply is outside.
+// answerInNamespace returns the reply to a name outside of the zone for a client in a namespace. It completes the name like the search list of a Pod
+// in that namespace: with NAMESPACE.svc.DOMAIN, svc.DOMAIN and DOMAIN. The records have the requested name, without a CNAME, because clients accept
+// no other. If no completed name is a Service's, the reply is outside.
 func (x *index) answerInNamespace(q inquiry, labels []string) reply {
 	under, svc := labels, labels[len(labels)-1] == "svc" // under: the labels below svc.DOMAIN
 	if svc {
@@ -311,7 +311,7 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// results has the results, as metrics count them, of response codes; of all others it is resultFailed.
+// results maps response codes to the results that metrics count. All other codes count as resultFailed.
 var results = map[int]string{
 	dns.RcodeSuccess: resultSuccess, dns.RcodeNameError: resultNoName, dns.RcodeRefused: resultRefused,
 	dns.RcodeFormatError: resultBad, dns.RcodeBadVers: resultBad,
@@ -378,11 +378,11 @@ func (s *Server) ask(q dns.Question, checkingDisabled, do bool) reply {
 type client struct {
 	addr netip.Addr
 	udp  bool
-	// local means that it is on this host: no other host can send from its address.
+	// local is set for an address of this host, which no other host can use as its source.
 	local bool
-	// trusted means that its questions may go to upstreams.
+	// trusted is set when the client's questions may be forwarded to upstreams.
 	trusted   bool
-	namespace string // "" when it is in none
+	namespace string // "" when the client is in none
 }
 
 // client returns the properties of the sender of a question, by its address.
@@ -432,7 +432,8 @@ func Resolvers(path string) []netip.Addr {
 }
 
 const (
-	// tryTimeout is the longest wait for one upstream, askTimeout that for all together: as long as glibc's resolver waits.
+	// tryTimeout is the longest wait for one upstream, askTimeout the longest wait for all of them together. askTimeout is the timeout of glibc's
+	// resolver.
 	tryTimeout = 2 * time.Second
 	askTimeout = 5 * time.Second
 	// maxAsking is the largest number of questions that wait for upstreams at a time.
@@ -448,13 +449,13 @@ type upstreams struct {
 	log     *slog.Logger
 	servers []netip.AddrPort
 	asking  chan struct{}
-	// preferred is the index of the one that answered last.
+	// preferred is the index of the server that answered last.
 	preferred atomic.Int32
-	silent    atomic.Bool // none of them answered last time
+	silent    atomic.Bool // no server answered the last question
 }
 
-// ask asks the upstreams in turn until one responds. A failure that an upstream returns (such as SERVFAIL) is the result only if no other
-// responds better.
+// ask asks the upstreams in turn until one responds. It returns a failure of an upstream (such as SERVFAIL) only if no other upstream has a better
+// response.
 func (u *upstreams) ask(ctx context.Context, q dns.Question, checkingDisabled, do bool) (reply, error) {
 	select {
 	case u.asking <- struct{}{}:

@@ -26,13 +26,13 @@ type index struct {
 	server *node
 
 	complete   atomic.Bool   // all Services are in it, so a name without an entry does not exist
-	serial     atomic.Uint32 // of the SOA record
+	serial     atomic.Uint32 // serial number of the SOA record
 	services   sync.Map      // *records by serviceKey
-	namespaces sync.Map      // by name: those that have a Service
-	pointers   sync.Map      // names, a []string in order, by netip.Addr
+	namespaces sync.Map      // keys are the namespaces that have a Service
+	pointers   sync.Map      // from netip.Addr to its names, a sorted []string
 
 	// Only update uses the fields below.
-	population map[string]int // Services by namespace
+	population map[string]int // number of Services by namespace
 	owners     map[netip.Addr][]string
 }
 
@@ -144,10 +144,10 @@ var (
 	version = &node{text: schemaVersion}
 )
 
-// schemaVersion is the version of Kubernetes' DNS specification, which the TXT record of dns-version has.
+// schemaVersion is the version of Kubernetes' DNS specification in the TXT record of dns-version.
 const schemaVersion = "1.1.0"
 
-// find returns the node of a name of the zone; nil if there is none. labels are those before the domain, in lower case.
+// find returns the node of a name in the zone; nil if there is none. labels are the labels before the zone's domain, in lower case.
 func (x *index) find(labels []string) *node {
 	n := len(labels)
 	if n == 0 {
@@ -166,7 +166,7 @@ func (x *index) find(labels []string) *node {
 	return nil
 }
 
-// findService returns the node of a name below svc; nil if there is none. labels are those before "svc".
+// findService returns the node of a name below svc; nil if there is none. labels are the labels before "svc".
 func (x *index) findService(labels []string) *node {
 	n := len(labels)
 	switch n {
@@ -206,26 +206,26 @@ func (x *index) names(addr netip.Addr) []string {
 
 // node has the records of a name. A node without records is a name that only has names below it. Nodes in the index are immutable.
 type node struct {
-	addrs   [2][]net.IP // of A and of AAAA
+	addrs   [2][]net.IP // addresses of the A and of the AAAA records
 	alias   string      // the target of the CNAME record, with a dot at the end
-	targets []target    // SRV
-	text    string      // TXT
-	apex    bool        // the top of a zone: SOA and NS
+	targets []target    // the SRV records
+	text    string      // the TXT record
+	apex    bool        // the top of a zone, which has SOA and NS records
 }
 
 // target is the content of one SRV record.
 type target struct {
 	port uint16
 	name string // with a dot at the end
-	at   *node  // with the addresses of name
+	at   *node  // the node of name, with its addresses
 }
 
 // records has the nodes of all names of one Service.
 type records struct {
-	service   *node            // of the Service's own name; nil when it has none
-	hosts     map[string]*node // of endpoints, by host name
-	ports     map[string]*node // by "_http._tcp"
-	protocols map[string]bool  // "_tcp": the names above those of ports
+	service   *node            // node of the Service's own name; nil when that has none
+	hosts     map[string]*node // nodes of endpoints, by host name
+	ports     map[string]*node // nodes of ports, by labels such as "_http._tcp"
+	protocols map[string]bool  // labels such as "_tcp", the parents of the names of ports
 	pointers  map[netip.Addr][]string
 }
 
@@ -263,8 +263,8 @@ func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	}
 }
 
-// addMembers adds the records of a headless Service (Kubernetes' DNS specification, 2.4). With all, endpoints that are not ready are
-// included. Without an endpoint not even the Service's own name exists.
+// addMembers adds the records of a headless Service (Kubernetes' DNS specification, 2.4). all includes endpoints that are not ready. Without an
+// endpoint the Service's own name does not exist either.
 func (r *records) addMembers(name string, members []resolve.Member, all bool) {
 	seen := map[endpointPort]bool{}
 	for i := range members {
@@ -302,8 +302,8 @@ type endpointPort struct {
 	port     resolve.MemberPort
 }
 
-// hostnameOf returns the DNS label of an endpoint without a hostname, from its address. IPv6 addresses are expanded, because "::" makes no
-// label.
+// hostnameOf returns the DNS label of an endpoint without a hostname, derived from its address. IPv6 addresses are expanded, because a label cannot
+// represent "::".
 func hostnameOf(addr netip.Addr) string {
 	if addr.Is4() {
 		return strings.ReplaceAll(addr.String(), ".", "-")
@@ -398,8 +398,8 @@ func parseNibbles(labels []string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(raw), 4*n), true
 }
 
-// answerReverse returns the reply for a reverse name. The server is authoritative for addresses that have a name and for the reverse zones
-// of the service ranges. For all others, those in the networks of endpoints included, the reply is outside.
+// answerReverse returns the reply for a reverse name. The server is authoritative for addresses that have a name and for the reverse zones of the
+// service ranges. For all other addresses, including those in the networks of endpoints, the reply is outside.
 func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) reply {
 	zone, depth := x.reverseZone(labels, prefix)
 	var names []string

@@ -41,7 +41,7 @@ type Server struct {
 	local      atomic.Pointer[map[netip.Addr]bool]
 
 	sockets []socket
-	ctx     context.Context // of Run, for upstream queries
+	ctx     context.Context // the context of Run, for upstream queries
 	stop    context.CancelFunc
 }
 
@@ -200,12 +200,11 @@ type Config struct {
 	// Domain is the zone in lower case, without a trailing dot: "cluster.local". It has
 	// at most MaxDomain bytes.
 	Domain string
-	// Upstreams are the resolvers for names outside our zones, in order of preference.
-	// Without any, such names are refused.
+	// Upstreams are the resolvers for names outside the server's zones, in order of preference. Without any, questions for such names are refused.
 	Upstreams []netip.AddrPort
-	// Internal are the networks, besides this host, whose questions may go to upstreams.
+	// Internal are the networks that may use the upstreams. This host always may.
 	Internal []netip.Prefix
-	// ServiceRanges are the ranges of cluster IPs; their reverse zones are ours.
+	// ServiceRanges are the ranges of cluster IPs. The server is authoritative for their reverse zones.
 	ServiceRanges []netip.Prefix
 	// Namespaces maps clients to namespaces.
 	Namespaces []ClientNamespace
@@ -216,15 +215,15 @@ type Config struct {
 
 // The results of questions, as metrics count them.
 const (
-	resultSuccess = "success" // with and without records
+	resultSuccess = "success" // NOERROR, with or without records
 	resultNoName  = "nxdomain"
-	resultFailed  = "failed" // also because an upstream failed
+	resultFailed  = "failed" // SERVFAIL and others, also because an upstream failed
 	resultRefused = "refused"
 	resultBad     = "bad" // FORMERR or BADVERS: the message is malformed, or its EDNS version unknown
 	resultLimited = "limited"
 )
 
-// Results lists all results of questions for metrics. Messages that are no queries have none.
+// Results lists all results of questions for metrics. Messages that are not queries are not counted.
 var Results = []string{resultSuccess, resultNoName, resultFailed, resultRefused, resultBad, resultLimited}
 
 // MaxDomain is the maximum length of the domain in bytes, so that every name fits into
@@ -245,8 +244,9 @@ func byLength(all []ClientNamespace) []ClientNamespace {
 	return sorted
 }
 
-// An answer over UDP is sent to a network of clients at most answersPerSecond times, and answersAtOnce in a burst: an attacker that forges
-// source addresses can send no more than this to a network. Networks have network4 or network6 bits, as in BIND's response rate limiting.
+// At most answersPerSecond answers over UDP are sent to one network of clients, with bursts of answersAtOnce. This limits the traffic that an
+// attacker with forged source addresses can direct to a network. A network has a prefix length of network4 or network6 bits, as in BIND's response
+// rate limiting.
 const (
 	answersPerSecond = 1000
 	answersAtOnce    = 2000
@@ -262,7 +262,7 @@ const buckets = 1 << 14
 // have been due at the allowed rate (the virtual scheduling of ITU-T I.371): a single number, which needs no lock.
 type limiter struct {
 	seed maphash.Seed
-	due  [buckets]atomic.Int64 // in nanoseconds
+	due  [buckets]atomic.Int64 // in nanoseconds on the Server's clock
 }
 
 func newLimiter() *limiter { return &limiter{seed: maphash.MakeSeed()} }
@@ -288,8 +288,8 @@ func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	}
 }
 
-// maxConnections is the largest number of open TCP connections, maxConnectionsEach that for one client. A client is an IPv4 address, or an
-// IPv6 network of clientBits, which one host may own.
+// maxConnections is the largest number of open TCP connections, maxConnectionsEach the largest number for one client. A client is an IPv4 address, or
+// an IPv6 network with a prefix of clientBits, which one host may own.
 const (
 	maxConnections     = 256
 	maxConnectionsEach = 32

@@ -26,21 +26,21 @@ type Holder int
 const (
 	Nobody Holder = iota // there is no such object
 	Ours                 // one of the controllers of this package made it
-	Others               // a file or a client of the API
+	Others               // it belongs to a file or a client of the API
 )
 
 // Objects reads the objects that the controllers depend on. Returned objects are immutable.
 type Objects interface {
-	// Service returns a Service, nil when there is none, with its EndpointSlices by name and the Endpoints object of its name.
+	// Service returns a Service, nil when there is none, with its EndpointSlices, sorted by name, and the Endpoints object of the same name.
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
 	// Pod returns a Pod, nil when there is none.
 	Pod(key string) *object.Pod
-	// Selected returns the Pods that a selector matches, by name.
+	// Selected returns the Pods that a selector matches, sorted by name.
 	Selected(namespace string, selector map[string]string) []*object.Pod
 	// Selecting returns the keys of the Services whose selector matches these labels, sorted.
 	Selecting(namespace string, labels map[string]string) []string
-	// ZoneOf returns the zone of a node, where a box writes the endpoints for a whole fleet; known is false outside of a fleet. It is read
-	// when endpoints are written: a later change of the zone does not update them.
+	// ZoneOf returns the zone of a node of a fleet, in which one box writes the endpoints for all boxes. The second result is false outside of a
+	// fleet. The zone is read when endpoints are written: a later change does not update them.
 	ZoneOf(node string) (zone string, known bool)
 	// Holder returns the owner of an object.
 	Holder(ref object.Ref) Holder
@@ -55,10 +55,10 @@ type Changes struct {
 
 // Batch holds the writes of one Update, for one commit.
 type Batch struct {
-	Puts    []object.Object // by kind, namespace and name
-	Deletes []object.Ref    // by kind, namespace and name
+	Puts    []object.Object // sorted by kind, namespace and name
+	Deletes []object.Ref    // sorted by kind, namespace and name
 
-	services []string // whose objects these are
+	services []string // the Services that the writes are for
 }
 
 // Empty reports whether there is nothing to write or delete.
@@ -71,11 +71,11 @@ type Problem = object.Problem
 // concurrent use.
 type Controller struct {
 	Facts
-	services map[string]*service // those that are not empty; in a Fork only those examined since
+	services map[string]*service // Services with generated objects; in a Fork only those examined since
 	pods     map[string]pod      // all Pods
-	vips     addressIndex        // of all Services
-	hosts    addressIndex        // of all Pods
-	mirrored addressIndex        // of all Endpoints that are mirrored, by Service
+	vips     addressIndex        // VIPs, by Service
+	hosts    addressIndex        // addresses of Pods, by Pod
+	mirrored addressIndex        // addresses of mirrored Endpoints, by Service
 	redo     map[string]struct{} // Services of Batches that were passed to Forget
 	problems map[string]Problem
 }
@@ -83,7 +83,7 @@ type Controller struct {
 // pod is a Pod as of the last Update.
 type pod struct {
 	object   *object.Pod
-	services []string // that have it as an endpoint; not changed in place
+	services []string // Services that have the Pod as an endpoint; never modified in place
 }
 
 // New returns an empty Controller. Its first Update needs the keys of all Services and Pods.
@@ -100,22 +100,22 @@ func New(facts Facts) *Controller {
 	}
 }
 
-// Aside returns a Controller for other versions of some Services. It has the addresses of all Services and Pods of c, and no generated
-// objects.
+// Aside returns a Controller that generates objects from other versions of some Services. It starts with the addresses of all Services and Pods of c,
+// but without generated objects.
 func (c *Controller) Aside() *Controller {
 	a := New(c.Facts)
 	a.vips, a.hosts = c.vips.clone(), c.hosts.clone()
 	return a
 }
 
-// Fork returns a Controller for a copy of the objects, as of the last Update of c. It has no Problems but those that it finds itself.
+// Fork returns a Controller for a copy of the objects, as of the last Update of c. Its Problems are only those that it finds itself.
 func (c *Controller) Fork() *Controller {
 	f := c.Aside()
 	f.mirrored, f.pods, f.redo = c.mirrored.clone(), maps.Clone(c.pods), maps.Clone(c.redo)
 	return f
 }
 
-// Update computes the writes for everything that depends on changed objects. They must be stored, or passed to Forget, before the next
+// Update computes the writes for all objects that depend on the changed ones. The caller must store the Batch, or pass it to Forget, before the next
 // call.
 func (c *Controller) Update(objs Objects, changes Changes) Batch {
 	w := work{objs: objs, whole: map[string]bool{}, pods: map[string][]string{}}
@@ -187,8 +187,8 @@ func (c *Controller) note(key string, problem *Problem) {
 // work has the Services and Pods that one Update examines.
 type work struct {
 	objs  Objects
-	whole map[string]bool     // Services
-	pods  map[string][]string // names of Pods by Service
+	whole map[string]bool     // Services to examine as a whole
+	pods  map[string][]string // names of the Pods to examine, by Service
 }
 
 // services returns the keys of the Services to examine, sorted.
@@ -198,7 +198,7 @@ func (w *work) services() []string {
 	return slices.Compact(keys)
 }
 
-// seePod records the new version of a Pod, and adds the Services that it concerns to the work.
+// seePod records the new version of a Pod, and adds the Services that select it, or have it as an endpoint, to the work.
 func (c *Controller) seePod(w *work, key string) {
 	now, before := w.objs.Pod(key), c.pods[key]
 	c.setPod(key, pod{now, before.services})
@@ -228,7 +228,7 @@ func (c *Controller) member(podKey, service string, is bool) {
 	c.setPod(podKey, p)
 }
 
-// setPod records a Pod. One that is gone and is the endpoint of no Service is forgotten.
+// setPod records a Pod. It drops a deleted Pod that is not the endpoint of any Service.
 func (c *Controller) setPod(key string, p pod) {
 	if c.pods[key] = p; p.object == nil && len(p.services) == 0 {
 		delete(c.pods, key)
@@ -254,8 +254,8 @@ const labelZone = "topology.kubernetes.io/zone"
 // group has the properties that all endpoints of a slice share.
 type group struct {
 	family string
-	ports  string // textOfPorts
-	// weight and priority are the annotations of those names, "" where there are none.
+	ports  string // the result of textOfPorts
+	// weight and priority are the values of AnnotationWeight and AnnotationPriority; "" without the annotation.
 	weight, priority string
 }
 
@@ -358,8 +358,8 @@ func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHin
 	return &hints
 }
 
-// placesOf returns, by family, the endpoint of a Pod for a Service, with the group of its slice. lacking has the target ports that the Pod
-// lacks, and problem the reason why an address of it is left out.
+// placesOf returns, by family, the endpoint of a Pod for a Service, with the group of its slice. lacking has the names of target ports that the Pod
+// lacks. problem is the reason why one of the Pod's addresses is left out.
 func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
 	var ports []object.EndpointPort
 	ports, lacking = portsOf(svc, pod)
@@ -421,9 +421,9 @@ func (c *Controller) noteService(s *service) {
 
 // addressIndex maps addresses to the keys of the objects that have them, and back.
 type addressIndex struct {
-	byAddr map[netip.Addr][]string // nearly always one; not changed in place
+	byAddr map[netip.Addr][]string // keys by address, nearly always one; slices are never modified in place
 	byKey  map[string][]netip.Addr
-	shared map[netip.Addr]struct{} // those that more than one has
+	shared map[netip.Addr]struct{} // addresses with more than one key
 }
 
 // set replaces the addresses of a key, and returns those that were added or removed.
@@ -503,7 +503,8 @@ func addressesOf(p *object.Pod) []netip.Addr {
 	return addrs
 }
 
-// refusal returns why an address cannot be an endpoint: packets to it would loop on the box, or reach many hosts. "" if it can.
+// refusal returns the reason why an address cannot be an endpoint, for example because packets to it would loop on the box or reach many hosts. It
+// returns "" if the address can be one.
 func (c *Controller) refusal(addr netip.Addr) string {
 	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
 		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"

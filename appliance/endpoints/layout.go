@@ -22,17 +22,17 @@ type slice struct {
 	group     group
 	ports     []object.EndpointPort
 	endpoints []object.Endpoint
-	// own is set when endpoints may be changed, because their memory is not shared.
+	// own is set when endpoints does not share memory with the stored object, and so may be modified.
 	own     bool
 	touched bool
 	// object is the version last read from the store or passed to it; nil for a new slice.
 	object *object.EndpointSlice
 }
 
-// layout distributes the endpoints of a Service over slices. Each endpoint has an id, and in each family at most one slice. The maps are
-// made with their first entry, so that for most Services some stay nil.
+// layout distributes the endpoints of a Service over slices. Each endpoint has an id, and is in at most one slice of each family. The maps are
+// allocated with their first entry, since most Services do not need all of them.
 type layout struct {
-	mirrors bool              // of an Endpoints object, not of Pods
+	mirrors bool              // the slices mirror an Endpoints object
 	slices  map[string]*slice // by name
 	places  map[string]*[len(families)]*slice
 	waiting map[group][]arrival
@@ -44,8 +44,8 @@ type arrival struct {
 	placed
 }
 
-// id returns the id of an endpoint in a slice. For a selector it is the name of the Pod. For a mirror it is the address with the ports of
-// the slice, since an address may be in several subsets. "": it has none.
+// id returns the id of an endpoint in a slice, or "" if it has none. For a Service with a selector the id is the name of the Pod. For a mirror it is
+// the address with the ports of the slice, since an address may be in several subsets.
 func (l *layout) id(s *slice, e *object.Endpoint) string {
 	switch {
 	case l.mirrors && len(e.Addresses) > 0:
@@ -56,7 +56,7 @@ func (l *layout) id(s *slice, e *object.Endpoint) string {
 	return e.TargetRef.Name
 }
 
-// put sets a key of a map, which it makes if it is nil.
+// put sets a key of a map. It allocates the map if it is nil.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = map[K]V{}
@@ -88,7 +88,7 @@ func (l *layout) adopt(o *object.EndpointSlice) {
 	}
 }
 
-// in returns the slice that has an endpoint in a family; nil: none.
+// in returns the slice of a family that has an endpoint; nil if none has it.
 func (l *layout) in(id string, family int) *slice {
 	if places := l.places[id]; places != nil {
 		return places[family]
@@ -96,7 +96,7 @@ func (l *layout) in(id string, family int) *slice {
 	return nil
 }
 
-// place records which slice has an endpoint in a family; nil: none.
+// place records the slice of a family that has an endpoint; nil if none has it.
 func (l *layout) place(id string, family int, s *slice) {
 	places := l.places[id]
 	if places == nil {
@@ -109,7 +109,8 @@ func (l *layout) place(id string, family int, s *slice) {
 	}
 }
 
-// set replaces an endpoint in each family; nil: it has none there. If its group is unchanged it stays in its slice; else settle finds one.
+// set replaces an endpoint in each family; nil removes it from the family. The endpoint stays in its slice if its group is unchanged. Otherwise it
+// waits for settle to choose a slice.
 func (l *layout) set(id string, wanted [len(families)]*placed) {
 	for family, want := range wanted {
 		s := l.in(id, family)
@@ -131,8 +132,9 @@ func (l *layout) find(s *slice, id string) int {
 	return slices.IndexFunc(s.endpoints, func(e object.Endpoint) bool { return l.id(s, &e) == id })
 }
 
-// settle puts each waiting endpoint into a slice, by the rules of Kubernetes' controller: first into slices that change anyway, then all
-// together into the fullest slice with enough room, else into new slices. newName returns the name of a new slice.
+// settle puts each waiting endpoint into a slice, by the rules of Kubernetes' controller. It first fills slices that must be written anyway, then
+// puts all remaining endpoints into the fullest slice with enough room, and creates new slices if there is none. newName returns the name of a new
+// slice.
 func (l *layout) settle(newName func(group) string) {
 	for _, g := range slices.SortedFunc(maps.Keys(l.waiting), compareGroups) {
 		arrivals := l.waiting[g]
@@ -198,8 +200,8 @@ func compareFull(a, b *slice) int {
 	return cmp.Or(cmp.Compare(len(b.endpoints), len(a.endpoints)), cmp.Compare(a.name, b.name))
 }
 
-// keep removes empty slices and returns their names. Each of the families in served keeps, or gets, one empty slice if it has no other:
-// that represents a Service without endpoints.
+// keep removes empty slices and returns their names. For each family in served without endpoints it keeps or creates one empty slice, which
+// represents a Service without endpoints.
 func (l *layout) keep(served []string, newName func(group) string) (removed []string) {
 	for _, family := range families {
 		var empty []*slice
@@ -253,8 +255,8 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// A label and an annotation of Endpoints objects (core/v1), with their values. The annotation marks objects that leave out endpoints, as
-// there are too many.
+// A label and an annotation of Endpoints objects (core/v1), with their values. The annotation marks Endpoints that are truncated because there are
+// too many addresses.
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"
@@ -322,8 +324,8 @@ func isUnready(e *object.Endpoint) bool {
 	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }
 
-// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true, at most most in all. more reports that
-// some are left out.
+// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true. It stops after a total of most addresses. more
+// reports whether some are left out.
 func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
 	taken = make([][]object.EndpointAddress, len(parts))
 	for i, part := range parts {

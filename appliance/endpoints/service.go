@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The values of the label managed-by of generated slices. That of mirrors is Kubernetes', since clients look for it.
+// The values of the label managed-by of generated slices. Mirrors have the value that Kubernetes uses, since clients select by it.
 const (
 	managedBySelector = "endpointslice-controller.svcctl.io"
 	managedByMirror   = "endpointslicemirroring-controller.k8s.io"
@@ -23,17 +23,17 @@ const labelHeadless = "service.kubernetes.io/headless"
 type service struct {
 	key       string
 	object    *object.Service
-	foreign   *object.Endpoints // the Endpoints object when it is not ours; nil: none
-	others    bool              // there are slices that are not ours
-	endpoints *object.Endpoints // the Endpoints object that is ours; nil: none
+	foreign   *object.Endpoints // an Endpoints object that was not generated; nil if there is none
+	others    bool              // there are EndpointSlices that were not generated here
+	endpoints *object.Endpoints // the generated Endpoints object; nil if there is none
 	managedBy string
 	layout    *layout
-	pods      map[string]struct{} // those that are its endpoints, including those in no slice
-	lacking   map[string][]string // ports that Pods lack, by Pod
-	strangers map[string]struct{} // Pods with addresses only of the family that the single-stack Service lacks
+	pods      map[string]struct{} // names of Pods that are endpoints, including those in no slice
+	lacking   map[string][]string // names of target ports that Pods lack, by Pod
+	strangers map[string]struct{} // Pods without an address of the family of a single-stack Service
 }
 
-// examine recomputes all endpoints of a Service if its objects in the store changed, or those of some Pods in the work.
+// examine recomputes all endpoints of a Service if its objects in the store changed. Otherwise it recomputes only those of its Pods in the work.
 func (c *Controller) examine(w *work, key string, batch *Batch) {
 	now := read(w.objs, key)
 	before := c.services[key]
@@ -98,9 +98,9 @@ type stored struct {
 	foreign   *object.Endpoints
 	endpoints *object.Endpoints
 	others    bool
-	managedBy string                           // the manager of the Service's slices; "" when it has none
-	slices    map[string]*object.EndpointSlice // of that manager, and ours
-	leftovers []object.Object                  // ours, but of no use for this kind of Service
+	managedBy string                           // the managed-by label of the generated slices; "" if none are generated
+	slices    map[string]*object.EndpointSlice // generated slices with the label managedBy
+	leftovers []object.Object                  // generated objects that the Service no longer needs
 }
 
 // read reads a Service from the store, with its slices and Endpoints.

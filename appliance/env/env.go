@@ -12,8 +12,8 @@ import (
 // Variable is an environment variable of a container.
 type Variable struct{ Name, Value string }
 
-// Of returns the environment variables for the Services of one namespace, as Kubernetes sets them (pkg/kubelet/envvars). If two Services
-// yield the same variable, as web-port-80-tcp and web may, the later one by name wins.
+// Of returns the environment variables for the Services of one namespace, as Kubernetes sets them (pkg/kubelet/envvars). If two Services yield the
+// same variable (for example web-port-80-tcp and web), the later one by name wins.
 func Of(services []*object.Service) []Variable {
 	services = slices.Clone(services)
 	slices.SortFunc(services, func(a, b *object.Service) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })

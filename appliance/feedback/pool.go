@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// memory is the factor by which an endpoint's sums of open time and ended connections decay with each look.
+	// memory is the factor by which the sums of open time and ended connections of an endpoint decay with each call of Look.
 	memory = 0.9
-	// halved is the number of looks after which the remembered peak of arrivals counts half. Bursts are expected to recur for a while: if few
-	// arrivals were expected, a whole burst would go to the least busy endpoint.
+	// halved is the number of calls of Look after which the remembered peak of arrivals counts half. The peak is remembered because bursts recur: if
+	// few arrivals were expected, a whole burst would go to the least busy endpoint.
 	halved = 10
-	// most is the largest share of the slots for one endpoint of several, unless its weight gives it more: the total rate of arrivals is
-	// estimated from those at the other endpoints.
+	// most is the largest share of the slots for one of several endpoints, unless its weight requires more. The other endpoints need slots because
+	// the total rate of arrivals is estimated from them.
 	most = 7.0 / 8
-	// doubt is the number of expected connections from which on an endpoint with none counts as refusing: connections that it resets at once never
-	// have an entry.
+	// doubt is the least number of expected connections at which an endpoint without any observed connection counts as refusing. Connections that it
+	// resets at once never have a conntrack entry.
 	doubt = 5
 )
 
-// Pool assigns the slots of one table to endpoints so that open connections become even by weight. Connections of an interval are
-// distributed by water filling. With n open connections of which e last, an endpoint of weight w gets as many as bring it to level·w at the
-// end of the interval, or none if it is above. The level is the one at which all expected connections are distributed. The duration of
-// connections follows from Little's law: open connections divided by connections that end per second.
+// Pool assigns the slots of one table to endpoints so that their open connections become proportional to their weights. It distributes the
+// connections that are expected until the next Look by water filling: an endpoint of weight w gets as many as bring it to level·w open connections at
+// the end of that time, or none if it has more. The level is chosen so that all expected connections are distributed. The duration of connections
+// follows from Little's law: open connections divided by connections that end per second.
 type Pool struct {
-	members []*member // in the order of Set
+	members []*member // in the order passed to Set
 	slots   []netip.AddrPort
-	coming  float64 // connections that are expected in a second
+	coming  float64 // expected new connections per second
 }
 
 type member struct {
@@ -38,7 +38,7 @@ type member struct {
 	slots  int
 	// Decaying sums of the time that connections were open, in seconds, and of the number of connections that ended.
 	open, ended float64
-	// refuses is set while none of the connections sent to it are observed.
+	// refuses is set while the endpoint seems to refuse connections: none of those sent to it are observed.
 	refuses bool
 	count   Count
 }
@@ -89,8 +89,8 @@ func (p *Pool) Holds(endpoints []netip.AddrPort, weights []uint32) bool {
 	return true
 }
 
-// Look takes the counts of a scan, which was made elapsed after the one before, and assigns the slots for the time until the next. It
-// reports whether they changed.
+// Look takes the counts of a scan of open connections, and assigns the slots for the time until the next scan. elapsed is the time since the previous
+// scan. Look reports whether the slots changed.
 func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (changed bool) {
 	seconds := elapsed.Seconds()
 	if len(p.members) < 2 || seconds <= 0 {
@@ -126,8 +126,8 @@ func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (cha
 	return true
 }
 
-// suspect marks the endpoints that refuse connections: far fewer began there than at others with as many slots. began is the number that
-// began at all endpoints.
+// suspect marks the endpoints that seem to refuse connections: far fewer began there than at other endpoints in proportion to their slots. began is
+// the number of connections that began at all endpoints.
 func (p *Pool) suspect(began int) {
 	for _, m := range p.members {
 		others := float64(len(p.slots) - m.slots)
@@ -145,7 +145,7 @@ func (p *Pool) suspect(began int) {
 }
 
 // isEven reports whether the slots may stay as they are: the numbers of open connections differ no more than by chance, and no endpoint refuses.
-// began is the number of connections that began since the last look.
+// began is the number of connections that began since the previous call of Look.
 func (p *Pool) isEven(began float64) bool {
 	open, weight := 0.0, 0.0
 	for _, m := range p.members {
@@ -160,7 +160,8 @@ func (p *Pool) isEven(began float64) bool {
 	return off <= began/2 && !slices.ContainsFunc(p.members, func(m *member) bool { return m.refuses })
 }
 
-// fill distributes the connections that are expected within some seconds. It returns the number for each endpoint, nil when none is to get any.
+// fill distributes the connections that are expected to begin (coming) within a time in seconds. It returns the number for each endpoint, or nil if
+// no endpoint gets any.
 func (p *Pool) fill(seconds, coming float64) []float64 {
 	stay := make([]float64, len(p.members)) // of those that are open, how many live on
 	per := make([]float64, len(p.members))  // how many have to come for one that is open at the end
@@ -329,7 +330,7 @@ func apportion(shares []float64, slots int) []int {
 	return out
 }
 
-// Whole is the share of its weight, in thousandths, of an endpoint after its slow start, Least that at the start.
+// Whole is the share of an endpoint's weight, in thousandths, that it has after its slow start. Least is its share at the beginning.
 const (
 	Whole = 1000
 	Least = Whole / 10
@@ -338,11 +339,11 @@ const (
 // steps is the number of steps in which the share grows during a slow start. A step takes at least a second.
 const steps = 50
 
-// Step returns the time between two steps of a slow start that takes over.
+// Step returns the time between two steps of a slow start of the duration over.
 func Step(over time.Duration) time.Duration { return max(time.Second, over/steps) }
 
-// Ramp returns the share of its weight, in thousandths, of an endpoint during a slow start: age divided by over, in whole steps, and at
-// least Least.
+// Ramp returns the share of an endpoint's weight, in thousandths, during a slow start of the duration over. It is age divided by over, rounded down
+// to a whole step, and at least Least.
 func Ramp(age, over time.Duration) uint32 {
 	if over <= 0 || age >= over {
 		return Whole
@@ -351,8 +352,8 @@ func Ramp(age, over time.Duration) uint32 {
 	return max(Least, uint32(Whole*(age/step*step)/over))
 }
 
-// Connections counts the connections of a Service port that began and ended between two looks, by the IDs of their conntrack entries. It
-// takes 4 bytes for an entry.
+// Connections counts the connections of a Service port that began and ended between two scans, by the IDs of their conntrack entries. It takes 4
+// bytes for each entry.
 type Connections struct {
 	before, now map[netip.AddrPort]*entries
 	looked      bool // before has the result of a complete scan
@@ -361,12 +362,12 @@ type Connections struct {
 // entries has the IDs of the conntrack entries of an endpoint, sorted after the scan.
 type entries struct{ open, ending []uint32 }
 
-// Count has the numbers of connections that a look found at an endpoint.
+// Count has the numbers of connections that a scan found at an endpoint.
 type Count struct {
-	// Open counts connections that neither side has closed. One whose endpoint has not answered yet
-	// is among them: otherwise an endpoint that never answers would look idle.
+	// Open counts connections that neither side has closed. It includes those that the endpoint has not answered yet: otherwise an endpoint that
+	// never answers would look idle.
 	Open int
-	// Began and Ended count the connections that began and ended since the previous look.
+	// Began and Ended count the connections that began and ended since the previous scan.
 	Began, Ended int
 }
 
@@ -390,7 +391,7 @@ func (c *Connections) See(endpoint netip.AddrPort, id uint32, ending bool) {
 // Forget discards the scan in progress, which failed.
 func (c *Connections) Forget() { c.now = nil }
 
-// Done ends a scan, and returns the counts of all endpoints with connections. It is nil after the first scan, when it is unknown which
+// Done ends a scan, and returns the counts of all endpoints with connections. It returns nil after the first scan, which cannot show which
 // connections began.
 func (c *Connections) Done() (counts map[netip.AddrPort]Count) {
 	for _, e := range c.now {

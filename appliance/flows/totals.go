@@ -16,7 +16,7 @@ const (
 	maxLeft = 256
 	// maxBegun is the largest number of connections whose start time is remembered, some 64 bytes each.
 	maxBegun = 1 << 18
-	// maxLate is the largest number of ended connections that are kept until the running look ends.
+	// maxLate is the largest number of ended connections that are queued during a Snapshot.
 	maxLate = 1 << 16
 )
 
@@ -33,7 +33,7 @@ func (r *Record) Add(o Record) {
 	r.Out += o.Out
 }
 
-// raise sets each number of r to at least that of o, and returns by how much each number of r exceeded that of o.
+// raise sets each number of r to at least that of o. It returns the amounts by which the old numbers of r exceeded those of o.
 func (r *Record) raise(o Record) (missing Record) {
 	missing = Record{r.Connections - min(r.Connections, o.Connections), r.In - min(r.In, o.In), r.Out - min(r.Out, o.Out)}
 	*r = Record{max(r.Connections, o.Connections), max(r.In, o.In), max(r.Out, o.Out)}
@@ -53,10 +53,10 @@ type Ended struct {
 	Began, Ended time.Time
 }
 
-// Totals counts the ended connections of Service ports by endpoint. Its methods may be called concurrently. It has more than 15 fields:
-// some belong to a Snapshot (a look), some to the state of the previous process.
+// Totals counts the ended connections of Service ports by endpoint. Its methods may be called concurrently. It has more than 15 fields: some
+// belong to a running Snapshot and some to the state of the previous process.
 type Totals struct {
-	// log is called for each ended connection of a Service that asks for a log; it must not block.
+	// log is called for each ended connection of a Service that requests a connection log; it must not block.
 	log func(*Ended)
 
 	one       sync.Mutex // held during a Snapshot
@@ -65,15 +65,15 @@ type Totals struct {
 	services  map[string][]*port
 	frontends map[conntrack.Frontend]*port
 	ranges    conntrack.Ranges    // the addresses of frontends
-	logged    int                 // Services that ask for a log
+	logged    int                 // number of Services that request a connection log
 	old       map[uint32]struct{} // IDs of connections that began before events were read: not counted
 	begun     map[uint32]begun
-	listening bool // old is complete; until then no open connection is counted
+	listening bool // old is complete; open connections are counted only then
 	looking   bool
-	late      []end                  // connections that ended during the look
+	late      []end                  // connections that ended during the running Snapshot
 	saved     map[string][]SavedPort // totals of the previous process, by Service, until Plan sets its ports
 	resumed   bool                   // old was restored from the previous process
-	unsure    bool                   // messages were lost since the last look
+	unsure    bool                   // events were lost since the last Snapshot
 	lost      uint64
 }
 
@@ -90,18 +90,18 @@ type port struct {
 	frontends []conntrack.Frontend
 	logged    bool
 	pools     [nft.NumPools][]netip.AddrPort
-	relay     [nft.NumPools]netip.AddrPort // if valid, the listener at which clients' connections end
+	relay     [nft.NumPools]netip.AddrPort // the listener that relays connections, if valid
 	listeners []netip.AddrPort             // all addresses that relay ever had: connections outlive a change
 	endpoints map[netip.AddrPort]*record   // the endpoints that had connections
-	gone      Record                       // of endpoints that are not remembered any more
-	reported  Record                       // the total of all endpoints at the last look
+	gone      Record                       // sum of the endpoints that were dropped
+	reported  Record                       // the total of all endpoints at the last Snapshot
 }
 
 // record has the totals of one endpoint of a port.
 type record struct {
 	ended    Record
-	reported Record    // the total at the last look, including open connections
-	left     time.Time // when the endpoint was removed from the port; zero: it was not
+	reported Record    // the total at the last Snapshot, with open connections
+	left     time.Time // when the endpoint was removed from the port; zero if it was not
 }
 
 type begun struct {
@@ -115,8 +115,8 @@ type end struct {
 	Record
 }
 
-// NewTotals returns Totals without Services. log is called with the ended connections of Services that ask for a log; it must not block or
-// keep its argument. nil: there is no log.
+// NewTotals returns Totals without Services. log, if not nil, is called with the ended connections of Services that request a connection log. It must
+// not block or keep its argument.
 func NewTotals(log func(*Ended)) *Totals {
 	return &Totals{
 		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
@@ -134,7 +134,7 @@ func (b *Totals) Host(nodePorts []netip.Addr) {
 	}
 }
 
-// Plan sets the ports of a Service, "namespace/name"; no ports: it is gone. logged reports whether it asks for a connection log.
+// Plan sets the ports of a Service, "namespace/name"; without ports the Service is removed. logged is set if the Service requests a connection log.
 func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -230,7 +230,7 @@ func (b *Totals) Restore(s *Saved) {
 	}
 }
 
-// Resumed returns true once after Restore: the set of connections that are not counted was restored.
+// Resumed reports whether Restore was called, so that the set of connections that are not counted is complete. It returns true only once.
 func (b *Totals) Resumed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,7 +268,7 @@ func (p *port) has(at netip.AddrPort) bool {
 	return slices.Contains(p.relay[:], at) || slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
 }
 
-// judge records which endpoints were removed from the port, and which came back.
+// judge updates the time at which each endpoint was removed from the port. It clears that time for endpoints that are back.
 func (p *port) judge(now time.Time) {
 	if len(p.endpoints) == 0 {
 		return
@@ -293,7 +293,7 @@ func (p *port) judge(now time.Time) {
 	p.forget()
 }
 
-// forget drops the endpoints that were removed first, when more than maxLeft are remembered.
+// forget drops the endpoints that were removed longest ago and keeps maxLeft/2 of them, if more than maxLeft are remembered.
 func (p *port) forget() {
 	if len(p.endpoints) <= maxLeft {
 		return
@@ -321,21 +321,21 @@ func (b *Totals) Logs() bool {
 	return b.logged > 0
 }
 
-// Before records a connection that existed before events were read. It is not counted.
+// Before records a connection that began before events were read. Such connections are not counted.
 func (b *Totals) Before(c *conntrack.Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.old[c.ID] = struct{}{}
 }
 
-// Listening records that Before was called for all such connections. Until then no open connection is counted.
+// Listening records that Before was called for all connections that began before events were read. Open connections are counted from then on.
 func (b *Totals) Listening() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listening = true
 }
 
-// Lose records that so many events of the kernel were lost.
+// Lose adds to the number of kernel events that were lost. With 0 it records that an unspecified number may be lost.
 func (b *Totals) Lose(messages uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -383,7 +383,8 @@ func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	}
 }
 
-// end adds an ended connection to the totals. During a look it keeps it until the look ends, since that may have counted it as open.
+// end adds an ended connection to the totals. During a Snapshot it queues the connection until the Snapshot ends, since the scan may have counted the
+// connection as open.
 func (b *Totals) end(e end, now time.Time) {
 	if b.looking && len(b.late) < maxLate {
 		b.late = append(b.late, e)
@@ -406,15 +407,15 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 	return r
 }
 
-// Snapshot is a look: a scan of the connection tracking table that adds open connections to the totals. One runs at a time. Connections
-// that end during a look are added after it, since it may have found them open. So until the next look a total may lack connections that
-// ended before the scan reached them, and none is counted twice.
+// Snapshot is a scan of the connection tracking table that adds open connections to the totals. Only one runs at a time. Connections that end during
+// a Snapshot are added after it, since the scan may have found them open. Until the next Snapshot a total may therefore lack connections that ended
+// before the scan reached them, but no connection is counted twice.
 type Snapshot struct {
 	b     *Totals
 	began time.Time
 }
 
-// Snapshot begins a look, after the end of a running one. It must be ended by End.
+// Snapshot begins a Snapshot at now. It first waits for the end of a running one. The caller must call End.
 func (b *Totals) Snapshot(now time.Time) *Snapshot {
 	b.one.Lock()
 	b.mu.Lock()
@@ -423,7 +424,7 @@ func (b *Totals) Snapshot(now time.Time) *Snapshot {
 	return &Snapshot{b, now}
 }
 
-// Counts reports whether a connection that the look found is counted: it did not exist before events were read.
+// Counts reports whether a connection found by the scan is counted. Connections that began before events were read are not counted.
 func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
@@ -431,8 +432,8 @@ func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	return l.b.listening && !old
 }
 
-// Total returns the totals of a port by endpoint: ended connections plus open, the open ones that the look found. all is the sum over all
-// endpoints that the port ever had. No total is less than at the previous look.
+// Total returns the totals of a port by endpoint: its ended connections plus open, the open connections found by the scan. all is the sum over all
+// endpoints that the port has ever had. No total is less than at the previous Snapshot.
 func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, open map[netip.AddrPort]Record) (endpoints map[netip.AddrPort]Record, all Record) {
 	b := l.b
 	b.mu.Lock()
@@ -470,7 +471,7 @@ func (b *Totals) find(id portID) *port {
 	return nil
 }
 
-// End ends the look. ids are the sorted IDs of all connections to Services that the look found, nil if it failed.
+// End ends the Snapshot. ids are the sorted IDs of all connections to Services that the scan found, nil if the scan failed.
 func (l *Snapshot) End(ids []uint32) {
 	b := l.b
 	defer b.one.Unlock()
@@ -498,8 +499,8 @@ func (l *Snapshot) End(ids []uint32) {
 	}
 }
 
-// Prune drops remembered start times of connections that are not in ids, since their end events were lost. ids are the sorted IDs of all
-// connections through Services at a time.
+// Prune drops the remembered start times of connections that are not in ids, since their end events were lost. ids are the sorted IDs of all
+// connections through Services at the time at.
 func (b *Totals) Prune(ids []uint32, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

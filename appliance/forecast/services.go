@@ -100,7 +100,7 @@ func endpoints(p *nft.ServicePort) (names []string) {
 // frontend returns a frontend as ADDRESS:PORT, a node port as the port alone.
 func frontend(f nft.Frontend) string { return strings.TrimPrefix(f.Text(), ":") }
 
-// aspect is a property of a port or frontend with its value in words, by which two versions are compared.
+// aspect is a property of a port or frontend, with its value as text. Two versions of a port are compared by their aspects.
 type aspect struct{ name, value string }
 
 func portAspects(p *nft.ServicePort) []aspect {
@@ -147,7 +147,7 @@ func frontendAspects(f *nft.Frontend) []aspect {
 	}
 }
 
-// when returns the formatted text if is holds, else "".
+// when returns the formatted text if its first argument is true, otherwise "".
 func when(is bool, format string, args ...any) string {
 	if !is {
 		return ""
@@ -155,7 +155,7 @@ func when(is bool, format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// words joins the texts that are not empty; "none" if all are empty.
+// words joins the non-empty texts with the separator with; it returns "none" if all are empty.
 func words(with string, all ...string) string {
 	return cmp.Or(strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), with), "none")
 }
@@ -198,7 +198,7 @@ type set struct {
 	did        string
 	definition nft.Set
 	gone, come map[string]nft.Element
-	order      []string // of the keys
+	order      []string // keys of gone and come
 	forgotten  []string
 	capped     wire.Duration
 }
@@ -221,8 +221,8 @@ func (t *table) set(name string) *set {
 	return s
 }
 
-// named records in a map what happens to a chain, or to another object with a name. A new one stays new when rules are added, and one that
-// is emptied before it is deleted counts as deleted.
+// named returns the planned change of a chain, or of another named object, and adds it to a map if it is missing. A created object counts as created
+// even if rules are added to it, and one that is emptied before its deletion counts as deleted.
 func named(in map[string]*wire.PlannedChain, name, did string) *wire.PlannedChain {
 	c := in[name]
 	if c == nil {

@@ -24,12 +24,12 @@ type listener struct {
 	owner object.Ref
 	meta  *object.ObjectMeta
 	set   *listenerSet // nil: it is the Gateway's own
-	rank  int          // 0 of the Gateway; a lower rank has precedence
+	rank  int          // 0 for the Gateway's own listeners; a lower rank has precedence
 	spec  *object.Listener
-	// layer4 is the protocol of the Service port; "" when the listener's is not supported.
+	// layer4 is the protocol of the Service port; "" when the protocol of the listener is not supported.
 	layer4 string
 	port   string   // the name of the Service port
-	kinds  []string // of routes
+	kinds  []string // kinds of routes that may attach
 	// secrets are the usable certificates.
 	secrets []object.Ref
 
@@ -67,12 +67,12 @@ func kindsOf(protocol string) []string {
 	return nil
 }
 
-// isNamed reports whether TLS server names distinguish this listener from others of its port: its protocol is TLS or HTTPS.
+// isNamed reports whether the listener can share its port with others that have different TLS server names: its protocol is TLS or HTTPS.
 func (l *listener) isNamed() bool {
 	return l.spec.Protocol == object.ProtocolTLS || l.spec.Protocol == object.ProtocolHTTPS
 }
 
-// terminates reports whether TLS of clients ends at the listener.
+// terminates reports whether the listener terminates the clients' TLS.
 func (l *listener) terminates() bool {
 	return l.spec.Protocol == object.ProtocolHTTPS ||
 		l.spec.Protocol == object.ProtocolTLS && l.spec.TLS != nil && object.Deref(l.spec.TLS.Mode) != object.TLSPassthrough
@@ -81,7 +81,7 @@ func (l *listener) terminates() bool {
 // hostname returns the hostname of the listener, "" if it takes any.
 func (l *listener) hostname() string { return object.Deref(l.spec.Hostname) }
 
-// serves reports whether the listener may get connections: it is accepted, and has what it refers to.
+// serves reports whether the listener may get connections: it is accepted, allows some kind of route, and has a certificate if it needs one.
 func (l *listener) serves() bool {
 	return l.accepted.is && len(l.kinds) > 0 && (!l.terminates() || len(l.secrets) > 0)
 }
@@ -118,8 +118,8 @@ func (p *plan) checkListeners() {
 	}
 }
 
-// checkKinds sets l.kinds to the kinds of routes that may attach to the listener: those of its protocol that allowedRoutes permits. Others
-// that allowedRoutes names make ResolvedRefs false.
+// checkKinds sets l.kinds to the kinds of routes that may attach to the listener: those that fit its protocol and that allowedRoutes permits. It sets
+// ResolvedRefs to false if allowedRoutes names other kinds.
 func (p *plan) checkKinds(l *listener) {
 	supported := kindsOf(l.spec.Protocol)
 	if l.spec.AllowedRoutes == nil || len(l.spec.AllowedRoutes.Kinds) == 0 {
@@ -145,8 +145,8 @@ func (p *plan) checkKinds(l *listener) {
 	}
 }
 
-// checkCertificates sets l.secrets to the usable certificates of a listener, and ResolvedRefs to false for the others. One is enough to
-// serve with.
+// checkCertificates sets l.secrets to the usable certificates of a listener. It sets ResolvedRefs to false if others are not usable. One usable
+// certificate is enough to serve.
 func (p *plan) checkCertificates(l *listener) {
 	fail := func(reason, format string, args ...any) {
 		if l.resolved.is || l.resolved.reason == "InvalidRouteKinds" {
@@ -188,8 +188,8 @@ func (p *plan) checkCertificates(l *listener) {
 	}
 }
 
-// conflicts marks the listeners of one port that no hostname or protocol distinguishes. Within a Gateway or ListenerSet all of them are
-// conflicted; between them the one of higher precedence is not.
+// conflicts marks the listeners of one port that cannot be distinguished by hostname or protocol. If they belong to the same Gateway or ListenerSet,
+// all are conflicted. Otherwise the one with the highest precedence is not.
 func (p *plan) conflicts() {
 	ports := map[string][]*listener{}
 	for _, l := range p.listeners {
@@ -247,7 +247,7 @@ func (l *listener) conflictWith(other *listener) (reason, why string) {
 	return "ProtocolConflict", fmt.Sprintf("%s has port %d with protocol %s: one port cannot serve both", by, l.spec.Port, other.spec.Protocol)
 }
 
-// intersect returns the hostname that matches what both hostnames match, "" standing for any name. It returns false if no name matches
+// intersect returns the hostname that matches exactly the names that match both a and b. "" stands for any name. It returns false if no name matches
 // both.
 func intersect(a, b string) (string, bool) {
 	switch {

@@ -22,15 +22,15 @@ const (
 	ClassName = "svcctl"
 )
 
-// Objects finds the objects that Plan reads. They are never changed afterwards.
+// Objects finds the objects that Plan reads. The returned objects are immutable.
 type Objects interface {
 	// Get returns an object, nil when there is none.
 	Get(ref object.Ref) object.Object
-	// Service returns a Service, nil when there is none, with its EndpointSlices by name.
+	// Service returns a Service, nil when there is none, with its EndpointSlices, sorted by name.
 	Service(key string) (*object.Service, []*object.EndpointSlice)
 	// Children returns the routes and ListenerSets that name a Gateway or ListenerSet as a parent, in any order.
 	Children(parent object.Ref) []object.Object
-	// Families returns the families of a Service that asks for none.
+	// Families returns the IP families of a Service that does not request any.
 	Families() []string
 	// Grants returns the ReferenceGrants of a namespace.
 	Grants(namespace string) []*object.ReferenceGrant
@@ -42,23 +42,23 @@ type Objects interface {
 
 // Trouble is a problem of a generated Service.
 type Trouble struct {
-	Port    int  // the index of the Service port that is not served; -1: it is about the addresses
+	Port    int  // index of the Service port that is not served; -1: the addresses are the problem
 	Failed  bool // the generated objects as a whole could not be stored
 	Message string
 }
 
 // Planned is the result of planning a Gateway: the objects to write, and what they depend on.
 type Planned struct {
-	// Generated are the objects that serve it.
+	// Generated are the objects that serve the Gateway.
 	Generated []object.Object
-	// Statuses are the new statuses of the Gateway, its ListenerSets and its routes. Conditions have no times, and a route
-	// has the parents entries of this Gateway alone: see Merge.
+	// Statuses are the new statuses of the Gateway, its ListenerSets and its routes. Conditions have no transition times, and routes have only the
+	// parents entries of this Gateway. Merge adds both.
 	Statuses []object.Object
-	// Refs are the objects that the plan depends on, there or not. A ReferenceGrant without a name stands for those of the namespace.
+	// Refs are the objects that the plan depends on, whether they exist or not. A ReferenceGrant without a name stands for all of its namespace.
 	Refs []object.Ref
 	// Service is the key of the Service of the Gateway.
 	Service string
-	// Pending is set when a condition waits for the dataplane.
+	// Pending is set when a condition can be decided only after the dataplane is programmed.
 	Pending bool
 	// Problems are the conditions of Gateways, ListenerSets and routes that are not met, for the status of the appliance.
 	Problems []object.Problem
@@ -81,15 +81,15 @@ type plan struct {
 	sets      []*listenerSet
 	listeners []*listener // in the order of precedence
 	routes    []*route    // the oldest first
-	// accepted is the Gateway's condition; refused is set when nothing of it may be served.
+	// accepted is the condition Accepted of the Gateway. refused is set when no part of the Gateway may be served.
 	accepted condition
 	refused  bool
-	// taken names the object that has the name of the Service and belongs to another owner; "": none.
+	// taken names the object of another owner that already has the name of the Service; "" if there is none.
 	taken string
 }
 
-// Plan computes the objects that serve a Gateway, and all statuses. The class of the Gateway must be ours. programmed is set when the
-// generated objects are in the kernel.
+// Plan computes the objects that serve a Gateway, and all statuses. The Gateway must have a class of svcctl. programmed is set when the generated
+// objects are in the kernel.
 func Plan(gw *object.Gateway, objs Objects, programmed bool) Planned {
 	p := &plan{objs: objs, gateway: gw, ref: object.RefOf(gw), refs: map[object.Ref]struct{}{}}
 	p.note(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName})
@@ -161,8 +161,8 @@ func (p *plan) allows(allowed *object.AllowedListeners, namespace string) bool {
 	return from != "" && from != object.FromNone && p.isIn(namespace, from, allowed.Namespaces.Selector, p.gateway.Metadata.Namespace)
 }
 
-// isIn reports whether a namespace is selected by a field "from" (All, Selector or Same) and its selector. The namespace own, that of the
-// object with the field, always is.
+// isIn reports whether a namespace is selected by a field "from" (All, Selector or Same) and its selector. With Same only own is selected, the
+// namespace of the object with that field.
 func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own string) bool {
 	switch from {
 	case object.FromAll:
@@ -174,8 +174,8 @@ func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own 
 	return namespace == own
 }
 
-// isGranted reports whether an object of a kind and a namespace may refer to another object: that is in the same namespace, or a
-// ReferenceGrant of its namespace permits it.
+// isGranted reports whether an object of a kind in a namespace may refer to the object to: both are in the same namespace, or a ReferenceGrant in the
+// namespace of to permits it.
 func (p *plan) isGranted(kind, namespace string, to object.Ref) bool {
 	if namespace == to.Namespace {
 		return true
@@ -207,8 +207,8 @@ func byAge(a, b *object.ObjectMeta) int {
 // maxServiceName is the largest length of the name of a generated Service in bytes: the name is also the value of a label.
 const maxServiceName = 63
 
-// named returns name if it is at most maxServiceName bytes and unique is "". Otherwise it appends a hash of both, and truncates the name
-// before it.
+// named returns name if it is at most maxServiceName bytes and unique is "". Otherwise it appends a hash of both, and truncates name to make room for
+// it.
 func named(name, unique string) string {
 	if unique == "" && len(name) <= maxServiceName {
 		return name
@@ -272,7 +272,7 @@ func (p *plan) generate() {
 	}
 }
 
-// firstOf returns the oldest route attached to a serving listener of the same port as a listener, nil if there is none.
+// firstOf returns the oldest route that is attached to a serving listener on the port of the given listener, nil if there is none.
 func (p *plan) firstOf(of *listener) (first *route) {
 	for _, l := range p.listeners {
 		if l.serves() && l.port == of.port && len(l.attached) > 0 {
@@ -322,8 +322,8 @@ func (p *plan) meta(name string) object.ObjectMeta {
 	return meta
 }
 
-// addresses sets what svc requests for spec.addresses of the Gateway. It returns the IP families of the Service. The first one is that of
-// the stored Service if possible: it is immutable.
+// addresses sets the addresses that svc requests for spec.addresses of the Gateway, and returns the IP families of the Service. It keeps the first
+// family of the stored Service if possible, since that is immutable.
 func (p *plan) addresses(svc *object.Service) (families []string) {
 	wanted, had := []string(nil), p.objs.Families()
 	old, is := p.objs.Get(object.RefOf(svc)).(*object.Service)
@@ -395,8 +395,8 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+first.port] = strings.Join(pairs, ",")
 }
 
-// isFor reports whether connections for a server name go to an attachment: its route has the most specific hostname for the name at this
-// listener, and of several such routes it is the oldest.
+// isFor reports whether connections for a server name go to an attachment. They go to the route with the most specific hostname for that name at the
+// listener, and to the oldest one among equals.
 func (l *listener) isFor(a *attachment, name string) bool {
 	best, rank := a, a.route.rankAt(l, name)
 	for _, other := range slices.Backward(l.attached) {
@@ -416,8 +416,8 @@ func serverName(hostname string) string {
 	return cmp.Or(hostname, "*")
 }
 
-// isolate maps each hostname of the port's listeners that no route takes, and every other name, to no Service: requests for them
-// are reset instead of going to a listener with a less specific hostname.
+// isolate maps every name that no route serves to no Service: the hostnames of the port's listeners, and "*" for all other names. Connections for
+// them are reset instead of going to a listener with a less specific hostname.
 func (p *plan) isolate(first *listener, to map[string]string) {
 	names := []string{"*"}
 	for _, l := range p.listeners {
@@ -447,8 +447,8 @@ func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service
 	return child
 }
 
-// certificate returns the name of the Secret with a certificate in the namespace of the Gateway. A Secret of another namespace, which a
-// ReferenceGrant permits, is copied into that namespace first.
+// certificate returns the name of the Secret with a certificate in the namespace of the Gateway. If a ReferenceGrant permits a Secret of another
+// namespace, certificate generates a copy of it in the namespace of the Gateway.
 func (p *plan) certificate(ref object.Ref) string {
 	if ref.Namespace == p.gateway.Metadata.Namespace {
 		return ref.Name

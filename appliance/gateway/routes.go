@@ -18,12 +18,12 @@ type route struct {
 	hostnames []string
 	backends  []object.BackendRef
 	status    *object.RouteStatus
-	// unserved is the reason that the form of the route is not served; "": it is.
+	// unserved is the reason why a route of this form cannot be served; "" if it can.
 	unserved string
 
-	// outcome has the outcomes of the parentRefs that are about the Gateway, by their index.
+	// outcome has the outcomes of the parentRefs that refer to the Gateway or its ListenerSets, by index of the parentRef.
 	outcome map[int]*outcome
-	// resolved is the condition of its backends, and groups are their endpoints, by the protocol of the Service port.
+	// resolved is the condition ResolvedRefs of the route. groups has the endpoints of its backends, by protocol of the Service port.
 	resolved condition
 	groups   map[string][]group
 }
@@ -38,7 +38,7 @@ type outcome struct {
 type attachment struct {
 	route    *route
 	listener *listener
-	// names are the hostnames that both match, "" standing for any.
+	// names are the hostnames that match both the route and the listener; "" stands for any.
 	names []string
 }
 
@@ -216,8 +216,8 @@ func (r *route) namesAt(l *listener) (names []string) {
 	return names
 }
 
-// rankAt returns how specific the route's hostname is that results in a name at a listener. Exact hostnames rank above wildcards, longer
-// ones above shorter ones.
+// rankAt returns a rank for the route's most specific hostname that yields name at a listener. Exact hostnames rank above wildcards, and longer
+// hostnames above shorter ones.
 func (r *route) rankAt(l *listener, name string) (rank int) {
 	for _, h := range r.hostnames {
 		if at, has := intersect(l.hostname(), h); has && at == name {
@@ -227,8 +227,8 @@ func (r *route) rankAt(l *listener, name string) (rank int) {
 	return rank
 }
 
-// limitHTTP detaches from an HTTP listener all HTTPRoutes but the oldest one of its port, and refuses them: without routing by request, all
-// connections of a port go to one route.
+// limitHTTP detaches all HTTPRoutes from an HTTP listener except the oldest one of its port, and sets them to not accepted. All connections of a port
+// must go to one route, since requests are not routed individually.
 func (p *plan) limitHTTP(l *listener) {
 	if l.spec.Protocol != object.ProtocolHTTP || !l.serves() {
 		return
@@ -248,7 +248,7 @@ func (p *plan) limitHTTP(l *listener) {
 	})
 }
 
-// hostsAt returns the values of the header Host that an HTTP port serves; nil: all.
+// hostsAt returns the values of the header Host that an HTTP port serves; nil if it serves all.
 func (p *plan) hostsAt(port int32) (hosts []string) {
 	for _, l := range p.listeners {
 		if l.spec.Protocol != object.ProtocolHTTP || l.spec.Port != port || !l.serves() {
@@ -267,15 +267,16 @@ func (p *plan) hostsAt(port int32) (hosts []string) {
 
 // group holds the endpoints of one backendRef of a route.
 type group struct {
-	name    string // of its share: backend, with #2 and so on if that repeats
+	name    string // the backend; "#2" and so on is appended if the route names it repeatedly
 	backend string // "namespace/name:port"
 	weight  int32
-	port    *object.ServicePort // of the Service; nil: the backend is not there, or may not be used
+	port    *object.ServicePort // of the Service; nil: the backend does not exist, or may not be used
 	service *object.Service
 	slices  []*object.EndpointSlice
 }
 
-// resolve sets r.groups, the backends of a route by protocol of the listeners that it is attached to, and its condition ResolvedRefs.
+// resolve sets the condition ResolvedRefs of a route and r.groups, its backends by protocol. The protocols are those of the listeners that the route
+// is attached to.
 func (p *plan) resolve(r *route) {
 	r.resolved, r.groups = yes("ResolvedRefs", "ResolvedRefs", "all references are resolved"), map[string][]group{}
 	for _, out := range r.outcome {
@@ -306,8 +307,8 @@ func (p *plan) resolve(r *route) {
 	}
 }
 
-// findBackend sets g to the Service and port that a backendRef names. reason is that of a false ResolvedRefs, "" if the backend may be
-// used.
+// findBackend sets g to the Service and port that a backendRef names. reason is the reason for setting ResolvedRefs to false, or "" if the backend
+// may be used.
 func (p *plan) findBackend(r *route, b *object.BackendRef, ref object.Ref, wanted string, g *group) (reason, why string) {
 	kind := object.KindService
 	if b.Kind != nil {

@@ -18,7 +18,7 @@ type condition struct {
 	is      bool
 	reason  string
 	message string
-	of      int64 // the generation that it is about; 0: the present one
+	of      int64 // observedGeneration; 0: the present generation
 }
 
 func yes(kind, reason, message string) condition { return condition{kind, true, reason, message, 0} }
@@ -46,8 +46,8 @@ const (
 	maxParents    = 32
 )
 
-// orEarlier replaces a condition whose reason is Pending by the stored condition of its type, if that is true or about this generation. It sets
-// p.out.Pending unless the stored condition is both.
+// orEarlier replaces a condition with the reason Pending by the stored condition of the same type, if that is true or of this generation. It sets
+// p.out.Pending unless the stored condition is both true and of this generation.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
 	if c.reason != reasonPending {
 		return c
@@ -339,7 +339,8 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 	return next
 }
 
-// Parentless returns a route or ListenerSet with the status that it has if none of its parents is a Gateway of svcctl; nil for other kinds.
+// Parentless returns a route or ListenerSet with the status that it must have if none of its parents is a Gateway of svcctl. It returns nil for other
+// kinds.
 func Parentless(o object.Object) object.Object {
 	next := object.Draft(o)
 	if set, is := next.(*object.ListenerSet); is {
@@ -356,9 +357,9 @@ func Parentless(o object.Object) object.Object {
 	return next
 }
 
-// Merge returns a stored object with the planned status, nil when that changes nothing. Conditions whose status is unchanged keep their
-// time of transition. Conditions of other types stay, and so do parents entries of other controllers and of other Gateways, for which
-// isOther returns true.
+// Merge returns a stored object with the planned status, nil if that changes nothing. Conditions with an unchanged status keep their
+// lastTransitionTime. Conditions of other types are kept. So are the parents entries of other controllers, and of other Gateways, for which isOther
+// returns true.
 func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
 	next := object.Draft(stored)
 	changed := false

@@ -20,20 +20,20 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// ErrRequested is the cause of the end of a context when the process is to hand over to a new program.
+// ErrRequested is the cancellation cause of a context when the process must hand over to a new program.
 var ErrRequested = errors.New("the program is handed over to a new one")
 
 // IsRequested reports whether a context ended for a hand-over.
 func IsRequested(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrRequested) }
 
 const (
-	// variable is an environment variable: it has the number of the memfd with the state for the new program. The value probe instead asks
-	// a program whether it supports the hand-over.
+	// variable is an environment variable with the descriptor number of the memfd that holds the state for the new program. With the value probe it
+	// asks a program whether it supports the hand-over.
 	variable = "SVCCTL_HANDOVER"
 	probe    = "probe"
 	// answer is the output of a program that supports the hand-over. The number at its end is the version of the state's encoding.
 	answer = "svcctl hand-over 1"
-	// patience is the longest time to wait for the output of a program that is asked.
+	// patience is the longest wait for the output of a program that is asked whether it supports the hand-over.
 	patience = 10 * time.Second
 )
 
@@ -47,7 +47,7 @@ func Answer(out io.Writer) (asked bool) {
 	return true
 }
 
-// Program returns the path of this program as it was started. An upgrade may have replaced the file since.
+// Program returns the path from which this program was started. An upgrade may have replaced the file since then.
 func Program() (string, error) {
 	path, err := exec.LookPath(os.Args[0])
 	if err != nil {
@@ -72,8 +72,8 @@ func Check(ctx context.Context, program string) error {
 	return nil
 }
 
-// Exec executes a program in place of this process, with the same arguments, a state, and descriptors
-// that stay open by their numbers. It returns only with an error.
+// Exec replaces this process by a program with the given arguments. The program can read state with State, and the descriptors stay open under the
+// same numbers. Exec returns only if it fails.
 func Exec(program string, args []string, state []byte, descriptors []int) error {
 	fd, err := unix.MemfdCreate("svcctl-handover", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -95,7 +95,7 @@ func Exec(program string, args []string, state []byte, descriptors []int) error 
 	return fmt.Errorf("execute %s: %w", program, unix.Exec(program, args, append(os.Environ(), variable+"="+strconv.Itoa(fd))))
 }
 
-// State returns the state that the program before passed to Exec; nil if there is none. A second call returns nil.
+// State returns the state that the previous program passed to Exec; nil if there is none. A second call returns nil.
 func State() ([]byte, error) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -120,20 +120,20 @@ func State() ([]byte, error) {
 	return state, nil
 }
 
-// Store is systemd's store of descriptors for the next process of the unit, at most
-// FileDescriptorStoreMax of them. Without systemd nothing is kept.
+// Store is systemd's file descriptor store, which keeps up to FileDescriptorStoreMax descriptors for the next process of the unit. Without systemd
+// nothing is kept.
 type Store struct {
 	socket string
 
-	mu    sync.Mutex      // held during sends, which do not block
+	mu    sync.Mutex      // guards drops; sends never block
 	drops map[string]bool // names for which Drop could not send its request yet
 }
 
 // NewStore returns the store of the unit of this process.
 func NewStore() *Store { return &Store{socket: os.Getenv("NOTIFY_SOCKET")} }
 
-// Keep passes a descriptor to systemd, which stores it under a name of letters, digits, dots and dashes. It never blocks: while systemd
-// reads nothing, it fails with EAGAIN, and the descriptor is not stored.
+// Keep passes a descriptor to systemd, which stores it under a name of letters, digits, dots and dashes. It never blocks. If systemd does not read
+// its socket, Keep fails with EAGAIN and the descriptor is not stored.
 func (s *Store) Keep(name string, conn syscall.Conn) error {
 	s.mu.Lock()
 	delete(s.drops, name) // it would take the new one away
@@ -141,8 +141,8 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 	return listen.ControlOf(conn, func(fd int) error { return s.send("FDSTORE=1\nFDNAME="+name, unix.UnixRights(fd)) })
 }
 
-// Drop makes systemd close the descriptors that it stores under a name. It never blocks: while systemd reads nothing, the request is
-// repeated in the background.
+// Drop makes systemd close the descriptors stored under a name. It never blocks. If systemd does not read its socket, the request is repeated in the
+// background.
 func (s *Store) Drop(name string) error {
 	if err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil); !errors.Is(err, unix.EAGAIN) {
 		return err
@@ -176,7 +176,7 @@ func (s *Store) dropAgain() {
 // notifyAgain is the interval at which Notify and Drop repeat a send that failed with EAGAIN.
 const notifyAgain = 20 * time.Millisecond
 
-// Notify sends a state of the process (sd_notify(3)) to systemd. While systemd reads nothing, it tries again until ctx is done.
+// Notify sends a state of the process (sd_notify(3)) to systemd. If systemd does not read its socket, Notify tries again until ctx is done.
 func Notify(ctx context.Context, state string) error {
 	for {
 		err := NewStore().send(state, nil)

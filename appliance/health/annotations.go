@@ -15,10 +15,10 @@ import (
 
 // The annotations of a Service.
 const (
-	// AnnotationCheck configures the health check of all endpoints; with ".PORT" appended, of the
-	// endpoints of the Service port of that name.
+	// AnnotationCheck configures the health check of all endpoints. With ".PORT" appended it configures the check for the endpoints of the Service
+	// port named PORT.
 	AnnotationCheck = "svcctl.io/health-check"
-	// AnnotationOut names addresses of endpoints that are not used, separated by commas.
+	// AnnotationOut lists the addresses of endpoints that must not be used, separated by commas.
 	AnnotationOut = "svcctl.io/out"
 
 	perPort  = AnnotationCheck + "."
@@ -30,9 +30,9 @@ const (
 type Plan struct {
 	// Ports has a Spec for each of spec.ports, nil if the port is not checked.
 	Ports []*Spec
-	// MinHealthy is the percentage of the endpoints that has to be up: with fewer, all are used.
+	// MinHealthy is the least percentage of endpoints that must be up. If fewer are up, all endpoints are used.
 	MinHealthy int
-	// Reset ends TCP connections to an endpoint that goes down.
+	// Reset is set if TCP connections to an endpoint are reset when it goes down.
 	Reset bool
 }
 
@@ -56,7 +56,7 @@ func (s *Spec) OfAddress() bool {
 
 // Refusal is the reason why an annotation, or a field of a probe, has no effect.
 type Refusal struct {
-	// Field is its path, as metadata.annotations[svcctl.io/health-check].
+	// Field is the path of the annotation or field, such as metadata.annotations[svcctl.io/health-check].
 	Field string
 	Text  string
 	// Idle is set when the value is valid but has no effect on this Service.
@@ -101,7 +101,7 @@ type parser struct {
 	have    map[string]string
 	plan    Plan
 	refused []Refusal
-	// checks are the CHECKs by annotation.
+	// checks has the CHECK of each annotation, by its key.
 	checks map[string]*Spec
 }
 
@@ -115,7 +115,7 @@ func (p *parser) idle(annotation, format string, args ...any) {
 	p.refused[len(p.refused)-1].Idle = true
 }
 
-// isCheck reports whether an annotation configures health checks: ours, or for a Service of type LoadBalancer one of AWS.
+// isCheck reports whether an annotation configures health checks: an annotation of svcctl, or for a Service of type LoadBalancer one of AWS.
 func (p *parser) isCheck(key string) bool {
 	return key == AnnotationCheck || strings.HasPrefix(key, perPort) || strings.HasPrefix(key, settings) ||
 		p.svc.Spec.Type == object.TypeLoadBalancer && strings.HasPrefix(key, aws)
@@ -165,7 +165,7 @@ func (p *parser) ours() {
 	p.assign()
 }
 
-// assign sets the Spec of each port in the Plan: that of the port's own annotation, or that of the Service.
+// assign sets the Spec of each port in the Plan: the one of the port's own annotation, or else the one of the Service's annotation.
 func (p *parser) assign() {
 	ports := p.svc.Spec.Ports
 	if len(ports) == 0 {
@@ -202,7 +202,7 @@ func (p *parser) assign() {
 	}
 }
 
-// allOwn reports whether each port has a health-check annotation of its own, by its name.
+// allOwn reports whether each port has a name and a health-check annotation of its own.
 func (p *parser) allOwn(ports []object.ServicePort) bool {
 	return !slices.ContainsFunc(ports, func(sp object.ServicePort) bool {
 		_, has := p.checks[perPort+sp.Name]
@@ -210,7 +210,7 @@ func (p *parser) allOwn(ports []object.ServicePort) bool {
 	})
 }
 
-// unfit refuses a CHECK that cannot probe any of these ports, because its protocol is another one.
+// unfit refuses a CHECK that cannot probe any of these ports, because their protocol differs from that of the CHECK.
 func (p *parser) unfit(key string, spec *Spec, ports []object.ServicePort) {
 	names := make([]string, len(ports))
 	sctp := true
@@ -240,8 +240,7 @@ func portNames(ports []object.ServicePort) string {
 	return "it has " + strings.Join(names, ", ")
 }
 
-// protocol returns the protocol of the ports that a check without a port of its own probes; "" for
-// ICMP.
+// protocol returns the protocol that a port must have to be probed by a check without a port of its own; "" for ICMP.
 func (k Kind) protocol() string {
 	switch k {
 	case UDP, DNS:

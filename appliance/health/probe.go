@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// probeWord is the CHECK for which endpoints are checked by the readiness probes of their Pods.
+// probeWord is the CHECK that selects the readiness probes of an endpoint's Pod as its checks.
 const probeWord = "probe"
 
 // Probe is the readiness probe of a container, as a check of the Pod's address.
@@ -21,8 +21,8 @@ type Probe struct {
 	Text string
 }
 
-// Unasked returns the Plan of a Service without health-check annotations: Pods that have a readinessProbe and no condition Ready are checked
-// by the probe. It is nil for a Service with such annotations, or with publishNotReadyAddresses.
+// Unasked returns the Plan of a Service without health-check annotations. It checks Pods that have a readinessProbe but no condition Ready by that
+// probe. Unasked returns nil for a Service with health-check annotations or with publishNotReadyAddresses.
 func Unasked(svc *object.Service) *Plan {
 	p := parser{svc: svc, have: svc.Metadata.Annotations}
 	if svc.Spec.PublishNotReadyAddresses || p.asksOurs() || svc.Spec.Type == object.TypeLoadBalancer && p.asksAWS() {
@@ -59,8 +59,7 @@ type probeReader struct {
 	refused   []Refusal
 }
 
-// refuse adds a Refusal of a field of the probe. Its text starts with the name of the field, since messages show it behind the name of the
-// Pod.
+// refuse adds a Refusal of a field of the probe. Its text starts with the name of the field, since messages show the text after the name of the Pod.
 func (r *probeReader) refuse(name, format string, args ...any) {
 	r.refused = append(r.refused, Refusal{Field: r.field + "." + name, Text: "readinessProbe." + name + ": " + fmt.Sprintf(format, args...)})
 }
@@ -186,17 +185,18 @@ var ownHeaders = []string{"connection", "content-length", "transfer-encoding", "
 // maxHeaders bounds the header lines of a probe, in bytes.
 const maxHeaders = 4096
 
-// ProofCheck is the check of an endpoint after connections of clients to it failed. Two failures in a row prove that it is dead; two passes
-// end the check.
+// ProofCheck is the check of an endpoint after connections of clients to it failed. Two successive failures prove that the endpoint is dead; two
+// successive passes end the check.
 var ProofCheck = Check{Kind: TCP, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 2}
 
-// Dead is the proof that an endpoint accepts no connections. The host itself tried to connect, after connections of clients had failed.
+// Dead is the proof that an endpoint accepts no connections. It comes from connections that this host itself attempted, after connections of clients
+// had failed.
 type Dead struct {
-	// Refuses is set for a reset, else nothing answers.
+	// Refuses is set if the endpoint resets connections. Otherwise it does not answer.
 	Refuses bool
-	// Why is the failure, as "connection refused".
+	// Why is the failure, such as "connection refused".
 	Why string
-	// Since is the time of the proof; zero: before this process.
+	// Since is the time of the proof; zero: before the start of this process.
 	Since time.Time
 }
 
@@ -205,9 +205,9 @@ func DeadOf(v Verdict) Dead {
 	return Dead{Refuses: v.Why == "connection refused", Why: v.Why, Since: v.Since}
 }
 
-// Waits before the next probe while the state of a Target may change, in place of the interval.
+// Waits that replace the interval before the next probe while the state of a Target may change.
 const (
-	// afterRefusal is the wait before the probe that follows a refused one. After a timeout the next probe begins at once.
+	// afterRefusal is the wait after a refused probe. After a timeout the next probe begins at once.
 	afterRefusal = 100 * time.Millisecond
 	// afterFirst is the wait for the next probe while a Target that is down has passed less than Rise times, and after a probe that could
 	// not be sent.
@@ -217,37 +217,37 @@ const (
 	UDPSpacing = time.Second
 )
 
-// Flap damping: a Target that went down flapFalls times within flapWindow has to pass for a hold time before it is up. The hold time is
-// flapHold for each fall, at most flapMost.
+// Flap damping: a Target that went down at least flapFalls times within flapWindow has to pass for a hold time before it is up again. The hold time
+// is flapHold for each of those times, at most flapMost.
 const (
-	flapFalls  = 3                // least number of falls
-	flapWindow = 10 * time.Minute // time within which they count
+	flapFalls  = 3                // least number of changes from up to down
+	flapWindow = 10 * time.Minute // time within which these changes count
 	flapHold   = 30 * time.Second // hold time per fall
 	flapMost   = 5 * time.Minute  // longest hold time
 )
 
-// Machine computes the state of one Target from the results of its probes. It reads no clock: times are monotonic durations since a moment
-// that its caller chooses and keeps. Not safe for concurrent use.
+// Machine computes the state of one Target from the results of its probes. It reads no clock: its times are monotonic durations since a fixed moment
+// that the caller chooses. It is not safe for concurrent use.
 type Machine struct {
 	check Check
 	state State
-	// failures and passes count the latest results in a row; one of them is 0.
+	// failures and passes count the latest successive results of the same kind; one of them is 0.
 	failures, passes int
 	last             Result
-	// why is the reason for which the Target is down: that of its fall, until two failures in a row have other reasons; then that of the
-	// second one. others counts the latest failures in a row whose reason is not why.
+	// why is the reason why the Target is down. It is the reason of the failure that took it down, until two successive failures have other reasons;
+	// then it is the reason of the second one. others counts the latest successive failures with a reason other than why.
 	why    string
 	others int
-	// since is the begin of the state, -1 if before this process. passing is the time of the first of
-	// the passes in a row.
+	// since is the time at which the state began, -1 if that was before this process. passing is the time of the first of the latest successive
+	// passes.
 	since, passing time.Duration
-	// falls are the latest falls from up to down, within flapWindow of the last of them.
+	// falls are the times of the latest changes from up to down, within flapWindow of the last one.
 	falls []time.Duration
-	// assumed is set until the first pass of a Target that began as up.
+	// assumed is set until the first pass of a Target that started in state Up.
 	assumed bool
 	// hold is the time for which the Target has to pass before it is up again.
 	hold time.Duration
-	// past is the state at the end of the previous process; the zero Past after the Target was in another state.
+	// past is the state at the end of the previous process; the zero Past once the Target has been in another state.
 	past Past
 }
 
@@ -257,8 +257,8 @@ type Past struct {
 	Since time.Time
 }
 
-// NewMachine returns a Machine in a state: New, or Up or Down where the result of a previous process or another check is assumed. now is
-// the begin of a state New.
+// NewMachine returns a Machine in the state start: New, or Up or Down if that is assumed from a previous process or from another check. now is the
+// time at which a state New begins.
 func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
 	m := Machine{check: c, state: start, since: -1, assumed: start == Up, past: past}
 	if start == New {
@@ -267,8 +267,8 @@ func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
 	return m
 }
 
-// Observe takes the result of a probe that ended now. It returns how long to wait before the next
-// one, and whether the state changed, or the reason for which the Target is down.
+// Observe processes the result of a probe that ended now. It returns the wait before the next probe. changed reports whether the state, or the reason
+// why the Target is down, has changed.
 func (m *Machine) Observe(now time.Duration, r Result) (next time.Duration, changed bool) {
 	if r.Outcome == Void {
 		// The last result stays, so that "why" still speaks of the endpoint.
@@ -329,7 +329,7 @@ func (m *Machine) fail(now time.Duration, r Result) (next time.Duration, changed
 	return m.check.Interval, true
 }
 
-// fell counts a change from up to down, and sets the hold time for which the Target has to pass after it.
+// fell records a change from up to down, and sets the hold time that follows from the number of recent changes.
 func (m *Machine) fell(now time.Duration) {
 	kept := m.falls[:0]
 	for _, at := range append(m.falls, now) {
@@ -345,7 +345,7 @@ func (m *Machine) fell(now time.Duration) {
 	}
 }
 
-// enter changes the state. A Target that is found to be down, and was down at the end of the previous process, is down since then.
+// enter changes the state. A Target that was down at the end of the previous process, and is found to be down, keeps the earlier time.
 func (m *Machine) enter(s State, now time.Duration) {
 	if m.state, m.since = s, now; s != m.past.State {
 		m.past = Past{}
@@ -360,16 +360,16 @@ func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.
 // State returns the state now.
 func (m *Machine) State() State { return m.state }
 
-// Assumed reports whether the Target was taken to be up at the start, as in the previous process, and has not passed a probe since.
+// Assumed reports whether the Target was assumed to be up at the start and has not passed a probe since then.
 func (m *Machine) Assumed() bool { return m.assumed }
 
-// InTransition reports whether the last result contradicted the state. The next probe then uses an ephemeral source port: after a lost
-// reset the server may have a half-open connection from the fixed one, which would fail again.
+// InTransition reports whether the last result contradicts the state. The next probe then uses an ephemeral source port. If a reset was lost, the
+// server may have a half-open connection from the fixed source port, so that the next probe from there would fail too.
 func (m *Machine) InTransition() bool {
 	return m.state == Up && m.failures > 0 || m.state == Down && m.passes > 0 || m.state == New && m.failures > 0
 }
 
-// Verdict returns the state with its reason. epoch is the moment from which the durations of Observe are counted.
+// Verdict returns the state with its reason. epoch is the moment that the durations passed to Observe are relative to.
 func (m *Machine) Verdict(epoch time.Time) Verdict {
 	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Why: m.why, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {

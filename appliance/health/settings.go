@@ -30,19 +30,19 @@ const (
 	minInterval, maxInterval = 200 * time.Millisecond, time.Hour
 	minTimeout, maxTimeout   = 50 * time.Millisecond, time.Minute
 	maxThreshold             = 10
-	maxRanges                = 16  // of status codes
+	maxRanges                = 16  // number of ranges of status codes
 	maxPayload               = 256 // bytes of send and expect
 )
 
 // setting is one annotation with the prefix svcctl.io/health-check-.
 type setting struct {
 	name string
-	// kinds lists the kinds of checks that have the setting; nil: all kinds, and readiness probes.
+	// kinds lists the kinds of checks that have the setting; nil: all kinds, and checks by readiness probes.
 	kinds []Kind
 	read  func(p *parser, c *Check, text string) error
 }
 
-// allKinds lists the kinds of checks whose times are settings, not fields of a probe.
+// allKinds lists the kinds of checks that take their times from settings. Readiness probes have fields for them instead.
 var allKinds = []Kind{TCP, TLS, HTTP, HTTPS, GRPC, DNS, UDP, ICMP}
 
 // allSettings lists the settings, in the order of the manual.
@@ -102,7 +102,7 @@ var allSettings = []setting{
 	}},
 }
 
-// common holds the values of all settings of a Service. Each of its checks takes those of its kind.
+// common holds the values of all settings of a Service. Each check of the Service uses the settings that its kind has.
 type common struct{ Check }
 
 // onto copies to a check the settings that its kind has.
@@ -182,7 +182,7 @@ func (p *parser) used(key string, s *setting) {
 	p.refuse(key, "none of the Service's checks has this setting: it is one of %s", strings.Join(names, ", "))
 }
 
-// duration parses a time with a unit ("5s"), or in seconds without one. It returns an error if it is outside of least to most.
+// duration parses a time with a unit ("5s"), or a number of seconds. It returns an error if the time is less than least or more than most.
 func duration(text string, least, most time.Duration) (time.Duration, error) {
 	d, err := object.ParseSeconds(text)
 	if err != nil || d < least || d > most {
@@ -220,7 +220,7 @@ func status(text string) (string, error) {
 	return strings.Join(ranges, ","), nil
 }
 
-// payload parses the bytes that a UDP check sends or expects: a text, or hexadecimal digits after "hex:".
+// payload parses the bytes that a UDP check sends, or that a check expects: a text, or hexadecimal digits after "hex:".
 func payload(text string) (string, error) {
 	if digits, is := strings.CutPrefix(text, "hex:"); is {
 		raw, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
@@ -238,15 +238,15 @@ func payload(text string) (string, error) {
 // Kind is the protocol of a Check.
 type Kind uint8
 
-// The kinds of checks, with what makes each of them pass.
+// The kinds of checks, each with the condition for a pass.
 const (
-	TCP   Kind = iota + 1 // a SYN-ACK came
-	TLS                   // a handshake was done
-	HTTP                  // the status is in range
-	HTTPS                 // HTTP in TLS
+	TCP   Kind = iota + 1 // the port answers with a SYN-ACK
+	TLS                   // the TLS handshake succeeds
+	HTTP                  // the status code is one of Check.Status
+	HTTPS                 // as HTTP, over TLS
 	GRPC                  // grpc.health.v1 answers SERVING
 	DNS                   // an answer with NOERROR
-	UDP                   // the expected answer came, or no refusal
+	UDP                   // the expected answer arrives; without Expect: no refusal
 	ICMP                  // an echo reply came
 )
 
@@ -260,21 +260,21 @@ type Check struct {
 	Kind Kind
 	// Path is requested by HTTP and HTTPS.
 	Path string
-	// Host is the HTTP header Host and the server name of TLS; "" for the address.
+	// Host is the value of the HTTP header Host and the TLS server name; "" stands for the address of the endpoint.
 	Host string
-	// Name is asked for by DNS, and the service name of GRPC.
+	// Name is the name that a DNS check queries, or the service name that a GRPC check queries.
 	Name string
-	// Status are the passing HTTP status codes, as "200-399" or "200,204,300-399".
+	// Status lists the HTTP status codes for a pass, such as "200-399" or "200,204,300-399".
 	Status string
-	// Send is the payload over UDP; Expect must be in an answer (UDP, HTTP body).
+	// Send is the payload of a UDP check. Expect is a text that the answer (UDP) or the body (HTTP) must contain.
 	Send, Expect string
 	// Headers are header lines of an HTTP request, each ended by "\n".
 	Headers string
-	// Verify makes a certificate that the system does not trust a failure.
+	// Verify makes the check fail if the system does not trust the server's certificate.
 	Verify bool
 
 	Interval, Timeout time.Duration
-	// Rise and Fall are how many passes or failures in a row change the state.
+	// Rise is the number of successive passes that change the state to up, Fall the number of successive failures that change it to down.
 	Rise, Fall int
 }
 
@@ -289,9 +289,9 @@ type State uint8
 
 // The states of a Target.
 const (
-	New  State = iota // did not answer yet
-	Up                // answers
-	Down              // does not
+	New  State = iota // neither up nor down was found yet
+	Up                // it passes its checks
+	Down              // it fails its checks
 )
 
 var stateNames = [...]string{New: "new", Up: "up", Down: "down"}
@@ -305,9 +305,9 @@ type Outcome uint8
 // The outcomes of a probe.
 const (
 	Pass    Outcome = iota
-	Refused         // a refusal, a reset, a wrong status
+	Refused         // refused, reset, or a wrong response
 	Silent          // no answer within the timeout
-	Void            // not made, for a reason that lies on this host: it counts for nothing
+	Void            // the probe was not made, for a reason on this host; it does not count
 )
 
 var outcomeNames = [...]string{Pass: "pass", Refused: "refused", Silent: "silent", Void: "void"}
@@ -326,27 +326,26 @@ type Result struct {
 // Verdict is the state of a Target, with its reason.
 type Verdict struct {
 	State State
-	// Assumed reports that the Target began as up and did not pass since.
+	// Assumed reports that the Target started in state Up and has not passed a probe since then.
 	Assumed bool
 	// Since is the time at which the state began; zero if that was before this process.
 	Since time.Time
 	Last  Result
 	// Why is the reason for which the Target is down. A single failure with another reason (Last.Why) does not change it.
 	Why string
-	// Asked reports that a probe was made since the process started. NotMade is why the last probe could not be made; "" if it was.
+	// Asked reports that a probe was made since the process started. NotMade is the reason why the last probe could not be made; "" if it was made.
 	Asked   bool
 	NotMade string
-	// Failures and Passes count the last results in a row.
+	// Failures and Passes count the latest successive failures and passes; one of them is 0.
 	Failures, Passes int
-	// Held is the time for which a Target that went down too often has to pass before it is up; or
-	// 0.
+	// Held is the time for which a Target that went down too often must pass before it is up; 0 if it need not.
 	Held time.Duration
 }
 
 // Bounds of the parameters of a CHECK.
 const (
 	maxPath = 1024 // bytes
-	maxName = 253  // bytes: a DNS name, RFC 1035 section 2.3.4 in text
+	maxName = 253  // bytes of a DNS name in text form (RFC 1035, section 2.3.4)
 )
 
 // Each pattern is compiled at its first use: together they take 0.4 MB and a millisecond, and few boxes need them.

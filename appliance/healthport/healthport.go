@@ -27,7 +27,7 @@ const retryInterval = 5 * time.Second
 type Service struct {
 	Namespace, Name string
 	Port            uint16 // spec.healthCheckNodePort; 0: none
-	LocalEndpoints  int    // ready endpoint addresses on this host, each counted once for all ports
+	LocalEndpoints  int    // number of distinct ready endpoint addresses on this host, over all ports
 }
 
 // Problem is a health-check node port that cannot listen on some address.
@@ -39,9 +39,9 @@ type Problem struct {
 
 // The reasons of Problems.
 const (
-	// ReasonListen is the reason when a listener cannot be opened. kube-proxy's event has the same one.
+	// ReasonListen is the reason when a listener cannot be opened. The Event of kube-proxy has the same reason.
 	ReasonListen = "FailedToStartServiceHealthcheck"
-	// ReasonConflict is the reason when another Service has the port.
+	// ReasonConflict is the reason when another Service has the same port.
 	ReasonConflict = "Conflict"
 )
 
@@ -55,7 +55,7 @@ type Servers struct {
 	mu        sync.RWMutex
 	services  map[uint16]Service // by port
 	conflicts []Problem
-	addresses []netip.Addr // empty: all of the host
+	addresses []netip.Addr // to listen on; empty: all addresses of the host
 	synced    bool
 }
 
@@ -64,8 +64,8 @@ func New(log *slog.Logger) *Servers {
 	return &Servers{log: log, retry: retryInterval, listeners: listen.NewReconciler[Problem](retryInterval)}
 }
 
-// Set replaces the Services and returns at once. Responses have the new numbers from now on; Run opens and closes listeners soon. If two
-// Services have the same port, which allocation prevents, the first by namespace and name gets it.
+// Set replaces the Services and returns at once. Responses have the new numbers from then on, while Run opens and closes listeners a little later. If
+// two Services have the same port, which the allocation of ports prevents, the first by namespace and name gets it.
 func (s *Servers) Set(services []Service) {
 	ordered := slices.Clone(services)
 	slices.SortFunc(ordered, func(a, b Service) int {
@@ -90,8 +90,8 @@ func (s *Servers) Set(services []Service) {
 	s.listeners.Trigger()
 }
 
-// SetAddresses replaces the addresses to listen on: those of node ports. Without any, the
-// servers listen on all addresses of the host, later ones included.
+// SetAddresses replaces the addresses to listen on, which are the addresses for node ports. Without any, the servers listen on all present and future
+// addresses of the host.
 func (s *Servers) SetAddresses(addresses []netip.Addr) {
 	s.mu.Lock()
 	s.addresses = slices.Clone(addresses)
@@ -106,11 +106,10 @@ func (s *Servers) SetSynced(synced bool) {
 	s.mu.Unlock()
 }
 
-// Problems returns the ports that do not answer, sorted by Service, as of the last time
-// that Run opened and closed listeners: see Changed.
+// Problems returns the ports that do not answer, sorted by Service. The result is as of the last time that Run opened and closed listeners.
 func (s *Servers) Problems() []Problem { return s.listeners.Problems() }
 
-// Changed is signaled after Problems has changed.
+// Changed returns a channel that receives a value after Problems has changed.
 func (s *Servers) Changed() <-chan struct{} { return s.listeners.Changed() }
 
 func (svc Service) problem(reason, message string) Problem {

@@ -19,19 +19,19 @@ import (
 const (
 	fileName = "history.jsonl"
 	oldName  = "history.old.jsonl"
-	// mostLines bounds the bytes of appended lines in a file; a new file follows it.
+	// mostLines is the number of appended bytes after which a new file is started.
 	mostLines = 512 << 10
-	// mostOpen bounds the number of open problems. The begin of further ones is not kept over a restart.
+	// mostOpen is the largest number of problems that are tracked. The start time of further ones is lost at a restart.
 	mostOpen = 8192
-	// mostRead bounds the bytes that are read of a file. It exceeds mostOpen lines and mostLines bytes.
+	// mostRead is the largest number of bytes that are read from a file. It exceeds the size of mostOpen lines plus mostLines bytes.
 	mostRead = 16 << 20
 	// mostPast bounds the number of transitions in memory.
 	mostPast = 8192
-	// mostServices bounds the number of Services of a transition, mostWhy the bytes of its reason.
+	// mostServices is the largest number of Services in a transition, mostWhy the largest size of its reason in bytes.
 	mostServices = 64
 	mostWhy      = 400
-	// claimFor is the time after a start within which a problem of the previous process may occur again and keep its begin. Endpoints that
-	// are down, for example, are found to be down only when their checks fail again.
+	// claimFor is the time after a start within which a problem of the previous process may recur and keep its start time. Endpoints that are down,
+	// for example, are only found to be down when their checks fail again.
 	claimFor = 5 * time.Minute
 )
 
@@ -40,29 +40,29 @@ const (
 	KindProblem   = "problem"
 	KindEndpoint  = "endpoint"
 	KindCondition = "condition"
-	// KindAnnouncement is a change of an announced address: Object is the address, What the place.
+	// KindAnnouncement is a change of an announced address. Object names the address, What names the place of the announcement.
 	KindAnnouncement = "announcement"
 	// kindBegin is the first line of a file: its Object is the name of the box.
 	kindBegin = "begin"
 )
 
-// Key identifies what has a state: a problem, an endpoint, a condition or an announcement.
+// Key identifies a subject with a state: a problem, an endpoint, a condition or an announcement.
 type Key struct {
 	Kind   string `json:"kind"`
-	Object string `json:"object,omitempty"` // "Service shop/web"
+	Object string `json:"object,omitempty"` // such as "Service shop/web"
 	What   string `json:"what,omitempty"`
 }
 
-// Transition is a change of the state of a Key, and a line of the file in JSON.
+// Transition is a change of the state of a Key. In JSON it is a line of the file.
 type Transition struct {
 	At time.Time `json:"at"`
 	Key
-	// State is the state that begins, such as "down"; "": the previous one is over.
+	// State is the state that begins, such as "down"; "" means that the previous state ended and none follows.
 	State string `json:"state,omitempty"`
 	Why   string `json:"why,omitempty"`
-	// Services are the first of the affected Services, "namespace/name", unless Object names the only one.
+	// Services are the first mostServices affected Services, "namespace/name". It is empty if Object is the only one.
 	Services []string `json:"services,omitempty"`
-	// Lasted is the time in seconds that the previous state lasted, if the transition ends one.
+	// Lasted is the duration of the previous state in seconds; 0 if the transition ends no state.
 	Lasted int `json:"lasted,omitempty"`
 }
 
@@ -75,12 +75,12 @@ type Book struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	open   map[Key]Transition // the keys whose present State is not ""
-	before map[Key]Transition // the last transitions of earlier processes, of keys without one in this process
-	latest time.Time          // the last transition, or the start
+	open   map[Key]Transition // last transition of keys with a State other than ""
+	before map[Key]Transition // last transitions of keys from earlier processes, without one in this process
+	latest time.Time          // time of the last transition, or of the start
 	queue  []byte             // lines that are not written yet
-	renew  bool               // the file lacks lines: a new one is to be written
-	past   []Transition       // the newest transitions, of this process and earlier ones, the oldest first
+	renew  bool               // the file is incomplete: a new one must be written
+	past   []Transition       // the newest transitions, sorted by time, those of earlier processes included
 
 	writing sync.Mutex
 	disk    disk
@@ -90,9 +90,9 @@ type Book struct {
 type disk struct {
 	dir    string
 	file   *os.File // nil: not open
-	lines  int      // bytes of new lines in it
-	begun  bool     // this box has written it
-	failed bool     // it cannot be written
+	lines  int      // bytes appended since the file was started
+	begun  bool     // the file is one that this box has written
+	failed bool     // the last write failed
 }
 
 // Open returns a Book with the transitions in the data directory dir. Those that another box wrote are dropped.
@@ -152,7 +152,7 @@ func (b *Book) take(content []byte, seen map[string]bool) bool {
 	return own
 }
 
-// From returns the time since which transitions are recorded; now for a nil Book.
+// From returns the time since which transitions have been recorded. It returns now for a nil Book.
 func (b *Book) From(now time.Time) time.Time {
 	if b == nil {
 		return now
@@ -160,7 +160,7 @@ func (b *Book) From(now time.Time) time.Time {
 	return b.from
 }
 
-// Last returns the last transition of a key; false if there is none on record.
+// Last returns the last transition of a key. It returns false if none is recorded.
 func (b *Book) Last(k Key) (Transition, bool) {
 	if b == nil {
 		return Transition{}, false
@@ -174,7 +174,7 @@ func (b *Book) Last(k Key) (Transition, bool) {
 	return t, is
 }
 
-// Before returns those transitions of a kind from previous processes whose keys have had no transition in this one.
+// Before returns the last transitions from previous processes for keys of a kind that have had no transition in this process.
 func (b *Book) Before(kind string) (list []Transition) {
 	if b == nil {
 		return nil
@@ -189,8 +189,8 @@ func (b *Book) Before(kind string) (list []Transition) {
 	return list
 }
 
-// Note records the state of a key, "" for its end, and returns the time at which that state began, which may be before this process.
-// services are the affected ones, where the key names none.
+// Note records the state of a key, or "" for the end of its state. It returns the time at which the state began, which may be before this process.
+// services are the affected Services if the key does not name one.
 func (b *Book) Note(k Key, state, why string, now time.Time, services ...string) (since time.Time) {
 	if b == nil {
 		return now
@@ -227,7 +227,7 @@ func (b *Book) Note(k Key, state, why string, now time.Time, services ...string)
 	return now
 }
 
-// Add records a transition of a key whose present state is not tracked.
+// Add records a transition without tracking the state of its key.
 func (b *Book) Add(t Transition) {
 	if b == nil {
 		return
@@ -237,15 +237,15 @@ func (b *Book) Add(t Transition) {
 	b.write(bounded(t))
 }
 
-// bounded returns a transition within the bounds of a line: time in UTC, reason and Services truncated.
+// bounded returns a transition that fits into a line: reason and Services are truncated, and the time is in UTC.
 func bounded(t Transition) Transition {
 	t.At = t.At.UTC().Round(0)
 	t.Why, t.Services = strings.ToValidUTF8(t.Why[:min(len(t.Why), mostWhy)], ""), t.Services[:min(len(t.Services), mostServices)]
 	return t
 }
 
-// ends completes a transition from the state that it ends: with the time which that lasted, its Services if the transition has none and, if there is
-// no new state, its reason.
+// ends completes a transition that ends the state was. It sets the duration of that state, and copies its Services if the transition has none. If no
+// new state begins, it copies its reason too.
 func (t *Transition) ends(was Transition) {
 	t.Lasted = max(0, int(t.At.Sub(was.At)/time.Second))
 	if t.State == "" {
@@ -256,7 +256,7 @@ func (t *Transition) ends(was Transition) {
 	}
 }
 
-// Transitions returns the transitions since a time, the oldest first. from is the time before which none are on record.
+// Transitions returns the transitions since a time, the oldest first. Transitions before from are not recorded.
 func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) {
 	if b == nil {
 		return nil, since
@@ -297,7 +297,7 @@ func line(t Transition) []byte {
 	return append(text, '\n')
 }
 
-// Settle ends the problems of the previous process for whose keys over returns true.
+// Settle ends the states of keys that have not been noted in this process, only in previous ones, if over returns true for the key.
 func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	if b == nil {
 		return
@@ -377,7 +377,7 @@ func (b *Book) flush() {
 	b.disk.failed, b.disk.begun = err != nil, b.disk.begun || err == nil
 }
 
-// whole returns the first lines of a new file: the one of kindBegin, and those of the states that are not over. The caller holds mu.
+// whole returns the first lines of a new file: a line of kindBegin, and the last transition of each key with a State. The caller holds mu.
 func (b *Book) whole() []byte {
 	at := b.latest // earlier transitions are in the old file
 	if !b.disk.begun {
@@ -394,7 +394,7 @@ func (b *Book) whole() []byte {
 	return lines
 }
 
-// put appends lines to the file, or with renew replaces the file by a new one with them.
+// put appends lines to the file. With renew it writes them to a new file that replaces the previous one.
 func (d *disk) put(lines []byte, renew bool) (err error) {
 	path := filepath.Join(d.dir, fileName)
 	if renew {
@@ -414,7 +414,7 @@ func (d *disk) put(lines []byte, renew bool) (err error) {
 	return err
 }
 
-// begin starts a new file with these lines. The previous file gets the old name.
+// begin starts a new file with these lines. The previous file is renamed to oldName.
 func (d *disk) begin(path string, lines []byte) error {
 	if d.file != nil {
 		_ = d.file.Close()

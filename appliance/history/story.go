@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Entry is an event for display: one transition, or several of one cause at nearly the same time.
+// Entry is an event for display. It stands for one transition, or for several with one cause at nearly the same time.
 type Entry struct {
 	At   time.Time
 	Kind string
-	// Severity is error or warning for a fault, "" for its end, or for good news.
+	// Severity is error or warning for a fault; "" for the end of a fault, or an event that is not one.
 	Severity string
 	Text     string
-	// Services are the first of the affected Services, "namespace/name"; Concerned counts all.
+	// Services are the first of the affected Services, "namespace/name"; Concerned is the number of all.
 	Services  []string
 	Concerned int
 }
 
-// together is the time within which transitions of one cause are one Entry.
+// together is the time within which transitions with the same cause form one Entry.
 const together = 10 * time.Second
 
-// Story returns the events in a list of transitions, the oldest first. A problem whose effect is among them, such as an endpoint that is
-// down or a Service that does not answer, has no Entry of its own. Neither has a Service that waits for its endpoints.
+// Story returns the events in a list of transitions, the oldest first. A problem has no Entry if the list also has its effect, such as an endpoint
+// that is down or a Service that does not answer. A Service that waits for its endpoints has none either.
 func Story(list []Transition) []Entry {
 	shown := shownOf(list)
 	type cause struct{ kind, what, state string }
@@ -120,7 +120,7 @@ func shownOf(list []Transition) map[int]string {
 	return shown
 }
 
-// hasNear reports whether one of times, the oldest first, is within together of at.
+// hasNear reports whether one of times is within together of at. times is sorted, the oldest first.
 func hasNear(times []time.Time, at time.Time) bool {
 	i, _ := slices.BinarySearchFunc(times, at.Add(-together), time.Time.Compare)
 	return i < len(times) && !times[i].After(at.Add(together))
@@ -148,7 +148,7 @@ func (t *Transition) severity() string {
 	return severity
 }
 
-// cause returns the text by which transitions are grouped into one Entry: those with the same kind and cause.
+// cause returns a text that is equal for transitions of one kind with the same cause. Such transitions form one Entry.
 func (t *Transition) cause() string {
 	switch {
 	case t.Kind == KindEndpoint:
@@ -195,7 +195,7 @@ func (g *group) add(t *Transition) {
 	}
 }
 
-// subject returns the objects of the group in words: all of them up to two, else the first and the number of the others.
+// subject returns the objects of the group as text: one or two objects, or the first one and the number of the others.
 func (g *group) subject() string {
 	switch n := len(g.about); {
 	case n == 0:

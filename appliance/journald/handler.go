@@ -24,7 +24,7 @@ const identifier = "svcctl"
 // prefix is the prefix of the journal fields that log attributes become.
 const prefix = "SVCCTL_"
 
-// fields maps keys of attributes to the names of their fields, without prefix, where these differ.
+// fields maps the keys of some attributes to the names of their journal fields, without prefix. Other names follow from the key.
 var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
 
 // Handler is a slog.Handler that writes each record as a journal entry. MESSAGE is its message followed by the attributes as text. Each
@@ -33,7 +33,7 @@ var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
 type Handler struct {
 	w      io.Writer
 	level  slog.Leveler
-	fields []byte // the encoded fields of WithAttrs
+	fields []byte // encoded fields of the attributes set by WithAttrs
 	text   string
 	group  string // prefix of keys from WithGroup, with a dot at its end
 }
@@ -149,7 +149,7 @@ func IsStderr() bool {
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// Append adds a field to an entry. Names are of capitals, digits and underscores.
+// Append appends a field to an entry, and returns the entry. Names consist of capital letters, digits and underscores.
 func Append(entry []byte, name, value string) []byte {
 	entry = append(entry, name...)
 	if !strings.Contains(value, "\n") {
@@ -163,10 +163,10 @@ func Append(entry []byte, name, value string) []byte {
 	return append(entry, '\n')
 }
 
-// patience bounds the wait for a journal that does not read, as during its restart. After that the entry is lost.
+// patience is the longest wait while the journal does not read its socket, for example during a restart. After that the entry is dropped.
 const patience = 10 * time.Second
 
-// Conn sends entries. Its methods may be called concurrently.
+// Conn sends entries to the journal. Its methods may be called concurrently.
 type Conn struct {
 	path string
 	mu   sync.Mutex

@@ -33,7 +33,7 @@ func NewReconciler[P comparable](retry time.Duration) *Reconciler[P] {
 // Trigger makes Run call its function soon.
 func (r *Reconciler[P]) Trigger() { task.Wake(r.trigger) }
 
-// Pending reports whether Run has not yet taken up the last Trigger.
+// Pending reports whether Run has not yet processed the last Trigger.
 func (r *Reconciler[P]) Pending() bool { return len(r.trigger) > 0 }
 
 // Problems returns the problems of the last run.
@@ -43,11 +43,11 @@ func (r *Reconciler[P]) Problems() []P {
 	return slices.Clone(r.problems)
 }
 
-// Changed is signaled after Problems has changed.
+// Changed returns a channel that receives a value after Problems has changed.
 func (r *Reconciler[P]) Changed() <-chan struct{} { return r.changed }
 
-// Run calls reconcile at once, after each Trigger, and after the retry interval if
-// reconcile asked for it, until ctx is done. The problems must come in a stable order.
+// Run calls reconcile at once, after each Trigger, and after the retry interval if reconcile requested a retry, until ctx is done. reconcile must
+// return its problems in a stable order.
 func (r *Reconciler[P]) Run(ctx context.Context, reconcile func() (problems []P, retry bool)) {
 	task.Repeat(ctx, r.trigger, func() (next time.Time) {
 		problems, retry := reconcile()
@@ -69,7 +69,7 @@ func (r *Reconciler[P]) publish(problems []P) {
 	}
 }
 
-// TCP listens on host:port. An empty host, as [::], stands for all addresses of both families.
+// TCP listens on host:port. An empty host and [::] stand for all addresses of both families.
 func TCP(ctx context.Context, address string) (net.Listener, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
 		if l, err := both.Listen(ctx, "tcp6", net.JoinHostPort("::", port)); !errors.Is(err, syscall.EAFNOSUPPORT) { // a kernel without IPv6
@@ -79,7 +79,7 @@ func TCP(ctx context.Context, address string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", address)
 }
 
-// UDP opens a socket on host:port. An empty host, as [::], stands for all addresses of both families.
+// UDP opens a socket on host:port. An empty host and [::] stand for all addresses of both families.
 func UDP(ctx context.Context, address string) (net.PacketConn, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
 		if c, err := both.ListenPacket(ctx, "udp6", net.JoinHostPort("::", port)); !errors.Is(err, syscall.EAFNOSUPPORT) {
@@ -91,15 +91,15 @@ func UDP(ctx context.Context, address string) (net.PacketConn, error) {
 
 func isEvery(host string) bool { return host == "" || host == "::" }
 
-// both makes IPv6 sockets that accept IPv4 clients too. For "tcp" package net makes an IPv4 socket of [::] on a host
-// without 127.0.0.1, where its test for mapped addresses fails.
+// both creates IPv6 sockets that accept IPv4 clients too. It is needed because package net listens only on IPv4 for "tcp" on a host without
+// 127.0.0.1, where its test for IPv4-mapped addresses fails.
 var both = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 	return Control(c, func(fd int) error {
 		return os.NewSyscallError("setsockopt IPV6_V6ONLY", syscall.SetsockoptInt(fd, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0))
 	})
 }}
 
-// Control calls f with the descriptor of a socket, and returns its error, or that of a closed socket.
+// Control calls f with the descriptor of a socket. It returns the error of f, or an error if the socket is closed.
 func Control(c syscall.RawConn, f func(fd int) error) (err error) {
 	closed := c.Control(func(fd uintptr) { err = f(int(fd)) })
 	return errors.Join(closed, err)

@@ -13,31 +13,31 @@ const (
 	maxBytes = 1 << 20
 )
 
-// Queue is an io.Writer that never blocks. Every call of Write is one line, and is written
-// whole or not at all. Its methods may be called concurrently. A nil Queue is empty and stays so.
+// Queue is an io.Writer that never blocks. Every call of Write is one line, which is written as a whole or dropped. Its methods may be called
+// concurrently. A nil Queue is always empty.
 type Queue struct {
 	w                  io.Writer
 	maxLines, maxBytes int
 
 	mu         sync.Mutex
 	lines      [][]byte
-	bytes      int                // of lines, and of the one that is being written
-	dropped    uint64             // lines, since the start
-	unreported uint64             // of these, those not yet passed to onDrop
+	bytes      int                // bytes of lines, and of the line that is being written
+	dropped    uint64             // number of dropped lines since the start
+	unreported uint64             // number of dropped lines not yet passed to onDrop
 	onDrop     func(lines uint64) // nil: drops are only counted
 	idle       chan struct{}      // closed when the writing goroutine ends; nil: there is none
 }
 
-// New returns a Queue in front of w.
+// New returns a Queue that writes to w.
 func New(w io.Writer) *Queue { return NewSized(w, maxLines, maxBytes) }
 
-// NewSized returns a Queue in front of w that holds at most so many lines and bytes.
+// NewSized returns a Queue that writes to w and holds at most the given number of lines and bytes.
 func NewSized(w io.Writer, lines, bytes int) *Queue {
 	return &Queue{w: w, maxLines: lines, maxBytes: bytes}
 }
 
-// OnDrop sets the function f that reports dropped lines. It is called with their number since its last call, once w accepts lines again and
-// most of the queue is written. What f writes to the Queue follows the lines before the gap.
+// OnDrop sets the function that reports dropped lines. f is called with the number of lines dropped since its last call, once w accepts lines again
+// and at least half of the queue is free. It may write to the Queue.
 func (q *Queue) OnDrop(f func(lines uint64)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -27,8 +27,8 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	mu      sync.Mutex
-	reasons map[[2]string]int  // labels of the series in byReason
-	values  map[string]float64 // of the section "state" of scraped.txt
+	reasons map[[2]string]int  // severity and reason of the series in byReason
+	values  map[string]float64 // values of the section "state" of scraped.txt, by metric
 
 	problems         *prometheus.GaugeVec
 	states, byReason *prometheus.GaugeVec
@@ -113,12 +113,11 @@ func (m *Metrics) add(name string, n float64) {
 	m.values[name] += n
 }
 
-// Sync is the outcome of one step of the loop that brings the accepted objects into the kernel.
+// Sync is the result of one step of the loop that programs the accepted objects into the kernel.
 type Sync struct {
 	At       time.Time     // when it ended
-	Duration time.Duration // from taking up the change
-	// Noticed is the time at which the change of a file was noticed; zero: it did not come by a
-	// file.
+	Duration time.Duration // time from the start of processing the change to At
+	// Noticed is the time at which the change of a file was noticed; zero if the change did not come from a file.
 	Noticed time.Time
 	// Transaction has the sizes of the commit; nil when there was nothing to change.
 	Transaction *Transaction
@@ -151,7 +150,7 @@ func (m *Metrics) Synced(s Sync) {
 	m.set("svcctl_sync_last_success_timestamp_seconds", float64(s.At.UnixMilli())/1000)
 }
 
-// Serves records the numbers of Services in force and of their parts.
+// Serves records the numbers of Services in force, and of their ports, addresses and endpoints.
 func (m *Metrics) Serves(c wire.Counts) {
 	m.set("svcctl_services", float64(c.Services))
 	m.set("svcctl_service_ports", float64(c.ServicePorts))
@@ -186,16 +185,17 @@ func (m *Metrics) Verdict(states map[string]int, problems map[[2]string]int) {
 // FileProblems records the number of files with problems.
 func (m *Metrics) FileProblems(files int) { m.set("svcctl_file_problems", float64(files)) }
 
-// Revisions records the newest revision accepted, and the newest in the kernel.
+// Revisions records the newest accepted revision of the store, and the newest one that is programmed into the kernel.
 func (m *Metrics) Revisions(accepted, programmed uint64) {
 	m.set("svcctl_revision_accepted", float64(accepted)) // exact below 2^53, see wire.Revision
 	m.set("svcctl_revision_programmed", float64(programmed))
 }
 
-// ForeignChanged counts a change of our tables by another program.
+// ForeignChanged counts a change that another program made to svcctl's tables.
 func (m *Metrics) ForeignChanged() { m.add("svcctl_foreign_changes_total", 1) }
 
-// Conntrack records the entries of the connection tracking table, their limit, and how many inserts failed and packets were dropped so far.
+// Conntrack records the number of entries of the connection tracking table and its limit. It also records the total numbers of failed inserts and
+// dropped packets.
 func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.set("svcctl_conntrack_entries", float64(entries))
 	m.set("svcctl_conntrack_entries_limit", float64(limit))
@@ -203,8 +203,8 @@ func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.set("svcctl_conntrack_drop", float64(dropped))
 }
 
-// DNSAnswers registers a counter for each result of an answer of the DNS server. It returns the function that counts an
-// answer. It is called at most once.
+// DNSAnswers registers a counter for each result of an answer of the DNS server. It returns the function that counts an answer. DNSAnswers may be
+// called only once.
 func (m *Metrics) DNSAnswers(results []string) func(result string) {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_dns_answers_total",
 		Help: "Answers of the DNS server; limited: cut off because a network asked too often over UDP."}, []string{"result"})
@@ -227,7 +227,7 @@ func (m *Metrics) Held(removals, refused int) {
 	m.set("svcctl_refused_services", float64(refused))
 }
 
-// Healed records the repair of a change by another program. after is the time since that change was noticed.
+// Healed records that a change by another program was repaired. after is the time between noticing and repairing it.
 func (m *Metrics) Healed(after time.Duration) { m.healSeconds.Observe(after.Seconds()) }
 
 // Handler answers /metrics, /healthz, /livez and /readyz, and further pages by path.
@@ -285,7 +285,7 @@ func (m *Metrics) APICalled(c api.Call) {
 //go:embed scraped.txt
 var scrapedText string
 
-// scrapedRows parses scraped.txt: the descriptions of metrics by section and name.
+// scrapedRows returns the descriptions of the metrics in scraped.txt, by section and name.
 var scrapedRows = sync.OnceValue(func() map[string]map[string]*prometheus.Desc {
 	sections := map[string]map[string]*prometheus.Desc{}
 	var rows map[string]*prometheus.Desc
@@ -323,7 +323,7 @@ func (s Samples) Set(name string, value float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(s.rows[name], kind, value, labels...)
 }
 
-// SetIf adds a metric with the value 1 if is is true, else 0.
+// SetIf adds a metric with the value 1 if the condition is is true, otherwise 0.
 func (s Samples) SetIf(name string, is bool, labels ...string) {
 	s.Set(name, map[bool]float64{true: 1}[is], labels...)
 }
@@ -333,8 +333,8 @@ func (s Samples) Histogram(name string, count uint64, sum float64, buckets map[f
 	s.out <- prometheus.MustNewConstHistogram(s.rows[name], count, sum, buckets, labels...)
 }
 
-// Scraped registers a section of scraped.txt. read is called at each scrape and adds all values, so that the values of
-// one scrape belong together. Scraped is called at most once for a section.
+// Scraped registers a section of scraped.txt. read is called at each scrape and must add all values of the section, so that they are consistent with
+// each other. Scraped may be called only once for a section.
 func (m *Metrics) Scraped(section string, read func(Samples)) {
 	m.registry.MustRegister(&scraped{scrapedRows()[section], read})
 }

@@ -22,9 +22,8 @@ import (
 type Facts struct {
 	Addresses  []Address
 	Interfaces []Interface
-	// Primary are the addresses that the host itself sends from by default: for each
-	// family the first address of the default route's interface, or the route's own
-	// preferred source.
+	// Primary are the default source addresses of the host. For each family it has the preferred source of the default route, or else the first
+	// address of that route's interface.
 	Primary []netip.Addr
 	// Gateways are the next hops of all routes.
 	Gateways []netip.Addr
@@ -36,11 +35,11 @@ type Facts struct {
 // Address is an address of the host on an interface that is up. The host does not answer on addresses of interfaces that are
 // down.
 type Address struct {
-	Prefix    netip.Prefix // the address with the length of its segment
+	Prefix    netip.Prefix // the address with the prefix length of its network
 	Interface string
 	Index     uint32
-	// First is set for the oldest address of its family, apart from link-local ones, on an interface that leads to other
-	// hosts: it came with the interface.
+	// First is set for the oldest address of each family on an interface that leads to other hosts, apart from link-local addresses. It is the
+	// address that the interface was set up with.
 	First bool
 }
 
@@ -50,7 +49,7 @@ type Interface struct {
 	Name     string
 	Loopback bool
 	Bridge   bool // it is a bridge device, such as that of containers
-	// Forwards is set for an Ethernet link that is no port of a bridge or bond: routed packets leave by such links.
+	// Forwards is set for an Ethernet link that is not a port of a bridge or bond: routed packets leave by such links.
 	Forwards bool
 }
 
@@ -65,7 +64,7 @@ func (f *Facts) Bridges() []string {
 	return names
 }
 
-// BridgeOf returns the name of the bridge in one of whose networks an address is, other than the box's own; "" for none.
+// BridgeOf returns the name of the bridge with a network that contains addr; "" if there is none, or addr is the box's own address.
 func (f *Facts) BridgeOf(addr netip.Addr) string {
 	name := ""
 	for _, a := range f.Addresses {
@@ -117,8 +116,8 @@ func read(h *netlink.Handle) (Facts, error) {
 	return f, nil
 }
 
-// usable reports whether the host answers on an address. It does not while its uniqueness is unproven (except for optimistic ones, RFC
-// 4429) or disproven (RFC 4862, section 5.4). A deprecated one is usable (section 5.5.4).
+// usable reports whether the host answers on an address. It does not answer while duplicate address detection is in progress (except for optimistic
+// addresses, RFC 4429) or after it has failed (RFC 4862, section 5.4). A deprecated address is usable (section 5.5.4).
 func usable(a netlink.Addr) bool {
 	proven := a.Flags&unix.IFA_F_TENTATIVE == 0 || a.Flags&unix.IFA_F_OPTIMISTIC != 0
 	return proven && a.Flags&unix.IFA_F_DADFAILED == 0
@@ -168,8 +167,8 @@ func (f *Facts) addConnected(r netlink.Route) {
 	}
 }
 
-// markFirst sets First of the oldest address of each family and interface in outward, by index. The kernel lists IPv4 addresses of one
-// scope by age, and IPv6 addresses the other way round (inet_insert_ifa, ipv6_link_dev_addr).
+// markFirst sets First of the oldest address of each family on each interface whose index is in outward. The kernel lists the IPv4 addresses of one
+// scope oldest first, and IPv6 addresses newest first (inet_insert_ifa, ipv6_link_dev_addr).
 func (f *Facts) markFirst(outward map[uint32]bool) {
 	first := map[[2]int]int{} // by interface and address length
 	for i, a := range f.Addresses {
@@ -186,8 +185,8 @@ func (f *Facts) markFirst(outward map[uint32]bool) {
 	}
 }
 
-// addPrimary adds the primary address of a family: the preferred source of the default route, or else the first address of its interface.
-// found is false if there is no default route. Then the first address of the first interface that has one is primary.
+// addPrimary adds the primary address of a family: the preferred source of the default route, or else the first address of its interface. found is
+// false if there is no default route. The first address of any interface is primary then.
 func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	if a, ok := netip.AddrFromSlice(route.Src); found && ok {
 		f.Primary = append(f.Primary, a.Unmap())
@@ -231,8 +230,8 @@ func (f *Facts) equal(o *Facts) bool {
 		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways) && slices.Equal(f.Connected, o.Connected)
 }
 
-// partial returns nil for the error of a dump that a change interrupted, as its results are used: after the notification of that change
-// everything is read again.
+// partial ignores the error of a netlink dump that was interrupted by a change. Its results can be used, since everything is read again after the
+// notification of that change.
 func partial(err error) error {
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil
@@ -253,16 +252,16 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 }
 
 const (
-	// limit bounds the time of a request, and of each part of its answer. The kernel answers within the call that sends the request, so
-	// nothing waits unless an answer or the runtime's notice of it is lost: after EAGAIN, as after a failed allocation, the library waits
-	// for an edge of the poller that does not come.
+	// limit is the timeout of a request, and of each part of its answer. The kernel answers during the call that sends the request. The timeout
+	// therefore expires only if the answer, or the poller event for it, is lost: after EAGAIN, for example because of a failed allocation, the
+	// library waits for a poller event that does not come.
 	limit = time.Second
-	// attempts is the largest number of calls while they fail with a transient error.
+	// attempts is the largest number of calls that are made while they fail with a transient error.
 	attempts = 5
 )
 
-// The package-level functions of the library open a socket for each call, with a timeout of a minute unless it is set here.
-// appliance/routes, appliance/sockets and appliance/announce/bgp use these.
+// The package-level functions of the library open a socket for each call. Its timeout is a minute unless it is set here. appliance/routes,
+// appliance/sockets and appliance/announce/bgp use these functions.
 func init() {
 	if err := netlink.SetSocketTimeout(limit); err != nil {
 		panic(err)
@@ -302,8 +301,8 @@ func try[T any](call func(*netlink.Handle) (T, error)) (result T, err error) {
 	return Try(func() (T, error) { return call(h) })
 }
 
-// isPassing reports whether an error is transient: the kernel was interrupted or out of memory, the limit expired
-// (EAGAIN), or the answer to a request whose limit expired has not been read to its end (EBUSY).
+// isPassing reports whether an error is transient: the kernel was interrupted or out of memory, the timeout expired (EAGAIN), or the answer to an
+// earlier request that timed out has not been read completely (EBUSY).
 func isPassing(err error) bool {
 	return slices.ContainsFunc([]error{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM}, func(errno error) bool { return errors.Is(err, errno) })
 }
@@ -312,15 +311,15 @@ func isPassing(err error) bool {
 type Link struct {
 	Index int
 	Name  string
-	// MAC is its Ethernet address; nil when it is no Ethernet.
+	// MAC is the Ethernet address of the link; nil if it is not Ethernet.
 	MAC net.HardwareAddr
-	// Carrier reports whether frames go out.
+	// Carrier reports whether the link has a carrier, so that frames can be sent.
 	Carrier bool
-	// Addresses lists all addresses of the link, each with the prefix length of its segment.
+	// Addresses lists all addresses of the link, each with the prefix length of its network.
 	Addresses []netip.Prefix
 }
 
-// WatchLinks watches the links as Watch does the facts; they are sorted by index.
+// WatchLinks watches the links in the same way as Watch watches the facts. The links are sorted by index.
 func WatchLinks(ctx context.Context, log *slog.Logger) (<-chan []Link, error) {
 	return watch(ctx, log, readLinks, func(a, b *[]Link) bool { return reflect.DeepEqual(*a, *b) })
 }
@@ -362,7 +361,7 @@ func readLinks(h *netlink.Handle) ([]Link, error) {
 // Way is the kernel's route to an address.
 type Way struct {
 	Index int        // the index of the interface by which packets leave
-	Local bool       // the address is the host's
+	Local bool       // the address belongs to the host
 	From  netip.Addr // the source address that the host uses on that route
 }
 
@@ -379,10 +378,10 @@ func WayTo(addr netip.Addr) (Way, error) {
 	return Way{routes[0].LinkIndex, routes[0].Type == unix.RTN_LOCAL, from.Unmap()}, nil
 }
 
-// AnswersFor reports whether the kernel answers ARP and NDP requests on an interface for an address. It does if the address is the host's
-// own, also by a route of type local, if the neighbor table has a proxy entry for it and its packets leave by another interface
-// (arp_process and ndisc_recv_ns of the kernel), or by proxy_arp. If this cannot be read it returns true, so that an error results in no
-// problem.
+// AnswersFor reports whether the kernel answers ARP or NDP requests for an address on an interface. It does for an address of the host, including one
+// that a route of type local covers. It also does if the neighbor table has a proxy entry for the address, or if proxy_arp is set; for IPv4 only if
+// packets to the address leave by another interface (arp_process and ndisc_recv_ns of the kernel). If this cannot be read, AnswersFor returns true,
+// so that no problem is reported.
 func AnswersFor(addr netip.Addr, index int) bool {
 	h, err := open()
 	if err != nil {
@@ -459,14 +458,14 @@ func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 	return false, nil
 }
 
-// Misrouted is an address in the network of one uplink (Lies) from which replies leave by another one (Leaves).
+// Misrouted is an address in the network of one uplink (Lies) with replies that leave by another uplink (Leaves).
 type Misrouted struct {
 	Addr         netip.Addr
 	Lies, Leaves string // names of interfaces
 }
 
-// MisroutedReplies returns the VIPs whose replies leave by another uplink than that of their network. An uplink is an interface with a
-// default route in some table. An endpoint's reply is routed before NAT restores the VIP as its source, so ip-rule(8) rules by source do not
+// MisroutedReplies returns the VIPs with replies that leave by another uplink than the one in the VIP's network. An uplink is an interface with a
+// default route in some table. Replies of endpoints are routed before NAT restores the VIP as their source, so ip-rule(8) rules by source do not
 // apply. If a rule matches a packet mark, nothing is reported, since replies may have that mark.
 func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
 	return try(func(h *netlink.Handle) (list []Misrouted, err error) {

@@ -18,11 +18,11 @@ const (
 	// quiet is the time without events after which the facts are read: bringing an
 	// interface up causes a burst.
 	quiet = 10 * time.Millisecond
-	// atMost bounds the wait for quiet while events keep coming.
+	// atMost is the longest wait for a quiet period while events keep arriving.
 	atMost = 50 * time.Millisecond
 	// reread is the interval at which facts are read without an event, in case one was lost.
 	reread = 30 * time.Second
-	// retry is the wait after a reading whose attempts all failed.
+	// retry is the wait before the facts are read again after all attempts failed.
 	retry = 2 * time.Second
 )
 
@@ -65,7 +65,7 @@ func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Hand
 	return w.out, nil
 }
 
-// readAgain calls read, again after transient errors, at most attempts times.
+// readAgain calls read until it does not fail with a transient error, at most attempts times.
 func readAgain[T any](ctx context.Context, h *netlink.Handle, read func(*netlink.Handle) (T, error)) (facts T, err error) {
 	for range attempts {
 		if facts, err = read(h); ctx.Err() != nil || !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -85,8 +85,8 @@ type watcher[T any] struct {
 	last   T
 }
 
-// listen signals each rtnetlink event to the reader of the facts, whatever the event contains. An overrun of the socket (ENOBUFS), after a
-// flood of routes, counts as an event.
+// listen wakes the reader of the facts after each rtnetlink event, regardless of its content. An overrun of the socket (ENOBUFS), for example after
+// many route changes, counts as an event.
 func (w *watcher[T]) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	stop := context.AfterFunc(ctx, events.Close) // ends the reading
 	defer stop()
@@ -149,7 +149,7 @@ func (w *watcher[T]) settle(ctx context.Context) {
 	}
 }
 
-// give sends facts to the channel, in place of facts that were not received yet.
+// give sends facts to the channel, and replaces facts that were not received yet.
 func (w *watcher[T]) give(f T) {
 	for {
 		select {

@@ -19,11 +19,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// announcerPatience is how long the announcer may be absent, as during a restart, before that is a problem.
+// announcerPatience is how long the announcer may be absent, for example during a restart, before a problem is reported.
 const announcerPatience = 30 * time.Second
 
-// differencePatience is how long two boxes of a group may announce different addresses, as while a change arrives, before that is a
-// problem.
+// differencePatience is how long two boxes of a group may announce different addresses, for example while a change arrives, before a problem is
+// reported.
 const differencePatience = 10 * time.Second
 
 // Announcements passes the addresses to announce to the Registry, and writes Events when an address is announced or withdrawn.
@@ -33,14 +33,14 @@ type Announcements struct {
 	store   *store.Store
 	node    object.Ref
 	events  EventRecorder
-	history *history.Book // of announcements and withdrawals; nil: none is kept
+	history *history.Book // records announcements and withdrawals; nil records nothing
 
 	inNetworks
 	planned    chan struct{}
 	wasDrained bool // the last argument of book.SetDrained
 
 	mu      sync.Mutex
-	since   map[object.Ref]time.Time // since when a Service has an address that is announced nowhere
+	since   map[object.Ref]time.Time // when a Service was first found to have an address that is announced nowhere
 	lost    []resolve.Problem
 	drained *resolve.Problem
 
@@ -48,15 +48,17 @@ type Announcements struct {
 	problems func() []resolve.Problem
 }
 
-// inNetworks lists addresses of Services that lie in networks of the box.
+// inNetworks finds the addresses of Services that lie in directly connected networks of the box.
 type inNetworks struct {
-	// unanswered lists those for which ARP and NDP requests get no answer.
+	// unanswered returns the addresses for which ARP and NDP requests get no answer. It returns no more of them than its argument, and the number of
+	// the others.
 	unanswered func(most int) (list []wire.Unanswered, more int)
 	changes    func() uint64 // a count that rises when the result of unanswered may have changed
 	seen       uint64        // the result of changes at the last plan
 }
 
-// NewAnnouncements returns an Announcements that fills the registry book. It withdraws all addresses while the Node of this box is drained.
+// NewAnnouncements returns an Announcements that passes addresses to the registry book. It withdraws all addresses while the Node of this box is
+// drained.
 func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, past *history.Book, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int), changes func() uint64) *Announcements {
 	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, history: past, problems: problems, inNetworks: inNetworks{unanswered: unanswered, changes: changes}, planned: make(chan struct{}, 1)}
 }
@@ -120,8 +122,8 @@ func (a *Announcements) Planned(host *reconcile.Host, services []reconcile.Servi
 	}
 }
 
-// recordEvents writes an Event, and a transition of the history, for each address that is announced or no longer announced since the last
-// call. The reasons of the Events are MetalLB's.
+// recordEvents writes an Event and a history transition for each address whose announcement began or ended since the last call. The reasons of the
+// Events are MetalLB's.
 func (a *Announcements) recordEvents() {
 	for _, m := range a.book.Takeovers() {
 		reason, verb, state := "nodeAssigned", "announcing", "announced"
@@ -160,7 +162,7 @@ func (a *Announcements) isDrained() bool {
 // Problems implements reconcile.Part.
 func (a *Announcements) Problems() []resolve.Problem { return slices.Concat(a.problems(), a.found()) }
 
-// found returns the problems of address conflicts, groups and BGP peers that are in the registry.
+// found returns the problems of address conflicts, groups, BGP peers and the announcer, and of addresses that are announced nowhere.
 func (a *Announcements) found() (list []resolve.Problem) {
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
@@ -190,7 +192,8 @@ func (a *Announcements) found() (list []resolve.Problem) {
 	return list
 }
 
-// groupDisagrees returns a text with the addresses that only one of two boxes of a group announces.
+// groupDisagrees returns the text of the problem that two boxes of a group announce different addresses. It lists the addresses that only one of them
+// announces.
 func groupDisagrees(g *wire.Group) string {
 	var words []string
 	for _, part := range []struct {
@@ -226,14 +229,14 @@ const (
 	reasonDrained          = "Drained"
 )
 
-// nowherePatience is how long an address may be announced nowhere, as while the announcer restarts, before that is a problem.
+// nowherePatience is how long an address may be announced nowhere, for example while the announcer restarts, before a problem is reported.
 const nowherePatience = 5 * time.Second
 
-// mostUnanswered bounds the examined addresses for which nothing answers ARP or NDP.
+// mostUnanswered is the largest number of addresses without an ARP or NDP answer that are examined.
 const mostUnanswered = 1000
 
-// nowhere returns a problem for each Service with an address that should be announced and is announced nowhere: one of an advertised pool,
-// or one in a network of the box for which nothing answers ARP or NDP.
+// nowhere returns a problem for each Service with an address that should be announced but is announced nowhere. That is an address of an advertised
+// pool, or an address in a network of the box for which nothing answers ARP or NDP.
 func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []resolve.Problem) {
 	silent := map[string]*wire.Unanswered{}
 	for i := range unanswered {
@@ -275,8 +278,8 @@ func nowhere(all *wire.Announcements, unanswered []wire.Unanswered) (problems []
 	return problems
 }
 
-// isAlive reports whether a place keeps an address from counting as announced nowhere: it is reachable there, will be soon, or has another
-// problem.
+// isAlive reports whether a place prevents an address from counting as announced nowhere: the address is reachable there, soon will be, or has a
+// problem that is reported separately.
 func isAlive(p wire.Place) bool {
 	return slices.Contains([]string{"announced", "standby", "host", "probing", "sending", "conflict"}, p.State)
 }
@@ -293,12 +296,13 @@ func whyNowhere(item *wire.Announcement) string {
 	return p.By + " is " + p.State
 }
 
-// awayElsewhere reports whether another box of the group is known to announce the addresses of this one, which is drained.
+// awayElsewhere reports whether another box of the group is the master, and so announces the addresses of this drained box.
 func awayElsewhere(all *wire.Announcements) bool {
 	return all.Group != nil && all.Group.Master != ""
 }
 
-// drainedProblem returns the problem that this box is drained: an error if lost addresses are announced nowhere, else a warning.
+// drainedProblem returns the problem that this box is drained. It is a warning, or an error if the number lost of addresses that are announced
+// nowhere is not 0.
 func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	p := resolve.Problem{Reason: reasonDrained, Warning: lost == 0, Cause: "this box is drained",
 		Message: "this box is drained: it announces no address; `svcctl announce undrain` ends that"}

@@ -35,9 +35,9 @@ type Balance struct {
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	next     time.Time // of the next count of connections
+	next     time.Time // time of the next count of connections
 
-	failure task.LastError // of counts of connections
+	failure task.LastError // the last error of counting connections
 }
 
 // portKey identifies a Service port in one family.
@@ -50,15 +50,14 @@ type portKey struct {
 type balanced struct {
 	service string
 	port    *nft.ServicePort // as planned last
-	over    time.Duration    // how long a slow start takes; 0: there is none
-	// since has the time of arrival of each endpoint, the zero Time for those that have their whole
-	// weight.
+	over    time.Duration    // duration of a slow start; 0: no slow start
+	// since has the arrival time of each endpoint; the zero Time if the endpoint already has its whole weight.
 	since map[netip.AddrPort]time.Time
-	step  time.Time // when weights are to grow next; the zero Time: none is to
+	step  time.Time // time of the next step of a slow start; zero: none
 
 	connections feedback.Connections         // only Run uses it
 	looked      time.Time                    // the time of the last count; only Run uses it
-	pools       [nft.NumPools]*feedback.Pool // nil: the pool of endpoints has no table
+	pools       [nft.NumPools]*feedback.Pool // nil for a pool of endpoints without a table
 }
 
 func NewBalance(log *slog.Logger) *Balance {
@@ -75,7 +74,7 @@ func newBalance(sampler sampler, log *slog.Logger) *Balance {
 // Name implements reconcile.Part.
 func (b *Balance) Name() string { return "balance" }
 
-// Tune implements reconcile.Tuner. Endpoints that the kernel serves when the process starts do not start slowly, and keep their slots.
+// Tune implements reconcile.Tuner. Endpoints that the kernel already serves when the process starts have no slow start, and keep their slots.
 func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map[resolve.Frontend]*nft.ServicePort) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -110,8 +109,8 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map
 	}
 }
 
-// arrivals returns the time of arrival of each endpoint that the port has had so far, the zero Time for those that have their whole weight.
-// Endpoints that the kernel served before this process are among them. The caller holds mu.
+// arrivals returns the arrival times of the endpoints that the port has had so far, including those that the kernel served before this process. The
+// zero Time means that the endpoint has its whole weight. The caller holds mu.
 func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Frontend]*nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since
@@ -134,7 +133,7 @@ func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Front
 	return since
 }
 
-// slotsOf returns a pool with the slots of the table that the kernel served before this process; nil if it had none of this size.
+// slotsOf returns a pool with the slots of the table that the kernel served before this process. It returns nil if there was no table of this size.
 func slotsOf(p *nft.ServicePort, pool nft.Pool, size int, served func() map[resolve.Frontend]*nft.ServicePort) *feedback.Pool {
 	if served == nil {
 		return nil
@@ -164,8 +163,8 @@ func taken(table []netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(table), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
-// grow sets the weights of a port's endpoints while some are in their slow start, and returns those. If all are new, none starts slowly,
-// since no other endpoint could take their share.
+// grow sets the weights of a port's endpoints during slow starts, and returns the endpoints in slow start. If all endpoints are new, none has a slow
+// start, since no other endpoint could take over their share.
 func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (starting []netip.AddrPort) {
 	all := distinct(p)
 	shares, old := make([]uint32, len(all)), false
@@ -233,7 +232,7 @@ func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// plan records a Service, and reports whether it has, or had, ports with weights that Balance sets. The caller holds mu.
+// plan records a Service. It reports whether Balance sets the weights of any of its ports, or did before. The caller holds mu.
 func (b *Balance) plan(svc *reconcile.Service) bool {
 	had := b.services[svc.Key]
 	var keys []portKey
@@ -265,7 +264,7 @@ func (b *Balance) plan(svc *reconcile.Service) bool {
 	return len(had)+len(keys) > 0
 }
 
-// start records which endpoints of the port are new and begin a slow start at now.
+// start records the endpoints of the port, and begins the slow start of new ones at now.
 func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time) {
 	before := at.since
 	at.over, at.since, at.step = over, nil, time.Time{}
@@ -286,7 +285,7 @@ func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time)
 	}
 }
 
-// place records which endpoints have the slots of the port's tables.
+// place records the endpoint in each slot of the port's tables.
 func (at *balanced) place(p *nft.ServicePort) {
 	for pool := range nft.NumPools {
 		table := p.Table(pool)
@@ -311,7 +310,7 @@ func (b *Balance) Problems() []resolve.Problem {
 }
 
 const (
-	// lookAtLeast is the least time between two counts of open connections; see conntrack.RestFor too.
+	// lookAtLeast is the least time between two counts of open connections. A count that takes long is followed by a longer wait (conntrack.RestFor).
 	lookAtLeast = time.Second
 	// lookAgain is the wait after a count that failed.
 	lookAgain = 5 * time.Second
@@ -367,8 +366,8 @@ func (at *balanced) hasTable() bool {
 	return slices.ContainsFunc(at.pools[:], func(p *feedback.Pool) bool { return p != nil })
 }
 
-// lookIfDue counts the open connections, if the time for that has come. It returns the Services whose slots moved, and reports whether
-// Problems changed.
+// lookIfDue counts the open connections, if that is due. moved has the Services with changed slots. otherProblem reports whether the result of
+// Problems has changed.
 func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	b.mu.Lock()
 	var list []*balanced
@@ -415,7 +414,7 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	return moved, fails || again
 }
 
-// rebalance moves the slots of a port's tables according to the last count of connections, and reports whether one moved. The caller holds
+// rebalance reassigns the slots of a port's tables according to the last count of connections. It reports whether a slot changed. The caller holds
 // mu.
 func (b *Balance) rebalance(at *balanced, now time.Time) (changed bool) {
 	counts, elapsed := at.connections.Done(), now.Sub(at.looked)

@@ -15,16 +15,17 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Bridged reports endpoints behind bridges whose packets pass the rules for routed packets (bridge-nf-call-iptables). Their connections to
-// their own Service get no answer (see checkup.ExamineBridges). All are reported, as the box cannot predict which ones make such connections.
+// Bridged reports endpoints behind bridges whose packets pass the rules for routed packets (bridge-nf-call-iptables). Connections of such an endpoint
+// to its own Service get no answer (see checkup.ExamineBridges). All of these endpoints are reported, since the box cannot predict which ones make
+// such connections.
 type Bridged struct {
 	reconcile.NopPart
 	grants *reconcile.Grants // is notified of Services before this Part
 
 	mu       sync.Mutex
 	facts    *node.Facts       // nil until the first plan, and while no bridge has an address
-	services map[string]string // by Service with endpoints behind bridges: the bridge of the first one
-	settings []string          // those with value 1 of net.bridge.bridge-nf-call-iptables and -ip6tables
+	services map[string]string // the bridge of the first endpoint behind a bridge, by Service
+	settings []string          // the bridge-nf-call settings with value 1, such as net.bridge.bridge-nf-call-iptables
 }
 
 // NewBridged returns a Bridged without Services. It must come after grants in the list of Parts.
@@ -121,7 +122,7 @@ func (b *Bridged) Of(service string) []wire.BridgedEndpoint {
 	return b.of(b.grants.Of(service))
 }
 
-// bridgedNamed bounds the Services that the problem names.
+// bridgedNamed is the largest number of Services that the text of the problem names.
 const bridgedNamed = 3
 
 // Problems implements reconcile.Part.

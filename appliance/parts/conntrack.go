@@ -23,7 +23,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// Conntrack deletes the conntrack entries of connections whose endpoint a change removed. It never blocks the loop.
+// Conntrack deletes the conntrack entries of connections to endpoints that a change removed. It never blocks the reconcile loop.
 type Conntrack struct {
 	reconcile.NopPart
 	tracker *conntrack.ChangeTracker
@@ -41,7 +41,7 @@ func NewConntrack(log *slog.Logger) *Conntrack {
 	return c
 }
 
-// Stats returns the source of the statistics; nil if the connection tracking table cannot be reached.
+// Stats returns a function that returns the statistics. It is nil if the connection tracking table cannot be opened.
 func (c *Conntrack) Stats() func() conntrack.Stats {
 	if c.cleaner == nil {
 		return nil
@@ -104,8 +104,8 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	c.retry.Update(box, served, retry)
 }
 
-// ended returns the endpoints of a port that are down and whose connections are to be reset, sorted. It is nil unless the Service asks for
-// resets.
+// ended returns the endpoints of a port with connections that must be reset, because the endpoints are down, sorted. It is nil unless the Service
+// requests resets.
 func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 	if !svc.ResetDown || p.Protocol != nft.TCP {
 		return nil
@@ -150,7 +150,7 @@ func (c *Conntrack) Problems() []resolve.Problem {
 		failing("NoRetry", "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after", c.retry.Err())...)
 }
 
-// failing returns a warning with the consequence of an error, nil without an error.
+// failing returns a warning that names the consequence of an error. It returns nil if err is nil.
 func failing(reason, consequence string, err error) []resolve.Problem {
 	if err == nil {
 		return nil
@@ -162,7 +162,7 @@ func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
 	return resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
 }
 
-// Fullness excludes endpoints with as many open connections as svcctl.io/endpoint-connections allows from new connections.
+// Fullness excludes endpoints from new connections while they have as many open connections as svcctl.io/endpoint-connections allows.
 type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.ConnLimiter
@@ -205,7 +205,7 @@ func (f *Fullness) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// wasLeftOut reports whether the kernel served the port at the start of this process, and without this endpoint.
+// wasLeftOut reports whether the kernel served the port without this endpoint at the start of this process.
 func (f *Fullness) wasLeftOut(l *resolve.Limited, proto nft.Protocol, endpoint netip.AddrPort) (served bool) {
 	kernel := f.kernel.Load()
 	if kernel == nil {
@@ -249,27 +249,27 @@ func (f *Fullness) Problems() []resolve.Problem {
 const (
 	// drainInterval is the interval at which events are read while there are any.
 	drainInterval = 50 * time.Millisecond
-	// listenRetry is the wait before conntrack events are subscribed to again, and before writing to a log that failed is tried again.
+	// listenRetry is the wait before conntrack events are subscribed to again, and before another attempt to write to a log that failed.
 	listenRetry = 5 * time.Second
-	// pruneInterval is the least time between two scans for connections whose end event was lost.
+	// pruneInterval is the least time between two scans for connections with a lost end event.
 	pruneInterval = time.Minute
 )
 
-// Flows reads conntrack events of connections that end, for totals by endpoint and for a log.
+// Flows reads the conntrack events of connections that end. It counts them by endpoint, and logs those of Services that request a connection log.
 type Flows struct {
 	reconcile.NopPart
 	slog *slog.Logger
 	book *flows.Totals
-	log  *connlog.Log // nil: there is none
+	log  *connlog.Log // nil: no log is configured
 
 	reading sync.Mutex // held while events are read
 	mu      sync.Mutex
 	events  *conntrack.Events // nil: connection events are not read
-	err     error             // why connection events are not read
+	err     error             // why connection events are not read; nil: they are
 }
 
-// NewFlows returns a Flows that logs the ended connections of Services that ask for it at a place (connlog.Open); "" means no log.
-// endpointsOf returns the endpoints of a relayed connection, as the method of relay.Relay does.
+// NewFlows returns a Flows. It logs the ended connections of Services that request a connection log at place (connlog.Open); "" means no log.
+// endpointsOf returns the endpoints of a relayed connection, like the method of relay.Relay.
 func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort, log *slog.Logger) *Flows {
 	f := &Flows{slog: log}
 	if place == "" {
@@ -362,7 +362,7 @@ func (f *Flows) Run(ctx context.Context) error {
 	return nil
 }
 
-// fail records why listening failed, and reports whether the error differs from the last one.
+// fail records why reading events failed. news reports whether the error differs from the previous one.
 func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -374,7 +374,7 @@ func (f *Flows) fail(err error) (news bool) {
 	return news
 }
 
-// watchLog retries to write a log that failed, until ctx is done.
+// watchLog retries writing to a log that failed, until ctx is done.
 func (f *Flows) watchLog(ctx context.Context) {
 	if f.log == nil {
 		return
@@ -423,7 +423,8 @@ func (f *Flows) listen(ctx context.Context) error {
 	})
 }
 
-// readEnds subscribes to conntrack events until ctx is done. It calls begin once, and then read at each interval while there are events.
+// readEnds reads conntrack events until ctx is done or an error occurs. It calls begin once after it has subscribed to the events. It then waits for
+// events and calls read, at most once per interval.
 func readEnds(ctx context.Context, listen func(netns int) (*conntrack.Events, error), interval time.Duration, begin, read func(*conntrack.Events) error) error {
 	if !conntrack.ReadSettings().Events {
 		return errors.New("net.netfilter.nf_conntrack_events is 0: set it to 2")

@@ -22,7 +22,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Discovered reports problems of endpoints that `svcctl discover` reads from providers. It reads the reports of that process in Leases.
+// Discovered reports problems of endpoints that `svcctl discover` reads from providers. It takes them from the reports in Leases that this process
+// writes.
 type Discovered struct {
 	reconcile.NopPart
 	store     *store.Store
@@ -33,8 +34,8 @@ type Discovered struct {
 	asks     map[string][]asked // by Service
 	leases   map[string]report  // by name of the Lease
 	problems []resolve.Problem
-	outdated bool      // asks or leases have changed since problems were made
-	due      time.Time // when problems change without another event; zero: never
+	outdated bool      // asks or leases have changed since problems was computed
+	due      time.Time // when problems changes although no event occurs; zero: never
 }
 
 // asked is a source of endpoints in an annotation of a Service, and the time at which this process saw it first.
@@ -49,7 +50,7 @@ type report struct {
 	provider, node string
 	holder         string
 	version        string
-	seen           time.Time // when this version was seen
+	seen           time.Time // when this process first saw this version
 	lasts          time.Duration
 	wire.Discovered
 }
@@ -125,7 +126,7 @@ func (d *Discovered) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the Leases and updates the problems. It returns the time at which they change without a new Lease; zero: never.
+// look reads the Leases and updates the problems. It returns the time at which the problems change without a new Lease; zero: never.
 func (d *Discovered) look(now time.Time) (due time.Time) {
 	all, _, err := d.store.List(object.KindLease, annotation.DiscoverLeaseNamespace, 0)
 	if err != nil {
@@ -176,7 +177,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 	return d.due
 }
 
-// judge derives the problems from the Leases. due is the time at which they change without a new Lease; zero: never.
+// judge derives the problems from the Leases. due is the time at which the problems change without a new Lease; zero: never.
 func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.Time) {
 	sooner := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
@@ -248,11 +249,11 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.
 	return problems, due
 }
 
-// Providers adds to the rules of a store a remark about Services that name a provider which no process of svcctl discover reads.
+// Providers extends the rules of a store: it adds a remark to Services that name a provider which no process of svcctl discover reads.
 type Providers struct {
 	store.Rules
 	Packaged wire.Packaged
-	known    atomic.Pointer[[]string] // sorted names of providers; nil: the Leases were not read yet
+	known    atomic.Pointer[[]string] // sorted names of providers; nil: no Leases read yet
 }
 
 // Remarks implements store.Rules.
@@ -281,7 +282,7 @@ func (p *Providers) unknown(provider string, known []string) string {
 	return fmt.Sprintf("%q is no provider of svcctl discover: it has %s (--from)", provider, strings.Join(known, ", "))
 }
 
-// name returns the provider of a report, with the name of the box where the provider is local to one.
+// name returns the provider of a report. If each box has a provider of its own, the name of the box is included.
 func (r *report) name() string {
 	if r.node != "" {
 		return r.provider + " of " + r.node
@@ -306,7 +307,7 @@ func (d *Discovered) Problems() []resolve.Problem {
 	return d.problems
 }
 
-// Held returns the number of Services whose endpoints are held after a mass removal.
+// Held returns the number of Services with endpoints that stay in use after a mass removal, until the removal is confirmed.
 func (d *Discovered) Held() (services int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -326,8 +327,8 @@ func (r *report) held() (services int) {
 	return services
 }
 
-// Release confirms the removal of endpoints that are held, and returns the number of their Services. It writes the Leases, which the
-// processes that hold the endpoints follow.
+// Release confirms the removal of held endpoints, and returns the number of their Services. It writes the confirmation into the Leases, from which
+// the processes of svcctl discover read it.
 func (d *Discovered) Release(now time.Time) (services int, err error) {
 	d.mu.Lock()
 	leases := maps.Clone(d.leases)

@@ -12,9 +12,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The shares of used source ports of an egress address, in percent. A problem begins at portsShort and ends below portsEnough. The kernel
-// loses the first connections at about 96 percent, as it gives up before it has tried all ports. The problem shows multiples of portsStep,
-// so that its text seldom changes.
+// The shares of used source ports of an egress address, in percent. A problem begins at portsShort and ends below portsEnough. Above about 96 percent
+// the kernel fails to find a port for some connections, since it does not try all ports. The text of the problem has multiples of portsStep, so that
+// it seldom changes.
 const portsShort, portsEnough, portsStep = 80, 70, 5
 
 // Egress warns before the source ports of an egress address run out.

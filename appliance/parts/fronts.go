@@ -25,13 +25,13 @@ import (
 type fronts struct {
 	keeper *tlsterm.Keeper
 	made   map[string]map[string]*madeFront // by Service and port
-	rearm  chan struct{}                    // has a value when certificates may have changed
+	rearm  chan struct{}                    // capacity 1; a value means that certificates may have changed
 
 	mu      sync.Mutex
 	secrets map[string][]string // the Secrets with certificates, by Service
 }
 
-// madeFront is a relay.Front with its inputs. As long as these are equal it is reused, so that session tickets of clients stay valid.
+// madeFront is a relay.Front with its inputs. It is reused as long as the inputs are equal, so that the TLS session tickets of clients stay valid.
 type madeFront struct {
 	asked  annotation.Front
 	server tlsterm.Server
@@ -52,7 +52,7 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 	}
 }
 
-// state returns the state of the need for the key pair or CA of a Secret.
+// state returns the state of a need for a key pair or a CA in a Secret.
 func (f *fronts) state(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedAuthority {
 		ca, wrong := f.keeper.Authority(n.Name)
@@ -62,7 +62,7 @@ func (f *fronts) state(n resolve.Need) resolve.State {
 	return resolve.State{Missing: pair == nil, Wrong: wrong, Soon: soon}
 }
 
-// Foreseen implements reconcile.Answerer for predictions: it answers like a Relay with these Secrets, without opening anything.
+// Foreseen implements reconcile.Answerer for predictions. It answers like a Relay with the same Secrets, but opens no listeners.
 type Foreseen struct{ fronts *fronts }
 
 // NewForeseen returns a Foreseen that reads Secrets, by "namespace/name", with the function secret.
@@ -112,7 +112,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// make returns the front for the annotations of a port. It returns before if its inputs did not change.
+// make returns the front for the annotations of a port. It returns before, the previous front, if the inputs did not change.
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {
@@ -136,8 +136,8 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	return m
 }
 
-// offered returns the protocols offered to clients by ALPN. With http/1.1 it adds http/1.0, which such a server also serves: otherwise the
-// handshake of a client that offers only http/1.0 would fail (RFC 7301, section 3.2).
+// offered returns the protocols that the relay offers to clients by ALPN. If HTTP/1.1 is one of them it adds http/1.0, which the relay also serves.
+// Otherwise the handshake of a client that offers only http/1.0 would fail (RFC 7301, section 3.2).
 func offered(asked *annotation.Front) []string {
 	if asked.HTTP && slices.Contains(asked.ALPN, "http/1.1") {
 		return append(slices.Clone(asked.ALPN), "http/1.0")
@@ -145,8 +145,8 @@ func offered(asked *annotation.Front) []string {
 	return asked.ALPN
 }
 
-// build returns the configuration for the relay. If a certificate or CA that is asked for is missing, every handshake fails, so that no
-// client is served in clear text. In this case the kernel already rejects the clients.
+// build returns the configuration for the relay. If a required certificate or CA is missing, every handshake fails, so that no client is served in
+// clear text. The kernel already rejects the clients in this case.
 func (m *madeFront) build() *relay.Front {
 	asked := &m.asked
 	front := &relay.Front{HTTP: asked.HTTP, HTTP2: asked.HTTP2, Hosts: asked.Hosts, ResponseTimeout: asked.ResponseTimeout}
@@ -173,10 +173,10 @@ func (f *fronts) of(service, port string) *relay.Front {
 	return m.front
 }
 
-// watchInterval is the longest time between two readings of the clock, which may be set meanwhile.
+// watchInterval is the longest time between two readings of the clock, since the clock may be set in between.
 const watchInterval = time.Hour
 
-// watchTime makes the loop plan Services again when the validity of their certificates begins, ends, or ends soon.
+// watchTime makes the reconcile loop plan Services again when the validity of one of their certificates begins, ends, or is about to end.
 func (r *Relay) watchTime(ctx context.Context) error {
 	from := time.Now()
 	task.Repeat(ctx, r.fronts.rearm, func() time.Time {
@@ -216,19 +216,19 @@ func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
 	return slices.DeleteFunc(r.Certificates(), func(c wire.ServiceCertificate) bool { return !slices.Contains(secrets, c.Secret) })
 }
 
-// names holds the Services to which the relay passes clients of other Services by TLS server name.
+// names has the Services to which the relay passes clients of other Services, selected by TLS server name.
 type names struct {
-	// naming has the Services whose server names lead to others. by is the reverse: the keys of naming, by named Service.
+	// naming has the Services with server names that lead to other Services. by is the reverse: it maps each named Service to the keys of naming that
+	// name it.
 	naming map[string]reconcile.Service
 	by     map[string]map[string]bool
-	// targets has the Services that are named, as they were planned; one that does not exist has no
-	// ports.
+	// targets has the named Services as last planned. A Service that does not exist has no ports.
 	targets map[string]reconcile.Service
-	unknown map[string]bool // those that are named and were not planned yet
+	unknown map[string]bool // named Services that were not planned yet
 }
 
-// plan records Services that were planned. again has the other Services whose server names lead to these, since their ports have to be set
-// up again; unknown has the keys of named Services that were never planned.
+// plan records Services that were planned. again has the other Services with server names that lead to the planned ones; their ports must be set up
+// again. unknown has the keys of named Services that were never planned.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
 	var left []string
@@ -264,8 +264,8 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming records the Services to which the server names of svc lead, and returns those to which they led before. The entries of the
-// latter in targets stay.
+// setNaming records the Services to which the server names of svc lead. It returns the Services to which they led before, and keeps the entries of
+// those in targets.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)
@@ -291,7 +291,7 @@ func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	return before
 }
 
-// targetsOf returns the keys of the Services to which the server names of one lead.
+// targetsOf returns the keys of the Services to which the server names of svc lead.
 func targetsOf(svc *reconcile.Service) (targets []string) {
 	if svc.Relay == nil {
 		return nil
@@ -306,8 +306,8 @@ func targetsOf(svc *reconcile.Service) (targets []string) {
 	return targets
 }
 
-// portOf returns the port of a named Service that gets the clients of port p: the TCP port of the same number, or the only TCP port. It
-// returns nil if there is none.
+// portOf returns the port of a named Service that gets the clients of port p: its TCP port with the same number, or else its only TCP port. It
+// returns nil if there is neither.
 func portOf(target *reconcile.Service, p *nft.ServicePort) *nft.ServicePort {
 	var ports []*nft.ServicePort
 	for i := range target.Ports {
@@ -356,7 +356,7 @@ func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool)
 	return list
 }
 
-// problems returns a problem for each server name that leads to a Service without a port for it.
+// problems returns a problem for each server name that leads to a Service without a suitable port.
 func (n *names) problems() (list []resolve.Problem) {
 	for _, key := range slices.Sorted(maps.Keys(n.naming)) {
 		svc := n.naming[key]

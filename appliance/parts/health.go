@@ -42,28 +42,27 @@ const (
 	reasonHealthy   = "Healthy"
 )
 
-// lookEvery is the interval at which the prober's statistics are examined for checks that are late
-// or left out.
+// lookEvery is the interval at which the prober's statistics are examined for checks that are late or not made.
 const lookEvery = 5 * time.Second
 
 // Health runs the health checks of endpoints, and makes the loop plan a Service again when one of its endpoints goes down or up.
 type Health struct {
 	reconcile.NopPart
-	// History keeps since when endpoints are down; nil: since this process has found it.
+	// History records since when endpoints are down; nil: times from before this process are lost.
 	History *history.Book
 
 	prober Prober
 	tell   EventRecorder
 	log    *slog.Logger
 
-	first chan struct{} // capacity 1; a value starts watch when there are endpoints to check
+	first chan struct{} // capacity 1; a value wakes watch when there are endpoints to check
 
 	mu       sync.RWMutex
-	services map[string]resolve.Health // Services with endpoints that are checked, taken out, or dead
+	services map[string]resolve.Health // Services with endpoints that are checked, excluded by annotation, or dead
 	asked    int                       // the number of Services with endpoints that are checked
 	watched  bool                      // watch examines the statistics, or first has a value
 	opened   int                       // the number of ports that also use endpoints that are down (FailingOpen)
-	problems []resolve.Problem         // of this host
+	problems []resolve.Problem         // problems of this host that affect checks
 }
 
 func NewHealth(p Prober, tell EventRecorder, log *slog.Logger) *Health {
@@ -88,7 +87,7 @@ func (h *Health) Run(ctx context.Context) error {
 	return nil
 }
 
-// flipped queues the Services that are affected by changed verdicts to be planned again.
+// flipped queues the Services with changed verdicts to be planned again.
 func (h *Health) flipped() {
 	keys := h.prober.Flipped()
 	h.mu.Lock()
@@ -109,8 +108,8 @@ func (h *Health) queueReplan(key string) {
 	}
 }
 
-// watch updates the problems of this host that delay checks, at lookEvery, until ctx is done. It sleeps while there are no endpoints to
-// check.
+// watch updates, at the interval lookEvery, the problems of this host that affect health checks, until ctx is done. It sleeps while there are no
+// endpoints to check.
 func (h *Health) watch(ctx context.Context) {
 	for {
 		select {
@@ -133,7 +132,7 @@ func (h *Health) watch(ctx context.Context) {
 	}
 }
 
-// refreshProblems recomputes the problems of this host that delay checks, and reports whether they changed.
+// refreshProblems recomputes the problems of this host that affect health checks, and reports whether they changed.
 func (h *Health) refreshProblems() bool {
 	now := hostProblems(h.prober.Stats())
 	h.mu.Lock()
@@ -145,11 +144,10 @@ func (h *Health) refreshProblems() bool {
 	return true
 }
 
-// lateBy is the factor of the requested interval above which the real interval of checks is a problem.
+// lateBy is the least ratio of the actual to the requested interval of checks that is reported as a problem.
 const lateBy = 1.2
 
-// hostProblems returns the problems of this host that delay health checks, or leave some out. Their texts change only when the
-// problem does.
+// hostProblems returns the problems of this host that delay health checks or prevent some. Their texts change only when a problem changes.
 func hostProblems(s prober.Stats) []resolve.Problem {
 	var list []resolve.Problem
 	warn := func(reason, format string, args ...any) {
@@ -295,14 +293,14 @@ func (h *Health) FailingOpen() int {
 	return h.opened
 }
 
-// shown is the health of an endpoint with its address as the sort key.
+// shown is the health of an endpoint with its address, by which a list is sorted.
 type shown struct {
 	wire.EndpointHealth
 	at netip.AddrPort
 }
 
-// State returns the health of the endpoints of a Service; of all Services of a namespace if name is empty, or of all Services if both are.
-// It may be called from any goroutine, and blocks the loop only while it selects the Services.
+// State returns the health of the endpoints of a Service. If name is empty, it returns that of all Services of the namespace; if both are empty, that
+// of all Services. It may be called from any goroutine, and blocks the reconcile loop only while it selects the Services.
 func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 	var list []shown
 	for key, s := range h.picked(namespace, name) {
@@ -373,19 +371,19 @@ func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	return e
 }
 
-// checkedKey returns the key in the history of an endpoint that is checked.
+// checkedKey returns the history key of an endpoint with a check.
 func checkedKey(c *resolve.Checked) history.Key {
 	return history.Key{Kind: history.KindEndpoint, Object: object.ServiceRef(c.Port.Service).String(), What: c.Endpoint.String() + " " + c.Text}
 }
 
-// deadKey returns the key in the history of an endpoint without a check. Its state is stateDead while it accepts no connection.
+// deadKey returns the history key of an endpoint without a check. Its state is stateDead while the endpoint accepts no connections.
 func deadKey(endpoint netip.AddrPort) history.Key {
 	return history.Key{Kind: history.KindEndpoint, What: endpoint.String()}
 }
 
 const stateDead = "dead"
 
-// noteHealth records in the history that an endpoint is down, or up, and since when.
+// noteHealth records in the history whether an endpoint is down or up, with the time at which that began.
 func noteHealth(b *history.Book, c *resolve.Checked, state health.State, v health.Verdict) {
 	at := cmp.Or(v.Since, time.Now())
 	if state == health.Down {
@@ -407,8 +405,8 @@ func pastOf(b *history.Book, k history.Key) health.Past {
 	}
 }
 
-// deadBefore returns the proof that an endpoint was dead before this process. It has no time, and a general reason, if the history has no
-// such record.
+// deadBefore returns the proof that an endpoint was dead before this process started. If the history has no record of that, the proof has no time and
+// a general reason.
 func deadBefore(b *history.Book, endpoint netip.AddrPort) health.Dead {
 	t, _ := b.Last(deadKey(endpoint))
 	if t.State != stateDead {

@@ -19,11 +19,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// HealthPorts keeps the servers of health-check node ports up to date with the Services.
+// HealthPorts passes changes of Services to the servers that answer on health-check node ports (spec.healthCheckNodePort).
 type HealthPorts struct {
 	reconcile.NopPart
 	servers  *healthport.Servers
-	services map[string]healthport.Service // by Service
+	services map[string]healthport.Service // the ports to serve, by key of the Service
 	dirty    bool
 }
 
@@ -86,7 +86,7 @@ func (h *HealthPorts) Problems() []resolve.Problem {
 	return list
 }
 
-// runSignaling runs a server, and calls changed for each value of signals, until ctx is done.
+// runSignaling calls run, and calls changed for each value received from signals, until ctx is done.
 func runSignaling(ctx context.Context, run func(context.Context) error, signals <-chan struct{}, changed func(...resolve.Need)) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return run(ctx) })
@@ -103,21 +103,21 @@ func runSignaling(ctx context.Context, run func(context.Context) error, signals 
 	return tasks.Wait()
 }
 
-// DNS keeps the records of the DNS server up to date with the Services.
+// DNS passes changes of Services to the DNS server, which answers with their records.
 type DNS struct {
 	reconcile.NopPart
 	server *dns.Server
-	// objects returns the store whose objects are in force.
+	// objects returns the store whose objects are in force, which may be a different one at each call.
 	objects func() *store.Store
-	store   *store.Store // the result of objects at the last step
+	store   *store.Store // the store that objects returned in the last step
 
-	// demoted has, by Service, the endpoints that are not used. moved has the Services whose entry in
-	// demoted changed since the last step.
+	// demoted holds the endpoints of each Service that are out of use, by Service key. moved holds the keys of the Services with a changed entry in
+	// demoted since the last step.
 	demoted map[string][]resolve.Demoted
 	moved   map[string]bool
 
-	seen  uint64      // the store's revision up to which the server has all changes
-	facts *node.Facts // the facts that were passed to the server last
+	seen  uint64      // the store revision up to which the server has received all changes
+	facts *node.Facts // the host facts last passed to the server
 }
 
 // NewDNS returns a DNS for a server. objects returns the store to answer from, which may differ from one step to the next.
@@ -145,9 +145,9 @@ func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// Stepped implements reconcile.Part. It passes the changes since the last step to the server: after they are in the kernel, so that no name
-// resolves to an address that is not served yet, but also if the kernel refused them. Objects that were stored before a restart are passed
-// at once, as their rules are still in the kernel.
+// Stepped implements reconcile.Part. It passes the changes since the last step to the DNS server once the kernel has them, so that no name resolves
+// to an address that is not served yet. It also passes them if the kernel refused them. Objects stored before a restart are passed at once, as their
+// rules are still in the kernel.
 func (d *DNS) Stepped(step reconcile.Step) {
 	if step.Applied {
 		defer d.server.Complete()

@@ -33,26 +33,26 @@ type Relay struct {
 	reconcile.NopPart
 	log      *slog.Logger
 	relay    *relay.Relay
-	loopback []netip.Addr            // the loopback addresses that node ports answer on
+	loopback []netip.Addr            // loopback addresses on which node ports are served
 	ports    map[string][]relay.Port // node ports on loopback addresses, by Service
 	dirty    bool
 
-	// redirected has the ports that the kernel redirects to the relay, by Service. changed has the Services whose
-	// ports were not passed to the relay since the kernel has them.
+	// redirected holds the ports that the kernel redirects to the relay, by Service. changed holds the Services with changes in redirected that are
+	// not yet both in the kernel and in the relay.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
 	fronts     *fronts
 	names      names
 
 	mu    sync.Mutex
-	unmet map[resolve.Need]bool // listeners and routes that Services wait for
+	unmet map[resolve.Need]bool // listeners and return routes that are missing, for which Services wait
 
-	late    *listen.Reconciler[string] // opens listeners that Services wait for
-	settled bool                       // relay.Settle was called
+	late    *listen.Reconciler[string] // retries to open the missing listeners
+	settled bool                       // relay.Settle was called, after the first applied plan
 }
 
-// NewRelay returns a Relay. secret returns the Secret of a "namespace/name", nil when there is none. state is what the previous process
-// handed over, a relay.State as JSON, or nil; sockets are those that systemd kept for it.
+// NewRelay returns a Relay. secret returns the Secret with the given "namespace/name", or nil if there is none. state is a relay.State as JSON that
+// the previous process handed over, or nil; sockets are the sockets that systemd kept for that state, by name.
 func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []byte, sockets map[string]*os.File) *Relay {
 	origins := &conntrack.Origins{}
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
@@ -77,8 +77,8 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 	return r
 }
 
-// HandedOver returns the state for the next program, as JSON, and the descriptors that it refers to, after Run has ended; nil if there is
-// nothing to hand over.
+// HandedOver returns the state for the next process as JSON, and the file descriptors that the state refers to. It must be called after Run has
+// returned. Both results are nil if there is nothing to hand over.
 func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	s := r.relay.HandedOver()
 	if s == nil {
@@ -88,7 +88,7 @@ func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	return state, s.Descriptors(), err
 }
 
-// Drain waits before a hand-over until connections that cannot be handed over have ended, or ctx is done: see relay.Relay.
+// Drain waits, before a hand-over, until the connections that cannot be handed over have ended or ctx is done (see relay.Relay.Drain).
 func (r *Relay) Drain(ctx context.Context) { r.relay.Drain(ctx) }
 
 // Name implements reconcile.Part.
@@ -129,7 +129,8 @@ func (r *Relay) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// open opens the listener of a need, unless it is open, or checks the routes that it needs. It returns the result.
+// open opens the listener that n asks for, unless it is open already. For resolve.NeedReturnRoutes it checks the routes instead. It returns the
+// resulting state of n.
 func (r *Relay) open(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedReturnRoutes {
 		return returnRoutes(n.Family)
@@ -143,7 +144,8 @@ func (r *Relay) open(n resolve.Need) resolve.State {
 // Foresee implements reconcile.Opener.
 func (r *Relay) Foresee(objs reconcile.Objects) reconcile.Answerer { return NewForeseen(objs.Secret) }
 
-// Close implements reconcile.Opener. Listeners are closed once no connection needs them (relay.CloseUnused).
+// Close implements reconcile.Opener. It drops the certificate or CA that was kept for a need. Listeners are closed later, once they have no ports
+// (relay.CloseUnused).
 func (r *Relay) Close(n resolve.Need) {
 	r.mu.Lock()
 	delete(r.unmet, n)
@@ -215,8 +217,8 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	}
 }
 
-// redirectChanged passes the ports of the Services in changed to the relay. With more set the relay also keeps their previous ports, to which
-// the kernel may still redirect clients.
+// redirectChanged passes the ports of the Services in changed to the relay. If more is set, the relay also keeps serving their previous ports, to
+// which the kernel may still redirect clients.
 func (r *Relay) redirectChanged(more bool) {
 	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {
@@ -227,16 +229,16 @@ func (r *Relay) redirectChanged(more bool) {
 	}
 }
 
-// EndpointsOf returns the endpoints that a client of a relayed and logged port was connected to, as relay.Relay's method does.
+// EndpointsOf returns the endpoints that a client of a relayed and logged port was connected to, see relay.Relay.EndpointsOf.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
 	return r.relay.EndpointsOf(protocol, client, listener)
 }
 
-// openInterval is the interval of attempts to open listeners that failed before.
+// openInterval is the interval between attempts to open listeners that could not be opened before.
 const openInterval = 5 * time.Second
 
-// openLate tries to open the listeners that could not be opened before, and makes the loop plan their Services again. It reports whether
-// some are still missing.
+// openLate tries to open the listeners that could not be opened before. When it succeeds, it makes the loop plan their Services again. It reports
+// whether some listeners are still missing.
 func (r *Relay) openLate() (waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +253,8 @@ func (r *Relay) openLate() (waiting bool) {
 	return waiting
 }
 
-// returnRoutes returns the state of resolve.NeedReturnRoutes: Missing unless replies to clients' addresses are delivered to this host.
+// returnRoutes returns the state of resolve.NeedReturnRoutes for an IP family: Missing unless replies to the addresses of clients are delivered to
+// this host, as transparent proxying requires.
 func returnRoutes(f nft.Family) resolve.State {
 	switch delivered, err := node.DeliversForOthers(f == nft.IPv6); {
 	case err != nil:
@@ -267,8 +270,8 @@ func returnRoutes(f nft.Family) resolve.State {
 		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"}
 }
 
-// add makes the relay serve a node port on the loopback addresses of its family. A client there is the host itself, so the internal traffic
-// policy applies.
+// add makes the relay serve a node port on the loopback addresses of the port's family. Clients there are programs of this host, so the internal
+// traffic policy applies.
 func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend) {
 	for _, a := range r.loopback {
 		if nft.FamilyOf(a) != p.Family {
@@ -298,7 +301,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 	}
 }
 
-// redirect returns the ports at which the relay serves the clients of a Service that the kernel redirects: one for each pool of endpoints.
+// redirect returns the ports on which the relay serves the clients of a Service that the kernel redirects to it: one for each pool of endpoints.
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
@@ -340,8 +343,8 @@ func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft
 	return port
 }
 
-// pickOf returns how the relay picks an endpoint of a pool. For a port that is not relayed itself, to which a server name leads, round
-// robin replaces the kernel's random choice: the shares are the same.
+// pickOf returns how the relay picks an endpoint of a pool. p may be a port that is not relayed itself, but to which a TLS server name of a relayed
+// port leads. Then round robin replaces the kernel's random choice, with the same shares.
 func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, pool), Refused: p.RefusedShare(pool)}
 	switch {
@@ -353,7 +356,7 @@ func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	return pick
 }
 
-// weightsOf returns the weights of the endpoints of a pool, in their order, nil if all are equal.
+// weightsOf returns the weights of the endpoints of a pool, in the order of the pool, or nil if all are equal.
 func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 	if p.Weights[pool] == nil {
 		return nil
@@ -365,7 +368,7 @@ func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 	return weights
 }
 
-// Load returns the connections of a relayed port of a Service, summed over its listeners, for reconcile.Grants.
+// Load returns the number of connections of a relayed port of a Service, summed over its listeners. It is passed to reconcile.NewGrants.
 func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 	load := &wire.RelayLoad{Open: map[string]int{}}
 	for _, l := range r.relay.Load(service) {
@@ -384,10 +387,10 @@ func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 // Loads returns the loads of all relayed ports.
 func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
 
-// Passages returns the passages of all relayed ports: which endpoint each client is connected to.
+// Passages returns, for all relayed ports, which endpoint each client is connected to.
 func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
 
-// PortOf splits the ID of a port of a Service; port is "" for a port without a name.
+// PortOf splits the ID of a Service port into its parts. port is "" for a port without a name.
 func PortOf(id string) (namespace, name, port string) {
 	service, port := nft.SplitID(id)
 	namespace, name, _ = strings.Cut(service, "/")
@@ -404,7 +407,7 @@ func (r *Relay) Problems() []resolve.Problem {
 	return append(list, overloadProblems(r.relay.Overloaded())...)
 }
 
-// overloadProblems returns the problems of ports that refuse clients. A port that a loop of relays fills has only the problem of the loop.
+// overloadProblems returns the problems of the ports that refuse clients. A port that is full because of a relay loop is reported only as a loop.
 func overloadProblems(all []relay.Overloaded) (list []resolve.Problem) {
 	for _, c := range all {
 		loop := c
@@ -431,7 +434,7 @@ func loopProblem(c relay.Overloaded) resolve.Problem {
 	}
 }
 
-// reasonRelayFull is the reason when a relayed port refuses clients because it has too many at once.
+// reasonRelayFull is the Reason of the problem of a relayed port that refuses clients because it has too many connections.
 const reasonRelayFull = "RelayFull"
 
 func overloadedProblem(c relay.Overloaded) resolve.Problem {

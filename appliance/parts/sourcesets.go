@@ -18,12 +18,12 @@ import (
 // it are planned again.
 type SourceSets struct {
 	reconcile.NopPart
-	files   map[string]string // path by name of the set
+	files   map[string]string // file path by set name
 	reader  *sourceset.Reader
-	version uint64 // of the latest set; only take uses it
+	version uint64 // version of the set taken last; accessed only by take
 
 	mu   sync.Mutex
-	sets map[string]*nft.SourceSet // without those that were never read
+	sets map[string]*nft.SourceSet // by name; has no entry for a set that was never read
 }
 
 // NewSourceSets returns SourceSets that have read all files once, so that the first plan has their content.
@@ -49,15 +49,15 @@ func (s *SourceSets) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// content returns the last good content of a set, nil if its file could never be read.
+// content returns the last valid content of a set, nil if its file could never be read.
 func (s *SourceSets) content(name string) *nft.SourceSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sets[name]
 }
 
-// take replaces the content of a set. Only the reader's goroutine calls it. The new set is sorted before it takes the lock, so that the
-// loop does not wait for that.
+// take replaces the content of a set. It is called only by the reader's goroutine. It sorts the new set before it locks mu, so that the reconcile
+// loop is not blocked meanwhile.
 func (s *SourceSets) take(name string, prefixes []netip.Prefix) {
 	s.version++
 	now := nft.NewSourceSet(name, s.version, prefixes)
@@ -100,7 +100,8 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem returns the problem of a set whose file cannot be used. kept is set if its last good content is in force instead.
+// sourceSetProblem returns the problem of a set whose file cannot be used because of err. kept is set if the last valid content of the set stays in
+// force.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "no client may connect to the Services that name it"
 	if kept {

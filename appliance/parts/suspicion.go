@@ -24,35 +24,36 @@ import (
 )
 
 const (
-	// hearInterval is the interval at which events of failed connections are read while there are any.
+	// hearInterval is the interval at which conntrack events of failed connections are read, as long as events arrive.
 	hearInterval = 20 * time.Millisecond
-	// attemptsEvery is the interval of scans for unanswered connections, ejectEvery the one while a Service asks for eject. The former is
-	// extended so that scans take at most 0.5 % of a CPU.
+	// attemptsEvery is the interval of scans for unanswered connections; ejectEvery is the shorter interval that applies while a Service uses eject.
+	// attemptsEvery is extended to attemptsRest times the CPU time of a scan, so that scans use at most 0.5 % of a CPU.
 	attemptsEvery = 5 * time.Second
 	ejectEvery    = time.Second
 	attemptsRest  = 200
-	// unansweredFor is the time without a SYN-ACK after which an endpoint is suspected: shortly before the client repeats its SYN.
+	// unansweredFor is the time without a SYN-ACK after which an endpoint is suspected. It is slightly less than the time after which a client
+	// repeats its SYN.
 	unansweredFor = 900 * time.Millisecond
-	// crowded is the number of conntrack entries above which refusals are read only for the time sample between two scans. It is reached at
-	// 2,000 new connections a second, as the entries last for two minutes after the end.
+	// crowded is the number of conntrack entries above which events of refused connections are read only for the duration sample between two scans.
+	// At 2,000 new connections a second the table exceeds it, since entries last for two minutes after the connection ends.
 	crowded = 240_000
 	sample  = time.Second
 )
 
-// Found is the Service port and the endpoint of a connection.
+// Found is the Service port and the endpoint that a connection belongs to.
 type Found struct {
-	Service, Key string // "namespace/name", and with "/port"
-	// Endpoint is the endpoint of the connection; for a range of ports only its address is set.
+	Service, Key string // "namespace/name" of the Service; the key of the port is that plus "/port"
+	// Endpoint is the endpoint of the connection. For a port range only the address is set.
 	Endpoint netip.AddrPort
-	// Apart is set if the endpoints of the port are not probed, as it is relayed or a range.
+	// Apart is set if the endpoints of the port are not probed, because the port is relayed or is a port range.
 	Apart bool
 }
 
-// Suspicion probes endpoints to which connections of clients failed. A Service is planned again when one of its endpoints turns
-// out to be dead, or accepts connections again.
+// Suspicion probes endpoints to which connections of clients failed. The Services of an endpoint are planned again when it turns out to be dead, or
+// accepts connections again.
 type Suspicion struct {
 	reconcile.NopPart
-	// History keeps since when endpoints are dead; nil: since this process has found it.
+	// History records since when endpoints are dead, across restarts. If nil, only the time since this process found out is available.
 	History *history.Book
 
 	log      *slog.Logger
@@ -60,13 +61,13 @@ type Suspicion struct {
 	prober   Prober
 	attempts *conntrack.Attempts
 	Lookup
-	always bool // look for failed connections even while no Service asks for eject
-	asked  bool // askAgain has probed the endpoints that were dead before this process; only the loop uses it
+	always bool // look for failed connections even if no Service has eject set
+	asked  bool // askAgain has probed the endpoints that were dead in the previous process; accessed only by the loop
 	kick   chan struct{}
 	start  chan struct{}
 
 	mu       sync.Mutex
-	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, each with its ejected endpoints
+	ejecting map[string]map[netip.AddrPort]bool // endpoints that are ejected, by Service that has eject set
 	pending  bool                               // an endpoint was ejected since the last scan was requested
 	reading  struct {
 		events *conntrack.Events
@@ -74,18 +75,18 @@ type Suspicion struct {
 	}
 }
 
-// Lookup has the functions by which Suspicion finds Services and their health checks.
+// Lookup holds the functions by which Suspicion finds Services and their health checks.
 type Lookup struct {
-	// Find finds the Service port of a connection.
+	// Find returns the Service port and endpoint of a connection. It returns false if the connection belongs to no Service.
 	Find func(*conntrack.Connection) (Found, bool)
-	// Served returns the ports of all Services, and the box.
+	// Served returns the ports of all Services by Service key, and the nft.Box for which the ports were planned.
 	Served func() (map[string][]nft.ServicePort, nft.Box)
-	// Hasten requests an immediate health check of an endpoint. It returns false if the endpoint has no check.
+	// Hasten requests an immediate health check of an endpoint of a Service. It returns false if the endpoint has no health check.
 	Hasten func(service string, endpoint netip.AddrPort) bool
 }
 
-// NewSuspicion returns a Suspicion that probes with p. It looks for failed connections while a Service asks for eject, and with always set
-// at all times.
+// NewSuspicion returns a Suspicion that probes with p. It looks for failed connections all the time if always is set, and otherwise only while a
+// Service has eject set.
 func NewSuspicion(p Prober, always bool, lookup Lookup, log *slog.Logger) *Suspicion {
 	return &Suspicion{
 		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), Lookup: lookup,
@@ -125,14 +126,14 @@ func (s *Suspicion) Run(ctx context.Context) error {
 	return nil
 }
 
-// wanted reports whether failed connections are to be looked for.
+// wanted reports whether to look for failed connections: if always is set, or a Service has eject set.
 func (s *Suspicion) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.always || len(s.ejecting) > 0
 }
 
-// fail records the error for which refused connections are not read.
+// fail records the error because of which events of failed connections cannot be read; nil if reading ended without an error.
 func (s *Suspicion) fail(err error) {
 	s.mu.Lock()
 	news := fmt.Sprint(err) != fmt.Sprint(s.reading.err)
@@ -143,7 +144,7 @@ func (s *Suspicion) fail(err error) {
 	}
 }
 
-// listen reads events of refused connections until ctx is done, or no Service asks for them.
+// listen reads events of failed connections until ctx is done, or wanted returns false.
 func (s *Suspicion) listen(ctx context.Context) error {
 	return readEnds(ctx, conntrack.ListenFailed, hearInterval, func(events *conntrack.Events) error {
 		s.mu.Lock()
@@ -159,7 +160,7 @@ func (s *Suspicion) listen(ctx context.Context) error {
 	})
 }
 
-// recordEnd records a connection that ended without an answer, and suspects its endpoint.
+// recordEnd records a connection that failed, and suspects its endpoint. It ignores other events.
 func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	if e.Failure() == conntrack.NoFailure {
 		return
@@ -172,7 +173,7 @@ func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	s.suspect(found, e.Endpoint)
 }
 
-// suspect starts to probe an endpoint: by its health check, or by ProofCheck if it has none.
+// suspect starts to probe an endpoint: by its health check, or by health.ProofCheck if it has none. It does nothing if found.Apart is set.
 func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.Hasten(found.Service, endpoint) {
 		return
@@ -180,12 +181,13 @@ func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	s.prove(endpoint, health.New)
 }
 
-// prove starts to probe an endpoint by ProofCheck. start is its state until the first result.
+// prove starts to probe an endpoint by health.ProofCheck, which shows whether the endpoint accepts connections. start is its state until the first
+// result.
 func (s *Suspicion) prove(endpoint netip.AddrPort, start health.State) {
 	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint), Start: start, Past: pastOf(s.History, deadKey(endpoint))}})
 }
 
-// leave ends the probes of an endpoint by ProofCheck, and records in the history that it is not dead.
+// leave stops probing an endpoint by health.ProofCheck, and records in the history that the endpoint is not dead.
 func (s *Suspicion) leave(endpoint netip.AddrPort) {
 	s.prober.Set(endpoint.String(), nil)
 	s.History.Note(deadKey(endpoint), "", "", time.Now())
@@ -195,7 +197,7 @@ func proofOf(endpoint netip.AddrPort) health.Target {
 	return health.Target{Addr: endpoint, Check: health.ProofCheck}
 }
 
-// flipped applies the changed verdicts of ProofCheck: endpoints become dead, or are no longer suspected.
+// flipped applies changed results of health.ProofCheck: it marks endpoints as dead, or no longer suspects them.
 func (s *Suspicion) flipped() {
 	for _, name := range s.prober.Flipped() {
 		endpoint, err := netip.ParseAddrPort(name)
@@ -224,7 +226,7 @@ func (s *Suspicion) flipped() {
 	}
 }
 
-// usersOf returns the Services with this endpoint on a TCP port, sorted.
+// usersOf returns the keys of the Services that have the endpoint on a TCP port, sorted.
 func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 	all, _ := s.Served()
 	for key, ports := range all {
@@ -238,7 +240,7 @@ func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 	return keys
 }
 
-// look scans the connection tracking table for unanswered connections until ctx is done, while that is wanted.
+// look repeatedly scans the conntrack table for unanswered connections until ctx is done. It pauses while wanted returns false.
 func (s *Suspicion) look(ctx context.Context) {
 	defer func() { _ = s.attempts.Close() }()
 	task.Repeat(ctx, s.kick, func() (next time.Time) {
@@ -272,8 +274,8 @@ func (s *Suspicion) look(ctx context.Context) {
 	})
 }
 
-// ration limits the reading of refusals: with many connections, it reads them for the time sample and then pauses until the next scan, as
-// the kernel prepares a message for each connection.
+// ration limits the reading of events of refused connections, since the kernel prepares a message for each. If many is set, it reads events for the
+// duration sample and then pauses reading until the next scan.
 func (s *Suspicion) ration(ctx context.Context, many bool) {
 	s.mu.Lock()
 	events := s.reading.events
@@ -292,8 +294,8 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 	}
 }
 
-// waits handles a connection whose SYN has had no answer for the time waited, and suspects its endpoint after unansweredFor. It returns
-// true if the endpoint is ejected: the conntrack entry is then deleted, so that the client's next SYN goes to another endpoint.
+// waits handles a connection whose SYN has been unanswered for the duration waited. It suspects the endpoint after unansweredFor. It returns true if
+// the endpoint is ejected: the caller then deletes the conntrack entry, so that the client's next SYN goes to another endpoint.
 func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
 	found, ok := s.Find(c)
 	if !ok || found.Apart {
@@ -354,8 +356,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// askAgain probes the endpoints that were dead at the end of the previous process, once: without connections of clients nothing else would
-// show whether they still are.
+// askAgain probes, once, the endpoints that were dead when the previous process ended. Without connections of clients nothing else would show whether
+// these endpoints are still dead.
 func (s *Suspicion) askAgain() {
 	if s.asked || !s.always {
 		return
@@ -383,8 +385,8 @@ func (s *Suspicion) askAgain() {
 	}
 }
 
-// Stepped implements reconcile.Part: once the kernel no longer uses an ejected endpoint, it requests a scan for the endpoint's unanswered
-// connections.
+// Stepped implements reconcile.Part. Once the kernel no longer uses an ejected endpoint, it requests a scan for unanswered connections to that
+// endpoint.
 func (s *Suspicion) Stepped(step reconcile.Step) {
 	s.mu.Lock()
 	look := step.Applied && s.pending

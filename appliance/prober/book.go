@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// target is one Target, probed once for all Services that have it.
+// target is a health.Target, probed once on behalf of all Services that check it.
 type target struct {
 	addr     netip.AddrPort
 	check    *check
@@ -22,45 +22,45 @@ type target struct {
 	services []string
 	hash     uint32
 
-	// asked is set if the target is probed: it is within the limit of Targets. answered is set after the first answer, gone once no Service
-	// has the target. notMade is why the last probe was not made, "" if it was.
+	// asked is set if the target is probed, because it is within the limit of targets. answered is set after the first result of a probe. gone is set
+	// once no Service has the target. notMade is the reason why the last probe could not be made, or "" if it was made.
 	asked, answered, gone bool
 	notMade               string
 
 	timing timing
-	mark   uint64 // book.mark at the last call of set that named it
+	mark   uint64 // value of book.mark in the last call of book.set with this target
 }
 
-// check is a health.Check with its recipe, shared by all targets that have it.
+// check is a health.Check with the recipe for its probes. All targets with the same health.Check share it.
 type check struct {
 	health.Check
 	recipe  recipe
 	targets int
 }
 
-// key is a health.Target in which a pointer stands for the Check, for fast lookups.
+// key is a health.Target with a pointer in place of its Check, for fast lookups.
 type key struct {
 	addr  netip.AddrPort
 	check *check
 }
 
-// book holds the targets, and which Services have them.
+// book holds the targets, and the Services that each of them is probed for.
 type book struct {
 	most     int
 	checks   map[health.Check]*check
 	targets  map[key]*target
 	services map[string][]*target
-	// excess has the targets beyond the limit most, which are not probed.
+	// excess holds the targets beyond the limit in most. They are not probed.
 	excess map[*target]struct{}
 	states [health.Down + 1]int
-	// notMade counts targets whose last probe was not made; notMadeWhy is the latest reason.
+	// notMade is the number of targets whose last probe could not be made. notMadeWhy is the latest reason.
 	notMade    int
 	notMadeWhy string
-	expiry     map[*target]time.Time // when the certificates of targets expire
+	expiry     map[*target]time.Time // expiry of the server's certificate, by target
 	mark       uint64
 }
 
-// bookkeeper has the functions that set calls for each target that is now probed, no longer probed, or in another state.
+// bookkeeper holds the callbacks of book.set: for a target that is probed from now on, is no longer probed, or has changed state.
 type bookkeeper struct{ asked, dropped, flipped func(*target) }
 
 func (b *book) find(of health.Target) *target {
@@ -71,7 +71,7 @@ func (b *book) find(of health.Target) *target {
 	return b.targets[key{of.Addr, c}]
 }
 
-// set replaces the targets of a Service, and calls the functions of the bookkeeper for those that are affected.
+// set replaces the targets of a Service, and calls the functions of the bookkeeper for the targets affected by that.
 func (b *book) set(service string, requests []Request, now time.Duration, tell bookkeeper) {
 	b.mark += 2
 	before := b.services[service]
@@ -105,7 +105,7 @@ func (b *book) set(service string, requests []Request, now time.Duration, tell b
 	}
 }
 
-// enter adds a target, and starts to probe it if the limit of targets permits.
+// enter adds a new target, and makes it probed if the limit of targets permits.
 func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 	c := b.checks[r.Check]
 	if c == nil {
@@ -135,8 +135,8 @@ func (b *book) admit(t *target, tell bookkeeper) {
 	tell.asked(t)
 }
 
-// correct applies the start state of a later Request to a target without a result: up replaces down, as a Service uses the endpoint, and
-// both replace new.
+// correct applies the Start state of a further Request for a target that has no result yet. Up replaces Down and New, since some Service already uses
+// the endpoint; Down replaces New.
 func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper) {
 	known := func(s health.State) int { return slices.Index([]health.State{health.New, health.Down, health.Up}, s) }
 	before := t.machine.State()
@@ -150,7 +150,7 @@ func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper)
 	}
 }
 
-// leave removes a Service from a target. A target without Services is dropped.
+// leave removes a Service from a target. A target without Services is removed; a target from excess is then probed instead.
 func (b *book) leave(t *target, service string, tell bookkeeper) {
 	i := slices.Index(t.services, service)
 	t.services = slices.Delete(t.services, i, i+1)
@@ -177,13 +177,13 @@ func (b *book) leave(t *target, service string, tell bookkeeper) {
 	}
 }
 
-// moved updates the numbers of targets by state after a target has left the state from.
+// moved updates the counts of targets by state after the state of t has changed from the given one.
 func (b *book) moved(t *target, from health.State) {
 	b.states[from]--
 	b.states[t.machine.State()]++
 }
 
-// void updates the number and the reason of targets whose last probe was not made.
+// void updates the count of targets whose last probe could not be made, and the latest reason, after a probe of t with the result r.
 func (b *book) void(t *target, r health.Result) {
 	is := r.Outcome == health.Void
 	switch was := t.notMade != ""; {
@@ -198,8 +198,8 @@ func (b *book) void(t *target, r health.Result) {
 	}
 }
 
-// hashOf returns the hash that spreads targets over time and source ports. It is the same after a restart, so that a target keeps its
-// conntrack entry.
+// hashOf returns the hash of a target that determines its source port and its offset within the interval. The hash is the same after a restart, so
+// that the target keeps its conntrack entry.
 func hashOf(t health.Target) uint32 {
 	h := fnv.New32a()
 	addr := t.Addr.Addr().As16()
@@ -220,42 +220,42 @@ func mix(h uint32) uint32 {
 }
 
 const (
-	// tick is the step to which times are rounded up, so that a busy Prober wakes at most fifty times a second.
+	// tick is the granularity of the schedule: times are rounded up to a multiple of it, so that a busy Prober wakes at most fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is the longest time between two wake-ups of the loop while probes are under way. If a wake-up is overdue by more than the
-	// constant late, the process did not run meanwhile.
+	// beat is the longest time between two wake-ups of the loop while probes are under way. If a wake-up is overdue by late or more, the process was
+	// not running in between.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
-	// jitter is the largest random deviation of an interval, as a fraction of it.
+	// jitter is the maximum random deviation of an interval, as a fraction of the interval.
 	jitter = 0.05
-	// ephemerals is the largest number of probes in a row that use an ephemeral source port. Each has its own conntrack entry; with that of
-	// the fixed port a target has at most three.
+	// ephemerals is the largest number of successive probes of a target that use an ephemeral source port. Each creates a conntrack entry, so a
+	// target has at most three, including the entry of its fixed port.
 	ephemerals = 2
-	// room is the fraction of the rate that regular probes may use: their intervals are stretched to fit.
+	// room is the fraction of limits.rate that regular probes may use. If they need more, their intervals are stretched.
 	room = 0.95
 )
 
 // units is the CPU cost of a probe of each kind, in units of one half-open TCP connection.
 var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS: 10, health.GRPC: 4, health.DNS: 2, health.UDP: 2, health.ICMP: 1}
 
-// timing is the state of a target in the schedule.
+// timing is the state of a target in the schedule. Times are durations since Prober.epoch.
 type timing struct {
-	// at is the time at which it is due, or, while it is under way, its deadline. index is its
-	// place in the queue that holds it, -1 in none.
+	// at is when the next probe of the target is due, or the deadline of the probe under way. index is the position of the target in its queue, -1 if
+	// it is in no queue.
 	at      time.Duration
 	index   int
 	started time.Duration
-	serial  uint64 // of its last probe
-	retries int    // consecutive probes whose result contradicted the state
-	// underWay is set from take to done. reserved is set while a UDP probe waits for the time that itsTurn reserved for it.
+	serial  uint64 // serial number of the last probe
+	retries int    // number of consecutive probes whose result contradicted the target's state
+	// underWay is set between schedule.take and schedule.done. reserved is set while a UDP probe waits for the time that itsTurn reserved for it.
 	underWay, reserved bool
 }
 
-// probe is one probe that begins now.
+// probe is a probe that is to be started now.
 type probe struct {
 	target    *target
 	serial    uint64
-	ephemeral bool // the source port is the kernel's choice
+	ephemeral bool // the kernel chooses the source port
 }
 
 // answer is the result of a probe.
@@ -263,31 +263,32 @@ type answer struct {
 	target  *target
 	serial  uint64
 	result  health.Result
-	expires *time.Time // end of validity of the certificate of the server
+	expires *time.Time // when the server's certificate expires; nil if there was none
 }
 
-// schedule decides when each target is probed, within the limits of rate and concurrency. It reads no clock: callers pass the time since
-// the epoch of the Prober.
+// schedule decides when each target is probed, within the limits of rate and concurrency. It does not read a clock: callers pass the time since
+// Prober.epoch.
 type schedule struct {
 	limit limits
-	// due are the targets that wait, deadlines those that are under way.
+	// due holds the targets that wait for their next probe, deadlines the targets with a probe under way.
 	due, deadlines queue
 	underWay       int
 	serial         uint64
-	// demand is the work that the intervals ask for, in millionths of a unit a second.
+	// demand is the cost of probing all targets at their intervals, in millionths of a unit (see units) per second.
 	demand int64
-	// tokens are the units of work that may begin (token bucket), as of the time filled.
+	// tokens is the content of the token bucket that limits the rate, in units of work (see units), as of the time filled.
 	tokens float64
 	filled time.Duration
-	// full is set while the limits keep a due probe from beginning. behind is how long the first such probe has waited.
+	// full is set while the limits of rate or concurrency delay a due probe. behind is how long the first such probe has been delayed.
 	full   bool
 	behind time.Duration
-	// next is the time of the next wake-up, -1 for never. stood is when the process last resumed after it did not run, -1 for never.
+	// next is the time of the next planned wake-up. stood is when the process last resumed after it had not been running for a while. Both are -1 for
+	// never.
 	next, stood time.Duration
-	turns       map[netip.Addr]*turn // of UDP probes, by address
+	turns       map[netip.Addr]*turn // spacing of UDP probes, by address
 }
 
-// turn spaces the UDP probes of one address. free is the time from which the next may be sent, targets the number of its UDP targets.
+// turn spaces the UDP probes to one address. free is the earliest time for the next one, targets is the number of UDP targets with that address.
 type turn struct {
 	free    time.Duration
 	targets int
@@ -297,7 +298,7 @@ func newSchedule(l limits) schedule {
 	return schedule{limit: l, tokens: burst(l), next: -1, stood: -1, turns: map[netip.Addr]*turn{}}
 }
 
-// add schedules a new target: at once if its state is unknown, else at the time within the interval that its hash gives.
+// add schedules a new target: at once if its state is health.New, and otherwise at an offset within its interval that its hash determines.
 func (s *schedule) add(t *target, now time.Duration) {
 	s.demand += demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -313,7 +314,7 @@ func (s *schedule) add(t *target, now time.Duration) {
 	s.push(t, now+wait)
 }
 
-// remove drops a target. A probe that is under way is not interrupted.
+// remove removes a target from the schedule. A probe under way is not interrupted.
 func (s *schedule) remove(t *target) {
 	s.demand -= demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -332,7 +333,7 @@ func demandOf(t *target) int64 {
 	return int64(units[t.check.Kind]) * 1e6 * int64(time.Second) / int64(max(t.check.Interval, tick))
 }
 
-// stretch returns the factor by which intervals are multiplied so that all probes fit the rate; at least 1.
+// stretch returns the factor, at least 1, by which all intervals are multiplied so that the probes do not exceed the rate.
 func (s *schedule) stretch() float64 {
 	return max(1, float64(s.demand)/1e6/(float64(s.limit.rate)*room))
 }
@@ -342,8 +343,8 @@ func (s *schedule) push(t *target, at time.Duration) {
 	heap.Push(&s.due, t)
 }
 
-// reschedule schedules the next probe of a target after the duration next. If the last probe could not be made the duration is randomized,
-// so that targets with the same cause are not all retried at once.
+// reschedule schedules the next probe of a target after the duration next. If the last probe could not be made, the delay is randomized, so that
+// targets affected by the same cause are not retried all at once.
 func (s *schedule) reschedule(t *target, next, now time.Duration) {
 	if t.machine.InTransition() {
 		t.timing.retries++
@@ -360,7 +361,7 @@ func (s *schedule) reschedule(t *target, next, now time.Duration) {
 	s.push(t, max(from+next, now))
 }
 
-// hasten makes a target that waits due now.
+// hasten makes a target due now, unless it has a probe under way, a reserved time, or is due already.
 func (s *schedule) hasten(t *target, now time.Duration) {
 	if t.timing.underWay || t.timing.reserved || t.timing.index < 0 || t.timing.at <= now {
 		return
@@ -369,7 +370,7 @@ func (s *schedule) hasten(t *target, now time.Duration) {
 	s.push(t, now)
 }
 
-// take appends the probes that are to begin now to batch, as the limits permit, and returns it.
+// take starts the due probes that the limits permit. It appends them to batch and returns the result.
 func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	s.tokens = min(s.tokens+(now-s.filled).Seconds()*float64(s.limit.rate), burst(s.limit))
 	s.filled = now
@@ -395,7 +396,7 @@ func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	return batch
 }
 
-// itsTurn reports whether a UDP probe may go to its address now. If not, it schedules the probe for its reserved time.
+// itsTurn reports whether a UDP probe may be sent to its address now. If not, it reserves the next free time for the probe and schedules it then.
 func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 	turn := s.turns[t.addr.Addr()]
 	if t.timing.reserved {
@@ -412,10 +413,10 @@ func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 	return !wait
 }
 
-// burst returns the largest number of units that begin at once: those of a tenth of a second.
+// burst returns the capacity of the token bucket: the units of work of a tenth of a second, at least 1.
 func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
-// expired appends the serial numbers of the probes whose deadline has passed to over, and returns it.
+// expired removes the probes whose deadline has passed from deadlines. It appends their serial numbers to over and returns the result.
 func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 	s.checkPause(now)
 	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
@@ -425,7 +426,8 @@ func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 	return over
 }
 
-// done ends a probe. It reports whether its answer counts: it is the first one to this probe, and the target still exists.
+// done ends a probe. It reports whether its answer counts: it must be the first answer to the last probe of the target, and the target must still
+// exist.
 func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	if !t.timing.underWay || t.timing.serial != serial {
 		return false
@@ -437,11 +439,11 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	return !t.gone
 }
 
-// stoodStill is the reason of a probe whose failure does not count because the process did not run.
+// stoodStill is the reason given for a probe whose failure is ignored because the process was not running during it.
 const stoodStill = "this host stood still meanwhile"
 
-// doubtful reports whether a failure may be caused by this host, because the process did not run while the probe was under way.
-// A refused TCP connection is always an answer of the server.
+// doubtful reports whether a failure may have been caused by this host, because the process was not running for part of the probe. A refused TCP
+// connection is never doubtful, since the refusal came from the server.
 func (s *schedule) doubtful(t *target, r health.Result) bool {
 	if t.timing.started >= s.stood {
 		return false
@@ -449,14 +451,15 @@ func (s *schedule) doubtful(t *target, r health.Result) bool {
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// checkPause records a wake-up of the loop that is late. The first goroutine to wake calls it.
+// checkPause sets stood if the planned wake-up is overdue by late or more. Each goroutine that wakes calls it before anything else, since any of them
+// may be the first.
 func (s *schedule) checkPause(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
 		s.stood, s.next = now, now
 	}
 }
 
-// plan returns how long the loop may sleep; planned is false when no probe will be due.
+// plan returns how long the loop may sleep. planned is false if no probe is scheduled or under way.
 func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
 	s.checkPause(now)
 	s.full = s.full && len(s.due) > 0 // what was due may be gone
@@ -487,7 +490,7 @@ func (s *schedule) wakes(now time.Duration) time.Duration {
 	return next
 }
 
-// early reports whether a probe that may begin is due before the planned wake-up of the loop.
+// early reports whether a probe that the limits permit is due before the planned wake-up of the loop.
 func (s *schedule) early() bool {
 	return !s.full && len(s.due) > 0 && (s.next < 0 || s.due[0].timing.at < s.next)
 }
@@ -517,7 +520,7 @@ func (q *queue) Pop() any {
 	return t
 }
 
-// remove removes a target from its queue, which must be q. It does nothing if the target is in none.
+// remove removes a target from q, which must be the queue that holds it. It does nothing if no queue holds the target.
 func (q *queue) remove(t *target) {
 	if t.timing.index >= 0 {
 		heap.Remove(q, t.timing.index)

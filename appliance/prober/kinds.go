@@ -30,13 +30,13 @@ const (
 	// maxHeader and maxBody bound the bytes of the header and the body of an HTTP response that are read.
 	maxHeader = 16 << 10
 	maxBody   = 4 << 10
-	// maxInformed bounds the number of 1xx responses before the final one.
+	// maxInformed bounds the number of HTTP responses that are read, 1xx ones included.
 	maxInformed = 5
 )
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2048) }}
 
-// askHTTP sends one GET request, and reads the response as far as the check needs it.
+// askHTTP sends one GET request and checks the status code, and the body if the check expects a text.
 func askHTTP(c io.ReadWriter, t *target) health.Result {
 	check := t.check
 	request := check.recipe.before + cmp.Or(check.Host, t.addr.String()) + check.recipe.after
@@ -69,7 +69,8 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 	return expect(response.Body, check)
 }
 
-// source records the first error of a reader. bufio.Reader.ReadLine returns a truncated line as if it were whole, without the error.
+// source is a reader that keeps its first error. It is needed because bufio.Reader.ReadLine returns a line that an error truncated as if it were
+// complete.
 type source struct {
 	io.Reader
 	err error
@@ -95,7 +96,7 @@ func readResponse(r *bufio.Reader) (*http.Response, error) {
 	return nil, errors.New("too many answers of the class 1xx")
 }
 
-// expect reads the body until it contains the expected text, at most maxBody bytes, and returns the result of the check.
+// expect reads at most maxBody bytes of the body, until they contain the expected text, and returns the result of the check.
 func expect(body io.Reader, c *check) health.Result {
 	got := make([]byte, 0, maxBody)
 	for len(got) < maxBody {
@@ -113,14 +114,14 @@ func expect(body io.Reader, c *check) health.Result {
 	return failed(health.Refused, fmt.Sprintf("the first %d KiB of the body do not have the expected text", maxBody>>10))
 }
 
-// sessions holds TLS sessions for resumption, which saves a quarter of the CPU of a handshake. After sessionLife the server's certificate
-// is verified again.
+// sessions stores TLS sessions for resumption, which saves a quarter of the CPU time of a handshake. After sessionLife a session is no longer
+// resumed, so that the server's certificate is verified again.
 type sessions struct {
 	mu    *sync.Mutex
 	known map[sessionKey]session
 }
 
-// sessionKey identifies the server of a session. Checks that verify certificates do not resume sessions of those that do not.
+// sessionKey identifies a stored TLS session. Checks that verify certificates do not resume sessions of checks that do not.
 type sessionKey struct {
 	addr   netip.AddrPort
 	host   string
@@ -133,12 +134,12 @@ type session struct {
 }
 
 const (
-	// maxSessions bounds the number of stored sessions, some KiB each. sessionLife is how long one can be resumed.
+	// maxSessions is the maximum number of stored sessions, at some KiB each. sessionLife is the time during which a session can be resumed.
 	maxSessions = 2048
 	sessionLife = 10 * time.Minute
 )
 
-// cache is the tls.ClientSessionCache of one handshake.
+// cache implements tls.ClientSessionCache for one handshake.
 type cache struct {
 	sessions
 	key sessionKey
@@ -174,7 +175,8 @@ func (c cache) Put(_ string, state *tls.ClientSessionState) {
 	c.known[c.key] = s
 }
 
-// handshake does the TLS handshake on a connection. It returns the end of validity of the server's certificate, nil if it sent none.
+// handshake performs the TLS handshake on a connection. The time that it returns is the end of validity of the server's certificate, nil if the
+// server sent none.
 func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
 	secured := tls.Client(c, &tls.Config{
 		ServerName:         cmp.Or(t.check.Host, t.addr.Addr().String()), // an address is not sent (RFC 6066), but verified
@@ -193,7 +195,7 @@ func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.R
 	return secured, nil, health.Result{}
 }
 
-// tlsFailure returns the Result of a failed handshake. Its reason has no text of the server.
+// tlsFailure returns the Result of a failed handshake. Its reason contains no text received from the server.
 func tlsFailure(err error, c *check) health.Result {
 	var (
 		invalid x509.CertificateInvalidError
@@ -216,8 +218,8 @@ func tlsFailure(err error, c *check) health.Result {
 	return broken(err, c, "a TLS handshake")
 }
 
-// askGRPC calls grpc.health.v1.Health/Check over HTTP/2 without TLS, by the gRPC protocol over HTTP/2 and gRPC's Health Checking Protocol.
-// The two messages are encoded here: each has one field.
+// askGRPC calls grpc.health.v1.Health/Check over HTTP/2 without TLS, per the gRPC Health Checking Protocol. The request and response messages are
+// encoded and decoded by hand, as each has only one field.
 func askGRPC(c *conn, t *target) health.Result {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -261,7 +263,8 @@ func askGRPC(c *conn, t *target) health.Result {
 	return grpcResult(cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status")), body)
 }
 
-// grpcRequest returns the encoded HealthCheckRequest{service: name} with its message prefix: an uncompressed flag and four bytes of length.
+// grpcRequest returns the encoded HealthCheckRequest{service: name} with its gRPC message prefix: a byte for "not compressed" and the length in four
+// bytes.
 func grpcRequest(name string) []byte {
 	var message []byte
 	if name != "" {
@@ -270,7 +273,7 @@ func grpcRequest(name string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// The gRPC status codes that a health service responds with, and the value SERVING of the health status.
+// gRPC status codes that a health service may respond with, and the health status SERVING.
 const (
 	grpcNotFound      = 5
 	grpcUnimplemented = 12
@@ -297,7 +300,8 @@ func grpcResult(status string, body []byte) health.Result {
 	return health.Result{}
 }
 
-// grpcServing decodes a HealthCheckResponse with its message prefix, and returns the health status, its field 1.
+// grpcServing decodes a HealthCheckResponse with its gRPC message prefix, and returns its field 1, the serving status. ok is false if the message is
+// malformed.
 func grpcServing(body []byte) (status uint64, ok bool) {
 	if len(body) < 5 || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:])) != len(body)-5 {
 		return 0, false
@@ -319,10 +323,11 @@ func grpcServing(body []byte) (status uint64, ok bool) {
 	return status, true
 }
 
-// maxDatagram bounds the bytes that are read of a UDP response.
+// maxDatagram is the maximum number of bytes that are read of a UDP response.
 const maxDatagram = 4 << 10
 
-// askUDP sends a datagram. A check that expects no text passes on a timeout, and fails on a refusal (ICMP port unreachable).
+// askUDP sends a datagram and waits for a response with the expected text. If no text is expected, a timeout passes too. A refusal (ICMP port
+// unreachable) fails.
 func askUDP(c *conn, check *check) health.Result {
 	if _, err := c.Write([]byte(check.Send)); err != nil {
 		return refusal(err)
@@ -342,7 +347,7 @@ func askUDP(c *conn, check *check) health.Result {
 	}
 }
 
-// askDNS sends a DNS question for the A records of a name. Any answer with NOERROR passes.
+// askDNS sends a DNS query for the A records of the check's name. Any response with the code NOERROR passes.
 func askDNS(c *conn, check *check) health.Result {
 	question := new(dns.Msg).SetQuestion(dns.Fqdn(check.Name), dns.TypeA)
 	packet, err := question.Pack()
@@ -376,12 +381,12 @@ func askDNS(c *conn, check *check) health.Result {
 	}
 }
 
-// recipe has what all probes of a check share.
+// recipe holds the data that is computed once for all probes of a check.
 type recipe struct {
-	// err is why the check cannot be made, nil if it can.
+	// err is the reason why the check cannot be made; nil if it can.
 	err    error
-	status []span // of passing status codes
-	// before and after are the request of HTTP without the value of the header Host between them.
+	status []span // ranges of passing status codes
+	// before and after are the parts of the HTTP request before and after the value of its Host header.
 	before, after string
 }
 
@@ -402,7 +407,7 @@ func newRecipe(c health.Check) (r recipe) {
 	return r
 }
 
-// http builds the request, and parses the status ranges.
+// http builds the HTTP request of a check, and parses its ranges of status codes.
 func (r *recipe) http(c health.Check) error {
 	path := cmp.Or(c.Path, "/")
 	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -438,7 +443,7 @@ func (r *recipe) http(c health.Check) error {
 	return err
 }
 
-// validName reports whether a text is a valid name of a header: a token of RFC 9110.
+// validName reports whether name is a valid HTTP header name: a token (RFC 9110, section 5.1).
 func validName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -446,7 +451,7 @@ func validName(name string) bool {
 	})
 }
 
-// validValue reports whether a text is a valid value of a header: it has no control character but tabs.
+// validValue reports whether value is a valid HTTP header value: it contains no control characters except tabs.
 func validValue(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

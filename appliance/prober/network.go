@@ -12,18 +12,18 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// network sends probes. It opens all TCP connections without a goroutine for each, and waits for them with epoll. A TCP check ends when its
-// connection is open; other checks continue in a goroutine.
+// network sends probes over real sockets. It opens all TCP connections without a goroutine for each, and waits for them with epoll. A TCP check ends
+// when its connection is open; other checks continue in a goroutine.
 type network struct {
 	ports Ports
 	done  func([]answer)
 	queue *os.File // the epoll instance
-	fd    int      // the descriptor of queue
+	fd    int      // file descriptor of queue
 	pings pings
 	names sessions
 
 	mu      sync.Mutex
-	opening map[uint64]opening // by serial
+	opening map[uint64]opening // connections being opened, by serial number of the probe
 	talking map[uint64]*conn
 	closed  bool
 	wg      sync.WaitGroup
@@ -54,7 +54,7 @@ func newNetwork(ports Ports, done func([]answer)) (*network, error) {
 	return n, nil
 }
 
-// begin starts probes. Their answers are passed to n.done.
+// begin implements asker: it starts probes, and passes their answers to n.done.
 func (n *network) begin(probes []probe) {
 	var ended []answer
 	for _, p := range probes {
@@ -79,7 +79,7 @@ func (n *network) begin(probes []probe) {
 	}
 }
 
-// datagram makes a probe over UDP, DNS or ICMP, and returns its result.
+// datagram makes a UDP, DNS or ICMP probe, and returns its result.
 func (n *network) datagram(p probe, deadline time.Time) health.Result {
 	if p.target.check.Kind == health.ICMP {
 		return n.pings.ask(p.target, deadline)
@@ -101,7 +101,7 @@ func (n *network) answer(p probe, r health.Result, began time.Time) answer {
 	return answer{target: p.target, serial: p.serial, result: r}
 }
 
-// open starts a TCP connection. If it fails at once, it returns the answer and true.
+// open starts to open the TCP connection of a probe. If that fails at once, it returns the answer and true.
 func (n *network) open(p probe) (answer, bool) {
 	o := opening{probe: p, began: time.Now()}
 	fd, err := n.socket(p, unix.SOCK_STREAM)
@@ -122,8 +122,7 @@ func (n *network) open(p probe) (answer, bool) {
 	return answer{}, false
 }
 
-// claim removes a connection that is being opened, so that only the caller goes on with it. It returns false if another goroutine has
-// claimed it.
+// claim removes a connection from opening, so that only the caller continues with it. It returns false if another goroutine has claimed it before.
 func (n *network) claim(serial uint64) (opening, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +131,7 @@ func (n *network) claim(serial uint64) (opening, bool) {
 	return o, there
 }
 
-// collect waits by epoll for connections that are open or failed, and goes on with them, until the queue is closed.
+// collect waits with epoll for connections that have opened or failed, and continues their probes, until the epoll instance is closed.
 func (n *network) collect() {
 	raw, err := n.queue.SyscallConn()
 	if err != nil {
@@ -164,7 +163,8 @@ func (n *network) collect() {
 	}
 }
 
-// opened continues a probe whose connection is open or failed. If the probe ends with that, it returns the answer and true.
+// opened continues a probe whose connection has opened, or failed if failure is set. If the probe is complete with that, it returns the answer and
+// true.
 func (n *network) opened(o opening, failure bool) (answer, bool) {
 	if failure {
 		errno, err := unix.GetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -194,7 +194,7 @@ func (n *network) opened(o opening, failure bool) (answer, bool) {
 	return answer{}, false
 }
 
-// talk makes a probe over an open connection by HTTP, gRPC or TLS, and returns its answer.
+// talk makes an HTTP, HTTPS, gRPC or TLS probe over an open connection, and returns its answer.
 func (n *network) talk(c *conn, t *target) answer {
 	switch t.check.Kind {
 	case health.HTTP:
@@ -209,7 +209,7 @@ func (n *network) talk(c *conn, t *target) answer {
 	return answer{result: r, expires: expires}
 }
 
-// expire ends the probes with these serial numbers whose connections did not open before the deadline.
+// expire ends the probes with the given serial numbers whose connections have not opened. Probes with an open connection end by its deadline.
 func (n *network) expire(serials []uint64) {
 	var ended []answer
 	for _, serial := range serials {
@@ -233,7 +233,7 @@ func (n *network) expire(serials []uint64) {
 	}
 }
 
-// close ends all probes, and waits for their goroutines.
+// close implements asker: it ends all probes, and waits for their goroutines.
 func (n *network) close() {
 	n.mu.Lock()
 	n.closed = true

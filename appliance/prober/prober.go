@@ -14,33 +14,33 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Options configure a Prober. The zero value of each is its default.
+// Options configures a Prober. The zero value of each field selects its default.
 type Options struct {
-	// Log gets what goes wrong on this host; none by default.
+	// Log receives messages about probes that this host could not make. If nil, they are discarded.
 	Log *slog.Logger
-	// SourcePorts are the source ports of probes in the steady state.
+	// SourcePorts is the range of the fixed source ports of probes. A probe that repeats a deviating result uses an ephemeral port instead.
 	SourcePorts Ports
 }
 
-// Ports is a range of source ports, from First to Last. For the zero value the kernel chooses the port.
+// Ports is a range of source ports from First to Last, both included. With the zero value the kernel chooses the ports.
 type Ports struct{ First, Last uint16 }
 
-// DefaultPorts is above the kernel's default range of ephemeral ports (net.ipv4.ip_local_port_range).
+// DefaultPorts is a range of source ports above the kernel's default range of ephemeral ports (net.ipv4.ip_local_port_range).
 var DefaultPorts = Ports{61000, 61255}
 
-// Request asks the Prober to probe a Target.
+// Request asks the Prober to probe a Target. Past is the state of the Target at the end of the previous process.
 type Request struct {
 	health.Target
-	// Start is the state of the Target until it has been asked.
+	// Start is the assumed state of the Target until its first result.
 	Start health.State
 	Past  health.Past
 }
 
-// limits are the limits of a Prober.
+// limits bounds the work of a Prober.
 type limits struct {
-	targets  int // that are probed
-	underWay int // concurrent probes
-	rate     int // units of work a second
+	targets  int // maximum number of targets that are probed
+	underWay int // maximum number of concurrent probes
+	rate     int // maximum work per second, see units
 }
 
 var defaultLimits = limits{targets: 50_000, underWay: 4096, rate: 5000}
@@ -48,8 +48,8 @@ var defaultLimits = limits{targets: 50_000, underWay: 4096, rate: 5000}
 // Prober probes Targets. Its methods may be called from any goroutine, before, during and after Run, and do not block.
 type Prober struct {
 	log   *slog.Logger
-	epoch time.Time // times are counted from here
-	// open opens the asker, with the first probe.
+	epoch time.Time // times in this package are durations since epoch
+	// open creates the asker. It is called before the first probe.
 	open func(done func([]answer)) (asker, error)
 	kick chan struct{} // wakes the loop early
 
@@ -57,17 +57,16 @@ type Prober struct {
 	book     book
 	schedule schedule
 	counts   counts
-	// flips has the Services with a flip that Flipped has not returned; notify signals that there
-	// are some.
+	// flips holds the Services with changed Targets that Flipped has not returned yet. notify signals that there are some.
 	flips  map[string]struct{}
 	notify func()
 }
 
-// asker makes probes; implemented by network. It passes the answer to each, once, to the function done that it was opened with.
+// asker makes probes; network implements it. It passes the answer to each probe exactly once to the function done that it was created with.
 type asker interface {
 	// begin starts probes, and does not wait for their answers.
 	begin([]probe)
-	// expire ends the probes with these serial numbers, whose deadline has passed.
+	// expire ends the probes with the given serial numbers, which have passed their deadline.
 	expire([]uint64)
 	// close ends all probes, and waits for their goroutines.
 	close()
@@ -95,11 +94,10 @@ func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, err
 	}
 }
 
-// now returns the time since the epoch, by the monotonic clock.
+// now returns the monotonic time since epoch.
 func (p *Prober) now() time.Duration { return time.Since(p.epoch) }
 
-// Set replaces the Targets of a Service; with no requests the Service is removed. A Target that is probed already, for this Service or
-// another, keeps its state.
+// Set replaces the Targets of a Service. Without requests it removes the Service. A Target that is already probed, for any Service, keeps its state.
 func (p *Prober) Set(service string, requests []Request) {
 	p.mu.Lock()
 	now := p.now()
@@ -118,7 +116,7 @@ func (p *Prober) Set(service string, requests []Request) {
 	}
 }
 
-// Hasten makes a probe of a Target due now, unless one is under way. UDP probes keep their spacing.
+// Hasten makes the next probe of a Target due now. It does nothing while a probe is under way. The minimum spacing of UDP probes is kept.
 func (p *Prober) Hasten(of health.Target) {
 	p.mu.Lock()
 	if t := p.book.find(of); t != nil && t.asked {
@@ -129,7 +127,7 @@ func (p *Prober) Hasten(of health.Target) {
 	p.wake(early)
 }
 
-// Verdict returns the verdict on a Target. It returns false for one that is not probed: it was not Set, or is beyond the limit of Targets.
+// Verdict returns the verdict on a Target. It returns false if the Target is not probed: no Service has Set it, or it is beyond the limit of Targets.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +140,8 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	return v, true
 }
 
-// Flipped returns the Services, sorted, with a Target that changed since the last call: its state, the reason for which it is down, or
-// whether its state is the result of a probe instead of an assumption.
+// Flipped returns the Services, sorted, with a Target that has changed since the last call: in its state, in the reason for being down, or in that
+// its state now comes from a probe and is no longer assumed.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,8 +150,8 @@ func (p *Prober) Flipped() []string {
 	return all
 }
 
-// Run probes until ctx is done. It calls flipped whenever Flipped has something new; flipped must not block. Run is called once. While
-// there are no Targets it sleeps, and holds nothing open.
+// Run probes until ctx is done. It calls flipped whenever Flipped has something to return; flipped must not block. Run must be called only once.
+// While there are no Targets, it sleeps and keeps no sockets open.
 func (p *Prober) Run(ctx context.Context, flipped func()) {
 	asks := &onDemand{open: p.open, done: p.record}
 	defer asks.close()
@@ -187,14 +185,14 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 	})
 }
 
-// wake wakes the loop if early is set: a probe is due before its planned wake-up.
+// wake wakes the loop ahead of its planned wake-up if early is set.
 func (p *Prober) wake(early bool) {
 	if early {
 		task.Wake(p.kick)
 	}
 }
 
-// record applies the answers to probes to their targets, and calls the function flipped of Run if a state changed.
+// record applies the answers to probes to their targets, and calls notify if a target changed.
 func (p *Prober) record(answers []answer) {
 	p.mu.Lock()
 	now := p.now()
@@ -211,7 +209,7 @@ func (p *Prober) record(answers []answer) {
 	}
 }
 
-// take applies one answer to its target. It reports whether the state of the Target changed, or the reason for which it is down.
+// take applies one answer to its target. It reports whether the target changed in a way that Flipped must return.
 func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	t := a.target
 	if !p.schedule.done(t, a.serial, now) {
@@ -244,19 +242,19 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	return changed || known
 }
 
-// flip adds the Services of a Target whose state changed to flips.
+// flip adds the Services of a target to flips.
 func (p *Prober) flip(t *target) {
 	for _, service := range t.services {
 		p.flips[service] = struct{}{}
 	}
 }
 
-// onDemand is an asker that opens another one with the first probe, and again after it was closed. While that fails, as when this host is
-// out of descriptors, each probe has the error as its result.
+// onDemand is an asker that creates an underlying asker for the first probe, and again after close. If that fails, for instance because this host is
+// out of file descriptors, each probe gets the error as its result.
 type onDemand struct {
 	open func(done func([]answer)) (asker, error)
 	done func([]answer)
-	asks asker // nil: not open
+	asks asker // the underlying asker; nil while there is none
 }
 
 // begin implements asker.
@@ -286,7 +284,7 @@ func (o *onDemand) expire(serials []uint64) {
 	}
 }
 
-// close implements asker: it closes the asker that the last probe opened. The next probe opens another one.
+// close implements asker: it closes the underlying asker. The next probe creates a new one.
 func (o *onDemand) close() {
 	if o.asks != nil {
 		o.asks.close()
@@ -294,42 +292,42 @@ func (o *onDemand) close() {
 	}
 }
 
-// Bounds are the upper bounds of the buckets of a Durations, in seconds.
+// Bounds are the upper bounds of the buckets of Durations, in seconds.
 var Bounds = [...]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 
 // Durations is a histogram of the durations of probes.
 type Durations struct {
 	Count uint64
 	Sum   time.Duration
-	// Buckets counts those that took at most Bounds[i].
+	// Buckets[i] counts the probes that took at most Bounds[i] seconds, those of lower buckets included.
 	Buckets [len(Bounds)]uint64
 }
 
-// Stats are the statistics of a Prober at one moment. Counters start at zero with the Prober.
+// Stats are the statistics of a Prober at one point in time. Counters start at zero when the Prober is created.
 type Stats struct {
-	// Services counts the Services that have Targets. Targets counts the Targets that are probed, by state, Unasked those beyond the limit,
-	// which have no verdict.
+	// Services counts the Services that have Targets. Targets counts the Targets that are probed, by state. Unasked counts the Targets beyond the
+	// limit, which are not probed and have no verdict.
 	Services int
 	Targets  map[health.State]int
 	Unasked  int
-	// Checks counts probes by kind and outcome, Transitions changes of state by the new state.
+	// Checks counts probes by kind and outcome. Transitions counts changes of state, by new state.
 	Checks      map[health.Kind]map[health.Outcome]uint64
 	Durations   map[health.Kind]Durations
 	Transitions map[health.State]uint64
-	// UnderWay counts the probes that wait for an answer.
+	// UnderWay is the number of probes that wait for an answer.
 	UnderWay int
-	// Stretch is the factor by which intervals are multiplied to fit the rate, at least 1. Late is how long the first due probe has waited
-	// because of the limits.
+	// Stretch is the factor, at least 1, by which intervals are multiplied so that probes do not exceed the rate. Late is how long the limits have
+	// delayed the first due probe.
 	Stretch float64
 	Late    time.Duration
-	// NotMade counts the Targets whose last probe was not made, for a reason on this host. NotMadeWhy is the latest reason.
+	// NotMade counts the Targets whose last probe could not be made because of this host. NotMadeWhy is the latest reason.
 	NotMade    int
 	NotMadeWhy string
-	// Expiry is the nearest end of a certificate; zero if none was seen.
+	// Expiry is the earliest expiry of a server's certificate; zero if no probe received one.
 	Expiry time.Time
 }
 
-// counts has the counters for Stats.
+// counts holds the counters that Stats returns.
 type counts struct {
 	checks      [health.ICMP + 1][health.Void + 1]uint64
 	durations   [health.ICMP + 1]Durations
@@ -350,7 +348,7 @@ func (c *counts) add(t *target, r health.Result) {
 	}
 }
 
-// Stats returns the statistics of this moment.
+// Stats returns the present statistics.
 func (p *Prober) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

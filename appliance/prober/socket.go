@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// conn is a connected socket. Closing a TCP one sends a reset.
+// conn is the connected socket of a probe. Closing a TCP socket sends a reset.
 type conn struct {
 	*os.File
 	remote netip.AddrPort
@@ -30,7 +30,7 @@ type conn struct {
 func (c *conn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
 func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
 
-// adopt wraps a connected socket of a probe in a conn with a deadline. Closing the network makes the deadline expire at once.
+// adopt wraps the connected socket of a probe in a conn with a deadline. network.close makes the deadline expire at once.
 func (n *network) adopt(p probe, fd int, deadline time.Time) *conn {
 	c := &conn{File: os.NewFile(uintptr(fd), "probe"), remote: p.target.addr}
 	n.mu.Lock()
@@ -50,8 +50,8 @@ func (n *network) release(serial uint64, c *conn) {
 	_ = c.Close()
 }
 
-// socket makes a socket for a probe, and connects it; the error EINPROGRESS means that the handshake is under way. The source port is the
-// fixed one of the target, or an ephemeral one if the probe asks for it or the fixed one is in use.
+// socket creates a socket for a probe, and connects it. The error EINPROGRESS means that the TCP handshake is under way. The source port is the fixed
+// port of the target. It is an ephemeral one if the probe asks for that, or if the fixed port is in use.
 func (n *network) socket(p probe, kind int) (int, error) {
 	if n.ports.First > 0 && !p.ephemeral {
 		if fd, err := connect(p.target, kind, n.ports.of(p.target.hash)); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
@@ -61,7 +61,7 @@ func (n *network) socket(p probe, kind int) (int, error) {
 	return connect(p.target, kind, 0)
 }
 
-// of returns the fixed source port of the target with this hash.
+// of returns the fixed source port of the target with the given hash.
 func (p Ports) of(hash uint32) uint16 {
 	return p.First + uint16(mix(hash)%(uint32(p.Last)-uint32(p.First)+1))
 }
@@ -102,8 +102,8 @@ func connect(t *target, kind int, port uint16) (fd int, err error) {
 	return fd, unix.Connect(fd, to)
 }
 
-// halfOpen sets options of a TCP socket so that closing it right after the SYN-ACK sends a reset and no ACK: the ACK is delayed for data,
-// at most 200 ms, and closing discards both.
+// halfOpen sets options of a TCP socket so that closing it right after the SYN-ACK sends a reset and no ACK. Without quick ACK mode the kernel delays
+// the ACK for up to 200 ms, waiting for data; with a linger time of 0, closing discards it.
 func halfOpen(fd int) error {
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return err
@@ -118,13 +118,13 @@ func sockaddr(a netip.AddrPort) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}, unix.AF_INET6
 }
 
-// own lists the errors that have a cause on this host, and are no failures of the server.
+// own lists the errors that are caused by this host, not by the server.
 var own = []error{
 	unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM, unix.EACCES,
 	unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAFNOSUPPORT, unix.ENOSPC, unix.EINVAL,
 }
 
-// refusal returns the Result of a kernel error that occurred before the server had sent anything.
+// refusal returns the Result of a system call error that occurred before the server sent any data.
 func refusal(err error) health.Result {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return failed(health.Void, "not asked: this host had no time for it before the timeout")
@@ -144,8 +144,8 @@ func refusal(err error) health.Result {
 	return failed(health.Refused, errno.Error())
 }
 
-// broken returns the Result of an error after the connection was open. missing names what the server has not sent. The reason has only the
-// kind of the error: its text may contain bytes of the server.
+// broken returns the Result of an error on an open connection. missing describes what the server should have sent. The reason states only the kind of
+// the error, whose text may contain bytes received from the server.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
 	var alert *net.OpError
@@ -168,8 +168,8 @@ func silence(c *check, before string) health.Result {
 
 func failed(o health.Outcome, why string) health.Result { return health.Result{Outcome: o, Why: why} }
 
-// pings sends echo requests, all from one socket for each family, so that an address has only one conntrack entry. It is a ping socket
-// (icmp(7), ping_group_range), or where these are not permitted a raw one, which needs CAP_NET_RAW. The zero value is ready.
+// pings sends ICMP echo requests. It uses one socket for each family, so that there is only one conntrack entry for each address. The socket is a
+// ping socket (icmp(7), ping_group_range), or, where these are not permitted, a raw socket, which needs CAP_NET_RAW. The zero value is ready to use.
 type pings struct {
 	mu     sync.Mutex
 	closed bool
@@ -177,15 +177,15 @@ type pings struct {
 	wg     sync.WaitGroup
 }
 
-// pinger is the socket of one family, and the probes that wait for a reply.
+// pinger is the ICMP socket of one IP family, with the probes that wait for a reply.
 type pinger struct {
 	socket *icmp.PacketConn
 	raw    bool
-	id     uint16 // ICMP identifier of a raw socket; the kernel sets that of a ping socket
-	proto  int    // of ICMP messages
+	id     uint16 // ICMP identifier for a raw socket; for a ping socket the kernel sets it
+	proto  int    // protocol number of ICMP or ICMPv6, for icmp.ParseMessage
 	echo   icmp.Type
 	reply  icmp.Type
-	secret [8]byte // begins each payload, so that replies to requests of others do not count
+	secret [8]byte // start of each payload, to ignore replies to requests of other programs
 
 	mu      sync.Mutex
 	counter uint64
@@ -284,8 +284,8 @@ func onlyReplies(socket *icmp.PacketConn) (err error) {
 	return err
 }
 
-// send sends an echo request. replied gets a value when the reply has come, and is closed when the pinger ends. forget must be called when
-// the caller no longer waits.
+// send sends an echo request. replied receives a value when the reply arrives, and is closed when the pinger's socket is closed. The caller must call
+// forget when it no longer waits.
 func (p *pinger) send(to netip.Addr) (replied <-chan struct{}, forget func(), err error) {
 	done := make(chan struct{}, 1)
 	p.mu.Lock()
@@ -338,7 +338,7 @@ func (p *pinger) listen() {
 	p.waiting = nil
 }
 
-// take parses a packet and, if it is a reply to one of our requests, signals the probe that waits for it.
+// take parses a packet. If it is a reply to a request of this pinger, take signals the probe that waits for it.
 func (p *pinger) take(packet []byte, from net.Addr) {
 	message, err := icmp.ParseMessage(p.proto, packet)
 	if err != nil || message.Type != p.reply {
@@ -364,7 +364,7 @@ func (p *pinger) take(packet []byte, from net.Addr) {
 	}
 }
 
-// close closes both sockets and ends all probes.
+// close closes the sockets of both families, which ends all probes.
 func (p *pings) close() {
 	p.mu.Lock()
 	p.closed = true

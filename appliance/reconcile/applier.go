@@ -23,27 +23,27 @@ type Kernel interface {
 	Forget(f nft.ForgetData, generation uint32) (uint32, error)
 }
 
-// maxAttempts bounds how often one change is tried in a row. After that the loop tries again later.
+// maxAttempts is the maximum number of attempts to commit a change within one step of the loop. The loop retries the change later.
 const maxAttempts = 5
 
-// applier owns our tables in the kernel: it commits transitions, and restores a known state when a commit fails. It decides nothing about
-// Services.
+// applier owns our tables in the kernel: it commits transitions, and brings the tables back to a defined state when a commit fails. It is independent
+// of Services.
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
-	generation uint32    // generation ID of the ruleset after our last reading or commit; 0: unknown
-	early      Early     // nil: its result was used, or there is none
-	settle     time.Time // when to call nft.Compiler.Settle; zero: no frontend waits for it
+	generation uint32    // generation ID of the ruleset after our last read or commit; 0 if unknown
+	early      Early     // result of ReadEarly; nil after its first use, or if ReadEarly was not called
+	settle     time.Time // when to call nft.Compiler.Settle; zero if no frontend has to be settled
 }
 
-// committed has the statistics of the transactions of a change.
+// committed holds the statistics of the transactions that commit one change.
 type committed struct {
-	at           time.Time // when the kernel had it
+	at           time.Time // when the last transaction was committed
 	duration     time.Duration
 	transactions int
 	operations   int
 	elements     int
-	applied      bool // the kernel holds all that was planned
+	applied      bool // the kernel holds the complete plan
 }
 
 // reading is the result of reading our tables from the kernel.
@@ -53,11 +53,11 @@ type reading struct {
 	err        error
 }
 
-// Early delivers the result of ReadEarly, once.
+// Early is a channel that delivers the result of ReadEarly, once.
 type Early <-chan reading
 
-// ReadEarly starts to read our tables in a goroutine, since that takes long when they are large and a start has more to do meanwhile. The
-// caller must watch for changes of the tables already.
+// ReadEarly starts to read our tables in a goroutine, since reading large tables takes long and can run in parallel with other work at startup. The
+// caller must already watch for changes of the tables.
 func ReadEarly(k Kernel) Early {
 	early := make(chan reading, 1)
 	go func() {
@@ -68,7 +68,7 @@ func ReadEarly(k Kernel) Early {
 	return early
 }
 
-// read returns our tables as the kernel has them now. The first call returns the result of ReadEarly, if that was used.
+// read returns the present content of our tables in the kernel. The first call returns the result of ReadEarly instead, if ReadEarly was called.
 func (a *applier) read() (nft.Ruleset, error) {
 	var r reading
 	if a.early != nil {
@@ -84,9 +84,9 @@ func (a *applier) read() (nft.Ruleset, error) {
 	return r.have, nil
 }
 
-// apply commits a transition from the known state of the kernel to the desired one; from returns the transition from any other state. When
-// another program committed meanwhile, or the outcome of a commit is unknown, it reads again and commits the rest; when the kernel
-// refuses the change, it replaces our tables as a whole, in one transaction. When it refuses that too, the error is the *kernel.OpError.
+// apply commits the transition tr from the last read or committed state of the kernel to the desired state. from returns the transition from any
+// other state. If another program committed meanwhile, or the outcome of a commit is unknown, apply reads the tables and commits the rest. If the
+// kernel refuses the change, apply replaces our tables as a whole in one transaction; if that is refused too, the error is a *kernel.OpError.
 func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Transition) (committed, error) {
 	var done committed
 	start := time.Now()
@@ -125,10 +125,10 @@ func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Trans
 	return done, a.sweep(forget)
 }
 
-// invalidate makes the next transaction begin with reading the kernel.
+// invalidate makes the next call of apply read the tables from the kernel first.
 func (a *applier) invalidate() { a.generation = 0 }
 
-// certain reports whether the state of the kernel is known: it is that of the last commit.
+// certain reports whether our tables in the kernel are as this process last read or committed them, as far as it has noticed.
 func (a *applier) certain() bool { return a.generation != 0 }
 
 // check asks the kernel whether it would accept a transition, without committing it.
@@ -139,7 +139,7 @@ func (a *applier) check(tr nft.Transition) error {
 	return a.kernel.Check(&tr.Apply, 0)
 }
 
-// commit commits all stages of a transition, and adds them to the statistics in done.
+// commit commits all stages of a transition in order, and adds their counts to done.
 func (a *applier) commit(tr nft.Transition, done *committed) error {
 	for _, batch := range tr.Stages() {
 		generation, err := a.kernel.Commit(&batch, a.generation)
@@ -154,7 +154,7 @@ func (a *applier) commit(tr nft.Transition, done *committed) error {
 	return nil
 }
 
-// sweep deletes the affinity entries in forget once more: packets during the commit may have added them again.
+// sweep deletes the affinity entries in forget a second time, since packets may have added them again during the commit.
 func (a *applier) sweep(forget []nft.ForgetData) error {
 	for _, f := range forget {
 		generation, err := a.kernel.Forget(f, a.generation)
@@ -208,32 +208,33 @@ func RemoveTables(k Kernel, log *slog.Logger) error {
 	return err
 }
 
-// reasonRefused is the reason of the problem of a Service that the kernel refuses.
+// reasonRefused is the Reason of the problem of a Service that the kernel refuses.
 const reasonRefused = "RefusedByKernel"
 
 const (
-	// How long the Services that the kernel refuses wait before they are tried again, unless they change before. The wait doubles from
-	// refusedFirst to refusedLast. A reason may pass, as when a module is loaded.
+	// Services that the kernel refuses are tried again when they change, or after a wait that doubles from refusedFirst to refusedLast. The cause may
+	// disappear by itself, for instance when a kernel module is loaded.
 	refusedFirst = 5 * time.Second
 	refusedLast  = 5 * time.Minute
-	// maxTrials bounds the checks by the kernel in one search; 30 refused Services among 10,000 are found with fewer.
+	// maxTrials is the maximum number of checks by the kernel in one search for refused Services. Finding 30 of them among 10,000 takes fewer.
 	maxTrials = 500
 )
 
-// isRefusal reports whether an error means that the kernel refuses the request itself, and not that permission or memory is missing.
+// isRefusal reports whether an error means that the kernel refuses the content of the request. It returns false for missing permission and for errors
+// that isExhausted reports.
 func isRefusal(err error) bool {
 	refused, is := errors.AsType[*kernel.OpError](err)
 	return is && !errors.Is(err, kernel.ErrPermission) && !isExhausted(refused)
 }
 
-// isExhausted reports whether the kernel refused an operation for a temporary lack of memory, or because it was interrupted.
+// isExhausted reports whether the kernel refused an operation because of a temporary lack of memory, or because it was interrupted.
 func isExhausted(refused *kernel.OpError) bool {
 	return slices.Contains([]syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.EAGAIN}, refused.Errno)
 }
 
-// refusedServices returns the suspects, with errors, that must be left out so that the kernel accepts the rest. try checks with the kernel
-// a change that includes only some of them. The search halves groups, so finding one among n takes some 2·log n checks. After maxTrials,
-// whole groups are left out. The returned error is one that leaving out suspects does not resolve.
+// refusedServices returns the suspects that must be left out so that the kernel accepts the rest, each with the kernel's error. try asks the kernel
+// to check a change that includes only some suspects. The search is a bisection: finding one Service among n takes about 2·log n checks. After
+// maxTrials checks, whole groups are left out. The returned error is non-nil if leaving out suspects does not help.
 func refusedServices(suspects []string, try func(included []string) error) (map[string]error, error) {
 	if err := try(nil); err != nil {
 		return nil, err
@@ -271,13 +272,13 @@ func refusedServices(suspects []string, try func(included []string) error) (map[
 	return bad, err
 }
 
-// rejected has the last version that the kernel accepted of a Service whose present version it refuses.
+// rejected is a Service whose present version the kernel refuses. It embeds the last version that the kernel accepted.
 type rejected struct {
 	Service
-	err error // the refusal by the kernel; nil while bisect still searches for the refused Services
+	err error // the kernel's refusal; nil while bisect still searches for the refused Services
 }
 
-// problem returns the problem of a refused Service, for the status.
+// problem returns the problem to report for a refused Service.
 func (l *rejected) problem(ref object.Ref) resolve.Problem {
 	kept := "its last version that the kernel took stays in force"
 	if len(l.Ports) == 0 {
@@ -287,17 +288,17 @@ func (l *rejected) problem(ref object.Ref) resolve.Problem {
 		"%v; %s, and everything else is in force; it is tried again when it changes, and at least every %v", l.err, kept, refusedLast)}
 }
 
-// quarantine holds the planned Services, those that changed since the last commit, and those that the kernel refuses.
+// quarantine holds the planned Services, the Services changed since the last commit, and the Services that the kernel refuses.
 type quarantine struct {
 	now     map[string]*Service // all planned Services by key, except those with neither ports nor checks
-	applied map[string]*Service // the last version in the kernel of each Service that changed since; nil: it had no ports
-	left    map[string]rejected // those that the kernel refuses
+	applied map[string]*Service // previous version, as in the kernel, of each Service changed since the last commit; nil if it had no ports
+	left    map[string]rejected // Services that the kernel refuses, by key
 
-	wait    time.Duration // between two tries of the refused Services
+	wait    time.Duration // delay between two attempts to commit the refused Services
 	retryAt time.Time
 }
 
-// granted records a plan of a Service with the frontends that it was granted. It keeps the previous plan if that is the one in the kernel.
+// granted records the new plan of a Service. If the previous plan is the one in the kernel, it is kept in applied.
 func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]
@@ -309,7 +310,7 @@ func (q *quarantine) granted(svc *Service) {
 	q.now[svc.Key] = svc
 }
 
-// portsOf returns the ports of a Service as planned.
+// portsOf returns the planned ports of a Service, nil if it is not planned.
 func (q *quarantine) portsOf(key string) []nft.ServicePort {
 	if svc := q.now[key]; svc != nil {
 		return svc.Ports
@@ -317,10 +318,10 @@ func (q *quarantine) portsOf(key string) []nft.ServicePort {
 	return nil
 }
 
-// settled records that all plans are in the kernel.
+// settled records that the kernel holds all plans.
 func (q *quarantine) settled() { q.applied = map[string]*Service{} }
 
-// due returns the refused Services that are to be tried again now.
+// due returns the keys of the refused Services if it is time to try them again, and nil otherwise.
 func (q *quarantine) due(now time.Time) []string {
 	if len(q.left) == 0 {
 		q.wait = 0
@@ -332,8 +333,8 @@ func (q *quarantine) due(now time.Time) []string {
 	return slices.Collect(maps.Keys(q.left))
 }
 
-// leave plans the suspects in out in the last version that the kernel accepted, with the given errors as their reasons, and all other
-// suspects as their objects ask.
+// leave plans each changed Service that is in out in the last version that the kernel accepted, and records its error. All other changed Services are
+// planned as their objects specify.
 func (p *planner) leave(objs Objects, out map[string]error) {
 	q := &p.quarantine
 	var changed []string
@@ -354,8 +355,8 @@ func (p *planner) leave(objs Objects, out map[string]error) {
 	p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits the rest. cause is the error of the refused
-// commit. It is returned, or a later error, if leaving out Services does not help. forget has the affinity entries that the change deletes.
+// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits the rest. cause is the error of the refused commit. If
+// leaving out Services does not help, bisect returns cause joined with the later error. forget holds the affinity entries that the change deletes.
 func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 	have, err := l.applier.read()
 	if err != nil {

@@ -17,57 +17,56 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Board publishes the newest status, and which revision is in the kernel, to other goroutines. It implements api.Backend.
+// Board makes the newest status, and the revision that is in the kernel, available to other goroutines. It implements api.Backend.
 type Board struct {
-	accepted func() (accepted, concerning uint64) // store.Revisions
+	accepted func() (accepted, concerning uint64) // store.Revisions: the newest revision, and the newest that affects the kernel
 	rescan   func(context.Context) error
 	release  func(context.Context) (wire.Released, error)
-	guard    *RemovalGuard // nil: nothing is waited for or held
+	guard    *RemovalGuard // nil if removals are never delayed or held
 	live
 
 	conditions *Conditions
 
 	mu         sync.Mutex
-	status     wire.Status      // without its problems, and their groups
-	reporter   *Reporter        // nil until the first publish
-	unstored   []*manifest.File // documents of files that could not be stored; nil: all are
-	failure    error            // why the accepted objects are not in the kernel
-	programmed uint64           // every change up to this revision is in the kernel
-	settled    uint64           // the last RemovalGuard wait (removalState.batch) that has ended and whose decision is stored
-	changed    chan struct{}    // closed when any of the above changes
+	status     wire.Status      // without Problems and Verdict.Groups
+	reporter   *Reporter        // lists the problems; nil until publish is called
+	unstored   []*manifest.File // manifest files whose objects could not be stored; nil if there are none
+	failure    error            // error of the last step: why the accepted objects are not in the kernel
+	programmed uint64           // the kernel holds every change up to this store revision
+	settled    uint64           // number (removalState.batch) of the last RemovalGuard wait that has ended with its decision stored
+	changed    chan struct{}    // closed and replaced when the status changes
 }
 
-// live has the sources of the parts of the status that change between steps of the loop.
+// live holds the functions that return the parts of the status that change between steps of the loop.
 type live struct {
-	fleet   func() wire.Fleet  // nil: the box belongs to no fleet
-	trial   func() *wire.Trial // nil: there are none
+	fleet   func() wire.Fleet  // nil if the box belongs to no fleet
+	trial   func() *wire.Trial // nil if the box has no trials
 	rollout func() *wire.Rollout
 }
 
-// NewBoard returns a Board with the status first until the loop publishes one. accepted is store.Revisions; rescan reads the manifests once
-// more, release ends holds, and guard has the removals that are waited for.
+// NewBoard returns a Board whose status is first until the loop publishes one. accepted is store.Revisions. rescan reads the manifests once more.
+// release confirms held removals. guard is the guard that delays and holds removals, or nil.
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
 	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: &Conditions{
 		revisions: accepted, ready: map[string]time.Time{}, stored: map[string]time.Time{}, changed: make(chan struct{}),
 	}}
 }
 
-// Conditions returns the conditions of Services.
+// Conditions returns the conditions Ready and Programmed of all Services.
 func (b *Board) Conditions() *Conditions { return b.conditions }
 
-// OfFleet sets the source of the state of the box in its fleet. It must be called before the status is requested.
+// OfFleet sets the function that returns the state of the box in its fleet. It must be called before the status is requested.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
-// OfTrial sets the source of the trial that is under way, or after which files are held; it returns nil when there is none. It must be set
-// before the status is requested. The status reads it each time, as it changes without a step of the loop.
+// OfTrial sets the function that returns the trial of manifests under way, or the ended one because of which files are held; nil if there is none. It
+// must be called before the status is requested. Each Status calls state, since a trial changes without a step of the loop.
 func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 
-// OfRollout sets the source of the rollout that is under way; it returns nil when there is none. It must be set before the status is
-// requested.
+// OfRollout sets the function that returns the rollout under way, nil if there is none. It must be called before the status is requested.
 func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
-// publish replaces the status. programmed is the newest revision in the kernel, failure the error of the last step, unstored has the files
-// whose objects could not be stored.
+// publish replaces the status. programmed is the newest revision in the kernel, failure is the error of the last step, and unstored holds the
+// manifest files whose objects could not be stored.
 func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, failure error, unstored []*manifest.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,8 +79,7 @@ func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, fa
 	b.changed = make(chan struct{})
 }
 
-// NotStored returns the file and line that declare an object that could not be stored, and why; nil
-// if no file does.
+// NotStored returns the file and line that declare an object that could not be stored, with the error. It returns nil if no such file declares ref.
 func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
 	b.mu.Lock()
 	files, failure := b.unstored, b.failure
@@ -116,7 +114,7 @@ func (b *Board) Status() wire.Status {
 	return s
 }
 
-// brief returns the status without its problems, and the Reporter that lists these; nil if no status was published.
+// brief returns the status without its problems, and the Reporter that lists the problems, nil if no status was published yet.
 func (b *Board) brief() (wire.Status, *Reporter) {
 	accepted, concerning := b.accepted()
 	b.mu.Lock()
@@ -154,8 +152,8 @@ func (b *Board) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// upTo returns the revision up to which the kernel is current. Revisions after concerning, the last one that affects the kernel, count as
-// programmed.
+// upTo returns the revision up to which the kernel is current. If the kernel holds revision concerning, the last one that affects it, that is
+// accepted, the newest one.
 func upTo(programmed, accepted, concerning uint64) uint64 {
 	if programmed >= concerning {
 		return max(programmed, accepted)
@@ -163,7 +161,7 @@ func upTo(programmed, accepted, concerning uint64) uint64 {
 	return programmed
 }
 
-// Healthy implements api.Health. It always returns nil: a stuck loop is the watchdog's concern.
+// Healthy implements api.Health. It always returns nil, since the watchdog handles a stuck loop.
 func (b *Board) Healthy() error { return nil }
 
 // Ready implements api.Health.
@@ -179,7 +177,7 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
-// heldError is the error that removals are held: the state differs from the manifests until they are confirmed.
+// heldError reports that the removal of Services is held: they stay in force, though no manifest declares them, until the removal is confirmed.
 type heldError struct{ services int }
 
 func (e heldError) Error() string {
@@ -187,8 +185,8 @@ func (e heldError) Error() string {
 		"put the files back, or remove with `svcctl confirm --removals` (`svcctl status` has the reason)", wire.Count(e.services, "Service"))
 }
 
-// Synced implements api.Backend. For revision 0 it first rescans the watched directories, so that what was written to them before the call
-// counts as accepted, and waits until removals from them are decided upon. It returns an error if these are held.
+// Synced implements api.Backend. For revision 0 it first rescans the watched directories, so that changes of their files before the call are
+// included, and it returns an error if removals are held. It waits for pending decisions about removals.
 func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	files := revision == 0
 	if files {
@@ -218,7 +216,7 @@ func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// until waits until holds returns true, or ctx is done. It calls holds with b.mu held.
+// until waits until holds returns true, or ctx is done. It holds b.mu while it calls holds.
 func (b *Board) until(ctx context.Context, holds func() bool) error {
 	for {
 		b.mu.Lock()
@@ -238,7 +236,7 @@ func (b *Board) until(ctx context.Context, holds func() bool) error {
 // Release implements api.Backend.
 func (b *Board) Release(ctx context.Context) (wire.Released, error) { return b.release(ctx) }
 
-// why returns the error of a wait that ended before its condition held.
+// why returns the error for a wait that ctx ended: the reason why the kernel is not current, or ctx.Err() if there is none.
 func (b *Board) why(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,7 +251,7 @@ func (b *Board) why(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// selectView sets l.shown, the store whose objects are planned from now on, and reports whether it is another one than before.
+// selectView sets l.shown, the store whose objects are planned from now on. It reports whether that store is a different one than before.
 func (l *Loop) selectView() (others bool) {
 	now := l.opts.Store
 	if l.opts.InForce != nil {
@@ -266,7 +264,7 @@ func (l *Loop) selectView() (others bool) {
 	return others
 }
 
-// allServices returns the keys of the Services in the store, and of those that are planned already; some twice.
+// allServices returns the keys of the Services in the store and of the planned Services. A key may occur twice.
 func (l *Loop) allServices() []string {
 	keys := l.planner.known()
 	for key := range l.shown.InForce().Services() {
@@ -275,28 +273,28 @@ func (l *Loop) allServices() []string {
 	return keys
 }
 
-// reasonCertificate is the reason of problems with the certificate of the API.
+// reasonCertificate is the Reason of problems with the certificate of the API server.
 const reasonCertificate = "Certificate"
 
 // Publisher publishes the state of the loop as status, metrics and log lines.
 type Publisher struct {
 	Board   *Board
 	Metrics *metrics.Metrics
-	// Reporter makes one list of the problems of all origins.
+	// Reporter merges the problems from all sources into one list.
 	Reporter *Reporter
 	// Dirs are the manifest directories.
 	Dirs []string
-	// Named adds to each directory its state as a source of a fleet; nil: the box belongs to no fleet.
+	// Named adds to each directory its state as a source of the fleet; nil if the box belongs to no fleet.
 	Named func([]wire.Source)
-	// Status is initially the status before the first step. Each step updates only some of its fields.
+	// Status is the status published last. Its initial value is the status before the first step. A step updates only some of its fields.
 	Status wire.Status
 
-	foreign  uint64          // foreign changes of our tables so far
-	snapshot *watch.Snapshot // has the file and line of each problem
-	settled  bool            // Reporter.History has dropped the problems of the previous process that are over
+	foreign  uint64          // number of changes of our tables by other programs
+	snapshot *watch.Snapshot // the manifests in which problems are located by file and line
+	settled  bool            // Reporter.History has dropped the previous process's problems that no longer exist
 }
 
-// publish updates the status and the metrics after a step that began at start and ended with err.
+// publish updates the status and the metrics after a step of the loop. start is when the step began, done holds its transactions, err is its error.
 func (l *Loop) publish(start time.Time, done committed, err error) {
 	pub := l.opts.Publisher
 	if why := l.waitsFor(); why != "" {
@@ -339,7 +337,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	pub.Board.publish(pub.Status, pub.Reporter, l.applied, err, unstored)
 }
 
-// becomeReady sets the status to ready, and logs that, after the first step that has applied everything.
+// becomeReady sets the status to ready and logs it, unless it is ready already. It is called after a step that has applied everything.
 func (l *Loop) becomeReady(done committed) {
 	status := &l.opts.Publisher.Status
 	if status.Ready {
@@ -374,7 +372,7 @@ func (l *Loop) measure(start time.Time, done committed, err error) {
 	pub.Metrics.Revisions(accepted, upTo(l.applied, accepted, concerning))
 }
 
-// fileProblems returns the problems that are about files and the host, not objects.
+// fileProblems returns the problems that concern files or the host rather than objects.
 func (l *Loop) fileProblems() []manifest.Problem {
 	var problems []manifest.Problem
 	if l.observed.snapshot != nil {
@@ -400,8 +398,8 @@ func (l *Loop) fileProblems() []manifest.Problem {
 	return problems
 }
 
-// hostProblems returns findings as problems. All but those of the API's certificate are warnings, since they keep no object from being in
-// force.
+// hostProblems converts findings of the host checkup to problems. All are warnings, since they prevent no object from being in force, except errors
+// of the API server's certificate.
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, f := range findings {
@@ -414,7 +412,7 @@ func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	return problems
 }
 
-// Sources returns the state of every manifest directory. s is nil while they are read for the first time.
+// Sources returns the state of every manifest directory. s is nil while the directories are read for the first time.
 func Sources(dirs []string, s *watch.Snapshot) []wire.Source {
 	list := []wire.Source{}
 	if s == nil {

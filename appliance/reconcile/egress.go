@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// claimEgress removes the egress sources of a declared Service from the orphans.
+// claimEgress removes the egress source addresses that a declared Service has from the orphans.
 func (o *Orphans) claimEgress(e *nft.Egress) {
 	if len(e.Sources) == 0 {
 		return // mostly

@@ -7,25 +7,26 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// renewEvery is the shortest time between two renewals of the fast path. A rule of another program applies to fast connections after at
-// most that time and the step under way: within a second.
+// renewEvery is the minimum interval between two renewals of the fast path. New rules of another program apply to connections in the fast path after
+// this interval plus the duration of a step, which is within a second.
 const renewEvery = time.Second / 2
 
-// fastRenewal schedules renewals of the fast path. After a commit of another program, connections in the fast path have to pass all rules
-// again, so that new rules apply to them. At most two renewals a second are made.
+// fastRenewal schedules renewals of the fast path. A renewal makes connections in the fast path pass all rules once more, so that rules that another
+// program has committed apply to them. Renewals are at least renewEvery apart.
 type fastRenewal struct {
 	asked bool
 	next  time.Time // the earliest time of the next renewal
 }
 
-// ask requests a renewal after a transaction of another program. It reports whether the loop has to take a step for it.
+// ask requests a renewal after a transaction of another program. It reports whether the loop has to take a step for that: there is a fast path, and
+// no renewal was requested yet.
 func (r *fastRenewal) ask(compiler *nft.Compiler) bool {
 	first := !r.asked && compiler.HasFast()
 	r.asked = r.asked || first
 	return first
 }
 
-// renewFast renews the fast path if a renewal was requested and is due.
+// renewFast renews the fast path if a renewal was requested and is due: it makes the connections there pass all rules once more.
 func (l *Loop) renewFast() error {
 	now := l.opts.Clock()
 	if !l.tamper.renewal.asked || now.Before(l.tamper.renewal.next) {

@@ -13,27 +13,27 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Grants is a Part that holds the planned ports of every Service for the API, which reads them without waiting for the loop.
+// Grants is a Part that holds a copy of the planned ports of every Service, so that the API can read them without waiting for the loop.
 type Grants struct {
 	NopPart
 	mu  sync.RWMutex
-	of  map[string][]nft.ServicePort // by Service
+	of  map[string][]nft.ServicePort // planned ports by Service key
 	box nft.Box
-	// near has the few Services with an address in a network of one of the box's interfaces.
+	// near holds the Services that have an address in a network attached to the box. They are few.
 	near map[string]struct{}
-	// loopback are the loopback addresses that node ports answer on.
+	// loopback holds the loopback addresses on which node ports are served.
 	loopback []netip.Addr
-	// changed lists the latest changed Services, oldest first; "" stands for the host. forgotten counts earlier entries that were dropped.
-	// Changes of only the endpoints of ports that are not relayed are not listed.
+	// changed lists the Services that changed, oldest first; "" stands for a change of the host. forgotten counts older entries, which were dropped.
+	// Changes that affect only endpoints are not listed, except for relayed ports and ports with egress.
 	changed   []string
 	forgotten int
 
-	seenTo    func(addr netip.Addr, ifname string) bool                // nil: no other process answers
-	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
+	seenTo    func(addr netip.Addr, ifname string) bool                // see NewGrants; nil if there is no announcer
+	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // see NewGrants; nil if there is no relay
 }
 
-// NewGrants returns Grants without Services. seenTo reports whether another process, the announcer, answers ARP or NDP requests on an
-// interface for an address; nil: there is none. relayLoad returns the load of relayed ports; nil: it is unknown.
+// NewGrants returns Grants without Services. seenTo reports whether the announcer, another process, answers ARP or NDP requests for an address on an
+// interface; it is nil if there is no announcer. relayLoad returns the load of a relayed port; it is nil if there is no relay.
 func NewGrants(seenTo func(addr netip.Addr, ifname string) bool, relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad) *Grants {
 	return &Grants{of: map[string][]nft.ServicePort{}, near: map[string]struct{}{}, seenTo: seenTo, relayLoad: relayLoad}
 }
@@ -67,8 +67,8 @@ func (g *Grants) Planned(host *Host, services []Service) {
 	}
 }
 
-// samePlaces reports whether two versions of a port have the same frontends, so that connections are attributed to it as before. It returns
-// false for relayed ports and for those with egress.
+// samePlaces reports whether two versions of a port have the same frontends, so that connections are still attributed to the port. It returns false
+// if a port is relayed or has egress sources.
 func samePlaces(a, b nft.ServicePort) bool {
 	return a.ID == b.ID && a.Family == b.Family && a.Protocol == b.Protocol && len(a.Egress.Sources)+len(b.Egress.Sources) == 0 && !a.Relayed() && !b.Relayed() &&
 		slices.EqualFunc(a.Frontends, b.Frontends, func(a, b nft.Frontend) bool {
@@ -76,7 +76,7 @@ func samePlaces(a, b nft.ServicePort) bool {
 		})
 }
 
-// place records in near whether a Service has an address in a network of the box.
+// place updates the entry of a Service in near.
 func (g *Grants) place(key string) {
 	delete(g.near, key)
 	for _, p := range g.of[key] {
@@ -86,9 +86,9 @@ func (g *Grants) place(key string) {
 	}
 }
 
-// Since returns the ports of the Services that changed since an earlier state, by "namespace/name", without ports for one that is gone, and
-// the number of the present state, which is at least 1. If state is 0 or too old, all is set and of has all Services. Changes of only the
-// endpoints of ports that are not relayed do not count. The caller must not change the ports.
+// Since returns the ports of the Services that changed since an earlier state, by "namespace/name", and the number of the present state, at least 1.
+// A deleted Service has no ports. If state is 0 or too old, all is true and of has all Services. Changes that affect only endpoints are left out,
+// except for relayed ports and ports with egress. The caller must not modify the ports.
 func (g *Grants) Since(state int) (of map[string][]nft.ServicePort, all bool, now int) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -103,30 +103,30 @@ func (g *Grants) Since(state int) (of map[string][]nft.ServicePort, all bool, no
 	return of, false, now
 }
 
-// Changes returns a count that rises when the results of Served may have changed. Changes of the endpoints of ports that are not relayed do
-// not raise it.
+// Changes returns a counter that rises when the results of Served may have changed. Changes that affect only endpoints do not raise it, except for
+// relayed ports and ports with egress.
 func (g *Grants) Changes() uint64 {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return uint64(g.forgotten + len(g.changed))
 }
 
-// Served returns the ports of all Services, by "namespace/name", and the box. The caller must not change either.
+// Served returns the ports of all Services, by "namespace/name", and the nft.Box they were planned for. The caller must not modify either.
 func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return maps.Clone(g.of), g.box
 }
 
-// Of returns the ports of a Service, "namespace/name". The caller must not change them.
+// Of returns the ports of the Service with the key "namespace/name". The caller must not modify them.
 func (g *Grants) Of(service string) []nft.ServicePort {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.of[service]
 }
 
-// State returns the state of a Service's ports in the kernel. If client is valid, it includes the endpoint that the client's next
-// connection goes to; its port may be 0.
+// State returns the planned state of the ports of a Service. If client is valid, it includes the endpoint that the client's next connection goes to.
+// The port of client may be 0.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name
 	g.mu.RLock()
@@ -178,8 +178,8 @@ func (g *Grants) Addresses() []wire.BoxAddress {
 	return list
 }
 
-// Unanswered returns the addresses of Services for which ARP and NDP requests get no answer, at most so many, and the number of further
-// ones.
+// Unanswered returns the addresses of Services for which nothing answers ARP and NDP requests. It checks at most the first most addresses; more is
+// the number of the others.
 func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	g.mu.RLock()
 	box := g.box
@@ -203,8 +203,8 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	return list, more
 }
 
-// balanceState sets the shares of a port's endpoints in s and, for a valid client of its family, the endpoint that the client's next
-// connection goes to.
+// balanceState sets in s the shares and weights of a port's endpoints. For a valid client of the port's family it also sets the endpoint that the
+// client's next connection goes to, for each frontend.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
 	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
 	for pool, endpoints := range p.Pools {
@@ -250,8 +250,8 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 	}
 }
 
-// unanswered returns those of addrs that lie in the network of an interface and for which neither the box nor the announcer answers ARP
-// (RFC 826) or NDP (RFC 4861) requests. Only clients whose packets are routed to the box reach them.
+// unanswered returns those of addrs that are in a network attached to the box, but for which neither the box nor the announcer answers ARP (RFC 826)
+// or NDP (RFC 4861) requests. They are reachable only for clients whose packets are routed to the box.
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {
@@ -262,14 +262,14 @@ func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered 
 	return list
 }
 
-// segment is a network of an interface of the box.
+// segment is a network attached to an interface of the box.
 type segment struct {
 	index  uint32
 	name   string
 	prefix netip.Prefix
 }
 
-// onSegment returns the network of the box that contains an address; nil when there is none, or the address is the box's own.
+// onSegment returns the attached network that contains an address. It returns nil if there is none, or if the address is one of the box itself.
 func onSegment(box *nft.Box, a netip.Addr) *segment {
 	if slices.Contains(box.LocalAddresses, a) {
 		return nil
@@ -284,7 +284,7 @@ func onSegment(box *nft.Box, a netip.Addr) *segment {
 	return nil
 }
 
-// frontendAddrs returns the addresses of the frontends of ports, sorted, each once.
+// frontendAddrs returns the addresses of the frontends of ports, sorted and without duplicates.
 func frontendAddrs(ports []nft.ServicePort) (addrs []netip.Addr) {
 	for i := range ports {
 		for j := range ports[i].Frontends {

@@ -16,53 +16,52 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// reasonMassRemoval is the reason of the problem that removals are held because they look like an accident.
+// reasonMassRemoval is the Reason of the problem that removals are held because they look like an accident.
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
-	// When many Services vanish, the decision about them waits until none vanished for removalQuiet, at most
-	// removalMost.
+	// If several Services vanish, the decision about their removal waits until no more vanish for removalQuiet, but for at most removalMost.
 	removalQuiet = 500 * time.Millisecond
 	removalMost  = 2 * time.Second
 )
 
-// RemovalGuard holds objects that vanish from the manifests when that looks like an accident: most Services at once, or all of their
-// endpoints; a directory that was emptied, is unavailable, or is no longer configured. Other changes are applied meanwhile. Its methods may
-// be called concurrently: in a fleet files are stored beside the loop.
+// RemovalGuard holds removals of objects that look like an accident: most Services, or all of their endpoints, vanish from the manifests at once; or
+// a manifest directory was emptied, is unavailable, or is no longer configured. Other changes are applied meanwhile. Its methods may be called
+// concurrently, since in a fleet the loop is not the only goroutine that stores files.
 type RemovalGuard struct {
-	off bool // --allow-mass-removal
+	off bool // --allow-mass-removal: hold nothing
 
 	mu      sync.Mutex
 	sources []watch.Source
 
 	removalState
-	before  removalState  // the last decision
-	current atomic.Uint64 // removalState.batch during a wait, else 0; read while the loop is busy
+	before  removalState  // state before the last decision, see Failed
+	current atomic.Uint64 // batch while a wait is under way, else 0; read without mu by pending
 }
 
-// removalState is the state of a RemovalGuard that decisions change; Failed restores the one before.
+// removalState is the part of a RemovalGuard that a decision changes. Failed restores the state before the decision.
 type removalState struct {
-	passed   []passage // recent removals that were not held, which count for the next decision
-	batch    uint64    // the number of the present wait, or of the last one
-	waiting  int       // the number of vanished Services whose decision is pending
-	since    time.Time // when the first of them vanished
-	decides  time.Time // when they are decided upon
-	most     int       // the most Services held at once because they are many; 0: none are held for that reason
-	why      []string  // the reasons of holds; empty: nothing is held
-	held     int       // Services that are held
-	counted  int       // the part of held that is held because they are many
-	ofTotal  int       // the number of all Services when counted was set
-	objects  int       // the number of files with held objects
-	released bool      // release was called: the next decision holds nothing
+	passed   []passage // recent removals that were not held; they count in the next decision
+	batch    uint64    // serial number of the wait under way, or of the last one
+	waiting  int       // number of vanished Services for which the decision is pending; 0 if no wait is under way
+	since    time.Time // when the wait began
+	decides  time.Time // when the wait ends with a decision
+	most     int       // largest number of Services held at once for their number; 0 if none are
+	why      []string  // reasons why removals are held; empty if none are
+	held     int       // number of Services that are held
+	counted  int       // number of Services that are held because they are many
+	ofTotal  int       // total number of Services when counted was set
+	objects  int       // number of files with held objects
+	released bool      // release was called, so that the next decision holds nothing
 }
 
-// passage is a removal of Services that was not held.
+// passage is a removal of Services that was permitted without being held.
 type passage struct {
 	at       time.Time
 	services int
 }
 
-// group holds the files and Services that vanished for one reason.
+// group is a set of files, and of the Services that vanished with them, with a common reason.
 type group struct {
 	files    map[string]bool
 	services map[string]bool
@@ -78,10 +77,10 @@ func (g *group) add(file string, services []string) {
 	}
 }
 
-// NewRemovalGuard returns a guard. With off (--allow-mass-removal) it holds nothing.
+// NewRemovalGuard returns a RemovalGuard. If off is set (--allow-mass-removal), it holds nothing.
 func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
 
-// Hold decides about removals at now. It returns the decision for each file, as store.RemovalGuard does.
+// Hold implements store.RemovalGuard for removals at the time now. It returns a function with the decision for each file.
 func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,8 +129,8 @@ func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) s
 	}
 }
 
-// sort groups the files of removals: places has those that are held because of their directory, by reason; rest has the others, all has
-// both.
+// sort groups the files of removals. places holds those that are held because of their directory, by reason; rest holds the others. all holds all
+// files.
 func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, all group) {
 	places = map[string]*group{}
 	for file, services := range r.Files {
@@ -149,7 +148,7 @@ func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, a
 	return places, rest, all
 }
 
-// place returns the reason why removals from the directory of a file are held; "" when they are not.
+// place returns the reason why removals of a file are held because of its directory, or "" if they are not.
 func (b *RemovalGuard) place(file string) string {
 	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return IsBelow(file, s.Dir) })
 	if i < 0 {
@@ -170,7 +169,7 @@ func (b *RemovalGuard) place(file string) string {
 	return ""
 }
 
-// count decides about the Services in rest by their number. They vanished from directories that are available.
+// count decides by number about the Services in rest, which vanished from available directories. affected is the number of all vanished Services.
 func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
 	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= brake.Step })
 	recent := 0
@@ -203,7 +202,7 @@ func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now ti
 	return store.Wait
 }
 
-// pass records a removal of so many Services that is not held, and ends the wait.
+// pass records that a number of Services is removed without being held, and ends the wait.
 func (b *RemovalGuard) pass(services int, now time.Time) {
 	if services > 0 {
 		b.passed = append(b.passed, passage{now, services})
@@ -214,10 +213,10 @@ func (b *RemovalGuard) pass(services int, now time.Time) {
 	b.over()
 }
 
-// over ends the wait for further removals.
+// over ends the wait for further removals, because a decision was made.
 func (b *RemovalGuard) over() { b.waiting = 0 }
 
-// Failed restores the state before the last decision, because the store could not be written.
+// Failed restores the state from before the last decision. It is called if the decision could not be stored.
 func (b *RemovalGuard) Failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -225,7 +224,7 @@ func (b *RemovalGuard) Failed() {
 	b.publish()
 }
 
-// publish stores the number of the present wait, 0 if there is none, for pending, which reads it without the lock.
+// publish sets current, from which pending reads the number of the present wait without locking mu.
 func (b *RemovalGuard) publish() {
 	b.current.Store(0)
 	if b.waiting > 0 {
@@ -233,10 +232,10 @@ func (b *RemovalGuard) publish() {
 	}
 }
 
-// pending returns the number of the wait under way before a decision, 0 if there is none. It takes no lock.
+// pending returns the serial number of the wait under way, 0 if there is none. It does not lock mu.
 func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
 
-// settled returns the number of the last wait that has ended.
+// settled returns the serial number of the last wait that has ended.
 func (b *RemovalGuard) settled() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,29 +245,28 @@ func (b *RemovalGuard) settled() uint64 {
 	return b.batch
 }
 
-// until returns the time at which a decision is due, if one is pending.
+// until returns the time at which the wait under way ends. needed is false if no wait is under way.
 func (b *RemovalGuard) until() (at time.Time, needed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.decides, b.waiting > 0
 }
 
-// look sets the states of the directories. It is called before their files are stored.
+// look records the states of the manifest directories. It is called before the files of these directories are stored.
 func (b *RemovalGuard) look(sources []watch.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sources = sources
 }
 
-// counts returns the numbers of Services that are held, and of those about which a decision is pending.
+// counts returns the number of Services that are held, and of those for which a decision is pending.
 func (b *RemovalGuard) counts() (held, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.held, b.waiting
 }
 
-// release makes the next decision hold nothing, and returns the numbers of Services and files that are held. engaged is false when nothing
-// is.
+// release makes the next decision hold nothing. It returns the numbers of Services and files that were held, with engaged false if there were none.
 func (b *RemovalGuard) release() (services, files int, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,10 +277,10 @@ func (b *RemovalGuard) release() (services, files int, engaged bool) {
 	return b.held, b.objects, true
 }
 
-// engaged reports whether something is held. The caller holds mu.
+// engaged reports whether any removals are held. The caller must hold mu.
 func (b *RemovalGuard) engaged() bool { return len(b.why) > 0 }
 
-// problem returns the problem for the status while removals are held; false when none are.
+// problem returns the problem to report while removals are held. engaged is false if none are.
 func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -293,14 +291,14 @@ func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 		"put the files back (or correct --manifests), or confirm with `svcctl confirm --removals` that they are to go"}, true
 }
 
-// IsBelow reports whether a file is in a directory or below it, by their names.
+// IsBelow reports whether a file is in a directory or one of its subdirectories. It compares only the path names.
 func IsBelow(file, dir string) bool {
 	rel, err := filepath.Rel(dir, file)
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// Foresee returns a copy of the guard that decides as this one would at now, if the watched directory dir had so many files. Its decisions
-// do not wait.
+// Foresee returns a copy of the guard that decides as this one would at now if the watched directory dir contained the given number of files. The
+// copy permits a removal at once where this guard would wait.
 func (b *RemovalGuard) Foresee(dir string, files int, now time.Time) store.RemovalGuard {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,32 +22,31 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// The wait before a failed step is tried again doubles from retryFirst to retryLast.
+// A failed step is tried again after a wait that doubles from retryFirst to retryLast.
 const (
 	retryFirst = 500 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
 
-// settleAfter is the time from the first change of a frontend in a large table to the transaction that settles all changed frontends, and
-// between two such transactions. No packet takes this long to pass the rules.
+// settleAfter is the time from the first change of a frontend in a large table until nft.Compiler.Settle is called for all changed frontends, and the
+// minimum time between two such calls. It exceeds the time that any packet takes to pass the rules.
 const settleAfter = 10 * time.Second
 
 // observed holds the newest value of each input of the loop.
 type observed struct {
 	snapshot *watch.Snapshot
 	unsynced bool      // the snapshot is not in the store yet
-	since    time.Time // when the oldest manifest change that is not applied yet was noticed
+	since    time.Time // when the oldest manifest change that is not in the kernel yet was noticed; zero if there is none
 	facts    *node.Facts
 	moved    bool // the facts changed since the last plan
-	tampered bool // a foreign program touched our tables
+	tampered bool // another program changed our tables
 	findings []checkup.Finding
-	unstored []string // files whose changes could not be stored; unsynced is then set
-	disk     error    // why nothing can be stored
+	unstored []string // manifest files whose changes could not be stored; if there are any, unsynced is set
+	disk     error    // disk error because of which nothing can be stored; nil if there is none
 }
 
-// Loop reconciles the kernel's tables, which it alone writes, with the store and the host. Every
-// change wakes it; a step then takes the newest state of all inputs and makes the kernel equal to
-// it.
+// Loop reconciles our tables in the kernel, which only it writes, with the store and the host. Every change of an input triggers a step, which reads
+// the newest state of all inputs and brings the kernel to the state that they specify.
 type Loop struct {
 	opts     Options
 	log      *slog.Logger
@@ -55,20 +54,20 @@ type Loop struct {
 	planner  *planner
 	applier  *applier
 	tamper   tamperGuard
-	wake     chan struct{} // the problems of a Part, or the states of needs, have changed
+	wake     chan struct{} // signals that the problems of a Part or the states of needs have changed
 
 	adopted bool          // the first plan was made
-	planned uint64        // the store's revision up to which changes are planned
-	shown   *store.Store  // the objects that are planned: Options.Store, or Options.InForce
-	applied uint64        // the store's revision up to which changes are in the kernel
-	settles time.Time     // when the first settling problem (Reporter.settling) counts as a problem; zero: none is settling
-	wait    time.Duration // until a failed step is tried again; 0: it did not fail
+	planned uint64        // the store revision up to which all changes are planned
+	shown   *store.Store  // the store whose objects are planned: Options.Store, or the result of Options.InForce
+	applied uint64        // the store revision up to which all changes are in the kernel
+	settles time.Time     // when the first problem that is still settling (Reporter.settling) starts to count; zero if none is settling
+	wait    time.Duration // delay until the failed step is tried again; 0 if the last step did not fail
 
 	mu      sync.Mutex
-	changed []resolve.Need // needs whose state changed since the last plan
+	changed []resolve.Need // needs whose state changed; takeChanged empties it
 }
 
-// New returns a Loop. It starts to read our tables: the caller must watch for changes of nf_tables already.
+// New returns a Loop. It starts to read our tables from the kernel, so the caller must already watch for changes of nf_tables.
 func New(opts Options) *Loop {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -97,7 +96,8 @@ func New(opts Options) *Loop {
 	return l
 }
 
-// withoutDirectories makes the next step pass the objects of earlier manifests to the guard if no directory is watched any more.
+// withoutDirectories passes the removal of all manifest files to the RemovalGuard in the next step, if objects from manifests are stored but no
+// directory is watched any more.
 func (l *Loop) withoutDirectories() {
 	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUndeclared() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
@@ -107,7 +107,7 @@ func (l *Loop) withoutDirectories() {
 // Wake makes the loop take a step. It does not block.
 func (l *Loop) Wake() { task.Wake(l.wake) }
 
-// Changed makes the loop take a step in which the Services with these needs are planned again. It does not block.
+// Changed makes the loop take a step in which the Services with the given needs are planned again. It does not block.
 func (l *Loop) Changed(needs ...resolve.Need) {
 	l.mu.Lock()
 	l.changed = append(l.changed, needs...)
@@ -122,7 +122,7 @@ func (l *Loop) takeChanged() (needs []resolve.Need) {
 	return needs
 }
 
-// Run takes steps until ctx is done. It returns an error only if no retry can help.
+// Run takes steps until ctx is done. Failed steps are retried.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
@@ -184,7 +184,8 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	}
 }
 
-// listening returns the channel of the programs that listen on ports that Services have or wait for; nil if they are not watched.
+// listening returns the channel from which the loop receives the programs that listen on ports that Services have or wait for. It is nil if ports are
+// not watched.
 func (l *Loop) listening() <-chan []listener {
 	if l.planner.occupied == nil || l.planner.occupied.watch == nil {
 		return nil
@@ -192,10 +193,10 @@ func (l *Loop) listening() <-chan []listener {
 	return l.planner.occupied.watch.found
 }
 
-// WatchPorts runs the portWatch, which finds programs that listen on ports of Services, until ctx is done. It runs beside the loop.
+// WatchPorts finds programs that listen on ports of Services, until ctx is done. It runs in a goroutine of its own, concurrently with Run.
 func (l *Loop) WatchPorts(ctx context.Context) error { return l.planner.occupied.watch.run(ctx) }
 
-// take sets the newest snapshot, which is not stored yet.
+// take records a new snapshot of the manifests, to be stored by the next syncFiles.
 func (l *Loop) take(s *watch.Snapshot) {
 	l.observed.snapshot, l.observed.unsynced = s, true
 	if l.observed.since.IsZero() {
@@ -222,8 +223,7 @@ func (l *Loop) drain(in Inputs) {
 	}
 }
 
-// step makes the kernel equal to the accepted objects, as far as it can, and publishes
-// the outcome.
+// step brings the kernel to the state that the accepted objects specify, as far as possible, and publishes the outcome.
 func (l *Loop) step() {
 	start := time.Now()
 	done, err := l.converge()
@@ -251,7 +251,7 @@ func (l *Loop) step() {
 	l.publish(start, done, err)
 }
 
-// converge stores the files, plans, and commits, once. It returns the statistics of the commit.
+// converge performs the work of one step: it stores the manifest files, plans the Services, and commits. It returns the statistics of the commit.
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.progress()
 	var storeErr error
@@ -304,7 +304,7 @@ func (l *Loop) syncPools() error {
 	return err
 }
 
-// apply notifies the Parts of the plan, and commits it. restored reports that our rules were missing in the kernel.
+// apply passes the plan to the Parts, and commits the transition tr. restored is set if our rules were missing in the kernel.
 func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	l.notifyParts()
 	if tr.Empty() && l.applier.certain() {
@@ -329,7 +329,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	return done, err
 }
 
-// notifyParts passes the Services, and the host, whose plan changed since the last call to the Parts.
+// notifyParts passes to the Parts the Services whose plan changed since the last call, and the host if it changed.
 func (l *Loop) notifyParts() {
 	host, services := l.planner.takeUnsent()
 	if host == nil && len(services) == 0 {
@@ -346,8 +346,8 @@ func (l *Loop) applying(restored bool) {
 	}
 }
 
-// waitsFor returns which input has to be read before anything may be applied, in words, so that unread input is not taken to be empty. It
-// is "" when everything was read.
+// waitsFor returns a message that names the input that is not read yet, or "" if all were read. Nothing is applied before, so that an input that is
+// not read yet is not mistaken for an empty one.
 func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:
@@ -360,7 +360,7 @@ func (l *Loop) waitsFor() string {
 	return ""
 }
 
-// syncFiles brings the objects of the newest snapshot into the store, if they are not there yet or a decision about removals is due.
+// syncFiles stores the objects of the newest manifest snapshot, if they are not stored yet or a decision about removals is due.
 func (l *Loop) syncFiles() error {
 	if at, due := l.opts.Removals.until(); due && !l.opts.Clock().Before(at) {
 		l.observed.unsynced = true
@@ -395,7 +395,7 @@ func (l *Loop) afterFiles(done func()) {
 	done()
 }
 
-// until returns the longest wait before the next step; needed is false if no step is necessary without a change.
+// until returns the longest time to wait before the next step. needed is false if no step is necessary until an input changes.
 func (l *Loop) until() (wait time.Duration, needed bool) {
 	now := l.opts.Clock()
 	at := func(d time.Duration) {
@@ -439,60 +439,58 @@ type Options struct {
 	Publisher *Publisher
 	Watchdog  *Watchdog
 	Log       *slog.Logger
-	// Clock returns the time; nil: time.Now.
+	// Clock returns the current time. If nil, time.Now is used.
 	Clock func() time.Time
-	// Clocks reads the clocks by which trials end; nil: deadline.Now.
+	// Clocks reads the clocks that the deadlines of trials are based on. If nil, deadline.Now is used.
 	Clocks func() deadline.Reading
-	// OnReady is called once, when the first step has succeeded.
+	// OnReady is called once, after the first step that has applied everything.
 	OnReady func()
 }
 
-// Accepted has the store of the accepted objects, and the way by which manifest files get there.
+// Accepted holds the store of the accepted objects, and how manifest files are stored in it.
 type Accepted struct {
 	Store *store.Store
-	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
+	// InForce returns the store whose objects are planned. If it is nil or returns nil, the objects of Store are planned.
 	InForce func() *store.Store
-	// Watching is set when there are manifest directories: nothing is applied before they were read.
+	// Watching is set if there are manifest directories. Nothing is applied before these were read.
 	Watching bool
-	// Files stores the manifests of the directories outside of the loop, as in a fleet. nil: the loop stores them with
-	// Store.SyncGuarded.
+	// Files stores the manifests outside of the loop, as in a fleet. If nil, the loop stores them with Store.SyncGuarded.
 	Files    Files
 	Removals *RemovalGuard
-	// DataDir is named in problems.
+	// DataDir is the path of the data directory. It is used only in the messages of problems.
 	DataDir string
 }
 
 // Controllers write generated objects to the store in each step.
 type Controllers struct {
-	// Cluster syncs in every step, Endpoints only once all inputs were read (waitsFor).
+	// Cluster.Sync is called in every step, Endpoints.Sync only in steps in which all inputs were read (waitsFor).
 	Cluster   interface{ Sync(*node.Facts) error }
 	Endpoints Endpoints
-	// Pools applies IPAddressPool objects to the pools of load balancer IPs. It runs after Cluster; Services that depend on
-	// the host are planned again when it reports a change. nil: there are no such pools.
+	// Pools applies IPAddressPool objects to the pools of load balancer IPs. It runs after Cluster. If it reports a change, the Services that depend
+	// on the host are planned again. It is nil if pools are not configured by objects.
 	Pools Pools
 }
 
-// Target has the kernel of the box, and what the Loop derives from its host.
+// Target holds the kernel that the Loop programs, and functions that derive its configuration from the host.
 type Target struct {
 	Kernel  Kernel
-	Early   Early    // nil: New calls ReadEarly
-	Orphans *Orphans // nil: there are none
-	// Host converts the facts of the host to the form that plans use.
+	Early   Early    // if nil, New calls ReadEarly
+	Orphans *Orphans // nil if there are none
+	// Host converts node.Facts to the form that plans use.
 	Host      func(*node.Facts) Host
 	Addresses Addresses
-	// HostProblems returns the conflicts of the host's networks with the configuration.
+	// HostProblems returns a problem for each network of the host that conflicts with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
-	// NodePorts is the range of node ports: programs that listen in it are looked up together.
+	// NodePorts is the range of node ports. Sockets that listen on any of them are looked up together.
 	NodePorts store.PortRange
-	// Listening returns the listening sockets of programs at some ports; nil: those of this host.
+	// Listening returns the sockets of programs that listen on the given ports. If nil, it looks them up on this host.
 	Listening func(*sockets.Ports) ([]sockets.Socket, error)
-	// HoldSentinel keeps established connections translated when another program flushes the ruleset
-	// (kernel.Conn.HoldSentinel).
+	// HoldSentinel keeps the NAT of established connections working if another program flushes the ruleset, see kernel.Conn.HoldSentinel.
 	HoldSentinel func() error
 }
 
-// Files stores the manifests of directories beside the loop. Sync passes a snapshot and does not wait; After calls done once the snapshot
-// passed last is stored.
+// Files stores the manifests of the watched directories outside of the loop. Sync passes a snapshot without waiting until it is stored. After calls
+// done once the last snapshot passed to Sync is stored, or storing it has failed.
 type Files interface {
 	Sync(*watch.Snapshot) error
 	After(done func())
@@ -501,39 +499,39 @@ type Files interface {
 // Endpoints is the controller of generated EndpointSlices, and of the objects that serve Gateways.
 type Endpoints interface {
 	Sync() error
-	// Ahead returns, by Service, the EndpointSlices that Sync has computed. The kernel gets them before they are stored.
+	// Ahead returns the EndpointSlices that Sync has computed and that are not stored yet, by Service. The kernel gets them first.
 	Ahead() map[string][]*object.EndpointSlice
-	// Programmed stores the EndpointSlices of Ahead. revision is the store's revision that the kernel has; planned has the
-	// problems of the Services planned since the last call. It reports whether Sync must be called again.
+	// Programmed stores the EndpointSlices returned by Ahead. revision is the store revision that the kernel holds. planned holds the problems of the
+	// Services planned since the last call, by Service. again is true if Sync must be called once more.
 	Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error)
 	Problems() []resolve.Problem
 }
 
-// Pools applies objects that define pools of load balancer IPs. Sync reports whether the pools changed.
+// Pools applies objects that define pools of load balancer IPs. Sync reports whether these pools changed.
 type Pools interface {
 	Sync() (changed bool, err error)
 }
 
 // Answerer is a Part that provides the states of needs (resolve.Need), on which plans depend.
 type Answerer interface {
-	// Meet provides what a Service, "namespace/name", needs from this Part, and adds the states of these needs to o. It is
-	// called from several goroutines at once while Services are planned, before the kernel has the plan.
+	// Meet provides what the Service "namespace/name" needs from this Part, and adds the states of these needs to o. It is called concurrently while
+	// Services are planned, before the kernel has the plan.
 	Meet(service string, d *resolve.Demand, o *resolve.Observed)
 }
 
-// Opener is an Answerer whose Meet opens listeners, or keeps copies of objects.
+// Opener is an Answerer whose Meet opens listeners, or keeps copies of objects, which must be released later.
 type Opener interface {
 	Answerer
-	// Foresee returns an Answerer for objects that are not stored. It changes nothing: it answers as if everything could be opened.
+	// Foresee returns an Answerer for the objects of a plan that is only simulated. It opens nothing, and answers as if everything could be opened.
 	Foresee(objs Objects) Answerer
-	// Close ends what was opened or kept for a need that no Service has any more. The loop calls it.
+	// Close releases what Meet opened or kept for a need that no Service has any more. It is called by the loop.
 	Close(resolve.Need)
 }
 
-// Tuner is a Part that sets the weights of a port's endpoints at run time. It is called from several goroutines at once.
+// Tuner is a Part that sets the weights of a port's endpoints at run time. Its method Tune is called concurrently.
 type Tuner interface {
-	// Tune sets Weights, Tables and Starting of a port that is balanced by open connections, or has a slow start (0: none).
-	// served returns what the kernel served before this process; nil after the first plan.
+	// Tune sets Weights, Tables and Starting of a port that is balanced by open connections or has a slow start. slowStart is 0 if it has none.
+	// served returns the ports that the kernel served before this process started; it is nil after the first plan.
 	Tune(p *nft.ServicePort, slowStart time.Duration, served func() map[resolve.Frontend]*nft.ServicePort)
 }
 
@@ -542,9 +540,9 @@ type Inputs struct {
 	Snapshots <-chan *watch.Snapshot
 	Facts     <-chan node.Facts
 	Changes   <-chan kernel.Change
-	Barriers  <-chan chan struct{}      // each is closed once all earlier snapshots are in the store
-	Releases  <-chan chan wire.Released // a request to release held objects; the channel gets the result
+	Barriers  <-chan chan struct{}      // the loop closes each channel received, once all earlier snapshots are stored
+	Releases  <-chan chan wire.Released // requests to release held objects; the loop sends the result to the received channel
 	Findings  <-chan []checkup.Finding
 	Trials    <-chan TrialAsk
-	Foresees  <-chan ForeseeAsk // Done must be buffered, so that the loop does not block
+	Foresees  <-chan ForeseeAsk // their Done must be buffered, so that the loop does not block
 }

@@ -21,33 +21,33 @@ import (
 	"svcctl.io/svcctl/store/pending"
 )
 
-// reasonOrphans is the reason of the problem that the kernel serves frontends that no object declares.
+// reasonOrphans is the Reason of the problem that the kernel serves frontends that no object declares.
 const reasonOrphans = "UnknownServicesHeld"
 
-// Orphans are the frontends that the kernel serves and no object declares, since the data directory lost its state.db or is not mounted.
-// They stay in force, as Service ports without a Service, until an object declares them or `svcctl confirm --removals` releases them.
+// Orphans holds the frontends that the kernel serves although no object declares them, because the data directory has lost its state.db or is not
+// mounted. They stay in force, as Service ports without a Service, until an object declares them or `svcctl confirm --removals` releases them.
 type Orphans struct {
-	box   nft.Box // the box whose ruleset the ports are recovered from
+	box   nft.Box // the configuration for recovering Service ports from a ruleset
 	ports map[string]nft.ServicePort
-	// changed has the keys of the ports whose change was not passed to the compiler yet.
+	// changed holds the keys of ports with changes that take has not returned yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool
-	byName  map[string][]string // keys of the ports with session affinity, by Service
+	byName  map[string][]string // keys of the ports that name a Service, because they have session affinity, by Service
 }
 
 // frontend identifies a frontend in the kernel's maps.
 type frontend struct {
 	family nft.Family
 	proto  nft.Protocol
-	addr   netip.Addr // the zero Addr: a node port
+	addr   netip.Addr // the zero Addr for a node port
 	port   uint16
-	last   uint16 // the last port of a range; 0: a single port
+	last   uint16 // last port of a range; 0 for a single port
 }
 
-// FindOrphans returns the frontends in the kernel that the store has lost. It looks for them if the store has no Service, or had none when
-// it was first opened and orphans remain since. It reserves them in the store; with release (--allow-mass-removal) it keeps none. It
-// returns nil if there are none.
+// FindOrphans returns the frontends that the kernel serves but the store has lost, or nil if there are none. It looks for them if the store has no
+// Services, or if orphans are still reserved from an earlier start. It reserves their addresses and ports in the store. If release is set
+// (--allow-mass-removal), it returns nil, so that they are removed.
 func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error), box nft.Box, release bool, log *slog.Logger) (*Orphans, error) {
 	if !objects.Blank() && !objects.HasReserved() {
 		return nil, nil
@@ -72,7 +72,7 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 	return o, nil
 }
 
-// adopt makes all frontends of the kernel's ruleset orphans. The first plan then claims those of declared Services.
+// adopt makes all frontends in the kernel's ruleset orphans. The first plan then removes those that Services declare.
 func (o *Orphans) adopt(have nft.Ruleset) {
 	o.ports, o.changed = map[string]nft.ServicePort{}, map[string]bool{}
 	o.byKey, o.byAddr, o.byName = map[frontend]string{}, map[netip.Addr]map[string]bool{}, map[string][]string{}
@@ -127,8 +127,8 @@ func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 	return all
 }
 
-// claimFrontends removes from the orphans what a declared Service accounts for: its frontends, all frontends at its cluster
-// IPs, as a cluster IP belongs to one Service, and those whose session affinity names it.
+// claimFrontends removes from the orphans everything that a declared Service explains: its frontends, all frontends at its cluster IPs, since a
+// cluster IP belongs to one Service only, and all frontends whose session affinity names the Service.
 func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 	if len(ports) > 0 {
 		for _, key := range o.byName[service] {
@@ -151,7 +151,7 @@ func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 	}
 }
 
-// drop removes the frontends for which goes returns true from an orphan.
+// drop removes from an orphaned port the frontends for which goes returns true.
 func (o *Orphans) drop(key string, goes func(frontend) bool) {
 	p := o.ports[key]
 	var kept []nft.Frontend
@@ -179,7 +179,8 @@ func (o *Orphans) drop(key string, goes func(frontend) bool) {
 	}
 }
 
-// take returns the orphans that have changed since the last call, as Services whose keys begin with "?"; those without ports are gone.
+// take returns the orphaned ports that have changed since the last call, each as a Service with a key that begins with "?". A Service without ports
+// means that the orphan was removed.
 func (o *Orphans) take() (changed []Service) {
 	for _, key := range slices.Sorted(maps.Keys(o.changed)) {
 		svc := Service{Key: key}
@@ -192,7 +193,7 @@ func (o *Orphans) take() (changed []Service) {
 	return changed
 }
 
-// problem returns the problem for the status while there are orphans; false when there are none.
+// problem returns the problem to report while there are orphans. is is false if there are none.
 func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 	n := o.frontends()
 	if n == 0 {
@@ -215,13 +216,13 @@ func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 			"confirm with `svcctl confirm --removals` that what is left is to go", dataDir, n, strings.Join(examples, ", "))}, true
 }
 
-// The reasons of the problem that nothing can be stored.
+// Reasons of the problem that objects cannot be stored.
 const (
 	reasonDiskFull   = "DiskFull"
 	reasonDiskFailed = "DiskFailed"
 )
 
-// release ends the holds of removed Services and of orphans. It returns their numbers.
+// release confirms the removals that are held: of Services and of orphans. It returns their numbers.
 func (l *Loop) release() (r wire.Released) {
 	if services, files, engaged := l.opts.Removals.release(); engaged {
 		r.Services, r.Files = services, files
@@ -238,7 +239,7 @@ func (l *Loop) release() (r wire.Released) {
 	return r
 }
 
-// settleOrphans removes the reservations from the store once every orphan was declared or released.
+// settleOrphans removes the reservations of orphans from the store once there are no orphans any more.
 func (l *Loop) settleOrphans() error {
 	if o := l.planner.orphans; o == nil || !l.adopted || o.frontends() > 0 || len(o.changed) > 0 {
 		return nil
@@ -251,8 +252,7 @@ func (l *Loop) settleOrphans() error {
 	return nil
 }
 
-// noteUnstored records an error of the disk for the status. It returns such an error with the number of files that could not be stored, and
-// any other as it was.
+// noteUnstored records a disk error for the status, and returns it as an unstoredError. Any other error is returned unchanged.
 func (l *Loop) noteUnstored(err error) error {
 	l.observed.disk = nil
 	if _, failed := errors.AsType[*engine.DiskError](err); !failed && !errors.Is(err, engine.ErrNoSpace) {
@@ -262,7 +262,7 @@ func (l *Loop) noteUnstored(err error) error {
 	return unstoredError{len(l.observed.unstored), err}
 }
 
-// diskProblem returns the problem for the status while nothing can be stored; false otherwise.
+// diskProblem returns the problem to report while nothing can be stored because of a disk error. is is false if there is none.
 func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
 	if l.observed.disk == nil {
 		return p, false
@@ -274,7 +274,7 @@ func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
 		"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))}, true
 }
 
-// unstoredError is an error of the disk with the number of files that could not be stored; 0: something else could not.
+// unstoredError is a disk error with the number of files that could not be stored. The number is 0 if only other data could not be stored.
 type unstoredError struct {
 	files int
 	error
@@ -297,11 +297,11 @@ func (e unstoredError) Error() string {
 
 func (e unstoredError) Unwrap() error { return e.error }
 
-// reasonNotConfirmed is the reason of the problem that a trial was rolled back and files are held at their content before it.
+// reasonNotConfirmed is the Reason of the problem that a trial was rolled back, and changed files keep their content from before the trial.
 const reasonNotConfirmed = "NotConfirmed"
 
-// TrialAsk is an operation on a trial that the loop performs between two steps, with the files of the newest snapshot. The loop sends its
-// error to Done after the step that follows.
+// TrialAsk requests an operation on a trial of manifests. Between two steps, the loop calls Do with the files of the newest snapshot. It sends the
+// error of Do to Done after the next step.
 type TrialAsk struct {
 	Do   func(files manifest.Files) error
 	Done chan error
@@ -315,7 +315,7 @@ func (l *Loop) clocks() deadline.Reading {
 	return deadline.Now()
 }
 
-// askTrial performs an operation on a trial.
+// askTrial performs the operation on a trial that ask requests.
 func (l *Loop) askTrial(ask TrialAsk) error {
 	if l.opts.Watching && l.observed.snapshot == nil {
 		return errors.New(l.waitsFor())
@@ -327,7 +327,7 @@ func (l *Loop) askTrial(ask TrialAsk) error {
 	return err
 }
 
-// found returns the files of the newest snapshot.
+// found returns the manifest files of the newest snapshot. There are none before the first snapshot.
 func (l *Loop) found() manifest.Files {
 	if l.observed.snapshot == nil {
 		return manifest.Files{}
@@ -335,8 +335,8 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds returns the time left until a trial ends. It returns false if no trial can end here now: there is none, it is over, the
-// manifests were not read yet, or it is a trial of a fleet, whose members do not roll back by themselves.
+// untilTrialEnds returns the time left until the trial of manifests on this box ends. It returns false if there is no trial that can end here: there
+// is none or it is over, the manifests were not read yet, or it is a trial of a fleet, whose members do not roll back by themselves.
 func (l *Loop) untilTrialEnds() (left time.Duration, is bool) {
 	trial, is := l.opts.Store.PendingHead(pending.Timed)
 	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
@@ -345,7 +345,7 @@ func (l *Loop) untilTrialEnds() (left time.Duration, is bool) {
 	return trial.Ends.Left(l.clocks()), true
 }
 
-// endTrial rolls back a trial whose time is over without a confirmation.
+// endTrial rolls back a trial whose time has run out without a confirmation.
 func (l *Loop) endTrial() error {
 	left, is := l.untilTrialEnds()
 	if !is {
@@ -365,7 +365,7 @@ func (l *Loop) endTrial() error {
 	return nil
 }
 
-// TrialStatus returns the state of a trial in the form of the API.
+// TrialStatus converts the state of a trial to the type of the API.
 func TrialStatus(state *pending.State, now deadline.Reading) *wire.Trial {
 	left := state.Ends.Left(now)
 	t := &wire.Trial{
@@ -381,7 +381,7 @@ func TrialStatus(state *pending.State, now deadline.Reading) *wire.Trial {
 	return t
 }
 
-// trialProblem returns the problem for the status while files are held after a trial.
+// trialProblem returns the problem to report while files are held at their content from before a trial. held is false if none are.
 func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 	if head, is := l.opts.Store.PendingHead(pending.Timed); !is || head.Pending() {
 		return p, false

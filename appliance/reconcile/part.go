@@ -16,49 +16,48 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// Part reacts to plans and steps of the loop. The loop calls its methods, except Run, one at a time and from one goroutine; none of them
-// may block. Embed NopPart for the methods that a Part does not need.
+// Part reacts to plans and steps of the loop. The loop calls its methods, except Run, from one goroutine; none of them may block. A Part can embed
+// NopPart for the methods that it does not need.
 type Part interface {
-	// Name names the Part in the log.
+	// Name returns the name of the Part for log messages.
 	Name() string
-	// Attach takes the function to call, from any goroutine, when the result of Problems or the states of needs have
-	// changed. The Services with these needs are planned again. changed does not block.
+	// Attach passes the function that the Part must call when the results of Problems or the states of the given needs have changed. The Services
+	// with these needs are then planned again. changed may be called from any goroutine and does not block.
 	Attach(changed func(needs ...resolve.Need))
-	// Run works until ctx is done. An error ends the appliance.
+	// Run performs the background work of the Part until ctx is done. If it returns an error, the appliance exits.
 	Run(ctx context.Context) error
 
-	// Adopt takes the tables that the kernel held at the start, before the first Planned.
+	// Adopt passes the content of our tables in the kernel at startup. It is called before the first Planned.
 	Adopt(have nft.Ruleset)
-	// Planned takes the Services whose plan changed, each with its whole new plan; the first call has all
-	// Services. host is nil unless the host changed; services then includes all that depend on the change.
+	// Planned passes the Services whose plan changed, each with its complete new plan. The first call has all Services. host is nil unless the host
+	// changed; services then includes all Services affected by that.
 	Planned(host *Host, services []Service)
-	// Applying announces a transaction with what was Planned. restored reports that rules of ours
-	// were missing in the kernel for a while.
+	// Applying is called before the plan last passed to Planned is committed. restored is set if our rules were missing in the kernel for a while.
 	Applying(restored bool)
-	// Stepped ends each step of the loop.
+	// Stepped is called at the end of each step of the loop.
 	Stepped(Step)
 
-	// Problems are shown in the status.
+	// Problems returns the problems to show in the status.
 	Problems() []resolve.Problem
 }
 
-// Host has the facts of this host in the forms that a plan uses.
+// Host holds the facts of this host in the forms that plans use.
 type Host struct {
 	Facts *node.Facts
 	Box   nft.Box
-	// Resolve has the facts that Services are resolved against.
+	// Resolve holds the facts that package resolve uses.
 	Resolve resolve.Facts
-	// Loopback are the loopback addresses that node ports answer on.
+	// Loopback holds the loopback addresses on which node ports are served.
 	Loopback []netip.Addr
 }
 
-// Service is a planned Service: what a Part gets.
+// Service is a planned Service, as passed to the Parts.
 type Service struct {
 	// Key is "namespace/name".
 	Key string
-	// Ports are served; none: the Service is gone, or has nothing that can be served.
+	// Ports are the ports to be served. It is empty if the Service was deleted, or none of its ports can be served.
 	Ports []nft.ServicePort
-	// Needs has all that the plan depends on besides objects and the host.
+	// Needs lists everything that the plan depends on apart from objects and the host.
 	Needs []resolve.Need
 	resolve.Settings
 	resolve.Health
@@ -66,20 +65,20 @@ type Service struct {
 
 // Step is the outcome of one step of the loop.
 type Step struct {
-	// Facts are nil until they were read for the first time.
+	// Facts are the facts of the host; nil until they were read for the first time.
 	Facts *node.Facts
-	// Applied reports that the kernel holds all that was Planned: everything was read, and what could be stored is in force.
+	// Applied is set if the kernel holds everything that was passed to Planned.
 	Applied bool
 }
 
-// NopPart implements Part without doing anything.
+// NopPart implements all methods of Part except Name. Attach stores its argument for Changed, Run waits until ctx is done, and the others do nothing.
 type NopPart struct {
 	changed func(needs ...resolve.Need)
 }
 
 func (n *NopPart) Attach(changed func(needs ...resolve.Need)) { n.changed = changed }
 
-// Changed calls the function that Attach was given: the loop plans the Services with these needs again. Before Attach it does nothing.
+// Changed calls the function that was passed to Attach, so that the loop plans the Services with these needs again. Before Attach it does nothing.
 func (n *NopPart) Changed(needs ...resolve.Need) {
 	if n.changed != nil {
 		n.changed(needs...)
@@ -93,13 +92,13 @@ func (*NopPart) Applying(bool)                 {}
 func (*NopPart) Stepped(Step)                  {}
 func (*NopPart) Problems() []resolve.Problem   { return nil }
 
-// needs records which Services depend on which needs. They are planned again when the state of a need changes.
+// needs records the needs of each Service. A Service is planned again when the state of one of its needs changes.
 type needs struct {
-	of map[string][]resolve.Need // by Service
+	of map[string][]resolve.Need // needs by Service; by is the reverse index
 	by map[resolve.NeedKind]map[resolve.Need]map[string]struct{}
-	// ended has the needs that no Service has any more, since the last call of takeEnded.
+	// ended holds the needs that the last Service has lost since the last call of takeEnded.
 	ended map[resolve.Need]struct{}
-	// portsChanged is set when other ports of the host are needed than at the last call of occupied.notify.
+	// portsChanged is set if the needs for ports of the host have changed since the last call of occupied.notify.
 	portsChanged bool
 	pods         podUsers
 }
@@ -108,7 +107,7 @@ func newNeeds() needs {
 	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}, pods: newPodUsers()}
 }
 
-// set replaces the needs of a Service.
+// set replaces the needs of a Service by those of its new plan.
 func (n *needs) set(service string, out *resolve.Output) {
 	n.pods.set(service, out)
 	before, now := n.of[service], out.Needs
@@ -138,7 +137,7 @@ func (n *needs) set(service string, out *resolve.Output) {
 	}
 }
 
-// users returns the Services that depend on one of the changed needs, some of them repeatedly.
+// users returns the Services that depend on any of the changed needs. A Service may occur more than once.
 func (n *needs) users(changed []resolve.Need) (services []string) {
 	for _, need := range changed {
 		if need.Kind == resolve.NeedPlan {
@@ -149,14 +148,14 @@ func (n *needs) users(changed []resolve.Need) (services []string) {
 	return services
 }
 
-// takeEnded returns the needs that no Service has any more since the last call, each once.
+// takeEnded returns the needs that the last Service has lost since the last call.
 func (n *needs) takeEnded() []resolve.Need {
 	ended := slices.Collect(maps.Keys(n.ended))
 	clear(n.ended)
 	return ended
 }
 
-// secrets returns the needs that the Secrets of these names, "namespace/name", are able to meet.
+// secrets returns the needs that depend on the given Secrets, each a "namespace/name".
 func secrets(names []string) (needs []resolve.Need) {
 	for _, name := range names {
 		needs = append(needs, resolve.Need{Kind: resolve.NeedKeyPair, Name: name}, resolve.Need{Kind: resolve.NeedAuthority, Name: name})
@@ -164,20 +163,20 @@ func secrets(names []string) (needs []resolve.Need) {
 	return needs
 }
 
-// podUsers records which Services depend on the readiness probe of a Pod. They are planned again when the Pod changes.
+// podUsers records which Services depend on the readiness probe of which Pods. A Service is planned again when such a Pod changes.
 type podUsers struct {
-	// probed are the Services that have a Pod with a readiness probe.
+	// probed is the set of Services that have a Pod with a readiness probe.
 	probed map[string]bool
-	// of has, by Service, the Pods that an EndpointSlice names and no selector finds; by is the reverse index. There may be as
-	// many as endpoints, so both store hashes (podHash): a collision only plans a Service too often. by is built when a Pod
-	// changes for the first time, since on most boxes none does.
+	// of holds, by Service, the Pods that its EndpointSlices name but no selector finds. by is the reverse index. There may be as many as endpoints,
+	// so both hold hashes of the names (podHash). A hash collision only causes a Service to be planned unnecessarily. by is built when a Pod changes
+	// for the first time, since on most boxes no Pod ever changes.
 	of map[string][]uint32
 	by map[uint32][]string
 }
 
 var podSeed = maphash.MakeSeed()
 
-// podHash returns a hash of the "namespace/name" of a Pod, which need not exist.
+// podHash returns a hash of a Pod's "namespace/name". The Pod need not exist.
 func podHash(key string) uint32 { return uint32(maphash.String(podSeed, key)) }
 
 func newPodUsers() podUsers {
@@ -215,14 +214,14 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 	}
 }
 
-// note adds the Pods of a Service to the index by.
+// note adds the Pods of a Service to the reverse index by.
 func (u *podUsers) note(service string) {
 	for _, pod := range u.of[service] {
 		u.by[pod] = append(u.by[pod], service)
 	}
 }
 
-// affected returns the Services that depend on one of these Pods.
+// affected returns the Services whose plan depends on one of the given Pods, sorted.
 func (u *podUsers) affected(objs Objects, pods []string) []string {
 	if len(pods) > 0 && u.by == nil {
 		u.by = map[uint32][]string{}
@@ -252,44 +251,42 @@ func (u *podUsers) affected(objs Objects, pods []string) []string {
 	return slices.Compact(services)
 }
 
-// Errors of Foresee.
+// Errors of a Foresee.
 var (
-	// ErrBehind means that the store has changed since Foresee.Revision. The caller should copy it again.
+	// ErrBehind means that the store has changed since Foresee.Revision. The caller should copy the store again.
 	ErrBehind = errors.New("the objects have changed meanwhile")
 	// ErrUnsettled means that the kernel does not hold the last plan.
 	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` has the reason")
-	// ErrHeldBack means that the loop plans other objects than those of the store.
+	// ErrHeldBack means that the loop currently plans objects other than those in the store, because a trial has ended.
 	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box gets the outcome of the trial")
 )
 
-// Foresee asks what the loop would plan for objects that are not stored. It changes nothing.
+// Foresee is a request for what the loop would plan for objects that are not stored. Answering it changes nothing.
 type Foresee struct {
-	// Objects has the objects after the change: a changed copy of the store. Changes has the
-	// changes.
+	// Objects is a copy of the store with the changes applied. Changes lists the changes.
 	Objects Objects
 	Changes store.ChangeSet
-	// Revision is the revision of the loop's store at the time of the copy.
+	// Revision is the revision of the loop's store when it was copied.
 	Revision uint64
-	// All has the keys of all Services in Objects. It is needed if Changes.All or Host is set.
+	// All lists the keys of all Services in Objects. It is needed only if Changes.All or Host is set.
 	All []string
-	// Host converts the facts of the host to the form that plans use; nil: the host is unchanged.
+	// Host converts node.Facts to a changed Host. If nil, the host is unchanged.
 	Host func(*node.Facts) Host
 }
 
-// Foreseen is the answer to a Foresee. It may not be changed.
+// Foreseen is the answer to a Foresee. It must not be modified.
 type Foreseen struct {
-	// Transition would be made in the kernel. Before has the present ports of the Services that would be planned again.
+	// Transition is the change of the kernel's tables that would result. Before holds the present ports of the Services that would be planned again.
 	Transition nft.Transition
 	Printer    nft.Printer
 	Before     map[string][]nft.ServicePort
-	// Services has the Services that would be planned again, by key; one without ports would be
-	// gone.
+	// Services holds the Services that would be planned again, by key. A Service without ports would no longer be served.
 	Services map[string]*Service
-	// Problems has the problems that these Services would have and do not have now.
+	// Problems holds the new problems that these Services would have.
 	Problems []wire.Problem
 }
 
-// ForeseeAsk is a Foresee that the loop answers between two steps.
+// ForeseeAsk is a Foresee that is sent to the loop, which answers it between two steps.
 type ForeseeAsk struct {
 	Foresee
 	Done chan<- ForeseeAnswer
@@ -301,7 +298,7 @@ type ForeseeAnswer struct {
 	Err error
 }
 
-// answer computes the answer and sends it to Done. Without Done it does nothing.
+// answer computes the answer and sends it to Done. It does nothing if Done is nil.
 func (ask *ForeseeAsk) answer(l *Loop) {
 	if ask.Done != nil {
 		f, err := l.foresee(&ask.Foresee)
@@ -309,8 +306,8 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 	}
 }
 
-// foresee plans the Services that ask changes in a fork of the planner, and then undoes the fork. The cost is proportional to the number
-// of these Services.
+// foresee plans the Services that ask.Changes affects in a fork of the planner, and undoes the fork afterwards. The cost is proportional to the
+// number of these Services.
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
@@ -356,8 +353,8 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	return f, nil
 }
 
-// fork returns a planner that decides as p does, for one plan of some Services. It shares the claims and the plans of p: p must not be used
-// until undo. It also shares the Answerers, and the compiler, which it only reads.
+// fork returns a planner for one simulated plan of some Services, which decides as p would. It shares the claims and the plans of p, so p must not be
+// used until undo is called. It also shares the Answerers and the compiler, but only reads the latter.
 func (p *planner) fork() *planner {
 	f := newPlanner()
 	f.claims, f.compiler, f.tuners, f.progress, f.inUse = p.claims.Try(), p.compiler, p.tuners, p.progress, p.inUse
@@ -370,7 +367,7 @@ func (p *planner) fork() *planner {
 	return f
 }
 
-// undo takes back what a fork has planned.
+// undo reverts the changes that a fork has made to the shared claims and plans.
 func (p *planner) undo() {
 	p.claims.Undo()
 	for key, before := range p.quarantine.applied {

@@ -16,20 +16,20 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// Objects are the objects that the planner reads from the store. They are never changed afterwards.
+// Objects is the set of objects that the planner reads from the store. It is immutable.
 type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
-	// Since is the age of a Service.
+	// Since returns the age of a Service.
 	Since(key string) store.Since
-	// Pod is nil when there is none.
+	// Pod returns the Pod with the given key, nil if there is none.
 	Pod(key string) *object.Pod
-	// Secret is nil when there is none.
+	// Secret returns the Secret with the given key, nil if there is none.
 	Secret(key string) *object.Secret
-	// Selecting are the Services whose selector finds Pods with these labels.
+	// Selecting returns the keys of the Services in the namespace whose selector matches the labels.
 	Selecting(namespace string, labels map[string]string) []string
 }
 
-// aheadObjects are Objects in which the EndpointSlices of some Services are newer than those that are stored (Endpoints.Ahead).
+// aheadObjects overrides the EndpointSlices of some Services by newer ones that are not stored yet (Endpoints.Ahead).
 type aheadObjects struct {
 	Objects
 	slices map[string][]*object.EndpointSlice
@@ -44,7 +44,7 @@ func (o aheadObjects) Service(key string) (*object.Service, []*object.EndpointSl
 	return svc, slices, endpoints
 }
 
-// objects returns the objects that the loop plans.
+// objects returns the objects that the loop plans: those of the store in force, with the EndpointSlices of Endpoints.Ahead.
 func (l *Loop) objects() aheadObjects {
 	return aheadObjects{l.shown.InForce(), l.opts.Endpoints.Ahead()}
 }
@@ -56,52 +56,52 @@ type planner struct {
 	claims   resolve.Claims
 	compiler *nft.Compiler
 	tally
-	occupied *occupied // nil: sockets of other programs are not examined
-	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
+	occupied *occupied // nil if sockets of other programs are not examined
+	orphans  *Orphans  // nil if the kernel serves nothing but declared frontends
 	needs    needs
 	adopting adopting
 	declared declared
-	// inUse is set when the plan serves clients: only then is a Service without endpoints a problem.
+	// inUse is set if the plan serves clients. Only then is a missing endpoint or frontend of a Service reported as a problem.
 	inUse bool
 	answering
-	// found is what the kernel had before the first plan, during that plan; else it is nil.
+	// found is the ruleset that the kernel had before the first plan. It is set only during that plan.
 	found *found
-	// progress is called for every Service, so that a long plan does not look stuck to the Watchdog.
+	// progress is called for every planned Service, so that the Watchdog does not take a long plan for a stuck loop.
 	progress func()
 
 	unsent     unsent
 	quarantine quarantine
 }
 
-// answering has the Parts that plans depend on.
+// answering holds the Parts that plans depend on.
 type answering struct {
 	answerers []Answerer
 	tuners    []Tuner
 }
 
-// found is a ruleset of the kernel. served returns its Service ports by frontend, which the first call computes.
+// found is a ruleset read from the kernel. served returns its Service ports by frontend; they are computed at the first call.
 type found struct {
 	nft.Ruleset
 	served func() map[resolve.Frontend]*nft.ServicePort
 }
 
-// unsent has the Services whose plan changed since the Parts were notified, and whether the host changed.
+// unsent holds the Services whose plan changed since the Parts were last notified. host is set if the host changed too.
 type unsent struct {
 	services map[string]*Service
 	host     bool
 }
 
-// tally has the problems of Services, and the size of all, for the status.
+// tally holds the problems of Services, and the total size of all plans, for the status.
 type tally struct {
-	problems map[string][]resolve.Problem // by Service
-	before   map[string][]resolve.Problem // by Service planned since the last report: its problems in that report
+	problems map[string][]resolve.Problem // problems by Service
+	before   map[string][]resolve.Problem // problems in the last report, by Service planned since then
 	total    size
 }
 
-// size has the numbers of Services with ports, and of their ports, frontends and endpoints.
+// size holds the numbers of Services with ports and of their ports, frontends and endpoints.
 type size struct{ services, ports, frontends, endpoints int }
 
-// add adds the ports of a Service (times 1) or subtracts them (times -1).
+// add adds the ports of a Service to s, times being 1 or -1. With -1 it subtracts them.
 func (s *size) add(ports []nft.ServicePort, times int) {
 	s.services += times * min(len(ports), 1)
 	for i := range ports {
@@ -121,7 +121,7 @@ func newPlanner() *planner {
 	}
 }
 
-// adopt plans all Services, and returns the transition from the ruleset that is in the kernel.
+// adopt plans all Services for the first time. have is the ruleset that the kernel holds; adopt returns the transition from it to the plan.
 func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string) nft.Transition {
 	p.setHost(host)
 	p.found = &found{have, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })}
@@ -132,19 +132,20 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// setHost sets the host for the next plans. It returns the Services that may gain or lose a frontend or an endpoint by that.
+// setHost sets the host for the next plans. It returns the keys of the Services that may gain or lose a frontend or an endpoint because of the
+// change.
 func (p *planner) setHost(host Host) (affected []string) {
 	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
-// sameHost reports whether plans for a host would equal those for the present one. Changes of most routes do not matter.
+// sameHost reports whether plans for a host would equal plans for the present host. Facts that no plan uses, such as most routes, are ignored.
 func (p *planner) sameHost(host Host) bool {
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(p.host.Resolve, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
-// ServedBefore returns the Service ports of a ruleset by frontend. Ranges of ports are left out, as the first port of one may also be a
-// frontend of its own.
+// ServedBefore returns the Service ports in a ruleset by frontend. Port ranges are left out, as the first port of a range may also be a separate
+// frontend.
 func ServedBefore(have nft.Ruleset) map[resolve.Frontend]*nft.ServicePort {
 	served := map[resolve.Frontend]*nft.ServicePort{}
 	ports := nft.Recover(have, &nft.Box{})
@@ -159,37 +160,37 @@ func ServedBefore(have nft.Ruleset) map[resolve.Frontend]*nft.ServicePort {
 	return served
 }
 
-// update plans the Services that changed, and returns the transition.
+// update plans the Services whose objects or needs changed, and returns the transition from the previous plan.
 func (p *planner) update(objs Objects, changed []string) nft.Transition {
 	p.retry(changed)
 	return p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// relocate plans for another host: the Services that depend on its difference to the present one, and changed, those that changed
-// themselves. It returns the transition.
+// relocate plans for a changed host. It plans the given changed Services, and the Services affected by the change of the host. It returns the
+// transition from the previous plan.
 func (p *planner) relocate(host Host, objs Objects, changed []string) nft.Transition {
 	p.retry(changed)
 	return p.compiler.Update(&host.Box, p.resolve(objs, append(p.setHost(host), changed...)))
 }
 
-// retry makes the next plan try Services again that the kernel refused.
+// retry makes the next plan include the present versions of Services that the kernel had refused.
 func (p *planner) retry(services []string) {
 	for _, key := range services {
 		delete(p.quarantine.left, key)
 	}
 }
 
-// planned is the plan of one Service.
+// planned is the result of planning one Service, before claims are granted.
 type planned struct {
 	resolve.Output
 	since store.Since
-	// there is set when the Service exists. strays are the slices that name a Service which does not exist.
+	// there is set if the Service exists. If not, strays holds the EndpointSlices that name it.
 	there  bool
 	strays []*object.EndpointSlice
 }
 
-// resolve plans the Services that changed and those that gain or lose a frontend by that. It returns their ports by key; a Service that is
-// gone has none.
+// resolve plans the changed Services, and the Services that gain or lose a frontend as a result. It returns the ports of all these Services by key. A
+// deleted Service has no ports.
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
 	changed = slices.Compact(slices.Sorted(slices.Values(changed)))
 	p.occupied.begin()
@@ -253,7 +254,8 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	return ports
 }
 
-// takeUnsent returns the Services whose plan changed since the last call, by key, and the host if it did.
+// takeUnsent returns the Services whose plan changed since the last call, sorted by key. host is the present host if it changed since the last call,
+// and nil otherwise.
 func (p *planner) takeUnsent() (host *Host, services []Service) {
 	if p.unsent.host {
 		host = &p.host
@@ -266,7 +268,7 @@ func (p *planner) takeUnsent() (host *Host, services []Service) {
 	return host, services
 }
 
-// minShare is the number of Services that a CPU takes at a time (parallel.Do): fewer are planned on one CPU.
+// minShare is the minimum number of Services that are planned on one CPU (parallel.Do). Fewer Services are not distributed over several CPUs.
 const minShare = 256
 
 func (p *planner) resolveOne(objs Objects, key string) planned {
@@ -313,10 +315,12 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	return out
 }
 
-// maxRounds bounds how often a Service is resolved in one plan. Two should do: its needs do not depend on the states of its needs.
+// maxRounds bounds how often a Service is resolved in one plan. Two rounds normally suffice, since the needs of a Service do not depend on the states
+// of its needs.
 const maxRounds = 3
 
-// meet obtains the states of the needs of a Service. It reports whether the Service must be resolved again with them.
+// meet obtains the states of the needs of a Service, and adds them to o. It reports whether the Service must be resolved again because a state in o
+// changed.
 func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (again bool) {
 	for _, a := range p.answerers {
 		a.Meet(key, d, o)
@@ -332,13 +336,14 @@ func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (agai
 	return o.Differs()
 }
 
-// tuned reports whether the weights of a port's endpoints are set at run time, by open connections or a slow start.
+// tuned reports whether the Tuners set the weights of a port's endpoints at run time: the port is balanced by open connections in the kernel, or its
+// Service has a slow start.
 func tuned(p *nft.ServicePort, slowStart time.Duration) bool {
 	return (slowStart > 0 || p.Balance == nft.LeastConnection && !p.Relayed()) && p.Balance != nft.DestinationHash &&
 		len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) > 0 && !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() })
 }
 
-// record sets the problems of a Service.
+// record replaces the problems of a Service.
 func (t *tally) record(key string, problems []resolve.Problem) {
 	if _, planned := t.before[key]; !planned {
 		t.before[key] = t.problems[key]
@@ -348,7 +353,7 @@ func (t *tally) record(key string, problems []resolve.Problem) {
 	}
 }
 
-// replanned returns the problems of the Services that were planned since the last report, by Service.
+// replanned returns the present problems of the Services that were planned since the last report, by Service.
 func (t *tally) replanned() map[string][]resolve.Problem {
 	all := make(map[string][]resolve.Problem, len(t.before))
 	for key := range t.before {
@@ -357,12 +362,12 @@ func (t *tally) replanned() map[string][]resolve.Problem {
 	return all
 }
 
-// known returns the keys of the Services that have ports, checks or problems.
+// known returns the keys of the planned Services that have ports or health checks, and of those with problems. A key may occur twice.
 func (p *planner) known() []string {
 	return slices.AppendSeq(slices.Collect(maps.Keys(p.quarantine.now)), maps.Keys(p.problems))
 }
 
-// allProblems returns the problems of all Services, sorted by Service.
+// allProblems returns the problems of all Services, sorted by object.
 func (p *planner) allProblems() []resolve.Problem {
 	var all []resolve.Problem
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
@@ -373,8 +378,8 @@ func (p *planner) allProblems() []resolve.Problem {
 	return all
 }
 
-// Plan computes the ruleset of all Services for a host, and their problems, from nothing. inUse is set when the ruleset serves clients:
-// then a Service without endpoints has a problem.
+// Plan computes the ruleset of all Services for a host, without a previous plan, and their problems. If inUse is set, the ruleset is to serve
+// clients, and a Service without endpoints has a problem.
 func Plan(host Host, objs Objects, services []string, inUse bool, answerers ...Answerer) (nft.Ruleset, []resolve.Problem) {
 	p := newPlanner()
 	p.inUse, p.answerers = inUse, answerers
@@ -382,8 +387,8 @@ func Plan(host Host, objs Objects, services []string, inUse bool, answerers ...A
 	return p.compiler.Ruleset(), p.allProblems()
 }
 
-// plan plans the changes of the store up to its newest revision, and those of the other inputs. It returns the transition and that
-// revision. restored reports that our rules were missing in the kernel for a while.
+// plan plans all changes of the store and of the other inputs since the last plan. It returns the transition from the last plan, and the store
+// revision that the new plan includes. restored is true if our rules were missing in the kernel for a while.
 func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err error) {
 	if !l.adopted {
 		return l.adopt()
@@ -426,7 +431,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	return tr, tampered, changes.Revision, nil
 }
 
-// adopt makes the first plan: of all Services, as a transition from the ruleset in the kernel. Its results are those of plan.
+// adopt makes the first plan, of all Services, and returns the transition from the ruleset in the kernel. Its results are those of plan.
 func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
 	changes := l.opts.Store.Changes(0)
 	l.selectView()
@@ -446,7 +451,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
-// endNeeds closes what was opened for needs that no Service has any more. It is called once the kernel has the plan.
+// endNeeds closes what was opened for needs that no Service has any more. It is called once the kernel holds the plan.
 func (l *Loop) endNeeds() {
 	for _, n := range l.planner.needs.takeEnded() {
 		for _, a := range l.planner.answerers {

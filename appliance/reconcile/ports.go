@@ -22,39 +22,39 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// occupied finds sockets of the box's programs at addresses and ports of Services. The one that came first keeps the port: a Service does
-// not get a port on which a program listens, and a program that starts later gets no clients from outside. Both are problems. For a new
-// port of a Service the sockets are read at once; everything else is done by portWatch, beside the loop.
+// occupied finds sockets of this host's programs that listen at addresses and ports of Services. Whichever came first keeps the port: a Service does
+// not get a port on which a program already listens, and a program that starts to listen later gets no clients from outside. Both are reported as
+// problems. For a new port of a Service the sockets are read at once; portWatch does everything else, concurrently with the loop.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
 	log   *slog.Logger
-	// The sockets of all nodePorts are read together, so that planning many Services reads them once.
+	// The sockets that listen on any of nodePorts are read together, so that they are read once even if many Services are planned.
 	nodePorts store.PortRange
 	watch     *portWatch
 
-	mu sync.Mutex // guards looked, list and names: several Services are resolved at once
-	// looked has the ports that were looked up for the present plan, and list the sockets that listen on them.
+	mu sync.Mutex // guards looked, list and names, since Services are resolved concurrently
+	// looked holds the ports that were looked up during the present plan, list the sockets that listen on them.
 	looked sockets.Ports
 	list   []sockets.Socket
-	names  map[sockets.Socket]string // cache: the program of each socket on a port that Services ask for
+	names  map[sockets.Socket]string // cache of sockets.Owner: the program that owns a socket
 
-	served  map[hostPort]int // the ports of the host that frontends have, with the number of frontends
-	ports   sockets.Ports    // the ports in served
-	dirty   bool             // ports differ from those that were passed to portWatch
-	present []listener       // what portWatch has found
+	served  map[hostPort]int // number of frontends that use each port of the host
+	ports   sockets.Ports    // the keys of served
+	dirty   bool             // ports changed since they were last passed to portWatch
+	present []listener       // the sockets that portWatch found last
 }
 
-// maxNames bounds the cached names of programs: to find one, all processes have to be read.
+// maxNames bounds the number of cached program names. They are cached because finding one requires reading all processes.
 const maxNames = 256
 
 // hostPort is a protocol and port of the host.
 type hostPort struct {
-	protocol string // as in sockets.Socket
+	protocol string // "tcp" or "udp", as in sockets.Socket
 	port     uint16
 }
 
-// newOccupied returns an occupied that finds sockets with look; nil: those of this host.
+// newOccupied returns an occupied that finds sockets with look. If look is nil, it finds the sockets of this host.
 func newOccupied(nodePorts store.PortRange, look func(*sockets.Ports) ([]sockets.Socket, error), log *slog.Logger) *occupied {
 	if look == nil {
 		look = sockets.NewView().Listening
@@ -71,14 +71,14 @@ func (o *occupied) reset() {
 	o.names = map[sockets.Socket]string{}
 }
 
-// begin drops the sockets read for the last plan. It is called before Services are planned.
+// begin drops the sockets that were looked up during the last plan. It is called before Services are planned.
 func (o *occupied) begin() {
 	if o != nil && !o.looked.Empty() {
 		o.looked, o.list = sockets.Ports{}, nil
 	}
 }
 
-// record updates the counts of the host's ports that Services use, from the previous and the new ports of one Service.
+// record updates served for one Service. had are its previous ports, has are its new ones.
 func (o *occupied) record(had, has []nft.ServicePort) {
 	if o == nil {
 		return
@@ -110,8 +110,7 @@ func (o *occupied) count(p hostPort, by int) {
 	o.dirty = o.dirty || now == 0 || before == 0
 }
 
-// notify passes the ports to watch to portWatch, if they changed: those that Services use, and those that they wait for because programs
-// listen on them.
+// notify passes the ports to watch to portWatch, if they changed: the ports of the host that Services have, and those they wait for.
 func (o *occupied) notify(n *needs) {
 	if o == nil || !o.dirty && !n.portsChanged {
 		return
@@ -127,7 +126,7 @@ func (o *occupied) notify(n *needs) {
 	o.watch.want(o.ports, waited)
 }
 
-// at returns the socket that receives the box's own packets to one of addrs and the port, false if there is none.
+// at returns a socket that receives this host's own packets to one of addrs and the port. It returns false if there is none.
 func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets.Socket, bool) {
 	if !o.looked.Has(protocol, port) {
 		var ports sockets.Ports
@@ -151,8 +150,8 @@ func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets
 	return sockets.Socket{}, false
 }
 
-// taken returns the program that listens on a frontend's address and port and would lose its clients, as "nginx (pid 812) listens on tcp
-// 0.0.0.0:30080". It is "" if there is none, or the kernel served the frontend before the program started. It is the state of
+// taken returns the program that listens on a frontend's address and port and would lose its clients, in the form "nginx (pid 812) listens on tcp
+// 0.0.0.0:30080". It returns "" if there is none, or if the kernel served the frontend before the program started. The result is the state of
 // resolve.NeedHostPort.
 func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	o := p.occupied
@@ -181,7 +180,7 @@ func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) str
 	return listener{s, who}.String()
 }
 
-// addresses returns the addresses of a frontend: addr or, for a node port, those of node ports.
+// addresses returns the addresses of a frontend: addr or, for a node port (zero addr), the addresses of the family that serve node ports.
 func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	if addr.IsValid() {
 		return []netip.Addr{addr}
@@ -189,7 +188,7 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
 }
 
-// takeListeners sets the programs that listen on ports that Services have or wait for. Services that wait are planned again.
+// takeListeners records the programs that portWatch has found, and makes the loop plan the Services that wait for a port again.
 func (l *Loop) takeListeners(list []listener) {
 	l.planner.occupied.present = list
 	l.Changed(slices.Collect(maps.Keys(l.planner.needs.by[resolve.NeedHostPort]))...)
@@ -198,7 +197,7 @@ func (l *Loop) takeListeners(list []listener) {
 // protocolsOf maps the protocols of package sockets to those of package nft.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
-// late returns a problem for each program that began to listen on a port after a Service had it: a node port, or a port of one of the
+// late returns a problem for each program that started to listen on a port after a Service got it. The port is a node port, or a port of one of the
 // host's addresses.
 func (p *planner) late() []resolve.Problem {
 	if p.occupied == nil {
@@ -226,17 +225,17 @@ func (p *planner) late() []resolve.Problem {
 }
 
 const (
-	// portWatchEvery is the interval at which sockets are read to find programs that have begun to listen. The kernel does not notify of a
-	// bound socket.
+	// portWatchEvery is the interval at which sockets are read to find programs that have started to listen. The kernel does not report when a socket
+	// is bound.
 	portWatchEvery = 10 * time.Second
-	// portWatchPause is the least time between two readings: a program may close thousands of connections a second.
+	// portWatchPause is the minimum pause between two reads of the sockets, as a program may close thousands of connections a second.
 	portWatchPause = 200 * time.Millisecond
 )
 
-// listener is a socket with the program that it belongs to.
+// listener is a listening socket and the program that owns it.
 type listener struct {
 	sockets.Socket
-	owner string // "" when it cannot be seen
+	owner string // such as "nginx (pid 812)"; "" if the owner is not visible
 }
 
 // String returns a text such as "nginx (pid 812) listens on tcp 0.0.0.0:80".
@@ -244,29 +243,29 @@ func (l listener) String() string {
 	return fmt.Sprintf("%s listens on %s", cmp.Or(l.owner, "another program"), l.Socket)
 }
 
-// covers reports whether the socket receives packets to the port at one of addrs.
+// covers reports whether the socket receives packets of the protocol to the port at one of addrs.
 func (l listener) covers(protocol string, addrs []netip.Addr, port uint16) bool {
 	return l.Protocol == protocol && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.Covers(netip.AddrPortFrom(a, port)) })
 }
 
-// portWatch finds the programs that listen on ports that Services have or wait for. It runs in a task of its own, since the time to read
-// sockets depends on the host. It reads them when the kernel reports that a socket was closed at a port that a Service waits for, and every
-// portWatchEvery to find new programs. Without such ports it does nothing.
+// portWatch finds the programs that listen on ports that Services have or wait for. It runs in its own goroutine, since reading the sockets may take
+// long. It reads them every portWatchEvery while Services have or wait for such ports, and when the kernel reports that a socket was closed at a port
+// that a Service waits for.
 type portWatch struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
-	// closed signals, until it is stopped, that a socket at one of the ports was closed.
+	// closed returns a channel that signals when a socket at one of the ports is closed, and a function that ends this.
 	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
 	log    *slog.Logger
-	found  chan []listener // receives the programs that listen on ports and waited, when they change
+	found  chan []listener // the listening programs are sent to it when they change, or when a port in waited is free
 
 	mu      sync.Mutex
 	ports   sockets.Ports // the ports that Services have
 	waited  []hostPort    // the ports that Services wait for
-	changed chan struct{} // capacity 1: ports or waited have changed
+	changed chan struct{} // signals a change of ports or waited; capacity 1
 
 	before []listener
-	failed bool // the last reading of sockets failed
+	failed bool // the sockets could not be read the last time
 	names  map[sockets.Socket]string
 }
 
@@ -283,8 +282,8 @@ func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner fun
 	}
 }
 
-// want sets the ports to watch. Programs on ports are found by the next periodic reading; the ports in waited, which Services wait for, are
-// read at once.
+// want sets the ports to watch: those that Services have, and in waited those that Services wait for. If waited changes, the sockets are read at
+// once; otherwise at the next regular time.
 func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
@@ -309,7 +308,7 @@ func (w *portWatch) wanted() (sockets.Ports, []hostPort) {
 	return ports, w.waited
 }
 
-// run reads sockets, and sends changes to found, until ctx is done.
+// run reads the sockets and sends changes to the channel found, until ctx is done.
 func (w *portWatch) run(ctx context.Context) error {
 	poll := time.NewTicker(portWatchEvery)
 	poll.Stop()
@@ -352,8 +351,8 @@ func (w *portWatch) run(ctx context.Context) error {
 	}
 }
 
-// watchClosed returns a channel that signals closed sockets at the ports that Services wait for. If the kernel cannot report them, the
-// channel is nil, and only the periodic readings remain.
+// watchClosed returns a channel that signals when a socket is closed at a port that a Service waits for, and a function that ends this. The channel
+// is nil if the kernel cannot report closed sockets; then they are noticed only by the regular reads.
 func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop func() error) {
 	var ports sockets.Ports
 	for _, p := range waited {
@@ -367,7 +366,8 @@ func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop f
 	return told, stop
 }
 
-// seen returns the programs that listen on the ports. news is set when they changed, or when a port that a Service waits for is free.
+// seen reads the sockets and returns the programs that listen on the ports. news is true if the programs changed, or if a port that a Service waits
+// for is free.
 func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listener, news bool) {
 	var found []sockets.Socket
 	if !ports.Empty() {
@@ -401,9 +401,9 @@ func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listen
 	return list, news
 }
 
-// affectedBy returns those Services of all whose plan depends on the difference between the present host and another one. Mostly these are
-// few: the kernel has found an address to be unique (DAD), or a VIP was added to an interface, which concerns only Services at this
-// address. The compiler handles the elements of the box.
+// affectedBy returns the Services, among all, whose plan depends on a difference between the present and the given host. Usually they are few: when
+// duplicate address detection of an address has ended, or a VIP was added to an interface, only the Services at this address are affected. The
+// compiler updates the elements that depend only on the box.
 func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 	was, is := p.host.Resolve, host.Resolve
 	moved := map[netip.Addr]bool{}
@@ -436,7 +436,7 @@ func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 	return services
 }
 
-// usersOf returns those of services that ask for one of the addresses, or have an endpoint there, by their objects.
+// usersOf returns the Services whose objects request one of the addresses or have an endpoint at one.
 func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users []string) {
 	is := func(text string) bool {
 		addr, err := netip.ParseAddr(text)
@@ -453,7 +453,7 @@ func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users 
 	return users
 }
 
-// addressesAsked returns all addresses in the spec and the status of a Service, as text.
+// addressesAsked returns all addresses in the spec and the status of a Service, in text form.
 func addressesAsked(svc *object.Service) []string {
 	texts := slices.Concat([]string{svc.Spec.ClusterIP, svc.Spec.LoadBalancerIP}, svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -464,13 +464,14 @@ func addressesAsked(svc *object.Service) []string {
 
 // Addresses distinguishes the host's own addresses from VIPs that were assigned to its interfaces.
 type Addresses interface {
-	// Place takes new facts. wasService reports whether a Service had an address before an interface got it.
+	// Place passes new facts of the host. wasService reports whether an address belonged to a Service before it was assigned to an interface.
 	Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error
-	// Known reports whether all of the host's own addresses before the start are known.
+	// Known reports whether all of the host's own addresses from before the start of this process have been determined.
 	Known() bool
 }
 
-// placeHost passes new facts of the host to Addresses: an address of a Service that is in force or stored is a VIP.
+// placeHost passes new facts of the host to Addresses. An address of the host counts as a VIP if a planned Service has it or, before the first plan,
+// a Service in the kernel or the store.
 func (l *Loop) placeHost() error {
 	switch {
 	case !l.observed.moved || l.observed.facts == nil:
@@ -495,7 +496,7 @@ func (l *Loop) placeHost() error {
 	})
 }
 
-// vipsBefore returns the addresses of this host that are VIPs of Services in the kernel.
+// vipsBefore returns the addresses of this host that are VIPs of Services in the ruleset have, which was read from the kernel.
 func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for _, a := range facts.Addresses {
@@ -506,8 +507,8 @@ func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	return vips
 }
 
-// addAsked adds the addresses of stored Services to vips, and those of Services in force, which differ while a rollout has not reached this
-// box.
+// addAsked adds the addresses of stored Services to vips. It also adds those of Services in force, which may differ while a rollout has not reached
+// this box.
 func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 	all := slices.Collect(values(objects.Services()))
 	for _, svc := range slices.AppendSeq(all, values(objects.InForce().Services())) {
@@ -523,7 +524,7 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 	}
 }
 
-// values returns the values of a sequence of pairs.
+// values returns an iterator over the values of of, without the keys.
 func values[K, V any](of iter.Seq2[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range of {

@@ -16,44 +16,44 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Reporter merges the problems of all origins into one list, and logs each of them when it begins and when it ends. The cost of a step is
-// that of the problems that differ; the list is computed on request.
+// Reporter merges the problems of all origins (parts of the program) into one list. It logs each problem when it begins and when it ends. The cost of
+// a step is proportional to the number of changed problems; the list itself is computed on request.
 type Reporter struct {
 	Log *slog.Logger
-	// Where gives the file and line that declare an object (store.Location).
+	// Where returns the file and line that declare an object (store.Location).
 	Where  func(object.Ref) (file string, line int)
-	Events Events // nil: none are made
-	// History keeps since when there are problems; nil: since this process has them.
+	Events Events // nil if no Events are written
+	// History records since when problems exist, across restarts. If nil, only the time since this process found them is available.
 	History *history.Book
 
-	of       map[string][]manifest.Problem  // by origin: the problems that it reported last
+	of       map[string][]manifest.Problem  // problems that each origin reported last
 	altered  map[manifest.Problem]struct{}  // problems whose number of origins changed since the last flush
-	settling map[manifest.Problem]time.Time // the time from which each counts as a problem
-	times    map[verdict.Occurrence]int     // the number of problems about each occurrence
+	settling map[manifest.Problem]time.Time // when each settling problem starts to count as a problem
+	times    map[verdict.Occurrence]int     // number of problems for each occurrence
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	known   map[manifest.Problem]*reported
-	version uint64  // counts changes of the list
-	listed  *listed // the last result of list
+	version uint64  // number of changes of the list
+	listed  *listed // cached result of list
 }
 
-// listed is the list of problems at one version of the Reporter, which is cached.
+// listed is the cached result of Reporter.list for one version of the Reporter.
 type listed struct {
 	version  uint64
 	problems []wire.Problem
 	groups   []wire.ProblemGroup
 }
 
-// Events gets the problems that ended and those that began, and writes Events about them.
+// Events writes a Kubernetes Event for each problem that ended (over) or began (new).
 type Events interface {
 	Report(over, new []manifest.Problem)
 }
 
-// reported is a problem with the number of origins that report it.
+// reported is the state of one problem in a Reporter.
 type reported struct {
-	origins int              // the number of origins that report it
-	problem *verdict.Problem // nil: it is new since the last flush
-	told    manifest.Problem // as it was first reported, with file and line
+	origins int              // number of origins that report it
+	problem *verdict.Problem // nil until the first flush after it was reported
+	told    manifest.Problem // the problem as it was first logged, with its file and line
 }
 
 // NewReporter returns a Reporter without problems.
@@ -65,7 +65,7 @@ func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int
 	}
 }
 
-// from replaces the problems of an origin. Those about objects have no file and line, since these may change.
+// from replaces the problems of an origin. Problems of objects must have no file and line, since these may change; Located adds them later.
 func (r *Reporter) from(origin string, now []manifest.Problem) {
 	if before := r.of[origin]; !slices.Equal(before, now) {
 		r.replace(before, now)
@@ -73,7 +73,7 @@ func (r *Reporter) from(origin string, now []manifest.Problem) {
 	}
 }
 
-// replace updates the origin counts of problems for one origin, which reported the problems before and now reports those in now.
+// replace updates the number of origins of each problem for one origin. The origin reported the problems in before, and now reports those in now.
 func (r *Reporter) replace(before, now []manifest.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,8 +92,8 @@ func (r *Reporter) replace(before, now []manifest.Problem) {
 	count(before, -1)
 }
 
-// flush returns the problems that ended and those that began since the last call, logs them, and passes them to Events. A problem for which
-// until returns a time is first settling, and counts as a problem from that time.
+// flush returns the problems that ended and began since the last call, logs them, and passes them to Events. If until returns a later time for a new
+// problem, the problem is settling, and does not count before that time.
 func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) (over, came []*verdict.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,7 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	return over, came
 }
 
-// begin returns the begin of each occurrence of a problem. Other problems may have been about the same occurrence before.
+// begin returns since when each occurrence of a new problem exists. This may be earlier than at, if another problem was about the same occurrence.
 func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	for _, o := range verdict.Occurrences(p) {
 		r.times[o]++
@@ -152,7 +152,7 @@ func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	return since
 }
 
-// end records in the history the occurrences of an ended problem that no other problem is about.
+// end records in the history that the occurrences of an ended problem are over, unless another problem is about them.
 func (r *Reporter) end(p *verdict.Problem, at time.Time) {
 	if p.Settling {
 		return
@@ -169,7 +169,7 @@ func keyOf(o verdict.Occurrence) history.Key {
 	return history.Key{Kind: history.KindProblem, Object: o.Object, What: o.What}
 }
 
-// settles returns the time at which the first settling problem counts as a problem; zero if none is settling.
+// settles returns the earliest time at which a settling problem starts to count, zero if none is settling.
 func (r *Reporter) settles() (first time.Time) {
 	for _, due := range r.settling {
 		if first.IsZero() || due.Before(first) {
@@ -179,15 +179,15 @@ func (r *Reporter) settles() (first time.Time) {
 	return first
 }
 
-// moved makes the next list look up files and lines again.
+// moved makes the next call of list look up files and lines again, since manifests changed.
 func (r *Reporter) moved() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.version++
 }
 
-// list returns the problems, sorted, and in groups by cause. packaged selects the commands that the groups suggest as next steps. The
-// caller must not change the result. list does not block the loop.
+// list returns all problems, sorted, and the groups of problems with the same cause. packaged selects the commands that the groups suggest as next
+// steps. The caller must not modify the result. list does not block the loop.
 func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemGroup) {
 	r.mu.Lock()
 	have, version := r.listed, r.version
@@ -219,8 +219,8 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 	return have.problems, have.groups
 }
 
-// logChanges logs the problems that ended and those that began, and passes them to Events. A problem with a Cause whose message alone
-// changed is not logged again: an endpoint may fail in alternating ways.
+// logChanges logs the problems that ended (over) and began (new), and passes them to Events. If only the message of a problem with a Cause changed,
+// it is not logged again, since an endpoint may fail for alternating reasons.
 func (r *Reporter) logChanges(over, new []manifest.Problem) {
 	ends := map[manifest.Problem]bool{}
 	wordless := func(p manifest.Problem) manifest.Problem { p.Message = ""; return p }
@@ -298,7 +298,7 @@ func wireProblem(p manifest.Problem) wire.Problem {
 	return w
 }
 
-// Located returns a problem with the file and line that declare its object, unless it has them.
+// Located returns p with the file and line that declare its object, unless p has a file already.
 func (r *Reporter) Located(p manifest.Problem) manifest.Problem {
 	if p.File == "" && p.Object != (object.Ref{}) {
 		p.File, p.Line = r.Where(p.Object)

@@ -17,38 +17,37 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// reasonInterference is the reason of the problem that another program keeps changing
-// our tables.
+// reasonInterference is the Reason of the problem that another program keeps changing our tables.
 const reasonInterference = "ForeignInterference"
 
 const (
-	// More than fightHeals repairs within fightWindow are a fight with another program.
+	// More than fightHeals repairs within fightWindow mean that another program keeps changing our tables: a fight.
 	fightHeals  = 5
 	fightWindow = 10 * time.Second
 	// During a fight the time between two repairs doubles from pauseFirst to pauseLast.
 	pauseFirst = time.Second
 	pauseLast  = 30 * time.Second
-	// fightQuiet is the time without a foreign change after which one repair is made before the pause has ended: the fight may be over, and
-	// clients wait.
+	// fightQuiet is the time without a foreign change after which one repair is made ahead of schedule during a fight. The fight may be over, and
+	// clients are not served until the repair.
 	fightQuiet = time.Second
-	// fightPeace is the time without a foreign change after which a fight is over.
+	// fightPeace is the time without a change by another program after which a fight is over.
 	fightPeace = time.Minute
 )
 
-// tamperGuard decides how often our tables are repaired. A single foreign change is repaired at
-// once. If changes recur, repairs happen at growing intervals and a problem is reported.
+// tamperGuard decides when our tables are repaired after another program changed them (a foreign change). A single foreign change is repaired at
+// once. If foreign changes recur (a fight), repairs are made at growing intervals, and a problem is reported.
 type tamperGuard struct {
-	heals   []time.Time   // the times of the repairs in the last fightWindow
-	pause   time.Duration // between repairs; 0: foreign changes do not recur
-	next    time.Time     // the earliest time of the next repair, unless there was no foreign change for fightQuiet
-	hasty   bool          // the last repair came before next, so the one after it waits for next
-	last    time.Time     // the last change by others
-	since   time.Time     // the first foreign change that is not repaired yet; zero: there is none
-	culprit string        // the program that changed the tables before pause was set, as the problem names it
-	renewal fastRenewal   // of the fast path
+	heals   []time.Time   // times of the repairs within the last fightWindow
+	pause   time.Duration // interval between repairs during a fight; 0 if there is no fight
+	next    time.Time     // earliest time of the next repair, except after fightQuiet without a foreign change
+	hasty   bool          // the last repair was made ahead of next, so the following one must wait until next
+	last    time.Time     // time of the last foreign change
+	since   time.Time     // time of the first foreign change that is not repaired yet; zero if there is none
+	culprit string        // name and process ID of the program that made the last foreign change before the fight
+	renewal fastRenewal   // schedule of renewals of the fast path
 }
 
-// note records a foreign change of our tables.
+// note records that another program has changed our tables.
 func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 	i.last = now
 	if i.since.IsZero() {
@@ -62,7 +61,7 @@ func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 	}
 }
 
-// mayHeal reports whether the tables may be repaired now.
+// mayHeal reports whether our tables may be repaired now.
 func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.due()) }
 
 // due returns the time of the next repair during a fight (i.pause > 0).
@@ -73,8 +72,8 @@ func (i *tamperGuard) due() time.Time {
 	return i.next
 }
 
-// healed records that our tables are as planned, and returns how long they were not. mended is set if something had to be repaired; only
-// that counts as a repair.
+// healed records that our tables are as planned again. It returns the time since the first foreign change that had not been repaired, 0 if there was
+// none. mended is set if the repair took a transaction; only then it counts as a repair.
 func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	if !i.since.IsZero() {
 		took = now.Sub(i.since)
@@ -101,14 +100,14 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	return took
 }
 
-// calm resets the guard when no other program has changed our tables for fightPeace.
+// calm ends a fight if no other program has changed our tables for fightPeace.
 func (i *tamperGuard) calm(now time.Time) {
 	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
 		*i = tamperGuard{renewal: i.renewal}
 	}
 }
 
-// until returns the time of the next repair or report, if one is due.
+// until returns the time of the next repair, or of the end of the fight. needed is false if there is no fight.
 func (i *tamperGuard) until() (at time.Time, needed bool) {
 	switch {
 	case i.pause == 0:
@@ -119,7 +118,7 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
-// problem returns the problem ForeignInterference during a fight, false if there is none.
+// problem returns the problem to report during a fight. fight is false if there is none.
 func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 	if i.pause == 0 {
 		return p, false
@@ -129,7 +128,7 @@ func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 			"stop that program, or keep it off the tables ip svcctl and ip6 svcctl", i.culprit, fightHeals, fightWindow, pauseLast)}, true
 }
 
-// onForeignChange handles a change of nf_tables, and reports whether the loop has to take a step for it.
+// onForeignChange handles a change of nf_tables by another program, and reports whether the loop has to take a step for it.
 func (l *Loop) onForeignChange(c kernel.Change) bool {
 	renews := l.tamper.renewal.ask(l.planner.compiler)
 	switch {
@@ -149,7 +148,7 @@ func (l *Loop) onForeignChange(c kernel.Change) bool {
 	return true
 }
 
-// healed records, after a step, that a foreign change of our tables is undone, if it is.
+// healed records, after a step, that our tables were repaired, unless a repair is still pending or none was needed.
 func (l *Loop) healed(done committed) {
 	now := l.opts.Clock()
 	defer l.tamper.calm(now)
@@ -172,21 +171,21 @@ func (l *Loop) healed(done committed) {
 	}
 }
 
-// adopting finds endpoints that more than one frontend is to adopt (nft.Frontend.Adopt). A reply of such an endpoint does not show which
-// frontend the client used, so no frontend adopts it. The zero value is ready to use.
+// adopting finds endpoints behind more than one frontend with Adopt set (nft.Frontend.Adopt). A packet from such an endpoint does not show which
+// frontend its client used, so none of the frontends adopts connections of the endpoint. The zero value is ready to use.
 type adopting struct {
-	of     map[string]map[adoptedBy]struct{} // by Service
+	of     map[string]map[adoptedBy]struct{} // endpoints and their frontends by Service; by is the index by endpoint
 	by     map[netip.AddrPort]map[adoptedBy]struct{}
-	shared map[netip.AddrPort]bool // the endpoints with several frontends
+	shared map[netip.AddrPort]bool // endpoints behind several frontends with Adopt set
 }
 
-// adoptedBy is an endpoint with a frontend of a Service that is to adopt it.
+// adoptedBy is an endpoint together with a frontend that has Adopt set.
 type adoptedBy struct {
 	endpoint          netip.AddrPort
 	service, frontend string
 }
 
-// set replaces the ports of a Service, and updates which endpoints several frontends are to adopt.
+// set replaces the ports of a Service, and updates shared.
 func (a *adopting) set(service string, ports []nft.ServicePort) {
 	var now map[adoptedBy]struct{}
 	for i := range ports {
@@ -234,7 +233,7 @@ func (a *adopting) set(service string, ports []nft.ServicePort) {
 	}
 }
 
-// frontends returns the frontends that are to adopt an endpoint, sorted.
+// frontends returns the frontends with Adopt set that lead to an endpoint, sorted.
 func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
 	for use := range a.by[ap] {
 		list = append(list, use.frontend)
@@ -243,7 +242,7 @@ func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
 	return slices.Compact(list)
 }
 
-// problems returns one problem for each Service whose frontends share endpoints to adopt.
+// problems returns one problem for each Service that has an endpoint in shared.
 func (a *adopting) problems() (all []resolve.Problem) {
 	shared := map[string][]netip.AddrPort{}
 	for ap := range a.shared {

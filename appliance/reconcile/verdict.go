@@ -18,19 +18,21 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// newFor is how long a new object may wait for those that belong to it, such as the EndpointSlice of a Service, before that is a problem.
+// newFor is the time after the creation of an object during which a related object may be missing, such as the EndpointSlice of a Service, before
+// this is reported as a problem.
 const newFor = 10 * time.Second
 
-// declared records the Services that exist, and the EndpointSlices of those that do not.
+// declared records the existing Services, and the EndpointSlices whose Service does not exist.
 type declared struct {
-	unchecked map[string]bool     // by Service: it has endpoints and no health check
-	count     int                 // the number of true values in unchecked
-	strays    map[string][]string // by missing Service: the names of its slices
-	hints     map[string]string   // by missing Service (strays): the existing Service with the most similar name; nil: not computed yet
-	strayed   bool                // the problems of strays may have changed since the last report
+	unchecked map[string]bool     // by existing Service: whether it has endpoints but no health check
+	count     int                 // number of true values in unchecked
+	strays    map[string][]string // names of the EndpointSlices of each missing Service
+	hints     map[string]string   // existing Service with the most similar name, by missing Service; nil if not computed yet
+	strayed   bool                // the result of strayProblems may have changed since the last report
 }
 
-// set records a Service: if it exists (there), whether its endpoints lack a health check (unchecked), or else its remaining slices.
+// set records a Service. there is set if it exists. unchecked is set if it has endpoints but no health check. slices are the EndpointSlices of a
+// Service that does not exist.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
 	had := len(d.strays[key])
@@ -56,10 +58,11 @@ func (d *declared) set(key string, there, unchecked bool, slices []*object.Endpo
 	}
 }
 
-// mostHints bounds the slices of unknown Services for which the nearest name is looked up.
+// mostHints is the maximum number of missing Services for which a similar name is searched.
 const mostHints = 20
 
-// strayProblems returns the problems of EndpointSlices whose Service does not exist.
+// strayProblems returns the problems of EndpointSlices whose Service does not exist. there reports whether a Service is stored though it is not
+// planned; its slices have no problem.
 func (d *declared) strayProblems(there func(key string) bool) (problems []resolve.Problem) {
 	if len(d.strays) == 0 {
 		return nil
@@ -97,7 +100,7 @@ func (d *declared) strayProblems(there func(key string) bool) (problems []resolv
 	return problems
 }
 
-// report passes the problems of all origins to the Reporter, and updates the conditions of the Services whose problems changed.
+// report passes the problems of all parts of the program to the Reporter, and updates the conditions of the Services whose problems changed.
 func (l *Loop) report() {
 	pub, p := l.opts.Publisher, l.planner
 	r := pub.Reporter
@@ -144,8 +147,8 @@ func (l *Loop) report() {
 	pub.Metrics.Verdict(words, reasons)
 }
 
-// settled returns the time from which a problem counts, if it may resolve itself until then: a new object waits for those that belong to
-// it. Otherwise it returns the zero Time.
+// settled returns the time before which a problem does not count, because the object is new and a related object may follow. It returns the zero Time
+// if the problem counts at once.
 func (l *Loop) settled(p *manifest.Problem) time.Time {
 	if p.Reason != resolve.ReasonNoEndpoints && p.Reason != resolve.ReasonOrphanSlice {
 		return time.Time{}
@@ -161,31 +164,31 @@ func (l *Loop) settled(p *manifest.Problem) time.Time {
 	return due
 }
 
-// mostTurns bounds the changes of conditions that are kept for watchers. A watcher that missed older ones reads the conditions of all
+// mostTurns is the number of changes of conditions that are kept for watchers. A watcher that missed older ones must read the conditions of all
 // Services.
 const mostTurns = 8192
 
-// Conditions are the conditions Ready and Programmed of Services, as this box determines them. They are computed on request and never
-// stored: so they cost no write, need no disk, and boxes of a fleet, which have different ones, do not overwrite each other's. Its methods
-// may be called concurrently.
+// Conditions computes the conditions Ready and Programmed of Services, as this box determines them, on request. They are never stored: this costs no
+// disk writes, and the boxes of a fleet do not overwrite each other's different conditions. Its methods may be called concurrently.
 type Conditions struct {
-	revisions func() (accepted, concerning uint64) // of the store
+	revisions func() (accepted, concerning uint64) // store.Revisions: the newest revision, and the newest that affects the kernel
 
 	mu    sync.Mutex
-	began time.Time      // the start of the history: earlier conditions are unknown
-	bench *verdict.Judge // nil before the first call of judge
-	// ready and stored have, by Service, the times of the last transitions of the conditions Ready and Programmed, if any.
+	began time.Time      // start of the history of conditions; no earlier transitions are recorded
+	bench *verdict.Judge // computes the states of Services; nil before the first call of judge
+	// ready and stored hold the last transition times of the conditions Ready and Programmed, by Service. A Service without recorded transitions has
+	// no entry.
 	ready, stored map[string]time.Time
-	inKernel      uint64   // the revision up to which all changes are in the kernel
-	away          bool     // another program has changed the rules, which are not repaired yet
-	turns         []string // Services whose conditions changed, the newest last
-	dropped       uint64   // the number of entries removed from the front of turns
+	inKernel      uint64   // the kernel holds every change up to this store revision
+	away          bool     // another program changed our rules, and they are not repaired yet
+	turns         []string // keys of the Services whose conditions changed, newest last
+	dropped       uint64   // number of entries removed from the front of turns
 	changed       chan struct{}
 }
 
-// judge updates the conditions from the problems that ended and began, and the Services that were planned (touched). services has the keys
-// of all Services, unchecked is the number of those without health checks, past the history with the begin of conditions. It returns the
-// verdict without its groups, and the number of problems by severity and reason.
+// judge updates the conditions. over and came are the problems that ended and began, touched the Services that were planned. The keys of services are
+// those of all Services, unchecked is the number of Services without health checks. past holds earlier transitions. judge returns the verdict without
+// its groups, and the number of problems by severity and reason.
 func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, past *history.Book, now time.Time) (wire.Verdict, map[[2]string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +232,7 @@ func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, serv
 	return c.bench.Verdict(unchecked), c.bench.Reasons()
 }
 
-// State returns the state of a Service, by key.
+// State returns the state of the Service with the given key.
 func (c *Conditions) State(key string) (s verdict.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,8 +242,8 @@ func (c *Conditions) State(key string) (s verdict.State) {
 	return s
 }
 
-// Judged returns the state of each Service that has a problem, with the reason; the number of all Services by state; and the verdict in one
-// line.
+// Judged returns the state of each Service that has a problem, with the reason, by key. It also returns the number of Services in each state, and the
+// verdict as one line of text.
 func (c *Conditions) Judged() (states map[string]wire.Judged, counts map[string]int, answer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,14 +258,14 @@ func (c *Conditions) Judged() (states map[string]wire.Judged, counts map[string]
 	return states, v.ByState(), v.Text
 }
 
-// settling returns the first Services that are settling.
+// settling returns the keys of the Services that wait for related objects; if they are many, only the first ones.
 func (c *Conditions) settling() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bench.Settling()
 }
 
-// programmed sets the revision that is in the kernel. away is set while another program's change of the rules is not repaired.
+// programmed records the store revision that is in the kernel. away is set while our rules are changed by another program and not repaired.
 func (c *Conditions) programmed(revision uint64, away bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,15 +274,15 @@ func (c *Conditions) programmed(revision uint64, away bool) {
 	c.changed = make(chan struct{})
 }
 
-// Changed returns a channel that is closed when the conditions of Services may differ from those at the call.
+// Changed returns a channel that is closed when the conditions of Services may have changed since the call.
 func (c *Conditions) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-// Since returns the Services whose conditions changed after turn, a number that counts such changes, and the newest turn. known is false
-// when the changes since turn are no longer kept: any Service may have changed.
+// Since returns the Services whose conditions changed after turn, the number of an earlier change, and the number of the newest change. known is
+// false if the changes since turn are no longer kept. Then any Service may have changed.
 func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,18 +293,18 @@ func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known boo
 	return append([]string(nil), c.turns[turn-c.dropped:]...), newest, true
 }
 
-// reasonPending is the reason of conditions while the version of a Service is not in the kernel yet; reasonServed and reasonProgrammed are
-// those of a Service without a problem.
+// reasonPending is the Reason of the conditions of a Service whose stored version is not in the kernel yet. reasonServed and reasonProgrammed are the
+// Reasons of the conditions Ready and Programmed without a problem.
 const (
 	reasonPending    = "Pending"
 	reasonServed     = "Served"
 	reasonProgrammed = "Programmed"
 )
 
-// rulesAway is the message of conditions while another program keeps changing the rules.
+// rulesAway is the message of the conditions while our rules are changed by another program and not repaired.
 const rulesAway = "another program changed the rules of svcctl, which are not repaired yet"
 
-// Of returns the conditions of a Service as it is stored. settled is false while its version is not in the kernel.
+// Of returns the conditions of a stored Service. settled is false while this version of the Service is not in the kernel.
 func (c *Conditions) Of(svc *object.Service) (conditions []object.Condition, settled bool) {
 	accepted, concerning := c.revisions()
 	version, _ := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)

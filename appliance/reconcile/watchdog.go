@@ -22,57 +22,61 @@ import (
 )
 
 const (
-	// watchdogTick is the interval at which the watchdog requests a turn of the loop: long enough to wake an idle process rarely.
+	// watchdogTick is the interval at which the watchdog checks the loop. It is long, so that it rarely wakes an idle process.
 	watchdogTick = 5 * time.Second
-	// stuckAfter bounds the time of the loop without progress. The time for which the process waited for a CPU does not count, see
-	// cpuTimes.
+	// stuckAfter is the time without progress after which the loop counts as stuck. The time for which the process waits for a CPU is not counted,
+	// see cpuTimes.
 	stuckAfter = 30 * time.Second
-	// slow multiplies stuckAfter while the process computes, and during a call whose duration depends on the kernel or the disk: 10 minutes
-	// in all.
+	// slow is the factor by which the limit stuckAfter is larger, 10 minutes in all, while the process computes, or during a call whose duration
+	// depends on the kernel or the disk.
 	slow = 20
-	// maxDump bounds the goroutine dump, in bytes.
+	// maxDump is the maximum size of the goroutine dump in bytes.
 	maxDump = 1 << 20
-	// lastWords bounds the time to end a stuck process: to write the dump to a disk, and the log to its reader.
+	// lastWords bounds the time for writing the dump of a stuck process to disk. After twice that time the process exits in any case.
 	lastWords = 5 * time.Second
 )
 
-// Watchdog ends the process when the loop is stuck, with a dump of all goroutines. The rules stay in
-// the kernel, and the supervisor (systemd) starts the process again.
+// Watchdog exits the process, with a dump of all goroutines, when the loop is stuck. The rules stay in the kernel, and the supervisor (systemd)
+// starts the process again.
 //
-// The loop counts its turns, and its progress within a turn. At every tick the watchdog checks whether the count has changed since
-// the last one, and leaves a request that makes an idle loop turn once. A request stays until the loop takes it, so it does not
-// matter what the loop does at the moment of a tick.
+// The loop counts its turns, and its progress within a turn. At every tick the watchdog checks whether the count has changed since the last tick. It
+// also leaves a request that makes an idle loop take a turn. A request stays until the loop receives it, so it does not matter what the loop does at
+// the moment of a tick.
 //
-// The watchdog sums up the time without progress, and ends the process after patience. For each tick it adds only the time that the
-// process could use (cpuTimes.fair). For a loop that computes or waits for a CPU that is at most the CPU time of the process, so a
-// busy machine cannot make it look stuck. Only a twentieth (slow) of the CPU time counts: a virtual machine includes the time in which
-// its host ran something else, and a slow machine may have many Services. For a loop that waits for an event that never occurs it is the
-// time in which no thread waited for a CPU. Missed ticks do not count: a stopped process (SIGSTOP, a suspended machine) is not stuck.
+// The watchdog sums up the time without progress, and exits the process once the sum reaches patience. For each tick it adds only the time that the
+// process was able to use (cpuTimes.fair):
+//
+//   - While the loop computes or waits for a CPU, this is at most the CPU time of the process, so a busy machine cannot make the loop look stuck.
+//     Only a twentieth of the CPU time counts (slow), since on a virtual machine it includes time in which the host ran something else, and since a
+//     slow machine may have many Services.
+//   - While the loop waits for an event that never occurs, this is the time in which no thread waited for a CPU.
+//
+// Missed ticks do not count, so a process that was stopped (SIGSTOP, a suspended machine) is not stuck.
 type Watchdog struct {
-	moves atomic.Uint64 // counted up by the loop with every turn and step
-	asks  chan struct{} // holds one request for a turn; the loop takes it when it has nothing else to do
-	calls *SlowCalls    // calls under way that may take long
+	moves atomic.Uint64 // number of turns and steps of the loop so far; the loop increments it
+	asks  chan struct{} // holds one request for a turn of the loop; an idle loop receives it
+	calls *SlowCalls    // the running calls that may take long
 	cpu   func() (cpuTimes, error)
 
-	patience time.Duration // stuckAfter
-	every    time.Duration // the interval of notifications to systemd; 0: none
-	tell     func()        // notifies systemd that the process works
+	patience time.Duration // time without progress before the process exits: stuckAfter
+	every    time.Duration // interval of notifications to systemd; 0 if there are none
+	tell     func()        // notifies systemd that the process is alive (WATCHDOG=1)
 	log      *slog.Logger
 	dump     func(goroutines []byte) (file string, err error)
 	exit     func()
 }
 
-// WatchdogOptions configure a Watchdog.
+// WatchdogOptions holds the options of NewWatchdog.
 type WatchdogOptions struct {
-	// Calls are calls under way that may take long.
+	// Calls records the running calls that may take long.
 	Calls *SlowCalls
-	// DataDir takes the goroutine dumps.
+	// DataDir is the directory for goroutine dumps.
 	DataDir string
 	Log     *slog.Logger
-	// Every is the watchdog interval of systemd (WATCHDOG_USEC), 0 if it has none.
+	// Every is the interval of watchdog notifications to systemd, from WATCHDOG_USEC; 0 if there are none.
 	Every time.Duration
 	Tell  func()
-	// Exit ends the process.
+	// Exit exits the process.
 	Exit func()
 }
 
@@ -84,10 +88,10 @@ func NewWatchdog(o WatchdogOptions) *Watchdog {
 	}
 }
 
-// progress counts a turn of the loop, or progress within one.
+// progress records a turn of the loop, or progress within a turn.
 func (w *Watchdog) progress() { w.moves.Add(1) }
 
-// Run watches until ctx is done, which is when the loop has ended.
+// Run watches the loop until ctx is done, which is when the loop has ended.
 func (w *Watchdog) Run(ctx context.Context) error {
 	every := watchdogTick
 	if w.every > 0 {
@@ -138,8 +142,7 @@ func (w *Watchdog) Run(ctx context.Context) error {
 	}
 }
 
-// expire writes a goroutine dump and ends the process, even if the loop is stuck at the disk or at
-// the reader of the log.
+// expire writes a goroutine dump and exits the process, even if writing to the disk or to the log blocks.
 func (w *Watchdog) expire(spent time.Duration) {
 	hard := time.AfterFunc(2*lastWords, w.exit)
 	defer hard.Stop()
@@ -175,14 +178,14 @@ func (w *Watchdog) expire(spent time.Duration) {
 	w.exit()
 }
 
-// SlowCalls records the calls under way whose duration does not depend on us: an fsync of a slow disk, a transaction of 300,000 elements, a
-// lock of the kernel that another program holds. The zero value is ready to use.
+// SlowCalls records the running calls whose duration this program does not control: an fsync of a slow disk, a transaction of 300,000 elements, or
+// one that waits for a kernel lock that another program holds. The zero value is ready to use.
 type SlowCalls struct {
 	mu    sync.Mutex
 	calls []string
 }
 
-// begin records a call. The caller calls end when the call has ended.
+// begin records that a call has started. The caller must call end when the call returns. what describes the call in the log.
 func (s *SlowCalls) begin(what string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +204,8 @@ func (s *SlowCalls) underWay() []string {
 	return slices.Clone(s.calls)
 }
 
-// slowKernel is a Kernel that records its running calls in SlowCalls. A large transaction takes seconds on an idle machine, and
-// transactions of other programs may come first.
+// slowKernel is a Kernel that records its running calls in SlowCalls. A large transaction takes seconds even on an idle machine, and may have to wait
+// for transactions of other programs.
 type slowKernel struct {
 	Kernel
 	calls *SlowCalls
@@ -232,7 +235,8 @@ func (s slowKernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) 
 	return s.Kernel.Forget(f, generation)
 }
 
-// slowEngine is a store's engine that records its running commits in SlowCalls: the loop's own, and those of others for which it waits.
+// slowEngine is a storage engine that records its running commits in SlowCalls, whichever goroutine makes them: the loop may wait for the commits of
+// other goroutines.
 type slowEngine struct {
 	engine.Engine
 	calls *SlowCalls
@@ -250,17 +254,17 @@ func (s *SlowCalls) Kernel(k Kernel) Kernel { return slowKernel{k, s} }
 // Engine returns an Engine that records the running commits of e.
 func (s *SlowCalls) Engine(e engine.Engine) engine.Engine { return slowEngine{e, s} }
 
-// keptDumps is the number of goroutine dumps that are kept in the data directory, the newest.
+// keptDumps is the number of goroutine dumps to keep in the data directory. Older ones are removed.
 const keptDumps = 3
 
-// A dump has a name such as stuck-20260102T150405.000Z.txt.
+// The name of a dump file has the form stuck-20260102T150405.000Z.txt.
 const (
 	dumpPrefix = "stuck-"
 	dumpSuffix = ".txt"
 )
 
-// writeDump writes a goroutine dump to a new file of the data directory, and returns its path. It removes the oldest beyond keptDumps. Only
-// the owner may read it, as it contains arguments of functions.
+// writeDump writes a goroutine dump to a new file in the data directory, and returns its path. It removes the oldest dumps beyond keptDumps. The file
+// is readable only by its owner, as a dump contains function arguments.
 func writeDump(dir string, at time.Time, goroutines []byte) (file string, err error) {
 	file = filepath.Join(dir, dumpPrefix+at.UTC().Format("20060102T150405.000Z")+dumpSuffix)
 	if err := os.WriteFile(file, goroutines, 0o600); err != nil {
@@ -283,25 +287,26 @@ func writeDump(dir string, at time.Time, goroutines []byte) (file string, err er
 	return file, nil
 }
 
-// cpuTimes has the times of the threads of this process by thread ID, from the scheduler.
+// cpuTimes holds the scheduler's times for the threads of this process, by thread ID.
 type cpuTimes map[int]threadTime
 
-// threadTime has the CPU time of a thread since its start, and the time for which it waited for a CPU.
+// threadTime holds for how long a thread has used or waited for a CPU since its start, and its present state.
 type threadTime struct {
-	used    time.Duration // on a CPU
-	waited  time.Duration // runnable, and not on one
-	wanting bool          // it is runnable now; waited does not include this wait yet
-	blocked bool          // it waits for a disk or a lock of the kernel (state D)
+	used    time.Duration // time running on a CPU
+	waited  time.Duration // time runnable without running, excluding a present wait
+	wanting bool          // it is waiting for a CPU now
+	blocked bool          // it is waiting for a disk or a kernel lock now (state D)
 }
 
-// fair returns the two parts of a tick that the process could use: idle, in which its threads neither ran nor waited for a CPU, and used,
-// the CPU time of its threads. The watchdog sums them up while the loop makes no progress:
+// fair returns the parts of a tick that the process was able to use. idle is the time in which its threads neither ran nor waited for a CPU. used is
+// the CPU time of its threads. before are the times at the previous tick. The watchdog sums both up while the loop makes no progress:
 //
-//   - While the loop is runnable, one of our threads runs or waits for a CPU at any time. So used and waited together are at least a
-//     tick, and idle is zero: with a hundredth of a CPU, the loop gets a hundred times as long. An endless loop still reaches the limit.
-//   - While all threads wait for something else, such as a lock or a message, used and waited are almost zero, and idle is the whole tick.
+//   - While the loop is runnable, at least one thread runs or waits for a CPU at any time. So the increases of used and waited together are at least
+//     a tick, and idle is zero: with a hundredth of a CPU, the loop gets a hundred times as long. An endless loop still reaches the limit.
+//   - While all threads wait for something else, such as a lock or a message, used and waited hardly increase, and idle is the whole tick.
 //
-// The kernel adds a wait to waited only when it ends. While another thread than the caller's waits for a CPU, idle is zero.
+// The kernel adds the time of a wait for a CPU to waited only at its end. Therefore idle is zero while a thread other than the caller's waits for a
+// CPU.
 func (now cpuTimes) fair(before cpuTimes, tick time.Duration) (idle, used time.Duration) {
 	idle = tick
 	for id, t := range now {
@@ -314,7 +319,7 @@ func (now cpuTimes) fair(before cpuTimes, tick time.Duration) (idle, used time.D
 	return max(0, idle), min(tick, used)
 }
 
-// blocked reports whether a thread waits in the kernel for a disk or a lock (state D).
+// blocked reports whether a thread is waiting in the kernel for a disk or a lock (state D).
 func (now cpuTimes) blocked() bool {
 	for _, t := range now {
 		if t.blocked {
@@ -324,8 +329,8 @@ func (now cpuTimes) blocked() bool {
 	return false
 }
 
-// readCPUTimes reads the times of the threads of this process from their schedstat and stat files (proc(5); the kernel needs
-// CONFIG_SCHED_INFO, which every distribution has).
+// readCPUTimes reads the times of the threads of this process from /proc/self/task/*/schedstat and stat (proc(5)). The kernel needs
+// CONFIG_SCHED_INFO, which distributions set.
 func readCPUTimes() (cpuTimes, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

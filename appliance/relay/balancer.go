@@ -15,45 +15,46 @@ import (
 
 // balancer picks an endpoint for each new connection of a Port.
 type balancer struct {
-	maxClients int // bounds clients
+	maxClients int // maximum number of entries in clients
 	counted    countKey
 	open       *openCounts
 
 	mu        sync.Mutex
-	how       Pick             // its weights apart: see weights
-	endpoints []netip.AddrPort // by address, unless they are picked at random
-	weights   []uint16         // of the endpoints, in their order; nil: all are alike
-	last      netip.AddrPort   // the one that had the last turn
-	// credits are the turns that endpoints are owed in weighted round robin, in units of a turn divided by the sum of
-	// the weights; arrived has those that the previous program handed over, as fractions of a turn.
+	how       Pick             // without its Weights: weights replaces them
+	endpoints []netip.AddrPort // sorted by address, except for the algorithm Random
+	weights   []uint16         // in the order of endpoints; nil if all are equal
+	last      netip.AddrPort   // endpoint picked last
+	// credits holds the credit of each endpoint in smooth weighted round robin, where a turn is worth the sum of the weights. arrived holds, while
+	// there are no endpoints, the credits that the previous process handed over, as fractions of a turn.
 	credits  []int64
 	arrived  map[netip.AddrPort]float64
 	clients  map[netip.Addr]affinityEntry
-	swept    time.Time // when expired entries were deleted
+	swept    time.Time // when expired entries of clients were last deleted
 	suspects map[netip.AddrPort]suspicion
 }
 
-// suspicion is the state of an endpoint that did not accept a connection. Until a point in time it is picked after all others; then it is
-// tried with a single connection first.
+// suspicion is the state of an endpoint that did not accept a connection. Before the time until, the endpoint is picked only if there is no other.
+// After that it is tried with one connection first.
 type suspicion struct {
 	until time.Time
 	lasts time.Duration
 }
 
-// affinityEntry is the endpoint of a client until a point in time.
+// affinityEntry is the endpoint that a client keeps before the time until.
 type affinityEntry struct {
 	endpoint netip.AddrPort
 	until    time.Time
 }
 
-// newBalancer returns the balancer of a Port. It keeps the affinity of at most maxClients clients, and counts connections in open.
+// newBalancer returns the balancer of a Port. It keeps affinity entries for at most maxClients clients, and counts the connections to its endpoints
+// in open.
 func newBalancer(p Port, maxClients int, open *openCounts) *balancer {
 	c := &balancer{maxClients: maxClients, counted: countKey{p.ID, p.Protocol}, open: open}
 	c.set(p)
 	return c
 }
 
-// set replaces the endpoints and the algorithm.
+// set replaces the endpoints and the Pick settings by those of p.
 func (c *balancer) set(p Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +75,7 @@ func (c *balancer) set(p Port) {
 	maps.DeleteFunc(c.suspects, func(e netip.AddrPort, _ suspicion) bool { return !slices.Contains(endpoints, e) })
 }
 
-// suspect makes an endpoint that did not accept a connection the last choice for some time.
+// suspect records that an endpoint did not accept a connection. For the duration lasts it is picked only if there is no other.
 func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,14 +88,14 @@ func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
 	c.suspects[endpoint] = suspicion{time.Now().Add(lasts), lasts}
 }
 
-// trust ends the suspicion about an endpoint that accepted a connection.
+// trust removes the suspicion of an endpoint, because it accepted a connection.
 func (c *balancer) trust(endpoint netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.suspects, endpoint)
 }
 
-// accepted records that an endpoint has accepted the connection of a client. With affinity the client keeps it.
+// accepted records that an endpoint has accepted a connection of the client from. With affinity the client keeps this endpoint.
 func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +106,8 @@ func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	}
 }
 
-// unsuspected picks by the algorithm an endpoint that was neither tried nor is suspected now; false if there is none. The caller holds
-// c.mu.
+// unsuspected picks, by the algorithm, an endpoint that is neither in tried nor suspected now. It returns false if there is none. The caller must
+// hold c.mu.
 func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	now := time.Now()
 	avoid := slices.Clone(tried)
@@ -123,7 +124,7 @@ func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return e, ok
 }
 
-// inOrder returns endpoints, with their weights, sorted by address. weights may be nil.
+// inOrder returns endpoints sorted by address, and weights in the same order. weights may be nil.
 func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []uint16) {
 	sorted := slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
 	if weights == nil {
@@ -140,7 +141,7 @@ func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []
 	return sorted, moved
 }
 
-// owed returns the credits of the endpoints for weighted round robin, as fractions of a turn; nil if there are none. The caller holds c.mu.
+// owed returns the credits of the endpoints in weighted round robin, as fractions of a turn, or nil if there are none. The caller must hold c.mu.
 func (c *balancer) owed() map[netip.AddrPort]float64 {
 	if c.credits == nil {
 		return c.arrived
@@ -152,7 +153,8 @@ func (c *balancer) owed() map[netip.AddrPort]float64 {
 	return owed
 }
 
-// credit sets the credits of the endpoints to those in owed, as fractions of a turn. New endpoints start at zero. The caller holds c.mu.
+// credit sets the credits of the endpoints from owed, given as fractions of a turn. Endpoints that are not in owed start at zero. The caller must
+// hold c.mu.
 func (c *balancer) credit(owed map[netip.AddrPort]float64) {
 	c.credits, c.arrived = nil, nil
 	switch {
@@ -169,7 +171,7 @@ func (c *balancer) credit(owed map[netip.AddrPort]float64) {
 	}
 }
 
-// total returns the sum of the weights, 0 if all are equal. The caller holds c.mu.
+// total returns the sum of the weights, 0 if all are equal. The caller must hold c.mu.
 func (c *balancer) total() (sum int64) {
 	for _, w := range c.weights {
 		sum += int64(w)
@@ -177,9 +179,9 @@ func (c *balancer) total() (sum int64) {
 	return sum
 }
 
-// pick returns the endpoint for a new connection of the client from, which connected to asked. With affinity it is the client's last one,
-// if that has not expired, still exists and was not tried; otherwise another one that was not tried. It returns false if there is none. The
-// connection counts as open until done is called.
+// pick returns an endpoint for a new connection. from is the address of the client, asked the address that it connected to. With affinity, pick
+// returns the client's last endpoint, if its entry has not expired and the endpoint still exists and is not in tried. Otherwise it picks an endpoint
+// that is not in tried. ok is false if there is none, or the connection is to be refused. The connection counts as open until done is called.
 func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (endpoint netip.AddrPort, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +196,7 @@ func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (en
 	return endpoint, ok
 }
 
-// goesOn counts a connection that the previous program handed over, until done is called.
+// goesOn counts a connection that the previous process handed over as open, until done is called.
 func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpoint) }
 
 // done records that a connection to a picked endpoint has ended, or was never made.
@@ -207,7 +209,7 @@ func (c *balancer) none() bool {
 	return len(c.endpoints) == 0
 }
 
-// known returns the endpoint for a client with affinity: its recorded one or, if that cannot be used, a new one, which it records.
+// known returns the endpoint for a client with affinity: the recorded one or, if that cannot be used, a new one. It records the endpoint.
 func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	client := from.Addr()
 	now := time.Now()
@@ -226,8 +228,7 @@ func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (ne
 	return v.endpoint, true
 }
 
-// fresh returns an endpoint that was not tried, for a client without a recorded one. It returns false if there is none, or the connection
-// is to be refused.
+// fresh picks an endpoint that is not in tried, without regard to affinity. It returns false if there is none, or if the connection is to be refused.
 func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	if c.how.Choose != nil {
 		if e, ok := c.how.Choose(client, asked); ok && !slices.Contains(tried, e) {
@@ -244,7 +245,7 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 	return c.byAlgorithm(tried)
 }
 
-// byAlgorithm returns an endpoint that was not tried, by the algorithm alone.
+// byAlgorithm picks an endpoint that is not in tried by c.how.By, without regard to suspicions. It returns false if there is none.
 func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	switch {
 	case c.how.By == LeastConnection:
@@ -263,7 +264,7 @@ func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.drawn(tried)
 }
 
-// weight returns the weight of the endpoint at an index.
+// weight returns the weight of the endpoint at the index place, 1 if all are equal.
 func (c *balancer) weight(place int) int {
 	if c.weights == nil {
 		return 1
@@ -271,7 +272,7 @@ func (c *balancer) weight(place int) int {
 	return int(c.weights[place])
 }
 
-// inTurn yields the indexes of the endpoints in turn, beginning after the endpoint that was picked last.
+// inTurn yields the indexes of all endpoints, starting after the endpoint that was picked last.
 func (c *balancer) inTurn(yield func(int) bool) {
 	first, had := slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare)
 	if had {
@@ -284,8 +285,8 @@ func (c *balancer) inTurn(yield func(int) bool) {
 	}
 }
 
-// nextByWeight picks the endpoint with the largest credit. Each pick adds to the credit of each endpoint that endpoint's weight, and
-// subtracts the sum of the weights from the credit of the picked one.
+// nextByWeight picks an endpoint by smooth weighted round robin: it adds the weight of each eligible endpoint to its credit, picks the one with the
+// largest credit, and subtracts the sum of these weights from that credit.
 func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	best, sum := -1, int64(0)
 	for i, e := range c.endpoints {
@@ -305,7 +306,7 @@ func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.last, true
 }
 
-// least picks the endpoint with the fewest open connections for its weight, counting the new one.
+// least picks the endpoint with the fewest open connections in proportion to its weight, where the new connection is included.
 func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	open := c.open.counts(c.counted, c.endpoints)
 	best := -1
@@ -324,8 +325,8 @@ func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.last, true
 }
 
-// drawn picks a random endpoint that was not tried, with a probability by weight. Each endpoint replaces the one drawn so far with the
-// probability of its share in the sum of weights so far, so one pass is enough.
+// drawn picks a random endpoint that is not in tried, with a probability proportional to its weight. It needs only one pass: each endpoint replaces
+// the one picked so far with the probability weight / (sum of the weights so far).
 func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool) {
 	sum := uint32(0)
 	for i, e := range c.endpoints {
@@ -340,11 +341,10 @@ func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool)
 	return drawn, sum > 0
 }
 
-// sweepInterval is the least time between two searches for expired affinity entries.
+// sweepInterval is the minimum interval between two searches for expired affinity entries.
 const sweepInterval = time.Second
 
-// evict makes room for one more affinity entry: it deletes expired ones and, if that is
-// not enough, an arbitrary one.
+// evict makes room for one more affinity entry. It deletes expired entries and, if that is not enough, arbitrary others.
 func (c *balancer) evict(now time.Time) {
 	if c.clients == nil {
 		c.clients = map[netip.Addr]affinityEntry{}
@@ -368,20 +368,20 @@ func (c *balancer) evict(now time.Time) {
 	}
 }
 
-// PortLoad counts the connections of a Port that the kernel redirects clients to.
+// PortLoad counts the connections of a Port to which the kernel redirects clients.
 type PortLoad struct {
 	ID, Protocol string
 	Listen       netip.AddrPort
-	// Taken counts the connections, or clients of UDP, that were let in since the port was added,
-	// FailedConnects the attempts in which an endpoint did not accept a connection.
+	// Taken counts the TCP connections, or UDP clients, accepted since the port was added. FailedConnects counts the attempts in which an endpoint
+	// did not accept a connection.
 	Taken, FailedConnects int64
-	// Open counts the open connections by endpoint, those to endpoints of Port.Names included. A connection
-	// without an endpoint yet does not count.
+	// Open counts the open connections by endpoint, including those to endpoints in Port.Names. Client connections that have no endpoint yet are not
+	// counted.
 	Open map[netip.AddrPort]int
 }
 
-// Load returns the load of the ports of a Service that the kernel redirects clients to, by ID, protocol and
-// listener; service "": of all Services.
+// Load returns the load of the Ports of a Service to which the kernel redirects clients, sorted by ID, protocol and listener. If service is "", it
+// returns those of all Services.
 func (r *Relay) Load(service string) (loads []PortLoad) {
 	for _, p := range r.fronts.of(service) {
 		loads = append(loads, p.load())
@@ -392,7 +392,7 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 	return loads
 }
 
-// of returns the ports of a Service to which the kernel redirects clients, or with "" those of all Services.
+// of returns the ports of a Service to which the kernel redirects clients. If service is "", it returns those of all Services.
 func (f *fronts) of(service string) (ports []served) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -408,14 +408,14 @@ func (f *fronts) of(service string) (ports []served) {
 	return ports
 }
 
-// Passage is a client's TCP connection, or a UDP client, with the endpoint that it is relayed to. A client connection with HTTP has a
-// Passage for each connection to an endpoint.
+// Passage is a client's TCP connection, or a UDP client, together with the endpoint that it is relayed to. An HTTP client connection has a Passage
+// for each connection to an endpoint.
 type Passage struct {
 	Protocol                   string
-	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it
+	Client, Listener, Endpoint netip.AddrPort // Client is the client's address as the listener sees it
 }
 
-// Passages returns the connections of all clients that are relayed now, by TCP and UDP, in no order.
+// Passages returns the Passages of all TCP connections and UDP clients that are relayed now, in no particular order.
 func (r *Relay) Passages() (list []Passage) {
 	for _, p := range r.fronts.of("") {
 		list = p.passages(list)
@@ -423,14 +423,14 @@ func (r *Relay) Passages() (list []Passage) {
 	return list
 }
 
-// EndpointsOf returns the endpoints to which a client of a Port with Logged was connected, through a listener at a port of the box: while
-// it is connected, and for a while after that. Over HTTP there can be several; the first 16 are kept. Nil: unknown.
+// EndpointsOf returns the endpoints to which a client is or recently was connected through a listener, given by its port number. The Port must have
+// Logged set. Over HTTP there may be several endpoints; the first 16 are kept. The result is nil if nothing is recorded.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
 	return r.lately.endpoints(recentKey{protocol, unmapped(client), listener})
 }
 
-// passages appends the passages of a port to list. Their listener is the one that the client is connected to: a server name may have led it
-// here from another port.
+// passages appends the Passages of a port to list. The listener is taken from the client's connection, since a client that used a server name may
+// have connected to the listener of another port.
 func (t *tcpPort) passages(list []Passage) []Passage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -484,11 +484,11 @@ func loadOf(p *Port, q *quota) PortLoad {
 	return PortLoad{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Taken: q.taken.Load(), Open: map[netip.AddrPort]int{}}
 }
 
-// openCounts counts the open connections, and clients of UDP, to the endpoints of ports. Ports with the same ID and protocol are counted
-// together, such as those of both pools of a Service port and those of server names.
+// openCounts counts the open TCP connections and UDP clients of each endpoint. Ports with the same ID and protocol are counted together, such as
+// those of both pools of a Service port and those of its server names.
 type openCounts struct {
 	mu sync.Mutex
-	of map[countKey]map[netip.AddrPort]int // without zeros
+	of map[countKey]map[netip.AddrPort]int // only counts above zero
 }
 
 type countKey struct{ id, protocol string }
@@ -497,7 +497,7 @@ func newOpenCounts() *openCounts {
 	return &openCounts{of: map[countKey]map[netip.AddrPort]int{}}
 }
 
-// add counts a connection.
+// add counts a new connection to an endpoint.
 func (o *openCounts) add(k countKey, endpoint netip.AddrPort) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -507,7 +507,7 @@ func (o *openCounts) add(k countKey, endpoint netip.AddrPort) {
 	o.of[k][endpoint]++
 }
 
-// done ends a connection that add has counted.
+// done removes a connection that add has counted.
 func (o *openCounts) done(k countKey, endpoint netip.AddrPort) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -522,7 +522,7 @@ func (o *openCounts) done(k countKey, endpoint netip.AddrPort) {
 	}
 }
 
-// counts returns the numbers of open connections of endpoints, in their order.
+// counts returns the number of open connections of each of endpoints.
 func (o *openCounts) counts(k countKey, endpoints []netip.AddrPort) []int {
 	list := make([]int, len(endpoints))
 	o.mu.Lock()

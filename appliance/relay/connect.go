@@ -21,10 +21,10 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// errNoEndpoint means that a Port has no endpoint.
+// errNoEndpoint means that a Port has no endpoint to connect to.
 var errNoEndpoint = errors.New("there is no endpoint")
 
-// attempt is an attempt to connect to an endpoint for a client, with its result.
+// attempt is one attempt to connect to an endpoint, with its result.
 type attempt struct {
 	to   netip.AddrPort
 	conn *net.TCPConn
@@ -32,10 +32,10 @@ type attempt struct {
 	took time.Duration
 }
 
-// connect connects to an endpoint for the client of the connection near. It tries another one if an endpoint refuses or does not accept in
-// time, and in parallel if it has not accepted after hedge.begin; the first one that accepts is used. At most Connect.Retries further
-// endpoints are tried, none of them twice. Those that refused or were slower become the last choice for some time, or until they accept. The
-// connection counts as open until end, or until balancer.done.
+// connect connects to an endpoint for a client. near is the client's connection, client its address, and asked the address that it connected to. If
+// an endpoint refuses or does not accept in time, connect tries another one. If an endpoint has not accepted within the time of hedge.begin, it tries
+// another one in parallel, and uses the first to accept. At most Connect.Retries further endpoints are tried, each once. Endpoints that failed or
+// were slower become suspects (balancer.suspect). The connection counts as open until end or balancer.done is called.
 func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
 	if how.Timeout <= 0 {
@@ -110,7 +110,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
 }
 
-// attempt connects to one endpoint.
+// attempt connects to the endpoint to. hops is the TTL or hop limit of its packets, -1 for the default.
 func (t *tcpPort) attempt(ctx context.Context, how Connect, client, to netip.AddrPort, hops int) attempt {
 	var source netip.AddrPort
 	transparent := how.Transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4()
@@ -133,7 +133,7 @@ func (t *tcpPort) attempt(ctx context.Context, how Connect, client, to netip.Add
 	return attempt{to, conn, err, time.Since(began)}
 }
 
-// overtaken records endpoints that did not accept a connection, or accepted it later than another one.
+// overtaken records that endpoints did not accept a connection, or accepted it later than another endpoint.
 func (t *tcpPort) overtaken(endpoints []netip.AddrPort) {
 	for _, e := range endpoints {
 		t.endpoints.suspect(e, t.shared.limits.last)
@@ -142,7 +142,7 @@ func (t *tcpPort) overtaken(endpoints []netip.AddrPort) {
 	}
 }
 
-// countIn returns how many endpoints of list are in other.
+// countIn returns how many elements of list are also in other.
 func countIn(list, other []netip.AddrPort) (n int) {
 	for _, e := range list {
 		if slices.Contains(other, e) {
@@ -153,23 +153,22 @@ func countIn(list, other []netip.AddrPort) (n int) {
 }
 
 const (
-	// vainShare bounds the parallel attempts that were not needed, as a fraction of all connections: otherwise slow endpoints would get
-	// every connection twice.
+	// vainShare is the maximum number of parallel attempts that turn out not to be needed, as a fraction of all connections. Without this limit, slow
+	// endpoints would get every connection twice.
 	vainShare = 0.2
-	// vainBurst is the number of unneeded attempts that are permitted in advance.
+	// vainBurst is the number of parallel attempts beyond vainShare that are permitted in a burst.
 	vainBurst = 20
 )
 
-// hedge decides when a connection to an endpoint that has not accepted yet gets a parallel attempt at another one. The zero value is ready
-// to use.
+// hedge decides when to try another endpoint in parallel because one has not accepted a connection yet. The zero value is ready to use.
 type hedge struct {
 	mu   sync.Mutex
-	mean time.Duration // mean duration of connecting, weighted towards the newest
-	vain float64       // attempts in vain, less what connections have earned
+	mean time.Duration // moving average of the time that endpoints take to accept
+	vain float64       // number of unneeded parallel attempts, minus vainShare per connection; at least 0
 }
 
-// begin counts a connection, and returns the time without an answer after which a parallel attempt begins: twice the mean duration of
-// connecting, at least least.
+// begin counts a connection. It returns how long to wait for an endpoint before a parallel attempt: twice the mean time that endpoints take to
+// accept, but not less than least.
 func (h *hedge) begin(least time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,14 +176,14 @@ func (h *hedge) begin(least time.Duration) time.Duration {
 	return max(least, 2*h.mean)
 }
 
-// may reports whether a parallel attempt is permitted, even if it turns out not to be needed.
+// may reports whether a parallel attempt is permitted at present.
 func (h *hedge) may() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.vain < vainBurst
 }
 
-// took records the duration of connecting, and how many parallel attempts for the connection were not needed.
+// took records the time in which an endpoint accepted a connection, and the number of parallel attempts for that connection that were not needed.
 func (h *hedge) took(d time.Duration, vain int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,15 +194,15 @@ func (h *hedge) took(d time.Duration, vain int) {
 	h.mean += (d - h.mean) / 8
 }
 
-// errNoAnswer means that an endpoint did not accept a connection in time.
+// errNoAnswer means that an endpoint did not accept a connection within the timeout.
 var errNoAnswer = errors.New("it did not accept in time")
 
-// prepareSocket sets options of a socket before it connects; see net.Dialer.Control.
+// prepareSocket sets options of a socket before it connects (net.Dialer.Control).
 type prepareSocket func(network, address string, c syscall.RawConn) error
 
-// dial connects to an endpoint within timeout; prepare may be nil. A connection that the kernel has established by then is used even if
-// this process has not noticed it yet: otherwise a process that waits for a CPU, as after a hand-over on a busy box, would attribute its
-// own delay to the endpoint. (With the deadline of a net.Dialer such a connection fails.)
+// dial connects to an endpoint within timeout. prepare may be nil. A connection that the kernel has established in time is used even if this process
+// notices it later. Otherwise a process that has to wait for a CPU, as after a hand-over on a busy box, would blame the endpoint for its own delay.
+// (With the deadline of a net.Dialer such a connection fails.)
 func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, source, to netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -228,7 +227,7 @@ func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, sou
 	return endpoint, err
 }
 
-// giveUp cancels a connect whose timeout has passed, unless the kernel has established the connection.
+// giveUp cancels a connection attempt after its timeout, unless the kernel has established the connection.
 func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 	connected := false
 	err := c.Control(func(fd uintptr) {
@@ -240,12 +239,12 @@ func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 	}
 }
 
-// keepAliveEvery is the time without data after which TCP keepalive probes are sent, and their interval.
+// keepAliveEvery is the time without data after which a TCP keepalive probe is sent, and the interval between further probes.
 const keepAliveEvery = 15 * time.Second
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// networkOf returns the name of a network for package net, such as "tcp4".
+// networkOf returns the network name for package net: the protocol with the suffix "4" or "6", such as "tcp4".
 func networkOf(protocol string, addr netip.Addr) string {
 	if addr.Is4() {
 		return protocol + "4"
@@ -253,8 +252,8 @@ func networkOf(protocol string, addr netip.Addr) string {
 	return protocol + "6"
 }
 
-// asOthers permits a socket to have a source address that this host does not have (ip(7), IP_TRANSPARENT), and a source port that the
-// kernel chooses when it connects (IP_BIND_ADDRESS_NO_PORT).
+// asOthers permits a socket to use a source address that this host does not have (ip(7), IP_TRANSPARENT). The kernel chooses the source port when the
+// socket connects (IP_BIND_ADDRESS_NO_PORT).
 func asOthers(network, _ string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
 	if network == "tcp6" {
@@ -263,11 +262,11 @@ func asOthers(network, _ string, c syscall.RawConn) error {
 	return errors.Join(setInt(c, level, option, 1), setInt(c, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 }
 
-// Origin returns the original destination of a UDP client that the kernel redirected to a listener.
+// Origin returns the original destination of a UDP client that the kernel redirected to the given listener.
 type Origin func(listener, client netip.AddrPort) (netip.AddrPort, error)
 
-// originalDestination returns the address that a client connected to before the kernel redirected it
-// (SO_ORIGINAL_DST of linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h).
+// originalDestination returns the address that a client connected to before the kernel redirected the connection (SO_ORIGINAL_DST of
+// linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h).
 func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 	raw, err := client.SyscallConn()
 	if err != nil {
@@ -301,15 +300,15 @@ func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 // other. Therefore it counts as a router: what it sends to an endpoint has one hop less than what came from the client (RFC 791, TTL;
 // RFC 8200, hop limit).
 
-// maxHops bounds the relays that a connection or datagram passes in a row, even if the client's system starts with a higher TTL.
+// maxHops is the maximum number of relays that a connection or datagram may pass in a row, even if the client started with a higher TTL.
 const maxHops = 64
 
-// hopsLeft returns the TTL for the next relay or endpoint of a connection that came with a TTL; 0: it must not be passed on. known is false
-// if came is 0, unknown.
+// hopsLeft returns the TTL to use towards the next relay or endpoint for a connection that arrived with the TTL came. A result of 0 means that the
+// connection must not be passed on. known is false if came is 0, which means that the TTL could not be determined.
 func hopsLeft(came int) (left int, known bool) { return min(came, maxHops+1) - 1, came > 0 }
 
-// countHops makes the kernel record the TTL of received packets for a socket and the connections that it accepts (ip(7), IP_RECVTTL;
-// ipv6(7), IPV6_RECVHOPLIMIT).
+// countHops makes the kernel record the TTL of packets that a socket, or a connection accepted from it, receives (ip(7), IP_RECVTTL; ipv6(7),
+// IPV6_RECVHOPLIMIT).
 func countHops(network string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_RECVTTL
 	if isIPv6(network) {
@@ -318,7 +317,7 @@ func countHops(network string, c syscall.RawConn) error {
 	return setInt(c, level, option, 1)
 }
 
-// sendHops sets the TTL, or hop limit, of the packets that a socket sends.
+// sendHops sets the TTL (IPv4) or hop limit (IPv6) of the packets that a socket sends.
 func sendHops(network string, c syscall.RawConn, hops int) error {
 	level, option := unix.SOL_IP, unix.IP_TTL
 	if isIPv6(network) {
@@ -327,7 +326,7 @@ func sendHops(network string, c syscall.RawConn, hops int) error {
 	return setInt(c, level, option, hops)
 }
 
-// isIPv6 reports whether a network of package net, as "tcp6", is one of IPv6.
+// isIPv6 reports whether a network name of package net, such as "tcp6", is for IPv6 only.
 func isIPv6(network string) bool { return network[len(network)-1] == '6' }
 
 func setInt(c syscall.RawConn, level, option, value int) error {
@@ -336,8 +335,8 @@ func setInt(c syscall.RawConn, level, option, value int) error {
 	})
 }
 
-// hopsOf returns the TTL of a client's SYN, or over IPv6 the hop limit of its newest packet; 0 if it is unknown. The kernel stores the
-// number with the connection (tcp_v4_syn_recv_sock, tcp_v6_do_rcv) and returns it as a control message, struct cmsghdr and an int.
+// hopsOf returns the TTL of a client's SYN, or for IPv6 the hop limit of its newest packet. It returns 0 if it cannot be determined. The kernel
+// stores it with the connection (tcp_v4_syn_recv_sock, tcp_v6_do_rcv) and returns it as a control message: a struct cmsghdr and an int.
 func hopsOf(client *net.TCPConn) (hops int) {
 	at, is := client.LocalAddr().(*net.TCPAddr)
 	raw, err := client.SyscallConn()
@@ -362,7 +361,7 @@ func hopsOf(client *net.TCPConn) (hops int) {
 	return hops
 }
 
-// hopsIn returns the TTL or hop limit in a control message; 0 if it has none.
+// hopsIn returns the TTL or hop limit from a control message, 0 if it contains none.
 func hopsIn(control []byte, level, kind int) int {
 	value := unix.CmsgLen(0)
 	if len(control) < value+4 {
@@ -374,8 +373,8 @@ func hopsIn(control []byte, level, kind int) int {
 	return int(binary.NativeEndian.Uint32(control[value:]))
 }
 
-// introduce sends the header of the PROXY protocol (haproxy.org, proxy-protocol.txt) to an endpoint, if the port has one: the client, and
-// the address that it connected to. It is the first data on the connection, so it fits into the send buffer.
+// introduce sends a PROXY protocol header (haproxy.org, proxy-protocol.txt) with the client's address and the address that it connected to, asked, to
+// an endpoint, if the port is configured to. The header is the first data on the connection, so it fits into the send buffer.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	version := t.current().Connect.ProxyProtocol
 	if version == 0 {
@@ -389,7 +388,7 @@ func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort)
 	return err
 }
 
-// headerOf returns a header of the PROXY protocol, version 1 or 2.
+// headerOf returns a PROXY protocol header of version 1 or 2.
 func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	header, err := proxyproto.HeaderProxyFromAddrs(byte(version), net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)).Format()
@@ -399,10 +398,10 @@ func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 	return header, nil
 }
 
-// maxHeader bounds a received header of the PROXY protocol, in bytes. It suffices for version 2 with the TLVs that balancers add.
+// maxHeader is the maximum size of a received PROXY protocol header in bytes. It suffices for version 2 with the TLVs that load balancers add.
 const maxHeader = 4096
 
-// The first bytes of a header of the PROXY protocol, version 1 and 2.
+// The first bytes of a PROXY protocol header of version 1 and 2.
 var (
 	signature1 = []byte("PROXY ")
 	signature2 = []byte("\r\n\r\n\x00\r\nQUIT\n")
@@ -413,9 +412,9 @@ var (
 	errLongHeader = errors.New("its header of the PROXY protocol is too long")
 )
 
-// clientOf returns the address of a client and its destination: those of the PROXY header, if the peer is a balancer that sends one, and
-// otherwise those of the kernel. It removes a header from the connection as a whole or not at all, and nothing behind it, so that it can be
-// read again after ctx is done.
+// clientOf returns the address of a client, and the address that it connected to. They are taken from the PROXY protocol header if the peer is in
+// Port.ProxyFrom, and otherwise from the kernel. clientOf reads the header either completely or not at all, and nothing after it, so that the next
+// process can read it if ctx is done before.
 func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
@@ -445,8 +444,7 @@ func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip
 	return from, asked, client.SetReadDeadline(time.Time{})
 }
 
-// takeHeader waits for a header of the PROXY protocol and reads it from a connection, without anything behind it. buffers are those of a
-// pump.
+// takeHeader waits for a PROXY protocol header and reads it from a connection, but nothing after it. buffers are the buffers of a pump.
 func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err error) {
 	var failed error
 	err = raw.Read(func(fd uintptr) (done bool) {
@@ -478,7 +476,8 @@ func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err err
 	return header, errors.Join(err, failed)
 }
 
-// headerSize returns the size of the PROXY header at the start of b, which may be more than has arrived; 0 while it is unknown.
+// headerSize returns the size of the PROXY protocol header at the start of b. The size may exceed len(b). It is 0 while too little of the header has
+// arrived to determine it.
 func headerSize(b []byte) (int, error) {
 	begins := func(signature []byte) bool {
 		n := min(len(b), len(signature))
@@ -507,8 +506,8 @@ func headerSize(b []byte) (int, error) {
 	return 0, errNoHeader
 }
 
-// readHeader returns the source and destination in a PROXY header; zero AddrPorts if it names no client (LOCAL, UNKNOWN, or no TCP
-// addresses).
+// readHeader returns the source and destination in a PROXY protocol header. They are zero if the header contains no TCP addresses (LOCAL, UNKNOWN, or
+// another address family).
 func readHeader(b []byte) (from, to netip.AddrPort, err error) {
 	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
 	if err != nil {

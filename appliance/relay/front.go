@@ -19,11 +19,12 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// errGone means that the port was removed.
+// errGone means that the Port was removed from the relay, or that the client's session has ended.
 var errGone = errors.New("the port is gone")
 
-// serveFront serves a client that connected to asked with the TLS and HTTP settings of front. early is what has been read from the client.
-// An encrypted connection cannot be handed over.
+// serveFront serves a client with the TLS and HTTP settings of front. early holds the bytes that were already read from the client, from is the
+// client's address, and asked is the address that it connected to. A connection with TLS or HTTP cannot be handed over to the next process once it is
+// being served.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
 	if handover.IsRequested(ctx) { // nothing was said yet
 		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
@@ -84,8 +85,8 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 	_ = far.Close()
 }
 
-// begins sends the header of the PROXY protocol to an endpoint and does the TLS handshake, as far as the port asks for them. After an error
-// the connection is reset.
+// begins sends the PROXY protocol header to an endpoint and performs the TLS handshake, each if it is configured. On an error it resets the
+// connection.
 func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked netip.AddrPort, front *Front) (tlsterm.Conn, error) {
 	if err := t.introduce(endpoint, from, asked); err != nil {
 		reset(endpoint)
@@ -103,7 +104,7 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 	return secured, nil
 }
 
-// serveHTTP passes the requests of a client on to endpoints until its connection ends.
+// serveHTTP proxies the HTTP requests of a client to endpoints until the client's connection ends.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
 	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
@@ -113,7 +114,7 @@ func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.C
 	s.endAll()
 }
 
-// httpSession is a client over HTTP with its connections to endpoints.
+// httpSession is the connection of an HTTP client, with the connections to endpoints for its requests.
 type httpSession struct {
 	port        *tcpPort
 	client      *net.TCPConn
@@ -126,8 +127,8 @@ type httpSession struct {
 	conns map[*backend]struct{}
 }
 
-// dial connects to an endpoint for requests of the client. The first connection of a session has the slot of its client; each further one
-// takes a slot of its own.
+// dial connects to an endpoint for requests of the client. The first connection of a session uses the client's slot of the port's quota; each further
+// concurrent one takes another slot.
 func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	t := s.port
 	t.mu.Lock()
@@ -173,7 +174,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	return b, nil
 }
 
-// endAll closes the remaining connections to endpoints after the client's has ended, including an upgraded one.
+// endAll closes the remaining connections to endpoints, including an upgraded one, after the client's connection has ended.
 func (s *httpSession) endAll() {
 	s.mu.Lock()
 	s.ended = true
@@ -189,12 +190,12 @@ func (s *httpSession) endAll() {
 	}
 }
 
-// backend is a connection to an endpoint for the requests of a session.
+// backend is a connection to an endpoint for the requests of an httpSession.
 type backend struct {
 	tlsterm.Conn
 	session *httpSession
-	relayed *relayed // nil while it is made
-	counted bool     // it has taken a slot of its own from the quota
+	relayed *relayed // nil until the connection is made
+	counted bool     // the connection has taken a slot of the quota
 	once    sync.Once
 }
 
@@ -203,7 +204,7 @@ func (b *backend) Close() error {
 	return b.Conn.Close()
 }
 
-// leave releases the connection's slot and removes it from its session, once.
+// leave releases the connection's slot and removes it from its session. Further calls do nothing.
 func (b *backend) leave() {
 	b.once.Do(func() {
 		s := b.session
@@ -219,7 +220,7 @@ func (b *backend) leave() {
 	})
 }
 
-// rereadConn is a client's connection that first returns the bytes that were already read from it.
+// rereadConn is a client's connection whose first bytes were already read. Its reads return these bytes first.
 type rereadConn struct {
 	*net.TCPConn
 	early []byte
@@ -234,7 +235,7 @@ func (c *rereadConn) Read(b []byte) (int, error) {
 	return c.TCPConn.Read(b)
 }
 
-// WriteTo implements io.WriterTo, to override that of net.TCPConn.
+// WriteTo implements io.WriterTo. It replaces the method of the embedded net.TCPConn, which would skip early.
 func (c *rereadConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(c.early)
 	if c.early = c.early[n:]; err != nil {
@@ -244,89 +245,88 @@ func (c *rereadConn) WriteTo(w io.Writer) (int64, error) {
 	return int64(n) + rest, err
 }
 
-// The protocols of a Port.
+// Values of Port.Protocol.
 const (
 	TCP  = "tcp"
 	UDP  = "udp"
 	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
-// Port has the endpoints and settings for the clients of one listener: a node port on one loopback address, or frontends whose clients the
-// kernel redirects to a listener of the relay. It has more than 15 fields: it is all that a Service sets for a port, as one value that is compared.
+// Port holds the endpoints and settings for the clients of one listener. The listener serves a node port on one loopback address, or frontends whose
+// clients the kernel redirects to the relay. Port has more than 15 fields: everything that a Service sets for a port is one value, which can be
+// compared.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
-	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
+	Listen   netip.AddrPort // address to listen on: a loopback address and the node port, or the relay's listener
 	Protocol string         // TCP or UDP
-	// Frontends are the addresses whose clients the kernel redirects to Listen; the zero Addr
-	// stands for any address. Nil: Listen is a node port on loopback.
+	// Frontends are the addresses and ports whose clients the kernel redirects to Listen. The zero Addr stands for any address. If Frontends is nil,
+	// the Port is a node port on a loopback address.
 	Frontends []netip.AddrPort
-	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
+	// ProxyFrom are the addresses of load balancers whose TCP connections begin with a PROXY protocol header.
 	ProxyFrom []netip.Prefix
-	// Endpoints get new connections. A node port on loopback without any, and without Names, has no listener.
+	// Endpoints are the endpoints for new connections. A node port on loopback that has neither Endpoints nor Names gets no listener.
 	Endpoints []netip.AddrPort
 	Pick      Pick
-	// Serving are further endpoints, which keep their connections and get no new ones.
+	// Serving are further endpoints, which keep their open connections but get no new ones.
 	Serving []netip.AddrPort
 	// Ended are endpoints whose TCP connections are reset.
 	Ended []netip.AddrPort
-	// Drain is the time after which TCP connections to an endpoint outside Endpoints and Serving are reset; nil: never.
+	// Drain is the time after which TCP connections to an endpoint that is neither in Endpoints nor in Serving are reset. If nil, they are kept.
 	Drain   *time.Duration
 	Connect Connect
-	// IdleTimeout is the time without received data after which a TCP connection is reset; 0: never.
+	// IdleTimeout is the time without received data after which a TCP connection is reset; 0 means never.
 	IdleTimeout time.Duration
-	// Logged makes EndpointsOf find the clients of the port.
+	// Logged makes the relay record clients and endpoints for EndpointsOf.
 	Logged bool
-	// Front handles TLS and HTTP, nil if bytes are passed on as they are.
+	// Front holds the settings for TLS and HTTP. If nil, bytes are passed on unchanged.
 	Front *Front
-	// Names has the endpoints by server name; clients without a server name get the port's own.
+	// Names holds the endpoints for clients that request a certain TLS server name. Other clients use the port's Endpoints.
 	Names []Named
 
-	// via distinguishes ports of the same ID and Listen: that of an entry of Names is its parent port and its server name.
+	// via distinguishes ports with the same ID and Listen. For an entry of Names it consists of the ID of the parent port and the server name;
+	// otherwise it is "".
 	via string
 }
 
-// Pick is the algorithm by which a new connection gets its endpoint.
+// Pick specifies how an endpoint is picked for a new connection.
 type Pick struct {
 	By Algorithm
-	// Weights has the weights of the endpoints, in their order, nil if all are alike.
+	// Weights are the weights of Port.Endpoints, in the same order. If nil, all are equal.
 	Weights []uint16
-	// Refused is the part of new connections, from 0 to 1, that is refused.
+	// Refused is the fraction of new connections, from 0 to 1, that are refused.
 	Refused float64
-	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
-	// to; the zero AddrPort refuses the connection. If ok is false, or the endpoint did not accept the connection, By
-	// picks one.
+	// Choose, if not nil, returns the endpoint for a new connection. client is the address of the client, asked the address that it connected to. A
+	// zero endpoint refuses the connection. If ok is false, or the endpoint does not accept the connection, By picks an endpoint.
 	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
-	// Affinity is the time that a client keeps its endpoint after its last new connection;
-	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
+	// Affinity is the time for which a client address keeps its endpoint after its last new connection (spec.sessionAffinity: ClientIP). 0 means no
+	// affinity.
 	Affinity time.Duration
 }
 
-// Algorithm picks an endpoint when neither Choose nor affinity does.
+// Algorithm specifies how an endpoint is picked if neither Choose nor affinity determines it.
 type Algorithm uint8
 
 const (
-	// Random picks a random endpoint, with probabilities by weight.
+	// Random picks an endpoint at random, with probabilities proportional to the weights.
 	Random Algorithm = iota
-	// RoundRobin picks endpoints in turn: in the order of the addresses, or where weights differ in the smooth order of nginx
+	// RoundRobin picks the endpoints in turn, in the order of their addresses. If the weights differ, it is smooth weighted round robin, as in nginx
 	// (ngx_http_upstream_round_robin.c).
 	RoundRobin
-	// LeastConnection picks the endpoint with the fewest open connections for its weight; of several, in turn.
-	// Connections of all Ports of the same ID and protocol count, from when their endpoint is picked.
+	// LeastConnection picks the endpoint with the fewest open connections in proportion to its weight, and among equal ones in turn. The connections
+	// of all Ports with the same ID and protocol count, from the time when their endpoint was picked.
 	LeastConnection
 )
 
-// Connect has the parameters of TCP connections to endpoints.
+// Connect holds the parameters of TCP connections to endpoints.
 type Connect struct {
-	// Retries bounds the further endpoints that are tried if one does not accept a connection within
-	// Timeout (0: 5 s).
+	// Retries is the maximum number of further endpoints that are tried if one does not accept a connection within Timeout. A Timeout of 0 means 5
+	// seconds.
 	Retries int
 	Timeout time.Duration
-	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
-	// the client sends: 1 or 2; 0: none.
+	// ProxyProtocol is the version, 1 or 2, of the PROXY protocol header that is sent to an endpoint before the client's data. 0 means none.
 	ProxyProtocol int
-	// Transparent makes the client's address the source of connections to endpoints (IP_TRANSPARENT), which
-	// needs routes that bring the answers to this box. An endpoint of another family than the client's, or one
-	// that is the client itself, sees an address of the box.
+	// Transparent makes the client's address the source of connections to endpoints (IP_TRANSPARENT). This needs routes that lead the replies to this
+	// box. If the endpoint is of another IP family than the client, or is the client itself, an address of the box is used.
 	Transparent bool
 }
 
@@ -340,7 +340,7 @@ func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
 // redirected reports whether the kernel redirects clients to the port; otherwise it is a node port on loopback.
 func (p *Port) redirected() bool { return p.Frontends != nil }
 
-// Problem is a Port without a listener.
+// Problem is the reason why a Port has no listener.
 type Problem struct {
 	ID      string
 	Listen  netip.AddrPort
@@ -348,36 +348,36 @@ type Problem struct {
 	Message string
 }
 
-// The reasons of Problems: why a Port has no listener.
+// Values of Problem.Reason.
 const (
-	ReasonListen      = "LoopbackListenFailed" // retried every few seconds
-	ReasonNotLoopback = "NotLoopback"          // the address to listen on is no loopback address
-	ReasonProtocol    = "ProtocolNotRelayed"   // neither TCP nor UDP
+	ReasonListen      = "LoopbackListenFailed" // the listener could not be opened; retried every few seconds
+	ReasonNotLoopback = "NotLoopback"          // the address to listen on is not a loopback address
+	ReasonProtocol    = "ProtocolNotRelayed"   // the protocol is neither TCP nor UDP
 )
 
-// Front has the settings for TLS and HTTP between the clients of a port and its endpoints. With it all bytes pass through this process;
-// without it the kernel copies them (splice(2)).
+// Front holds the settings of a port for TLS and HTTP. For a port with a Front, all bytes pass through this process; otherwise the kernel copies them
+// (splice(2)).
 type Front struct {
-	// TLS terminates the TLS of clients; nil: clients use plain text.
+	// TLS is the configuration for terminating the TLS of clients. If nil, clients do not use TLS.
 	TLS *tls.Config
-	// BackendTLS is for TLS connections to endpoints; nil: plain text.
+	// BackendTLS is the configuration for TLS to endpoints. If nil, connections to endpoints do not use TLS.
 	BackendTLS *tls.Config
-	// HTTP makes the relay pass on each request by itself, with the client in a header. ResponseTimeout bounds
-	// the wait for the start of an endpoint's response.
+	// HTTP makes the relay an HTTP proxy, which forwards each request separately and adds the client's address in a header. ResponseTimeout is the
+	// maximum time that an endpoint may take to send the headers of a response.
 	HTTP            bool
 	ResponseTimeout time.Duration
-	// Hosts are the hosts whose requests are passed on, nil if all are.
+	// Hosts are the hosts whose HTTP requests are forwarded. If nil, all are.
 	Hosts []string
-	// HTTP2 makes the relay pass on requests over HTTP/2 without TLS.
+	// HTTP2 makes the relay use HTTP/2 without TLS (h2c) towards endpoints.
 	HTTP2 bool
 }
 
-// Named has the endpoints for the clients of a port that ask for a TLS server name.
+// Named holds the endpoints for clients that request a certain TLS server name (SNI).
 type Named struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
-	// more, "*" for any name and for none.
+	// ServerName is in lower case. "*.example.com" matches all names with exactly one more label, "**.example.com" those with one or more. "*"
+	// matches every name, and clients that request none.
 	ServerName string
-	// Port has the endpoints and their options; its Listen and Frontends are those of the port that names it.
+	// Port holds the endpoints and their settings. Its Listen and Frontends are ignored; those of the parent port apply.
 	Port Port
 }
 
@@ -387,12 +387,12 @@ type socketKey struct {
 	at       netip.AddrPort
 }
 
-// name returns the name under which systemd stores the socket.
+// name returns the name under which systemd stores the socket (FDNAME).
 func (k socketKey) name() string {
 	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
 }
 
-// key identifies a listener. A port whose key changes gets another listener.
+// key identifies a Port across updates. A Port whose key changes is removed and added again.
 type key struct {
 	id, protocol string
 	listen       netip.AddrPort

@@ -15,31 +15,31 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// State is the state of a Relay that is handed over to the next program: open descriptors, by number, and the use of each.
+// State is the state of a Relay that is handed over to the next process: the numbers of open file descriptors, and the use of each.
 type State struct {
 	Listeners []HeldListener `json:"listeners,omitempty"`
 	Ports     []HeldPort     `json:"ports,omitempty"`
 
-	conns []syscall.Conn // kept open as long as the State is referenced
+	conns []syscall.Conn // referenced so that the descriptors stay open as long as the State
 }
 
-// HeldListener is a listening socket.
+// HeldListener is a listening socket in a State.
 type HeldListener struct {
 	Protocol string         `json:"protocol"`
 	At       netip.AddrPort `json:"at"`
 	FD       int            `json:"fd"`
 }
 
-// HeldPort is a Port with its TCP connections or UDP clients.
+// HeldPort is a Port in a State, with its TCP connections or UDP clients.
 type HeldPort struct {
 	ID         string         `json:"id"`
 	Protocol   string         `json:"protocol"`
 	Listen     netip.AddrPort `json:"listen"`
 	Redirected bool           `json:"redirected,omitempty"`
-	// Via distinguishes ports of the same ID and Listen: see Port.
+	// Via distinguishes ports with the same ID and Listen (Port.via).
 	Via string `json:"via,omitempty"`
-	// Turn is the endpoint that had the last turn, and Owed the credit of each in weighted round robin, as a fraction
-	// of a turn. Clients are those with session affinity.
+	// Turn is the endpoint that was picked last. Owed holds the credits of the endpoints in weighted round robin, as fractions of a turn. Clients are
+	// the clients with session affinity.
 	Turn        netip.AddrPort             `json:"turn"`
 	Owed        map[netip.AddrPort]float64 `json:"owed,omitempty"`
 	Clients     []HeldClient               `json:"clients,omitempty"`
@@ -47,18 +47,18 @@ type HeldPort struct {
 	Flows       []HeldFlow                 `json:"flows,omitempty"`
 }
 
-// HeldClient is a client with session affinity.
+// HeldClient is the affinity entry of a client.
 type HeldClient struct {
 	Client   netip.Addr     `json:"client"`
 	Endpoint netip.AddrPort `json:"endpoint"`
 	Until    time.Time      `json:"until"`
 }
 
-// HeldConnection is the TCP connection of a client, with the descriptors of both sides.
+// HeldConnection is the TCP connection of a client. Client and Endpoint are the file descriptors of its two sides.
 type HeldConnection struct {
 	Client int `json:"client"`
-	// From is the address of the client, if that was determined, and Asked the address that it connected to. They
-	// are used only while the connection has no endpoint (Endpoint is 0).
+	// From is the address of the client, zero if it was not determined yet. Asked is the address that the client connected to. Both are used only if
+	// the connection has no endpoint yet (Endpoint is 0).
 	From     netip.AddrPort `json:"from"`
 	Asked    netip.AddrPort `json:"asked"`
 	Endpoint int            `json:"endpoint,omitempty"`
@@ -67,15 +67,15 @@ type HeldConnection struct {
 	Back     HeldWay        `json:"back"`
 }
 
-// HeldWay is one direction of a connection: whether it has ended, whether the end was passed on, and the bytes that were received and not
-// passed on yet.
+// HeldWay is one direction of a connection. Ended is set if its source has sent a FIN, Done if that was passed on. Rest holds the bytes that were
+// received and not passed on yet.
 type HeldWay struct {
 	Ended bool   `json:"ended,omitempty"`
 	Done  bool   `json:"done,omitempty"`
 	Rest  []byte `json:"rest,omitempty"`
 }
 
-// HeldFlow is a client of UDP, with the descriptor of its socket to an endpoint.
+// HeldFlow is a UDP client. FD is the file descriptor of its socket to the endpoint.
 type HeldFlow struct {
 	FD       int            `json:"fd"`
 	Client   netip.AddrPort `json:"client"`
@@ -92,7 +92,7 @@ func ParseState(text []byte) (*State, error) {
 	return s, nil
 }
 
-// Descriptors returns all descriptors in the state.
+// Descriptors returns all file descriptors in the state.
 func (s *State) Descriptors() (all []int) {
 	for _, l := range s.Listeners {
 		all = append(all, l.FD)
@@ -110,7 +110,7 @@ func (s *State) Descriptors() (all []int) {
 	return all
 }
 
-// hold keeps a socket open until the hand-over, and returns its descriptor.
+// hold keeps a socket open until the hand-over, and returns its file descriptor.
 func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	if err := listen.ControlOf(c, func(n int) error { fd = n; return nil }); err != nil {
 		return 0, err
@@ -119,20 +119,20 @@ func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	return fd, nil
 }
 
-// leaving collects the connections for the next program, each once it is paused.
+// leaving collects the state for the next process, to which each connection is added once it is paused.
 type leaving struct {
 	mu    sync.Mutex
 	state State
 	ports map[*balancer]*leavingPort // TCP ports, by balancer
 }
 
-// leavingPort is a TCP port with its connections to hand over.
+// leavingPort is a TCP port with its connections that are to be handed over.
 type leavingPort struct {
 	port  Port
 	conns []HeldConnection
 }
 
-// of returns the entry of a TCP port, which it adds if it is missing. The caller holds l.mu.
+// of returns the entry of a TCP port, and adds it if it is missing. The caller must hold l.mu.
 func (l *leaving) of(p Port, b *balancer) *leavingPort {
 	have := l.ports[b]
 	if have == nil {
@@ -142,7 +142,7 @@ func (l *leaving) of(p Port, b *balancer) *leavingPort {
 	return have
 }
 
-// connection adds a paused connection of a port to the state. After an error it cannot be handed over.
+// connection adds a paused connection of a port to the state. If it returns an error, the connection cannot be handed over.
 func (l *leaving) connection(p Port, b *balancer, c *relayed) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +165,8 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected adds a client without an endpoint yet to the state that is handed over. from is zero if its PROXY header has not been read; early
-// is what has been read from the client.
+// unconnected adds a client that has no endpoint yet to the state. from is the client's address, zero if its PROXY protocol header was not read yet.
+// early holds the bytes that were already read from the client.
 func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,14 +179,14 @@ func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, as
 	to.conns = append(to.conns, HeldConnection{Client: fd, From: from, Asked: asked, There: HeldWay{Rest: early}})
 }
 
-// port adds a TCP port to the hand-over, with or without connections.
+// port adds a TCP port to the state, or updates its Port if it was added before.
 func (l *leaving) port(p Port, b *balancer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(p, b).port = p
 }
 
-// flow returns the state of a UDP client, and keeps its socket to the endpoint open. After an error it cannot be handed over.
+// flow returns the state of a UDP client, and keeps its socket to the endpoint open. If it returns an error, the client cannot be handed over.
 func (l *leaving) flow(socket *net.UDPConn, client, endpoint netip.AddrPort, replied bool) (HeldFlow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +222,8 @@ func heldPort(p Port, b *balancer) HeldPort {
 	return held
 }
 
-// finish returns the state with all TCP ports, once all connections are paused; nil if there is nothing to hand over.
+// finish returns the complete state, with all TCP ports. It must be called after all connections are paused. It returns nil if there is nothing to
+// hand over.
 func (l *leaving) finish() *State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,8 +239,8 @@ func (l *leaving) finish() *State {
 	return &l.state
 }
 
-// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by group: a Drain waits only for those that
-// began before it.
+// draining counts the client connections that cannot be handed over, because they use TLS or HTTP. They are counted in groups: a Drain starts a new
+// group, and waits only for the connections of the previous ones.
 type draining struct {
 	mu  sync.Mutex
 	now *drainGroup
@@ -247,13 +248,13 @@ type draining struct {
 
 type drainGroup struct {
 	open int
-	left bool          // the next group has begun
-	over chan struct{} // closed when none is open any more and none will be
+	left bool          // the group is complete: the next one has begun
+	over chan struct{} // closed once left is set and open is 0
 }
 
 func newDraining() draining { return draining{now: &drainGroup{over: make(chan struct{})}} }
 
-// begin counts a connection in the present group until end is called.
+// begin counts a connection in the present group until the returned function is called.
 func (d *draining) begin() (end func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -273,8 +274,7 @@ func (c *drainGroup) closeIfOver() {
 	}
 }
 
-// next starts a new group. It returns the number of open connections of the previous one, and a channel that is closed when these have
-// ended.
+// next starts a new group. It returns the number of open connections in the previous group, and a channel that is closed once these have ended.
 func (d *draining) next() (open int, over <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -285,18 +285,18 @@ func (d *draining) next() (open int, over <-chan struct{}) {
 	return c.open, c.over
 }
 
-// arriving creates ports. It has the state of the previous program until its ports take it.
+// arriving creates ports. It holds the state that the previous process handed over until the ports with that state are created.
 type arriving struct {
 	shared *shared
 
 	mu             sync.Mutex
 	sockets        map[socketKey]*os.File
 	ports          map[key]*HeldPort
-	tcp            map[key]*tcpPort // ports whose handed-over connections continue already
-	closeUnclaimed bool             // state that no port takes is closed
+	tcp            map[key]*tcpPort // ports not created again yet whose handed-over connections already continue
+	closeUnclaimed bool             // set by Settle: close the state that belongs to no port
 }
 
-// adopt takes over the state of the previous program, before Run. Its connections continue at once.
+// adopt takes over the state of the previous process. It must be called before Run. The connections in it continue at once.
 func (a *arriving) adopt(s *State) {
 	for _, l := range s.Listeners {
 		a.sockets[socketKey{l.Protocol, l.At}] = os.NewFile(uintptr(l.FD), "")
@@ -318,7 +318,7 @@ func (a *arriving) adopt(s *State) {
 	}
 }
 
-// takeSocket takes over a listening socket that systemd stored, before Run.
+// takeSocket takes over a listening socket that systemd stored. It must be called before Run.
 func (a *arriving) takeSocket(f *os.File) error {
 	var at net.Addr
 	l, err := net.FileListener(f)
@@ -346,7 +346,7 @@ func (a *arriving) takeSocket(f *os.File) error {
 	return nil
 }
 
-// socket removes a listening socket from the state and returns it; nil if there is none.
+// socket removes a listening socket from the inherited state and returns it, nil if there is none.
 func (a *arriving) socket(key socketKey) *os.File {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -355,7 +355,7 @@ func (a *arriving) socket(key socketKey) *os.File {
 	return f
 }
 
-// resume continues the connections of a port. Those without an endpoint wait until the port has endpoints.
+// resume continues the handed-over connections of a port. Connections without an endpoint are left in held until the port is created.
 func (a *arriving) resume(held *HeldPort) *tcpPort {
 	p := Port{ID: held.ID, Protocol: TCP, Listen: held.Listen, via: held.Via}
 	if held.Redirected {
@@ -383,7 +383,7 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 	return t
 }
 
-// relayedOf returns a connection of the previous program, or nil if one of its sides has ended.
+// relayedOf returns a connection that the previous process handed over, or nil if one of its sides has ended.
 func relayedOf(held HeldConnection, u *pump) *relayed {
 	client, endpoint := tcpOf(held.Client), tcpOf(held.Endpoint)
 	if client == nil || endpoint == nil {
@@ -403,7 +403,7 @@ func relayedOf(held HeldConnection, u *pump) *relayed {
 	return c
 }
 
-// tcpOf returns the TCP connection of a descriptor, nil if it is none. It closes the descriptor.
+// tcpOf returns the TCP connection of a file descriptor, nil if there is none. It closes the descriptor, as the connection has a duplicate.
 func tcpOf(fd int) *net.TCPConn {
 	f := os.NewFile(uintptr(fd), "")
 	if f == nil {
@@ -418,7 +418,7 @@ func tcpOf(fd int) *net.TCPConn {
 	return conn
 }
 
-// portOf returns a TCP port for p, with the connections that were handed over for it.
+// portOf returns a new TCP port for p, with the connections that were handed over for it.
 func (a *arriving) portOf(p Port) *tcpPort {
 	k := p.key()
 	a.mu.Lock()
@@ -447,7 +447,7 @@ func (a *arriving) portOf(p Port) *tcpPort {
 	return t
 }
 
-// portsNamed returns the ports of the server names of p, by name. Those in have are reused, with their connections.
+// portsNamed returns the ports for the server names of p, by name. Ports in have with the same name and ID are reused, with their connections.
 func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpPort {
 	if len(p.Names) == 0 {
 		return nil
@@ -467,7 +467,7 @@ func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpP
 	return names
 }
 
-// portOn returns a port for p behind a listener, with the connections or clients that were handed over for it.
+// portOn returns a new port for p behind a listener, with the connections or UDP clients that were handed over for it.
 func (a *arriving) portOn(l listenSocket, p Port) served {
 	if l, is := l.(*udpListener); is {
 		u := l.newPort(p)
@@ -477,7 +477,7 @@ func (a *arriving) portOn(l listenSocket, p Port) served {
 	return a.portOf(p)
 }
 
-// addFlows adds the clients of a UDP port that the previous program handed over.
+// addFlows adds the clients of a UDP port that the previous process handed over.
 func (a *arriving) addFlows(u *udpPort) {
 	k := u.port.key()
 	a.mu.Lock()
@@ -504,8 +504,8 @@ func (a *arriving) addFlows(u *udpPort) {
 	}
 }
 
-// closeRest closes the handed-over sockets and connections that no Port has taken, once Settle was called. Connections that continue
-// already are not closed.
+// closeRest closes the handed-over sockets and connections that belong to no Port, if Settle was called. It does not close connections that already
+// continue.
 func (a *arriving) closeRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -531,7 +531,7 @@ func (a *arriving) closeRest() {
 	clear(a.tcp)
 }
 
-// restore sets the turns of round robin and the endpoints of clients with affinity to those that were handed over.
+// restore restores the state of round robin and the affinity entries of clients from a hand-over.
 func (c *balancer) restore(held *HeldPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

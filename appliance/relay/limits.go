@@ -18,28 +18,28 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// limits are the limits and timeouts of a Relay. It has more than 15 fields: one for each of them, so that tests can shorten it.
+// limits holds the limits and timeouts of a Relay. It has more than 15 fields: each limit can be lowered separately in tests.
 type limits struct {
-	tcp, udp    bothBounds    // concurrent TCP connections, and UDP clients
-	pipes       int64         // for splice(2)
-	clients     int           // affinity entries of a port
-	header      time.Duration // timeout of a header of the PROXY protocol
-	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
-	hedge       time.Duration // least wait for an endpoint until another one is tried in parallel
-	last        time.Duration // time for which an endpoint that did not accept is the last choice
-	unreplied   time.Duration // idle timeout of a UDP client without an answer
-	replied     time.Duration // idle timeout of a UDP client with an answer, whose datagrams span at least
-	stream      time.Duration // this time
-	removal     time.Duration // time for which a port serves after the kernel stops redirecting clients to it
-	lastDrain   time.Duration // longest wait of a stop for connections, and of a hand-over for those that began during Drain; new clients wait meanwhile
-	retry       time.Duration // between attempts to open a listener
-	backoff     time.Duration // pause after a failure to accept or receive
-	logInterval time.Duration // between repetitions of a log line
+	tcp, udp    bothBounds    // maximum number of concurrent TCP connections, and of UDP clients
+	pipes       int64         // maximum number of pipes for splice(2)
+	clients     int           // maximum number of affinity entries of a port
+	header      time.Duration // timeout for receiving a PROXY protocol header
+	dial        time.Duration // timeout for connecting to an endpoint if Connect.Timeout is 0
+	hedge       time.Duration // minimum wait for an endpoint before another one is tried in parallel
+	last        time.Duration // time for which an endpoint that did not accept is picked last
+	unreplied   time.Duration // idle timeout of a UDP client that got no reply
+	replied     time.Duration // idle timeout of a UDP client that got a reply and whose flow is older than stream
+	stream      time.Duration // minimum time from the first to the last datagram of a flow for the timeout replied
+	removal     time.Duration // time for which a port still serves after the kernel stopped redirecting clients to it
+	lastDrain   time.Duration // how long Run waits at its end: see drainLast
+	retry       time.Duration // interval between attempts to open a listener
+	backoff     time.Duration // pause after an error of accept or receive
+	logInterval time.Duration // minimum interval between repetitions of a log line
 }
 
-// defaults returns the limits that suit the limit of open files. The timeouts of UDP are a little shorter than those
-// of conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s; after 2 s of traffic nf_conntrack_udp_timeout_stream,
-// 120 s): a flow never outlives the conntrack entry of its client.
+// defaults returns the limits for the process's limit of open files. The UDP timeouts are slightly shorter than those of conntrack
+// (net.netfilter.nf_conntrack_udp_timeout, 30 s; after 2 s of traffic nf_conntrack_udp_timeout_stream, 120 s), so that a flow never outlives the
+// conntrack entry of its client.
 func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
@@ -50,28 +50,28 @@ func defaults() limits {
 	return l
 }
 
-// bounds are the limits of concurrent connections, or of UDP clients.
+// bounds are the maximum numbers of concurrent TCP connections, or of UDP clients.
 type bounds struct {
-	port  int64 // of one port
-	total int64 // of all ports together
+	port  int64 // maximum for one port
+	total int64 // maximum for all ports together
 }
 
-// bothBounds has separate bounds for node ports on loopback and for ports that the kernel redirects.
+// bothBounds holds separate bounds for node ports on loopback addresses, and for ports to which the kernel redirects clients.
 type bothBounds struct{ loopback, redirected bounds }
 
-// Limits for all ports together to which the kernel redirects clients; lower if the limit of open files requires it.
+// Limits for all ports together to which the kernel redirects clients. The limit of open files may lower them.
 const (
-	// MaxConnections bounds the TCP connections.
+	// MaxConnections is the maximum number of concurrent TCP connections.
 	MaxConnections = 20000
-	// MaxClients bounds the clients of UDP.
+	// MaxClients is the maximum number of concurrent UDP clients.
 	MaxClients = 20000
-	// maxPipes bounds the pipes for splice(2); without one bytes are copied.
+	// maxPipes is the maximum number of pipes for splice(2). When all are in use, bytes are copied in user space.
 	maxPipes = 512
 )
 
-// descriptors sets the limits according to the limit of open files. Ports that the kernel redirects have two thirds of it: a TCP connection
-// takes two descriptors, a UDP client one, a pipe two. Node ports on loopback have a sixth. TCP and UDP have separate shares, so that
-// neither can exhaust the other's.
+// descriptors sets the limits according to files, the limit of open files. Ports to which the kernel redirects clients may use two thirds of it.
+// There a TCP connection takes two descriptors, a UDP client one, and a pipe two. Node ports on loopback may use a sixth. The shares of TCP and UDP
+// are separate, so that neither can exhaust the other's.
 func (l *limits) descriptors(files uint64) {
 	all := int64(min(files, 1<<30))
 	have := all / 3 * 2
@@ -83,7 +83,7 @@ func (l *limits) descriptors(files uint64) {
 	l.udp.loopback = bounds{min(1024, all/24), min(8192, all/24)}
 }
 
-// openFiles returns the limit of open files of this process (RLIMIT_NOFILE); 1<<20 if it cannot be read.
+// openFiles returns the limit of open files of this process (RLIMIT_NOFILE), or 1<<20 if it cannot be determined.
 func openFiles() uint64 {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -92,16 +92,16 @@ func openFiles() uint64 {
 	return files.Cur
 }
 
-// quota counts the slots in use, of one port or of all ports together.
+// quota counts and limits the slots in use: one for each TCP connection or UDP client. It is the quota of one port, or of all ports together.
 type quota struct {
 	limit  int64
-	parent *quota // quota of all ports together; nil: this quota is that one
+	parent *quota // quota of all ports together; nil in that quota itself
 	used   atomic.Int64
-	taken  atomic.Int64 // slots acquired so far
+	taken  atomic.Int64 // number of slots acquired so far
 }
 
-// acquire takes a slot of a port, to be returned by release. It returns false if the port has as many slots as it may have, or as many as
-// are left for all ports. So a single port can have half of all slots, two a third each, and there is always room for another one (dynamic
+// acquire takes a slot of a port, which release returns. It returns false if the port already uses its maximum, or at least as many slots as are free
+// in the quota of all ports. So one port can use half of all slots, two can use a third each, and there is always room for another port (dynamic
 // thresholds, Choudhury and Hahne 1998, alpha 1).
 func (q *quota) acquire() bool {
 	had := q.used.Add(1) - 1
@@ -114,7 +114,7 @@ func (q *quota) acquire() bool {
 	return true
 }
 
-// force takes a slot without regard to the limits, for a connection that was handed over.
+// force takes a slot even beyond the limits, for a connection that the previous process handed over.
 func (q *quota) force() {
 	q.used.Add(1)
 	q.parent.used.Add(1)
@@ -125,7 +125,7 @@ func (q *quota) release() {
 	q.parent.used.Add(-1)
 }
 
-// quotas has the quotas of all ports together, by protocol.
+// quotas holds, for each protocol, the quotas of all ports together.
 type quotas struct {
 	limits   *limits
 	tcp, udp bothQuotas
@@ -140,7 +140,7 @@ func newQuotas(l *limits) *quotas {
 	return q
 }
 
-// of returns the quota of a new Port.
+// of returns a new quota for a Port, with the quota of all ports of its kind as its parent.
 func (q *quotas) of(p Port) *quota {
 	limit, of := &q.limits.tcp, &q.tcp
 	if p.Protocol == UDP {
@@ -152,33 +152,33 @@ func (q *quotas) of(p Port) *quota {
 	return &quota{limit: limit.loopback.port, parent: &of.loopback}
 }
 
-// Overloaded is a Port that has refused clients within the last minute or two because of a limit.
+// Overloaded is a Port that has refused clients because of a limit within the last minute or two.
 type Overloaded struct {
 	ID, Protocol string
-	Redirected   bool  // else a node port on loopback
-	Looped       bool  // clients came without a hop left: see hopsLeft; else there were too many
-	Limit        int64 // of all ports of the kind together
+	Redirected   bool  // the kernel redirects clients to it; otherwise a node port on loopback
+	Looped       bool  // clients arrived with a used-up TTL (hopsLeft); otherwise there were too many
+	Limit        int64 // maximum for all ports of its kind together
 }
 
-// overload records the ports that refuse clients. It has a timer only while there are any.
+// overload records the ports that refuse clients. It uses a timer only while there are any.
 type overload struct {
 	log     *slog.Logger
-	every   time.Duration // the time for which a port stays in the list after the last client that it refused
-	changed chan struct{} // capacity 1: the list has changed
+	every   time.Duration // minimum time for which a port stays in the list after it refused a client
+	changed chan struct{} // signals that the list has changed; capacity 1
 
 	mu    sync.Mutex
 	ports map[Overloaded]*turnedAway
 	timer *time.Timer
-	total [2]int64 // TCP, UDP: turned away so far
+	total [2]int64 // number of refused clients so far: TCP, UDP
 }
 
 // turnedAway counts the clients that a port refused.
 type turnedAway struct {
-	times  int // since the last call of look
+	times  int // number since the last call of look
 	logged logLimiter
 }
 
-// turnAway counts a client that was refused because of a limit, and logs that at most once per interval.
+// turnAway counts a client that was refused because of a limit. It logs the message what, at most once per interval.
 func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +192,8 @@ func (c *overload) turnAway(p Port, q *quota, what string) {
 	}
 }
 
-// looped counts a client that was refused because its TTL is used up: it comes from a loop of relays. It logs that at most once per
-// interval.
+// looped counts a client that was refused because its TTL is used up, which means that it passed through a loop of relays. It logs this at most once
+// per interval.
 func (c *overload) looped(p Port, q *quota) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +202,8 @@ func (c *overload) looped(p Port, q *quota) {
 	}
 }
 
-// note records that a port has refused a client, and reports whether to log it; times is the number since the last log line. The caller
-// holds c.mu.
+// note records that a port has refused a client. due reports whether to log this, and times is the number of refused clients since the last log line.
+// The caller must hold c.mu.
 func (c *overload) note(who Overloaded) (times int, due bool) {
 	t := c.ports[who]
 	if t == nil {
@@ -218,14 +218,14 @@ func (c *overload) note(who Overloaded) (times int, due bool) {
 	return t.logged.due()
 }
 
-// forget counts a UDP client whose idle flow was ended to make room for another client.
+// forget counts a UDP client whose idle flow was ended early, after a reply, to make room for another client.
 func (c *overload) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total[1]++
 }
 
-// look removes the ports that have refused no client since its last call.
+// look removes the ports that have not refused a client since the last call of look.
 func (c *overload) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *overload) look() {
 
 func (c *overload) signal() { task.Wake(c.changed) }
 
-// list returns the ports, sorted.
+// list returns the ports that have recently refused clients, sorted by ID and protocol.
 func (c *overload) list() []Overloaded {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,14 +267,14 @@ func (c *overload) stop() {
 	}
 }
 
-// logLimiter limits the rate of a log line. It is not safe for concurrent use.
+// logLimiter limits how often a line is logged. It is not safe for concurrent use.
 type logLimiter struct {
 	every time.Duration
 	last  time.Time
 	times int
 }
 
-// due counts an event and reports whether to log now; times is the number of events since the last log line.
+// due counts an event. is reports whether to log now, and times is then the number of events since the last log line.
 func (c *logLimiter) due() (times int, is bool) {
 	c.times++
 	if now := time.Now(); c.last.IsZero() || now.Sub(c.last) >= c.every {
@@ -284,7 +284,7 @@ func (c *logLimiter) due() (times int, is bool) {
 	return 0, false
 }
 
-// shared is the state that all ports of a Relay use.
+// shared is the state that all ports of a Relay have in common.
 type shared struct {
 	log       *slog.Logger
 	limits    limits
@@ -301,20 +301,20 @@ type shared struct {
 	lifetime
 }
 
-// failures counts connections and TLS handshakes that failed.
+// failures counts failed connections to endpoints, and failed TLS handshakes.
 type failures struct {
 	failedConnects   atomic.Int64
-	failedHandshakes atomic.Int64 // with clients and with endpoints
+	failedHandshakes atomic.Int64 // counts handshakes with clients and with endpoints
 }
 
-// replacement is the state of the hand-over to the next process, and of connections that the previous one handed over.
+// replacement holds the state to hand over to the next process, and counts the connections that cannot be handed over.
 type replacement struct {
 	store    *handover.Store
 	leaving  leaving
 	draining draining
 }
 
-// lifetime counts the goroutines of a Relay, and has the context of its connections.
+// lifetime holds the wait groups for the goroutines of a Relay, and the context of its connections.
 type lifetime struct {
 	clients sync.WaitGroup // goroutines that serve or accept TCP clients
 	tasks   sync.WaitGroup // all other goroutines
@@ -338,7 +338,7 @@ func (s *shared) logOf(p Port) *slog.Logger {
 	return s.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
 }
 
-// forget makes systemd drop a listener that it stores.
+// forget makes systemd drop a listening socket that it stores.
 func (s *shared) forget(key socketKey) {
 	if err := s.store.Drop(key.name()); err != nil {
 		s.log.Warn("systemd cannot be notified to close a stored socket", "name", key.name(), "err", err)
@@ -346,22 +346,23 @@ func (s *shared) forget(key socketKey) {
 }
 
 const (
-	// maxRecent bounds the recorded clients whose connections have ended. The kernel removes a closed connection after two minutes, and
-	// sends its event then: that suffices for 500 connections a second.
+	// maxRecent is the maximum number of recorded clients whose connections have ended. conntrack reports the end of a connection up to two minutes
+	// late, so this suffices for 500 connections a second.
 	maxRecent = 1 << 16
-	// maxEndpointsOf bounds the endpoints of one client connection, which over HTTP are several.
+	// maxEndpointsOf is the maximum number of recorded endpoints of one client connection. Over HTTP there may be several.
 	maxEndpointsOf = 16
 )
 
-// recentClients records the endpoints of clients of logged ports: those of open connections, and of the last maxRecent that ended.
+// recentClients records to which endpoints the clients of Ports with Logged are connected. It keeps the last maxRecent clients whose connections have
+// ended.
 type recentClients struct {
 	mu    sync.Mutex
 	of    map[recentKey]*recentClient
-	ended []ending // a ring buffer
+	ended []ending // ring buffer of clients whose connections have ended
 	next  int
 }
 
-// recentKey identifies a client of a listener. Listeners differ by port; the box's address that the client reached does not matter.
+// recentKey identifies a client of a listener. The port suffices to identify the listener, whichever address of the box the client connected to.
 type recentKey struct {
 	protocol string
 	client   netip.AddrPort
@@ -370,7 +371,7 @@ type recentKey struct {
 
 type recentClient struct {
 	endpoints []netip.AddrPort
-	open      int // connections to endpoints
+	open      int // number of open connections to endpoints
 }
 
 type ending struct {
@@ -378,8 +379,8 @@ type ending struct {
 	is  *recentClient
 }
 
-// begin records a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client is
-// new, even if an earlier one had the same address and port.
+// begin records a connection to an endpoint. goesOn is set if it belongs to a client connection that has a record. Otherwise the client is new, even
+// if an earlier client had the same address and port.
 func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -397,7 +398,7 @@ func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool)
 	}
 }
 
-// end records that a connection has ended. It ignores one whose record was dropped.
+// end records that a connection to an endpoint has ended. It does nothing if the client has no record any more.
 func (l *recentClients) end(k recentKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -420,7 +421,7 @@ func (l *recentClients) end(k recentKey) {
 	l.next = (l.next + 1) % maxRecent
 }
 
-// endpoints returns the endpoints to which a client was connected, in order of their first connections; nil if unknown.
+// endpoints returns the endpoints to which a client is or was connected, in the order of its connections. It returns nil if the client has no record.
 func (l *recentClients) endpoints(k recentKey) []netip.AddrPort {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,31 +18,31 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// fronts are the listeners to which the kernel redirects clients, one for each address and protocol, whatever the number of ports behind
-// it. They are opened before the kernel redirects the first client, which may be before Run.
+// fronts holds the listeners to which the kernel redirects clients. There is one for each address and protocol, which several ports may share. A
+// listener is opened before the kernel redirects the first client to it, possibly before Run.
 type fronts struct {
 	shared   *shared
 	arriving *arriving
 	origin   Origin
 
 	mu     sync.Mutex
-	ctx    context.Context // of Run; nil before
+	ctx    context.Context // context of the connections; nil before Run
 	closed bool
 	open   map[socketKey]*front
-	ports  map[string]map[key]*redirected // by Service
+	ports  map[string]map[key]*redirected // ports by Service
 }
 
-// front is a listener to which the kernel redirects clients, with its ports. The original destination of a client selects its port.
+// front is a listener to which the kernel redirects clients, with the ports that share it. The original destination of a client determines its port.
 type front struct {
 	socket listenSocket
-	inUse  int  // number of its ports
-	ready  bool // it has had a port; until then clients wait
+	inUse  int  // number of ports that share the listener
+	ready  bool // it has had a port; clients are not accepted before
 
 	mu    sync.RWMutex
-	ports map[netip.AddrPort]served // by frontend
+	ports map[netip.AddrPort]served // ports by frontend address and port; the zero Addr stands for any address
 }
 
-// listenSocket is a tcpListener or a udpListener.
+// listenSocket is implemented by tcpListener and udpListener.
 type listenSocket interface {
 	start(context.Context) // begins to serve clients
 	pause()                // ends that, and leaves it open
@@ -50,7 +50,7 @@ type listenSocket interface {
 	conn() syscall.Conn
 }
 
-// served is a Port with its connections: a tcpPort or a udpPort.
+// served is a Port together with its connections. It is implemented by tcpPort and udpPort.
 type served interface {
 	update(Port) // replaces the settings, frontends excepted, and the endpoints
 	retire()     // it was removed
@@ -59,10 +59,10 @@ type served interface {
 	passages([]Passage) []Passage // appends its own
 }
 
-// errNotAsked means that the original destination of a client is no frontend of a relayed port.
+// errNotAsked means that the original destination of a redirected client is no frontend of a relayed port.
 var errNotAsked = errors.New("it sent to no frontend of a relayed port")
 
-// openFront returns the listener of a key, and opens it if necessary; nil if the relay has ended. The caller holds f.mu.
+// openFront returns the listener for a key, and opens it if necessary. It returns nil if the relay has ended. The caller must hold f.mu.
 func (f *fronts) openFront(key socketKey) (*front, error) {
 	if front := f.open[key]; front != nil || f.closed {
 		return front, nil
@@ -78,7 +78,7 @@ func (f *fronts) openFront(key socketKey) (*front, error) {
 	return front, nil
 }
 
-// advice returns the next step after a failure to listen for redirected clients.
+// advice returns what the operator should do if a listener for redirected clients cannot be opened because of err.
 func advice(err error, port uint16) string {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Sprintf("stop the program that has it (`ss -tulnp sport = :%d` names it), or give svcctl others with --relay-ports", port)
@@ -86,7 +86,7 @@ func advice(err error, port uint16) string {
 	return "it is tried again every few seconds"
 }
 
-// redirect replaces the ports of Services: see Relay.RedirectAll.
+// redirect replaces the ports of Services, as described at Relay.RedirectAll.
 func (f *fronts) redirect(services map[string][]Port, more bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +104,7 @@ func (f *fronts) redirect(services map[string][]Port, more bool) error {
 	return errors.Join(failed...)
 }
 
-// redirectService replaces the ports of one Service. The caller holds f.mu.
+// redirectService replaces the ports of one Service, as described at Relay.RedirectAll. The caller must hold f.mu.
 func (f *fronts) redirectService(service string, ports []Port, more bool) error {
 	have := f.ports[service]
 	if have == nil {
@@ -144,8 +144,8 @@ func (f *fronts) redirectService(service string, ports []Port, more bool) error 
 	return errors.Join(failed...)
 }
 
-// removeLater removes a port after limits.removal: the kernel redirects no new clients to it, but some may wait to be accepted, or be in
-// their TCP handshake. The caller holds f.mu.
+// removeLater removes a port after limits.removal. The kernel no longer redirects new clients to it, but some may be waiting to be accepted or be in
+// their TCP handshake. The caller must hold f.mu.
 func (f *fronts) removeLater(service string, k key, l *redirected) {
 	var timer *time.Timer
 	timer = time.AfterFunc(f.shared.limits.removal, func() {
@@ -164,7 +164,7 @@ func (f *fronts) removeLater(service string, k key, l *redirected) {
 	l.removal = timer
 }
 
-// begin makes a front accept clients, once it has a port and Run was called.
+// begin makes a front that has a port accept clients. If Run was not called yet, fronts.serve does so later. The caller must hold f.mu.
 func (f *fronts) begin(front *front) {
 	if f.ctx != nil && !front.ready {
 		front.socket.start(f.ctx)
@@ -172,7 +172,7 @@ func (f *fronts) begin(front *front) {
 	front.ready = true
 }
 
-// closeUnused closes the listeners without ports. Their connections stay open. The caller holds f.mu.
+// closeUnused closes the listeners without ports. Connections accepted from them stay open. The caller must hold f.mu.
 func (f *fronts) closeUnused() {
 	for key, front := range f.open {
 		if !f.closed && front.inUse == 0 {
@@ -183,7 +183,7 @@ func (f *fronts) closeUnused() {
 	}
 }
 
-// serve starts all listeners that have ports. ctx is the context of their connections.
+// serve starts to accept clients on all listeners that have ports. ctx is the context of their connections.
 func (f *fronts) serve(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,7 +195,7 @@ func (f *fronts) serve(ctx context.Context) {
 	}
 }
 
-// endTCP calls end, which pauses or closes, for all TCP listeners.
+// endTCP calls end for all TCP listeners. end is tcpListener.pause or tcpListener.close.
 func (f *fronts) endTCP(end func(*tcpListener)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *fronts) endTCP(end func(*tcpListener)) {
 	}
 }
 
-// pause pauses all listeners, and adds them to the state to hand over.
+// pause stops all listeners from accepting clients, and adds their sockets to the state to hand over.
 func (f *fronts) pause() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,7 +218,7 @@ func (f *fronts) pause() {
 	}
 }
 
-// leave adds all ports to the state to hand over, once their connections are paused.
+// leave adds all ports to the state to hand over. It must be called after their connections are paused.
 func (f *fronts) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -262,8 +262,8 @@ func (f *fronts) newFront(key socketKey) (*front, error) {
 	return n, err
 }
 
-// find returns the port for an original destination: that of the frontend with its address and port, or that of the node port. err is the
-// error of determining the destination, which is returned.
+// find returns the port for the original destination to: the port whose frontend has that address and port, or the one for that port at any address
+// (a node port). If err, the error of determining the destination, is not nil, find returns it.
 func find[P served](f *front, to netip.AddrPort, err error) (p P, asked netip.AddrPort, _ error) {
 	if err != nil {
 		return p, to, err
@@ -285,15 +285,16 @@ func (f *fronts) newRedirected(front *front, p Port) *redirected {
 	return l
 }
 
-// redirected is a Port of a front.
+// redirected is a Port that belongs to a front.
 type redirected struct {
 	front     *front
 	frontends []netip.AddrPort
 	port      served
-	removal   *time.Timer // removes the port, unless stay is called before; nil: the port stays
+	removal   *time.Timer // timer that will remove the port; nil if the port is not to be removed
 }
 
-// stay cancels the removal of a port. The next call of register also takes back frontends that another port got meanwhile.
+// stay cancels the pending removal of a port. The next call of register registers all its frontends again, including those that another port took
+// meanwhile.
 func (l *redirected) stay() {
 	if l.removal == nil {
 		return
@@ -302,8 +303,7 @@ func (l *redirected) stay() {
 	l.removal, l.frontends = nil, nil
 }
 
-// register replaces the frontends by which the front finds the port. Frontends that it loses and that belong to another port by now stay
-// with that.
+// register replaces the frontends that lead to the port in its front. Previous frontends that another port has taken meanwhile are left to that port.
 func (l *redirected) register(frontends []netip.AddrPort) {
 	if slices.Equal(l.frontends, frontends) {
 		return
@@ -321,18 +321,18 @@ func (l *redirected) register(frontends []netip.AddrPort) {
 	l.frontends = frontends
 }
 
-// close removes the port from its front.
+// close removes the port from its front, and retires it.
 func (l *redirected) close() {
 	l.register(nil)
 	l.port.retire()
 }
 
-// loopback has the listeners for node ports on the loopback addresses of the host.
+// loopback holds the listeners for node ports on the loopback addresses of the host.
 type loopback struct {
 	shared    *shared
 	arriving  *arriving
 	listeners *listen.Reconciler[Problem]
-	open      map[key]*loopbackPort // used only by the task that runs listeners
+	open      map[key]*loopbackPort // listeners in use; accessed only by the goroutine of listeners.Run
 
 	mu      sync.Mutex
 	desired []Port
@@ -344,13 +344,13 @@ type loopbackPort struct {
 	served
 }
 
-// close closes the listening socket before it returns.
+// close closes the listening socket and retires the port. When it returns, the address is free for another listener.
 func (l *loopbackPort) close() {
 	l.listenSocket.close()
 	l.retire()
 }
 
-// set replaces the Ports: see Relay.Set.
+// set replaces the Ports, as described at Relay.Set.
 func (o *loopback) set(ports []Port) {
 	o.mu.Lock()
 	o.desired = ports
@@ -358,8 +358,8 @@ func (o *loopback) set(ports []Port) {
 	o.listeners.Trigger()
 }
 
-// reconcile opens missing listeners, updates open ones and closes superfluous ones. retry
-// means that one could not be opened but may be later.
+// reconcile opens missing listeners, updates open ones, and closes those that are no longer needed. retry is true if a listener could not be opened
+// but may be later.
 func (o *loopback) reconcile() (problems []Problem, retry bool) {
 	o.mu.Lock()
 	desired := o.desired
@@ -433,7 +433,7 @@ func (o *loopback) listen(p Port) (*loopbackPort, *Problem) {
 	return l, nil
 }
 
-// pause pauses all listeners, and adds them to the state to hand over.
+// pause stops all listeners from accepting clients, and adds their sockets to the state to hand over.
 func (o *loopback) pause() {
 	for k, l := range o.open {
 		l.pause()
@@ -441,7 +441,7 @@ func (o *loopback) pause() {
 	}
 }
 
-// leave adds all ports to the state to hand over, once their connections are paused.
+// leave adds all ports to the state to hand over. It must be called after their connections are paused.
 func (o *loopback) leave() {
 	for _, l := range o.open {
 		l.leave()

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// Relay serves Ports. All methods may be called concurrently.
+// Relay serves Ports: it relays the connections of clients to endpoints in user space. All methods may be called concurrently.
 type Relay struct {
 	*shared
 	arriving *arriving
@@ -27,7 +27,7 @@ type Relay struct {
 	fronts   *fronts
 }
 
-// New returns a Relay without Ports. origin may be nil where the kernel redirects no UDP.
+// New returns a Relay without Ports. origin may be nil if the kernel redirects no UDP clients to the Relay.
 func New(log *slog.Logger, origin Origin) *Relay { return newRelay(log, origin, defaults()) }
 
 func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
@@ -42,7 +42,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	}
 }
 
-// Stats are the counters of a Relay.
+// Stats holds the counters of a Relay.
 type Stats struct {
 	TCP, UDP Load
 	// FailedConnects counts the attempts in which an endpoint did not accept a connection.
@@ -51,16 +51,17 @@ type Stats struct {
 	FailedHandshakes int64
 }
 
-// Load counts the connections, or UDP clients, of a protocol.
+// Load counts the TCP connections, or the UDP clients, of a Relay.
 type Load struct {
-	// Loopback and Redirected count the open ones; Limit bounds Redirected.
+	// Loopback and Redirected count those open now, for node ports on loopback and for ports to which the kernel redirects clients. Limit is the
+	// maximum of Redirected.
 	Loopback, Redirected, Limit int64
-	// Taken counts those that were let in so far, TurnedAway those that were refused, or whose flow was
-	// ended for another client, because there were too many.
+	// Taken counts those accepted so far. TurnedAway counts those that were refused because there were too many, and the UDP clients whose flow was
+	// ended early to make room for another.
 	Taken, TurnedAway int64
 }
 
-// Stats returns the counters at this moment.
+// Stats returns the present counters.
 func (r *Relay) Stats() Stats {
 	load := func(q *bothQuotas) Load {
 		return Load{
@@ -73,25 +74,25 @@ func (r *Relay) Stats() Stats {
 	return s
 }
 
-// Overloaded returns the ports that have refused clients in the last minute or two, sorted.
+// Overloaded returns the ports that have refused clients because of a limit in the last minute or two, sorted by ID and protocol.
 func (r *Relay) Overloaded() []Overloaded { return r.overload.list() }
 
-// OverloadedChanged returns a channel that has a value after Overloaded has changed.
+// OverloadedChanged returns a channel that receives a value when the result of Overloaded has changed.
 func (r *Relay) OverloadedChanged() <-chan struct{} { return r.overload.changed }
 
-// Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
-// caller must not modify the slices afterwards.
+// Set replaces the Ports on loopback addresses. It does not wait until Run has opened and closed their listeners. The caller must not modify the
+// slices afterwards.
 func (r *Relay) Set(ports []Port) { r.loopback.set(ports) }
 
-// Problems returns the ports without a listener, sorted by ID and address, as of the last
-// time that Run opened and closed listeners: see Changed.
+// Problems returns the loopback Ports whose listener could not be opened when Run last tried, sorted by ID and address. Changed signals when the
+// result has changed.
 func (r *Relay) Problems() []Problem { return r.loopback.listeners.Problems() }
 
-// Changed returns a channel that has a value after Problems has changed.
+// Changed returns a channel that receives a value when the result of Problems has changed.
 func (r *Relay) Changed() <-chan struct{} { return r.loopback.listeners.Changed() }
 
-// Open opens a listener to which the kernel may redirect clients, unless it is open. Its clients wait until RedirectAll adds a port to it
-// and Run was called.
+// Open opens a listener to which the kernel may redirect clients, unless it is open already. Clients wait to be accepted until RedirectAll has added
+// a port to the listener and Run was called.
 func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	f := r.fronts
 	f.mu.Lock()
@@ -100,28 +101,28 @@ func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 	return err
 }
 
-// RedirectAll replaces, by Service, the ports to which the kernel redirects clients, those with Frontends. They are served when it returns.
-// Ports that a Service no longer has are removed after limits.removal; with more set they stay, because the kernel still redirects clients
-// to them. The error lists listeners that cannot be opened; all other ports are served. Clients of a new listener are accepted after all
-// Services were added, so that none misses its port.
+// RedirectAll replaces the ports to which the kernel redirects clients (Ports with Frontends) of the given Services. They are served when it returns.
+// Ports that a Service no longer has are removed after limits.removal; if more is set they are kept, since the kernel still redirects clients to
+// them. The error lists the listeners that could not be opened; all other ports are served. A new listener accepts clients only after the ports of
+// all Services were added, so that every client finds its port.
 func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 	return r.fronts.redirect(services, more)
 }
 
-// CloseUnused closes the listeners without ports. Their connections stay open.
+// CloseUnused closes the listeners to which the kernel may redirect clients but that have no ports. Connections accepted from them stay open.
 func (r *Relay) CloseUnused() {
 	r.fronts.mu.Lock()
 	defer r.fronts.mu.Unlock()
 	r.fronts.closeUnused()
 }
 
-// Inherit adopts, before Run, the connections that the previous program handed over. They continue at once.
+// Inherit takes over the state that the previous process handed over. It must be called before Run. The connections in it continue at once.
 func (r *Relay) Inherit(s *State) { r.arriving.adopt(s) }
 
-// InheritSocket takes over a listening socket that systemd stored, before Run.
+// InheritSocket takes over a listening socket that systemd stored. It must be called before Run.
 func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f) }
 
-// Settle makes Run close soon what the previous program handed over and no Port has taken. It is called after all Ports were passed to the
+// Settle makes Run close the inherited sockets and waiting connections that belong to no Port. It must be called after all Ports were passed to the
 // Relay.
 func (r *Relay) Settle() {
 	r.arriving.mu.Lock()
@@ -130,9 +131,9 @@ func (r *Relay) Settle() {
 	r.loopback.listeners.Trigger()
 }
 
-// Run opens and closes listeners until ctx is done. It then closes all listeners, and the connections that do not end
-// within limits.lastDrain; if the cause is handover.ErrRequested, it leaves both open for HandedOver. It waits for its
-// goroutines and returns nil. It may be called once. It opens sockets in the network namespace of the process.
+// Run opens and closes listeners until ctx is done. Then it closes all listeners, and resets the connections that have not ended within
+// limits.lastDrain. If the cause of ctx is handover.ErrRequested, it keeps both open for HandedOver instead. It waits for its goroutines and returns
+// nil. It must be called only once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	requests := make(chan struct{})
 	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
@@ -159,8 +160,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain prepares a hand-over. It makes HTTP clients use another connection for their next request (Connection: close, GOAWAY), and waits
-// until the present connections that cannot be handed over have ended, or ctx is done. All clients are served meanwhile, new ones too.
+// Drain prepares a hand-over. It makes HTTP clients open another connection for their next request ("Connection: close", GOAWAY). It waits until the
+// connections open at the call that cannot be handed over have ended, or ctx is done. All clients are served meanwhile, including new ones.
 func (r *Relay) Drain(ctx context.Context) {
 	open, over := r.draining.next()
 	if open > 0 {
@@ -173,9 +174,9 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// drainLast stops accepting clients, and waits at most limits.lastDrain for connections to end: before a hand-over (leave) for those that
-// cannot be handed over, else for all. Clients that connect meanwhile wait for the next program, in the listeners that this process or
-// systemd keeps open.
+// drainLast stops accepting clients, and waits up to limits.lastDrain for connections to end. Before a hand-over (leave) it waits only for those that
+// cannot be handed over. Clients that connect meanwhile wait in the listening sockets that this process or systemd keeps open, until the next process
+// accepts them.
 func (r *Relay) drainLast(leave bool) {
 	end := (*tcpListener).close
 	if leave {
@@ -202,7 +203,7 @@ func (r *Relay) drainLast(leave bool) {
 	}
 }
 
-// pause pauses all listeners and connections, and collects their state for HandedOver.
+// pause pauses all listeners and connections, and collects the state for HandedOver.
 func (r *Relay) pause() {
 	r.loopback.pause()
 	r.fronts.pause()
@@ -212,28 +213,27 @@ func (r *Relay) pause() {
 	r.fronts.leave()
 }
 
-// HandedOver returns the state to hand over after Run has ended by handover.ErrRequested; nil if there is none.
+// HandedOver returns the state to hand over, after Run has ended because of handover.ErrRequested. It returns nil if there is nothing to hand over.
 func (r *Relay) HandedOver() *State { return r.leaving.finish() }
 
-// relayed is a connection of a client and the one to its endpoint. The timers are guarded by the mutex
-// of its tcpPort.
+// relayed is a client's connection together with the connection to its endpoint. The mutex of its tcpPort guards the timers.
 type relayed struct {
 	client, endpoint *net.TCPConn
 	to               netip.AddrPort
-	there, back      *way         // the direction to the endpoint, and that to the client
-	pausing          atomic.Bool  // it is to be handed over, if possible
-	ended            atomic.Int32 // directions whose source has ended
-	drain            *time.Timer  // resets it; nil: its endpoint is kept
-	idle             *time.Timer  // resets it when idle; nil: no idle timeout
-	session          *session     // HTTP session, which may outlive the connection; nil: no HTTP
-	stale            bool         // its endpoint gets no requests any more
-	late             *recentKey   // its key for EndpointsOf; nil: the port is not Logged
+	there, back      *way         // directions client to endpoint, and endpoint to client
+	pausing          atomic.Bool  // set when it is to be handed over
+	ended            atomic.Int32 // number of directions whose source has sent a FIN
+	drain            *time.Timer  // resets it after Port.Drain; nil if the port keeps the endpoint
+	idle             *time.Timer  // resets it after Port.IdleTimeout; nil if there is none
+	session          *session     // HTTP client's session, which may outlive the connection; nil without HTTP
+	stale            bool         // its endpoint must get no further requests
+	late             *recentKey   // key for EndpointsOf; nil if Port.Logged is not set
 }
 
-// session is the shared state of the connections to endpoints of one HTTP client.
+// session is the state that all connections to endpoints for one HTTP client share.
 type session struct {
-	stale atomic.Int32 // number of connections to endpoints that get no requests any more
-	noted bool         // EndpointsOf finds it; guarded by the mutex of the tcpPort
+	stale atomic.Int32 // number of its connections with stale set
+	noted bool         // it is recorded for EndpointsOf; guarded by the mutex of the tcpPort
 }
 
 func newRelayed(u *pump, client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -252,7 +252,7 @@ func (c *relayed) reset() {
 	reset(c.endpoint)
 }
 
-// stays cancels the reset of a connection whose endpoint was gone and is back.
+// stays cancels the pending reset of a connection, because the port has its endpoint again.
 func (c *relayed) stays() {
 	if c.drain != nil {
 		c.drain.Stop()
@@ -260,7 +260,7 @@ func (c *relayed) stays() {
 	}
 }
 
-// setStale sets whether the endpoint of an HTTP client's connection must get no further requests.
+// setStale sets whether an HTTP connection to an endpoint must get no further requests. It does nothing for a connection without HTTP.
 func (c *relayed) setStale(stale bool) {
 	if c.session == nil || stale == c.stale {
 		return
@@ -272,7 +272,8 @@ func (c *relayed) setStale(stale bool) {
 	}
 }
 
-// stop ends a connection when ctx is done. It resets it, as a FIN would look like a complete transfer, or pauses it for a hand-over.
+// stop ends a connection after ctx is done. It pauses the connection for a hand-over if one is requested. Otherwise it resets it, since a FIN would
+// make the transfer look complete.
 func (c *relayed) stop(ctx context.Context) {
 	if !handover.IsRequested(ctx) {
 		c.reset()
@@ -299,7 +300,8 @@ func (c *relayed) stopTimers() {
 	}
 }
 
-// join copies both directions until they end, and closes both connections. It returns true if it was paused instead, with both still open.
+// join copies data in both directions until both have ended, and closes both connections. It returns true if they were paused instead; then both stay
+// open.
 func (c *relayed) join() (paused bool) {
 	var failed atomic.Bool
 	pass := func(w *way) {
@@ -325,13 +327,13 @@ func (c *relayed) join() (paused bool) {
 	return false
 }
 
-// reset closes a connection with RST. On a closed connection it does nothing.
+// reset closes a connection with an RST. If the connection is closed already, it does nothing.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-// silence returns the time since the last data was received on a connection, from the kernel; 0 if it is closed.
+// silence returns the time since the kernel last received data on a connection. It returns 0 if the connection is closed.
 func silence(c *net.TCPConn) (d time.Duration) {
 	_ = listen.ControlOf(c, func(fd int) error { // a closed connection has no information
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -344,27 +346,26 @@ func silence(c *net.TCPConn) (d time.Duration) {
 }
 
 const (
-	// chunk is the size of a read into a buffer, in bytes. After a read that fills it, more data is expected and spliced.
+	// chunk is the size of the buffer for a read, in bytes. If a read fills the buffer, more data is expected, and the next bytes are spliced.
 	chunk = 16 << 10
-	// pipeSize is the capacity of a pipe, in bytes. It is smaller when an unprivileged user has reached
-	// fs.pipe-user-pages-soft.
+	// pipeSize is the requested capacity of a pipe, in bytes. The kernel grants less to an unprivileged user at the limit fs.pipe-user-pages-soft.
 	pipeSize = 512 << 10
-	// idlePipes bounds the unused pipes that are kept for later connections.
+	// idlePipes is the maximum number of unused pipes that are kept for other connections.
 	idlePipes = 64
 )
 
-// pump has the buffers and pipes for copying. A connection uses them only while it has bytes to pass on.
+// pump holds the buffers and pipes for copying data. A connection uses them only while it has received bytes that it has not sent yet.
 type pump struct {
-	buffers sync.Pool // of *[chunk]byte
+	buffers sync.Pool // holds *[chunk]byte
 	pipes   chan *pipe
 	limit   int64
 	made    atomic.Int64
 }
 
-// pipe is the two descriptors of a pipe(2). It is empty while it is in the pump.
+// pipe holds the two file descriptors of a pipe(2). A pipe in a pump is empty.
 type pipe struct{ r, w int }
 
-// pipe returns an empty pipe, nil if there are too many, or the system has none.
+// pipe returns an empty pipe. It returns nil if all permitted pipes are in use, or if the kernel refuses another one.
 func (u *pump) pipe() *pipe {
 	select {
 	case p := <-u.pipes:
@@ -380,7 +381,7 @@ func (u *pump) pipe() *pipe {
 	return &pipe{fds[0], fds[1]}
 }
 
-// back returns an empty pipe to the pump.
+// back returns an empty pipe to the pump. If the pump has idlePipes already, back closes the pipe.
 func (u *pump) back(p *pipe) {
 	select {
 	case u.pipes <- p:
@@ -394,7 +395,7 @@ func (u *pump) drop(p *pipe) {
 	u.made.Add(-1)
 }
 
-// close closes the unused pipes.
+// close closes the unused pipes of the pump.
 func (u *pump) close() {
 	for {
 		select {
@@ -406,20 +407,20 @@ func (u *pump) close() {
 	}
 }
 
-// way is one direction of a connection. Only one goroutine uses it.
+// way is one direction of a relayed connection. Only one goroutine uses it.
 type way struct {
 	pump     *pump
 	from, to *net.TCPConn
-	source   syscall.RawConn // of from
-	sink     syscall.RawConn // of to
+	source   syscall.RawConn // raw connection of from
+	sink     syscall.RawConn // raw connection of to
 
-	held  []byte       // bytes that were received and not passed on yet
-	buf   *[chunk]byte // the buffer of held; nil: that is not from the pump
-	pipe  *pipe        // has piped bytes that were not passed on yet
+	held  []byte       // received bytes that were not sent yet
+	buf   *[chunk]byte // buffer from the pump that contains held; nil if held has its own memory
+	pipe  *pipe        // contains piped received bytes that were not sent yet; nil if none
 	piped int
-	bulk  bool // the last bytes filled a buffer
-	ended bool // from has sent its FIN
-	done  bool // the FIN was passed on to to
+	bulk  bool // the last read filled the buffer, so use splice(2) next
+	ended bool // a FIN was received from from
+	done  bool // the FIN was sent to to
 }
 
 func (u *pump) way(to, from *net.TCPConn) (*way, error) {
@@ -431,8 +432,9 @@ func (u *pump) way(to, from *net.TCPConn) (*way, error) {
 	return &way{pump: u, from: from, to: to, source: source, sink: sink}, err
 }
 
-// run passes on received bytes, and a FIN as a FIN, until the direction ends. After an error it can be called again: no received byte is
-// lost. At the end it calls last, which returns true if the other direction has ended, so that closing the connection sends the FIN.
+// run copies data until the source has sent a FIN, and then sends a FIN to the destination. If it returns an error, it can be called again; received
+// bytes are not lost. At the end it calls last. If last returns true, the other direction has ended too, and run leaves the FIN to the closing of the
+// connection.
 func (w *way) run(last func() bool) error {
 	for !w.done {
 		if err := w.drain(); err != nil {
@@ -454,7 +456,7 @@ func (w *way) run(last func() bool) error {
 	return nil
 }
 
-// fill waits for bytes or the end, and receives them: into a pipe when the last read filled a chunk.
+// fill waits until data or a FIN arrives, and receives it. If the last read filled a chunk, it receives the data into a pipe.
 func (w *way) fill() error {
 	var failed error
 	err := w.source.Read(func(fd uintptr) (done bool) {
@@ -478,7 +480,7 @@ func (w *way) fill() error {
 	return err
 }
 
-// take receives the bytes that are available.
+// take receives the available bytes into a buffer or a pipe, and returns their number. 0 without an error means a FIN.
 func (w *way) take(fd int) (n int, err error) {
 	if w.bulk {
 		if p := w.pump.pipe(); p != nil {
@@ -500,7 +502,7 @@ func (w *way) take(fd int) (n int, err error) {
 	return n, nil
 }
 
-// drain sends all bytes that were received.
+// drain sends all received bytes to the destination. It waits while the send buffer is full.
 func (w *way) drain() error {
 	if len(w.held) == 0 && w.piped == 0 {
 		return nil
@@ -527,7 +529,7 @@ func (w *way) drain() error {
 	return err
 }
 
-// give sends as many of the received bytes as fit into the send buffer.
+// give sends as many received bytes as fit into the send buffer of the destination.
 func (w *way) give(fd int) error {
 	if len(w.held) > 0 {
 		n, err := unix.Write(fd, w.held)
@@ -542,7 +544,7 @@ func (w *way) give(fd int) error {
 	return err
 }
 
-// empty returns the buffer and the pipe to the pump when all bytes were sent.
+// empty returns the buffer and the pipe to the pump. It is called when all their bytes were sent.
 func (w *way) empty() {
 	if w.buf != nil {
 		w.pump.buffers.Put(w.buf)
@@ -553,7 +555,7 @@ func (w *way) empty() {
 	w.buf, w.held, w.pipe = nil, nil, nil
 }
 
-// close drops bytes that were not sent.
+// close releases the buffer and the pipe, and discards bytes that were not sent.
 func (w *way) close() {
 	if w.pipe != nil {
 		w.pump.drop(w.pipe)
@@ -562,7 +564,7 @@ func (w *way) close() {
 	w.empty()
 }
 
-// rest removes the received bytes that were not sent from the buffers, and returns them.
+// rest returns the received bytes that were not sent, and removes them from the buffer or the pipe.
 func (w *way) rest() ([]byte, error) {
 	rest := append([]byte(nil), w.held...)
 	for w.piped > 0 {

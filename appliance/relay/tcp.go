@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// tcpListener accepts TCP connections at one address.
+// tcpListener accepts TCP connections at one address and port.
 type tcpListener struct {
 	shared *shared
 	log    *slog.Logger
@@ -30,8 +30,8 @@ type tcpListener struct {
 	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
-// listenTCP opens a listener, whose clients wait until start. kept is the socket that the previous program left open for it, nil if there
-// is none. route returns the port for a client, and its original destination.
+// listenTCP opens a listener. It accepts no clients until start is called. kept is the socket that the previous process or systemd kept open for it,
+// nil if there is none. route returns the port for a client, and the address that the client connected to.
 func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
 	l := &tcpListener{shared: s, log: log, route: route}
 	var err error
@@ -54,7 +54,7 @@ func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	return l, err
 }
 
-// countHops makes the kernel record the TTL of incoming connections. Without that a loop of relays is not detected.
+// countHops makes the kernel record the TTL of incoming connections, so that loops of relays can be detected.
 func (l *tcpListener) countHops(at netip.AddrPort) {
 	raw, err := l.socket.SyscallConn()
 	if err == nil {
@@ -65,13 +65,13 @@ func (l *tcpListener) countHops(at netip.AddrPort) {
 	}
 }
 
-// keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
+// keepAlive enables TCP keepalive (SO_KEEPALIVE) on a listener. Accepted connections inherit the setting (tcp(7)).
 func keepAlive(_, _ string, c syscall.RawConn) error {
 	every := int(keepAliveEvery.Seconds())
 	return errors.Join(setInt(c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every), setInt(c, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every))
 }
 
-// start accepts and serves clients in a goroutine, until ctx is done.
+// start starts to accept and serve clients, until ctx is done. It does not block.
 func (l *tcpListener) start(ctx context.Context) { l.shared.clients.Go(func() { l.accept(ctx) }) }
 
 func (l *tcpListener) close() {
@@ -80,12 +80,12 @@ func (l *tcpListener) close() {
 	}
 }
 
-// pause stops accepting clients, and leaves the socket open.
+// pause stops accepting clients, but leaves the socket open.
 func (l *tcpListener) pause() { interrupt(l.socket) }
 
 func (l *tcpListener) conn() syscall.Conn { return l.socket }
 
-// accept serves clients until the listener is closed, or ctx is done.
+// accept accepts and serves clients until the listener is closed or paused, or ctx is done.
 func (l *tcpListener) accept(ctx context.Context) {
 	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
@@ -110,7 +110,7 @@ func (l *tcpListener) accept(ctx context.Context) {
 	}
 }
 
-// accepted serves a client, or resets it if there are too many clients, or its TTL is used up.
+// accepted serves a newly accepted client. It resets the client if its TTL is used up, or if there are too many clients.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	if left, counted := hopsLeft(hopsOf(client)); counted && left == 0 {
 		t.shared.overload.looped(t.current(), t.quota)
@@ -120,7 +120,7 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip
 	t.admit(client, func() { t.serve(ctx, client, asked) })
 }
 
-// admit runs serve for a client in a goroutine, or resets the client if there are too many.
+// admit runs serve for a client in a goroutine. If the quota of the port is exhausted, it resets the client instead.
 func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	if !t.quota.acquire() {
 		t.shared.overload.turnAway(t.current(), t.quota, "connections to a relayed port are refused")
@@ -133,8 +133,8 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	})
 }
 
-// serve relays a client that connected to asked until both directions have ended, or ctx is done. It reads the PROXY header, if there is
-// one.
+// serve relays a client until both directions have ended, or ctx is done. asked is the address that the client connected to. serve reads the PROXY
+// protocol header first, if the client is to send one.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	from, asked, err := t.clientOf(ctx, client, asked)
 	if err != nil {
@@ -149,8 +149,8 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 	t.serveFrom(ctx, client, nil, from, asked)
 }
 
-// serveFrom is serve for a client whose address, from, is known. early has the bytes that were read from it before, by the previous
-// program.
+// serveFrom is like serve for a client whose address, from, is already determined. early holds the bytes that the previous process has already read
+// from it.
 func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	to := t
 	if names := t.serverNames(); names != nil {
@@ -165,7 +165,7 @@ func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []by
 	to.servePlain(ctx, client, early, from, asked)
 }
 
-// servePlain relays a client without TLS and HTTP settings.
+// servePlain relays a client of a port without a Front, that is without TLS and HTTP settings.
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	endpoint, to, err := t.connect(ctx, client, from, asked)
 	if err != nil && handover.IsRequested(ctx) {
@@ -195,7 +195,7 @@ func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []b
 	t.run(ctx, c)
 }
 
-// run relays a connection until it ends, or ctx is done. A paused one is added to the state to hand over.
+// run relays a connection until it ends, or ctx is done. If the connection was paused for a hand-over, run adds it to the state to hand over.
 func (t *tcpPort) run(ctx context.Context, c *relayed) {
 	stop := context.AfterFunc(ctx, func() { c.stop(ctx) })
 	defer stop()
@@ -211,7 +211,7 @@ func (t *tcpPort) run(ctx context.Context, c *relayed) {
 	}
 }
 
-// tcpPort is a TCP Port and its connections.
+// tcpPort is a TCP Port together with its connections.
 type tcpPort struct {
 	shared    *shared
 	arriving  *arriving
@@ -224,12 +224,12 @@ type tcpPort struct {
 
 	mu    sync.Mutex
 	port  Port
-	gone  bool // the port was removed; its connections continue
+	gone  bool // the port was removed, but its connections continue
 	conns map[*relayed]struct{}
-	names map[string]*tcpPort // by server name; nil: the port has none
+	names map[string]*tcpPort // ports by TLS server name; nil if there are none
 }
 
-// newTCPPort returns a tcpPort for p, without ports of server names.
+// newTCPPort returns a tcpPort for p. Its names are nil.
 func (a *arriving) newTCPPort(p Port) *tcpPort {
 	s := a.shared
 	return &tcpPort{
@@ -239,14 +239,14 @@ func (a *arriving) newTCPPort(p Port) *tcpPort {
 	}
 }
 
-// current returns the Port with its present settings.
+// current returns the present settings of the port.
 func (t *tcpPort) current() Port {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.port
 }
 
-// begin adds a connection to the port, and ends it if its endpoint was removed while it was made.
+// begin adds a connection to the port. It resets or drains the connection if the port has lost its endpoint meanwhile.
 func (t *tcpPort) begin(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -260,7 +260,7 @@ func (t *tcpPort) begin(c *relayed) {
 	t.judge(c)
 }
 
-// note records a connection for EndpointsOf. The caller holds t.mu.
+// note records the client and endpoint of a connection for EndpointsOf. The caller must hold t.mu.
 func (t *tcpPort) note(c *relayed) {
 	client, is := c.client.RemoteAddr().(*net.TCPAddr)
 	listener, bound := c.client.LocalAddr().(*net.TCPAddr)
@@ -287,7 +287,7 @@ func (t *tcpPort) end(c *relayed) {
 	c.stopTimers()
 }
 
-// update replaces the settings and endpoints of the port, and the ports of its server names.
+// update replaces the settings and endpoints of the port and of its ports by server name.
 func (t *tcpPort) update(p Port) {
 	names := t.arriving.portsNamed(t.serverNames(), p)
 	t.endpoints.set(p)
@@ -303,7 +303,7 @@ func (t *tcpPort) update(p Port) {
 	}
 }
 
-// setNames replaces the ports by server name, and retires those that are no longer there. The caller holds t.mu.
+// setNames replaces the ports by server name, and retires the previous ones that are not in names. The caller must hold t.mu.
 func (t *tcpPort) setNames(names map[string]*tcpPort) {
 	for name, sub := range t.names {
 		if names[name] != sub {
@@ -314,7 +314,7 @@ func (t *tcpPort) setNames(names map[string]*tcpPort) {
 	t.names = names
 }
 
-// retire marks the port and those of its server names as removed. Its connections are reset after its drain timeout, if it has one.
+// retire marks the port and its ports by server name as removed. Their connections are reset after Port.Drain; if that is nil, they continue.
 func (t *tcpPort) retire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -325,7 +325,7 @@ func (t *tcpPort) retire() {
 	}
 }
 
-// leave adds the port and those of its server names to the state to hand over, once their connections are paused.
+// leave adds the port and its ports by server name to the state to hand over. It must be called after their connections are paused.
 func (t *tcpPort) leave() {
 	t.shared.leaving.port(t.port, t.endpoints)
 	for _, named := range t.names {
@@ -333,7 +333,7 @@ func (t *tcpPort) leave() {
 	}
 }
 
-// judge keeps, resets or drains a connection, depending on whether the port still has its endpoint. The caller holds t.mu.
+// judge keeps, drains or resets a connection, depending on whether the port still has the endpoint of the connection. The caller must hold t.mu.
 func (t *tcpPort) judge(c *relayed) {
 	switch {
 	case !t.gone && slices.Contains(t.port.Ended, c.to):
@@ -349,8 +349,8 @@ func (t *tcpPort) judge(c *relayed) {
 	}
 }
 
-// watchIdle resets a connection when nothing was received from either end for limit. It does not count bytes: the kernel has the time of
-// the last ones. A timer reads it when limit may have passed, so a busy connection costs one check per limit. The caller holds t.mu.
+// watchIdle makes a connection be reset once nothing was received from either side for the duration limit. It does not track each read: a timer asks
+// the kernel for the time of the last received data, so a busy connection costs one check per limit. The caller must hold t.mu.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {
 		t.mu.Lock()
@@ -367,11 +367,11 @@ func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	})
 }
 
-// helloTime bounds the wait for a client's ClientHello.
+// helloTime is the timeout for receiving a client's ClientHello.
 const helloTime = 10 * time.Second
 
-// byName returns the port for a server name: that of the whole name, of a wildcard for one label less or several less, or the one for any
-// name.
+// byName returns the port for a server name, nil if there is none. It prefers an exact match, then the longest wildcard match ("*." for one label,
+// "**." for one or more), then "*".
 func byName(ports map[string]*tcpPort, name string) *tcpPort {
 	if p := ports[name]; p != nil && name != "" {
 		return p
@@ -388,15 +388,15 @@ func byName(ports map[string]*tcpPort, name string) *tcpPort {
 	return ports["*"]
 }
 
-// serverNames returns the ports by server name; nil if there are none.
+// serverNames returns the ports by TLS server name, nil if there are none.
 func (t *tcpPort) serverNames() map[string]*tcpPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.names
 }
 
-// portNamed reads the ClientHello of a client. It returns the port for its server name, and all bytes read from the client so far. For a
-// name without a port it returns t itself, if t has endpoints. It returns nil if the client was refused, or is handed over.
+// portNamed reads the ClientHello of a client. It returns the port for the server name in it, and all bytes read from the client so far. If no port
+// has that name, it returns t itself, or refuses the client if t has no endpoints. It returns nil if the client was refused, or is to be handed over.
 func (t *tcpPort) portNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) (*tcpPort, []byte) {
 	_ = client.SetReadDeadline(time.Now().Add(helloTime))
 	stop := context.AfterFunc(ctx, func() { interrupt(client) })

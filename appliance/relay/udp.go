@@ -17,23 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpListener receives datagrams at one address. Each client has a flow, with its own socket to an endpoint. A flow ends when it times out
-// or, when the quota is exceeded, as the longest idle one of its port.
+// udpListener receives datagrams at one address and port. Each client has a flow, with its own socket to an endpoint. A flow ends when it times out.
+// If a new client exceeds the quota, the longest idle flow of its port ends.
 type udpListener struct {
 	shared *shared
 	log    *slog.Logger
 	socket *net.UDPConn
-	raw    syscall.RawConn // of the socket
+	raw    syscall.RawConn // raw connection of socket
 	// route returns the port for a client without a flow, and the address that the client sent to.
 	route func(client netip.AddrPort) (port *udpPort, asked netip.AddrPort, err error)
 
 	mu     sync.Mutex
 	closed bool
-	paused bool                     // stopped for a hand-over; flows stay open
-	flows  map[netip.AddrPort]*flow // by client
+	paused bool                     // paused for a hand-over, with the sockets of the flows left open
+	flows  map[netip.AddrPort]*flow // flows by client
 }
 
-// udpPort is a UDP Port. The mutex of its listener guards port, gone and order.
+// udpPort is a UDP Port together with its flows. The mutex of its listener guards port, gone and order.
 type udpPort struct {
 	listener  *udpListener
 	endpoints *balancer
@@ -41,7 +41,7 @@ type udpPort struct {
 
 	port  Port
 	gone  bool      // the port was removed
-	order list.List // of *flow, longest idle first
+	order list.List // elements are *flow, the longest idle one first
 }
 
 func (l *udpListener) newPort(p Port) *udpPort {
@@ -49,7 +49,7 @@ func (l *udpListener) newPort(p Port) *udpPort {
 	return &udpPort{listener: l, port: p, endpoints: newBalancer(p, s.limits.clients, s.open), quota: s.quotas.of(p)}
 }
 
-// flows yields the flows of the port, longest idle first. They may be removed meanwhile. The caller holds the listener's mutex.
+// flows yields the flows of the port, the longest idle one first. yield may remove the flow it gets. The caller must hold the listener's mutex.
 func (u *udpPort) flows(yield func(*flow) bool) {
 	for place := u.order.Front(); place != nil; {
 		f := place.Value.(*flow)
@@ -59,25 +59,24 @@ func (u *udpPort) flows(yield func(*flow) bool) {
 	}
 }
 
-// flow is one client of a udpListener, whose mutex guards its fields.
+// flow is the state of one client of a udpListener. The mutex of the listener guards its fields.
 type flow struct {
 	port             *udpPort
 	client, endpoint netip.AddrPort
 	socket           *net.UDPConn // connected to the endpoint
 	raw              syscall.RawConn
-	place            *list.Element // element of port.order; nil: the flow has ended
-	began, seen      time.Time     // times of the first and the last datagram in either direction
+	place            *list.Element // element of port.order; nil once the flow has ended
+	began, seen      time.Time     // times of the first and the last datagram, in either direction
 	replied          bool
-	late             *recentKey // its key for EndpointsOf; nil: the port is not Logged
-	hops             int        // TTL of datagrams to the endpoint; 0: the system's default. Only receive's goroutine uses it
+	late             *recentKey // key for EndpointsOf; nil if Port.Logged is not set
+	hops             int        // TTL set for datagrams to the endpoint; 0 if none is. Accessed only by receive
 }
 
-// errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
-// of the port can be ended.
+// errQuotaExceeded means that a datagram of a new client was dropped because the quota is exhausted, and the port has no flow that could end instead.
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
-// listenUDP opens a listener, whose clients wait until start. kept is the socket that the previous program left open for it, nil if there
-// is none. route returns the port for a client, and its original destination.
+// listenUDP opens a listener. It receives no datagrams until start is called. kept is the socket that the previous process or systemd kept open for
+// it, nil if there is none. route returns the port for a client, and the address that the client sent to.
 func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
 	socket, err := udpSocket(at, kept)
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	return &udpListener{shared: s, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
 }
 
-// udpSocket returns a listening socket: that of the previous program, or a new one.
+// udpSocket returns a listening socket: kept if it is not nil, and otherwise a new one.
 func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 	if kept == nil {
 		return net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
@@ -106,10 +105,10 @@ func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 	return c.(*net.UDPConn), nil
 }
 
-// start receives datagrams in a goroutine.
+// start starts to receive datagrams. It does not block.
 func (l *udpListener) start(context.Context) { l.shared.tasks.Go(l.receive) }
 
-// update replaces the settings and endpoints of a port. It ends the flows of endpoints that are gone.
+// update replaces the settings and endpoints of a port. It ends the flows to endpoints that the port no longer keeps.
 func (u *udpPort) update(p Port) {
 	u.endpoints.set(p)
 	u.listener.mu.Lock()
@@ -126,7 +125,7 @@ func (u *udpPort) retire() {
 	u.endWhere(func(*flow) bool { return true })
 }
 
-// close closes the listening socket, and ends the flows.
+// close closes the listening socket, and ends all flows.
 func (l *udpListener) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -142,10 +141,10 @@ func (l *udpListener) close() {
 	}
 }
 
-// lastAnswers is how long datagrams that are being sent may still take after pause.
+// lastAnswers is how long sending a received datagram may still take after pause.
 const lastAnswers = time.Second
 
-// pause stops the listener and its flows, and leaves their sockets open.
+// pause stops receiving for the listener and its flows, but leaves their sockets open.
 func (l *udpListener) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,8 +181,8 @@ func (l *udpListener) receive() {
 	}
 }
 
-// forward sends a datagram on its client's flow. A flow whose endpoint refused an earlier
-// datagram ends, and the client's next datagram starts a new one.
+// forward sends a client's datagram to the endpoint of its flow. If the endpoint refused an earlier datagram, the datagram is dropped and the flow
+// ends, so that the client's next datagram starts a new flow.
 func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) error {
 	left, counted := hopsLeft(hops)
 	if counted && left == 0 {
@@ -209,10 +208,10 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) erro
 	return nil
 }
 
-// errNoHops means that a datagram was dropped because its TTL is used up: it has passed as many relays as it may.
+// errNoHops means that a datagram was dropped because its TTL is used up, which means that it passed through too many relays.
 var errNoHops = errors.New("it came without a hop left")
 
-// refuseLoop records a datagram that is dropped because its TTL is used up, and returns the error.
+// refuseLoop records a datagram that is dropped because its TTL is used up. It returns errNoHops, or the error of route.
 func (l *udpListener) refuseLoop(client netip.AddrPort) error {
 	port, _, err := l.route(client)
 	if err != nil {
@@ -225,12 +224,12 @@ func (l *udpListener) refuseLoop(client netip.AddrPort) error {
 	return errNoHops
 }
 
-// isPassing reports whether an error affects only this datagram: congestion or size.
+// isPassing reports whether an error concerns only one datagram: the send buffer is full, or the datagram is too large.
 func isPassing(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EMSGSIZE)
 }
 
-// flowOf returns the client's flow, or starts one. Only receive's goroutine calls it.
+// flowOf returns the flow of a client, and starts one if there is none. It is called only by receive.
 func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	f := l.flows[client]
@@ -265,8 +264,8 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 	return f, nil
 }
 
-// begin starts a flow. It picks the endpoint under the lock, so that update, which changes
-// the endpoints before it looks at the flows, misses none.
+// begin starts a flow. It picks the endpoint while it holds l.mu. A concurrent update replaces the endpoints before it ends flows, so it cannot miss
+// the new flow.
 func (l *udpListener) begin(port *udpPort, client, asked netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,7 +290,7 @@ func (l *udpListener) begin(port *udpPort, client, asked netip.AddrPort) (*flow,
 	return f, nil
 }
 
-// note adds a flow with its socket. The caller holds l.mu.
+// note adds a flow, with its socket, to the table of flows and to its port. The caller must hold l.mu.
 func (l *udpListener) note(f *flow) (err error) {
 	if f.raw, err = f.socket.SyscallConn(); err != nil {
 		return errors.Join(err, f.socket.Close())
@@ -307,7 +306,7 @@ func (l *udpListener) note(f *flow) (err error) {
 	return nil
 }
 
-// goOn adds a flow that the previous program handed over.
+// goOn continues a flow that the previous process handed over.
 func (u *udpPort) goOn(held HeldFlow, socket *net.UDPConn) {
 	l, f := u.listener, &flow{port: u, client: held.Client, endpoint: held.Endpoint, replied: held.Replied, socket: socket}
 	l.mu.Lock()
@@ -321,7 +320,7 @@ func (u *udpPort) goOn(held HeldFlow, socket *net.UDPConn) {
 	l.shared.tasks.Go(func() { l.reply(f) })
 }
 
-// reply forwards the datagrams of a flow's endpoint to its client until the flow ends or times out.
+// reply forwards the datagrams from a flow's endpoint to its client, until the flow ends or times out.
 func (l *udpListener) reply(f *flow) {
 	defer l.end(f)
 	for {
@@ -335,7 +334,7 @@ func (l *udpListener) reply(f *flow) {
 	}
 }
 
-// answer sends a datagram of a flow's endpoint to the client.
+// answer sends a datagram from a flow's endpoint to its client.
 func (l *udpListener) answer(f *flow, data []byte) {
 	l.touch(f, true)
 	if _, err := l.socket.WriteToUDPAddrPort(data, f.client); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -343,7 +342,8 @@ func (l *udpListener) answer(f *flow, data []byte) {
 	}
 }
 
-// wait sets the read deadline of a flow to its timeout. It returns false if that has passed, or the listener is paused.
+// wait sets the read deadline of a flow's socket to the idle timeout of the flow. It returns false if the flow has timed out, or the listener is
+// paused.
 func (l *udpListener) wait(f *flow) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -354,7 +354,7 @@ func (l *udpListener) wait(f *flow) bool {
 	return !l.paused && time.Now().Before(until) && f.socket.SetReadDeadline(until) == nil
 }
 
-// touch records that a datagram of a flow was sent, or received from the endpoint (reply).
+// touch records that a datagram was sent to the endpoint of a flow, or received from it if reply is set.
 func (l *udpListener) touch(f *flow, reply bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,8 +365,8 @@ func (l *udpListener) touch(f *flow, reply bool) {
 	}
 }
 
-// end ends a flow once. It closes the socket without the lock, because closing waits for
-// users of the socket, and they may wait for the lock.
+// end ends a flow, unless it has ended already. It closes the socket without holding l.mu, since closing waits for goroutines that use the socket,
+// and these may be waiting for l.mu.
 func (l *udpListener) end(f *flow) {
 	l.mu.Lock()
 	ended := !l.paused && l.remove(f)
@@ -376,8 +376,7 @@ func (l *udpListener) end(f *flow) {
 	}
 }
 
-// remove deletes a flow from the table and reports whether it was there. The caller holds
-// the lock.
+// remove removes a flow from the table and from its port. It returns false if the flow was removed before. The caller must hold l.mu.
 func (l *udpListener) remove(f *flow) bool {
 	if f.place == nil {
 		return false
@@ -412,7 +411,7 @@ func (u *udpPort) endWhere(gone func(*flow) bool) {
 	}
 }
 
-// leave adds a port with its flows to the state to hand over, once the listener is paused.
+// leave adds a port with its flows to the state to hand over. It must be called after the listener is paused.
 func (u *udpPort) leave() {
 	to := &u.listener.shared.leaving
 	var flows []HeldFlow
@@ -424,8 +423,8 @@ func (u *udpPort) leave() {
 	to.flows(u.port, u.endpoints, flows)
 }
 
-// endOldest ends the longest idle flow of a port. It reports whether there was one, and whether its client
-// waited for an answer.
+// endOldest ends the longest idle flow of a port. ended is false if the port has no flow. waited is true if the client of the ended flow had got no
+// reply yet.
 func (l *udpListener) endOldest(port *udpPort) (ended, waited bool) {
 	l.mu.Lock()
 	oldest := port.order.Front()
@@ -441,10 +440,10 @@ func (l *udpListener) endOldest(port *udpPort) (ended, waited bool) {
 	return true, waited
 }
 
-// maxDatagram exceeds the length of any UDP datagram in bytes, which is a 16-bit number.
+// maxDatagram is the size of the receive buffer in bytes. It exceeds the length of any UDP datagram, which is a 16-bit number.
 const maxDatagram = 1 << 16
 
-// datagrams has a pool of buffers for receiving.
+// datagrams holds a pool of receive buffers of the type *datagram.
 type datagrams struct{ buffers sync.Pool }
 
 // datagram is a buffer for one datagram and its control messages.
@@ -457,8 +456,8 @@ func newDatagrams() *datagrams {
 	return &datagrams{sync.Pool{New: func() any { return new(datagram) }}}
 }
 
-// receive waits for one datagram and calls use, which must not retain data. hops is its TTL or hop limit, 0 if unknown. It takes a buffer
-// only when a datagram has arrived: thousands of idle sockets need none.
+// receive waits for one datagram and calls use with it. use must not retain data. hops is the TTL or hop limit of the datagram, 0 if the kernel does
+// not provide it. receive takes a buffer only once a datagram has arrived, so that thousands of idle sockets need none.
 func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort, hops int)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {
@@ -480,8 +479,8 @@ func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from neti
 	return result
 }
 
-// send sends a datagram on a connected socket without waiting. It fails with EAGAIN if the
-// send buffer is full, so that one slow endpoint does not stop the other clients.
+// send sends a datagram on a connected socket without blocking. It returns EAGAIN if the send buffer is full, so that one slow endpoint does not
+// block other clients.
 func send(raw syscall.RawConn, data []byte) error {
 	var result error
 	err := raw.Write(func(fd uintptr) (done bool) {

@@ -11,12 +11,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// vips holds a Service's addresses in one family, by kind.
+// vips holds the addresses of a Service in one IP family, by kind.
 type vips struct {
 	cluster  netip.Addr
 	balancer []netip.Addr
 	external []netip.Addr
-	// withoutClusterIP is set when the cluster IP is not served.
+	// withoutClusterIP is set if the cluster IP must not be served, because it is an address of the host.
 	withoutClusterIP bool
 }
 
@@ -29,7 +29,7 @@ func (a addresses) of(f nft.Family) *vips {
 	return a[f]
 }
 
-// addresses returns the Service's addresses by family. A family is served if the Service has a cluster IP of it.
+// addresses returns the addresses of the Service by family. A family is served only if the Service has a cluster IP of that family.
 func (r *resolver) addresses() addresses {
 	all := addresses{}
 	for i, s := range r.Service.Spec.ClusterIPs {
@@ -75,17 +75,18 @@ func (r *resolver) addresses() addresses {
 	return all
 }
 
-// AnnotationHostAddress permits a Service to use an address of the host itself. It is safe only where nothing else has to be reached at the
-// address.
+// AnnotationHostAddress, if "true", permits a Service to use an address of the host itself. This is safe only if nothing else has to be reachable at
+// the address.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
-// mayBe reports whether the Service may use an address. If not, it adds an error: the address belongs to the host, or it is in no internal
-// pool and the Service asks to be internal.
+// mayBe reports whether the Service may use an address. If not, it reports an error: the address belongs to the host, or the Service is to be
+// internal and no internal pool contains the address.
 func (r *resolver) mayBe(field string, a netip.Addr) bool {
 	return r.mayBeInternal(field, a) && r.mayServe(field, a)
 }
 
-// mayServe reports whether an address is not the host's (Facts.Host), or AnnotationHostAddress permits it. If not, it adds an error.
+// mayServe reports whether an address does not belong to the host (Facts.Host), or AnnotationHostAddress permits its use. If not, it reports an
+// error.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	what, is := r.facts.Host[a]
 	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
@@ -95,8 +96,8 @@ func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	return false
 }
 
-// ExternalIPRefusal returns why the configuration or the host's networks exclude an address as an external IP: the reason and text of a
-// Problem. Both are "" if Services may use the address.
+// ExternalIPRefusal returns why an address must not be used as an external IP, because of the configuration or the networks of the host. The results
+// are the Reason and the text of a Problem. Both are "" if Services may use the address.
 func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if f.NoExternalIPs {
@@ -114,24 +115,25 @@ func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	return "", ""
 }
 
-// The reasons of refused external IPs.
+// Reasons of Problems about refused external IPs.
 const (
 	reasonOutsideExternalIPs = "OutsideExternalIPRange"
 	reasonServiceRange       = "ServiceRange"
 	reasonNotUnicast         = "NotUnicast"
 )
 
-// isSetAside reports whether an address lies in a pool of load balancer IPs or in --external-ip-range. All ports of such an address belong
-// to Services, not only those that a Service names.
+// isSetAside reports whether an address is in a pool of load balancer IPs or in --external-ip-range. At such an address all ports are reserved for
+// Services, not only those that Services use.
 func (f *Facts) isSetAside(a netip.Addr) bool {
 	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
 		slices.ContainsFunc(f.Pools, func(r nft.Range) bool { return r.Contains(a) })
 }
 
-// reserved4 is class E (RFC 1112, section 4) with the limited broadcast address.
+// reserved4 is the IPv4 class E (RFC 1112, section 4), which includes the limited broadcast address.
 var reserved4 = netip.MustParsePrefix("240.0.0.0/4")
 
-// isNoHost reports whether an address cannot belong to a single host: multicast, reserved4, or a broadcast address of the host's networks.
+// isNoHost reports whether an address cannot belong to a single host: it is a multicast address, in reserved4, or a broadcast address of the host's
+// networks.
 func (f *Facts) isNoHost(a netip.Addr) bool {
 	return a.IsMulticast() || reserved4.Contains(a) || f.Broadcast[a]
 }
@@ -141,14 +143,14 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a, err == nil && a.Zone() == ""
 }
 
-// Annotations that restrict the clients of a Service from outside.
+// Annotations that restrict which external clients may connect to a Service.
 const (
-	// AnnotationSourceRangesApply overrides --source-ranges-apply for one Service.
+	// AnnotationSourceRangesApply overrides --source-ranges-apply for one Service. The value is "all" or "load-balancer".
 	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
-	// AnnotationSourceSets names source sets whose clients may connect, or with "!" may not: "office,vpn,!scanners".
+	// AnnotationSourceSets lists the source sets whose clients may connect, or with "!" may not, such as "office,vpn,!scanners".
 	AnnotationSourceSets = "svcctl.io/source-sets"
-	// AnnotationELBExtraGroups names source sets whose clients may connect in addition to those of the source ranges, AnnotationELBGroups
-	// source sets whose clients may connect instead of them.
+	// AnnotationELBExtraGroups lists source sets whose clients may connect in addition to the source ranges. AnnotationELBGroups lists source sets
+	// whose clients may connect instead of the source ranges.
 	AnnotationELBExtraGroups = "service.beta.kubernetes.io/aws-load-balancer-extra-security-groups"
 	AnnotationELBGroups      = "service.beta.kubernetes.io/aws-load-balancer-security-groups"
 )
@@ -161,19 +163,19 @@ const (
 	reasonNoEffect         = "NoEffect"
 )
 
-// clients has the clients that may connect to a Service. Its cluster IPs are always open.
+// clients specifies the clients that may connect to a Service from outside. Its cluster IPs are open to all.
 type clients struct {
-	// ranges are source ranges of both families; ranged reports that some are given.
+	// ranges are the source ranges of both families. ranged is set if any are given.
 	ranges      []netip.Prefix
 	ranged      bool
 	allow, deny []*nft.SourceSet
-	// nobody reports that a set is unknown: no client may connect.
+	// nobody is set if a source set is unknown or invalid, so that no client may connect.
 	nobody bool
-	// everywhere reports that these restrictions also apply to node ports and external IPs.
+	// everywhere is set if the restrictions also apply to node ports and external IPs, not only to load balancer IPs.
 	everywhere bool
 }
 
-// readClients reads spec.loadBalancerSourceRanges and the annotations with source ranges and source sets.
+// readClients reads spec.loadBalancerSourceRanges and the annotations for source ranges and source sets.
 func (r *resolver) readClients() clients {
 	var c clients
 	balanced := r.Service.Spec.Type == "LoadBalancer"
@@ -209,7 +211,7 @@ func (r *resolver) readClients() clients {
 	return c
 }
 
-// of returns the permitted clients of a family, in the form of nft.Frontend.
+// of returns the permitted clients of a family, as the fields Sources and Sets of an nft.Frontend. If both are nil, all clients may connect.
 func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
 	if c.nobody {
 		return []netip.Prefix{}, nil
@@ -235,7 +237,8 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 	return sources, &nft.SourceSets{Allow: c.allow, Deny: c.deny}
 }
 
-// sourceRanges returns the permitted prefixes of the field, or else of an annotation (readAnnotations). given is false if neither is set.
+// sourceRanges returns the permitted client prefixes in r.sources (spec.loadBalancerSourceRanges, or an annotation). given is false if neither is
+// set.
 func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	for _, s := range r.sources {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // malformed ones are reported already
@@ -245,9 +248,9 @@ func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	return prefixes, r.sources != nil
 }
 
-// rangesApplyToAll reports whether the restrictions also apply to node ports and external IPs: as the annotation sets it, else if the
-// setting for all Services does or the Service is an AWS NLB. An unknown value of the annotation counts as "all". It is an error if shuts
-// is set (the restrictions may exclude clients), else a warning.
+// rangesApplyToAll reports whether the restrictions of clients also apply to node ports and external IPs. The annotation determines this; without it,
+// they apply if Facts.SourceRangesApplyToAll is set or the Service is an AWS NLB. An unknown value of the annotation counts as "all". It is reported
+// as an error if shuts is set (the restrictions may exclude clients), and otherwise as a warning.
 func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {
@@ -265,13 +268,14 @@ func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	return true
 }
 
-// setName is a source set that an annotation names, and whether it denies.
+// setName is a source set named in an annotation. deny is set if its clients may not connect.
 type setName struct {
 	annotation, name string
 	deny             bool
 }
 
-// sourceSetNames returns the source sets that the annotations name, each once.
+// sourceSetNames returns the source sets that the annotations name, without duplicates. If a name is invalid, it sets c.nobody. balanced is set for a
+// Service of type LoadBalancer; only then are the AWS annotations read.
 func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	for _, key := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
 		text, given := r.Service.Metadata.Annotations[key]
@@ -307,7 +311,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	return names
 }
 
-// addSourceSet adds a source set to c. If it is unknown, no client may connect.
+// addSourceSet adds a source set to c. If the set is unknown, it sets c.nobody, so that no client may connect.
 func (r *resolver) addSourceSet(c *clients, n setName) {
 	switch set := r.sourceSet(n.annotation, n.name, "no client may connect where source ranges hold"); {
 	case set == nil:
@@ -319,8 +323,8 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	}
 }
 
-// sourceSet returns the source set of a name. If there is none, or its file could not be read yet, it returns nil and adds an error. so is
-// the clause of its text with the consequence.
+// sourceSet returns the source set with the given name. If there is none, or its file could not be read yet, it returns nil and reports an error
+// about the annotation key. so is the clause of the error message that states the consequence.
 func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
 	s := r.state(Need{Kind: NeedSourceSet, Name: name})
 	switch field := annotation.Field(key); {

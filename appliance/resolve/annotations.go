@@ -13,26 +13,26 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The reasons of problems about annotations.
+// Reasons of Problems about annotations.
 const (
 	reasonNotInternal      = "NotInternal"
 	reasonTLSNotTerminated = "TLSNotTerminated"
 	reasonUnreadableAccess = "UnreadableAccess"
 )
 
-// asks holds the settings that annotations add to the fields of a Service. It has more than 15 fields: one for each setting.
+// asks holds the settings from the annotations of a Service. It has more than 15 fields: one for each setting.
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
-	// sources has the source ranges, of the field or of annotations; nil: all clients may connect.
+	// sources are the source ranges, from the field or from annotations. If nil, all clients may connect.
 	sources []string
 	relayed annotation.Relay
-	// balanceNamed is set when the Service names its algorithm itself.
+	// balanceNamed is set if an annotation of the Service specifies the algorithm, so that it is not the default.
 	balanceNamed bool
-	// unkeyed and encrypted are by port index: unkeyed ports lack a certificate or a CA; encrypted ports are not served, since their relay,
-	// HTTP or TLS settings cannot be applied.
+	// unkeyed and encrypted have an element for each port. unkeyed is true if the port lacks a certificate or a CA. encrypted is true if the port is
+	// not served because its relay, HTTP or TLS settings cannot be applied.
 	unkeyed, encrypted []bool
-	// wrong has the fields whose values are invalid for every Service (isWrong).
+	// wrong holds the fields with a value that is invalid for every Service, see isWrong.
 	wrong map[string]bool
 
 	idle      time.Duration
@@ -42,10 +42,10 @@ type asks struct {
 	ranges    []object.PortRange
 	adopted   bool
 	egress    egress
-	slow      string // why connections do not use the fast path, for messages; "": they do
+	slow      string // reason for messages why connections bypass the fast path; "" if they use it
 }
 
-// readAnnotations reads the annotations that this package implements, and reports their problems.
+// readAnnotations reads annotations into r.asks, and reports problems with them.
 func (r *resolver) readAnnotations() {
 	svc := r.Service
 	var bad []annotation.Bad
@@ -82,7 +82,7 @@ func (r *resolver) readAnnotations() {
 	r.sources = ranges
 }
 
-// report adds a warning for each bad value of an annotation.
+// report adds a warning for each bad value of an annotation in list.
 func (r *resolver) report(list ...annotation.Bad) {
 	for _, b := range list {
 		if b.Idle {
@@ -93,18 +93,18 @@ func (r *resolver) report(list ...annotation.Bad) {
 	}
 }
 
-// warnValue adds a warning about an invalid value of an annotation.
+// warnValue adds a warning about an invalid value of the annotation key.
 func (r *resolver) warnValue(key, reason, format string, args ...any) {
 	r.isWrong(annotation.Field(key))
 	r.warn(r.ref, annotation.Field(key), reason, format, args...)
 }
 
-// warnNoEffect adds a warning about a valid value that has no effect on this Service.
+// warnNoEffect adds a warning that the value of the annotation key is valid but has no effect on this Service.
 func (r *resolver) warnNoEffect(key, format string, args ...any) {
 	r.warn(r.ref, annotation.Field(key), reasonNoEffect, format, args...)
 }
 
-// refuseValue adds an error about an invalid value that keeps the Service from working as written.
+// refuseValue adds an error about an invalid value of the annotation key, because of which the Service does not work as specified.
 func (r *resolver) refuseValue(key, reason, format string, args ...any) {
 	r.isWrong(annotation.Field(key))
 	r.refuse(annotation.Field(key), reason, format, args...)
@@ -117,7 +117,7 @@ func (r *resolver) isWrong(field string) {
 	r.wrong[field] = true
 }
 
-// mayBeInternal reports whether an address is internal or the Service does not ask to be internal. If not, it adds an error.
+// mayBeInternal reports whether an address is in an internal pool, or the Service is not to be internal. If not, it reports an error.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true
@@ -132,8 +132,8 @@ func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS reports whether a port asks for TLS that cannot be terminated, and adds an error. The port is then not served, rather than passed
-// through in clear text.
+// asksTLS reports whether the port with the index i must not be served, because its annotations specify TLS that cannot be terminated. In this case
+// it also reports an error. The port is not passed through in clear text instead.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key, why := annotation.TLSKey(r.Service, port)
@@ -153,13 +153,13 @@ func (r *resolver) asksTLS(i int) bool {
 
 const (
 	reasonNotSupported = "NotSupported"
-	// reasonLimitOfNobody is the reason when a limit can never be reached because of another one.
+	// reasonLimitOfNobody is the Reason of the problem that a limit can never be reached because of another limit.
 	reasonLimitOfNobody = "LimitNeverReached"
-	// reasonFull is the reason when endpoints have as many open connections as they may have.
+	// reasonFull is the Reason of the problem that endpoints have reached the maximum number of open connections.
 	reasonFull = "EndpointFull"
 )
 
-// readLimits reads the annotations that limit connections. It returns the limits by family, nil if there are none.
+// readLimits returns the limits of connections in the annotations by family, nil if there are none.
 func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	l := r.readLimitsOfAll()
 	if !l.Any() {
@@ -188,7 +188,8 @@ func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	return limits
 }
 
-// limitOf returns the value of an annotation with a limit for clients, without the prefix length that selects which clients share it.
+// limitOf returns the limit in the value of an annotation. It strips the prefix length by which clients are grouped, if the limit is one for each
+// client.
 func limitOf(key, value string) string {
 	if key != object.AnnotationClientRateLimit && key != object.AnnotationClientConnections {
 		return value
@@ -235,7 +236,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
-// leaveOutFull gives no new connections to endpoints with as many open connections as the Service allows. Open connections continue.
+// leaveOutFull excludes the endpoints with as many open connections as the Service permits from new connections. Their open connections continue.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	limit := r.out.EndpointConnections
 	if limit == 0 {
@@ -279,9 +280,9 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// leaveOutUncounted gives no new connections to the endpoints in uncounted: the kernel served without them, and their connections are not
-// counted yet. It excludes only those that clients would be sent to, not those that a policy, topology or priority passes over. As the
-// exclusion of one may select others, it repeats until none is selected.
+// leaveOutUncounted excludes the endpoints in uncounted from new connections, because their connections are not counted yet and the kernel served
+// without them. It excludes only endpoints that would be selected, not those that a traffic policy, topology or priority passes over. Since excluding
+// one endpoint may select others, it repeats this until none of uncounted is selected.
 func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
 	vips := r.vips.of(family)
 	for len(uncounted) > 0 && vips.cluster.IsValid() {
@@ -315,7 +316,7 @@ func (r *resolver) clientConnections() uint32 {
 	return n
 }
 
-// connections returns the number of connections in an annotation, 0 if there is none or it is invalid. otherwise is the consequence of an
+// connections returns the number of connections in the annotation key, 0 if there is none or it is invalid. otherwise states the consequence of an
 // invalid value, for the warning.
 func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
@@ -330,30 +331,30 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 	return n
 }
 
-// Drain is the policy for connections to an endpoint that is gone. The zero value is that of Kubernetes: TCP connections stay open, the
-// conntrack entries of others are deleted at once.
+// Drain specifies what happens to connections whose endpoint has been removed. The zero value is the behavior of Kubernetes: TCP connections stay
+// open, and the conntrack entries of other protocols are deleted at once.
 type Drain struct {
 	On bool
-	// Timeout is the longest time for which a connection continues after its endpoint is gone.
+	// Timeout is the maximum time for which a connection continues after its endpoint was removed.
 	Timeout time.Duration
 }
 
-// The annotations of a Service that ask for draining. AnnotationDrain takes precedence; the others are those of AWS load balancers.
+// Annotations that enable draining. AnnotationDrain takes precedence; the others are those of AWS load balancers.
 const (
-	AnnotationDrain        = "svcctl.io/drain-timeout" // "60s", or "60"
+	AnnotationDrain        = "svcctl.io/drain-timeout" // such as "60s", or "60" for seconds
 	AnnotationELBDrain     = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled"
-	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // seconds
+	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // in seconds
 )
 
-// Bounds and defaults of the annotations.
+// Bounds and defaults of the drain timeout in annotations.
 const (
 	maxDrain        = 7 * 24 * time.Hour
-	elbDrainTimeout = 300 * time.Second // the default of AWS
-	minELBDrain     = time.Second       // the bounds of AWS
+	elbDrainTimeout = 300 * time.Second // the default of AWS load balancers
+	minELBDrain     = time.Second       // minimum and maximum of AWS load balancers
 	maxELBDrain     = 3600 * time.Second
 )
 
-// readDrain reads the annotations for draining into the output.
+// readDrain reads the annotations for draining into r.out.Drain.
 func (r *resolver) readDrain() {
 	annotations := r.Service.Metadata.Annotations
 	if text, given := annotations[AnnotationDrain]; given {
@@ -385,19 +386,19 @@ func (r *resolver) readDrain() {
 	}
 }
 
-// Annotations for the idle timeout, the time without packets after which a connection ends. AnnotationIdle takes precedence;
-// AnnotationELBIdle is that of AWS load balancers.
+// Annotations for the idle timeout: the time without packets after which a connection ends. AnnotationIdle takes precedence; AnnotationELBIdle is
+// that of AWS load balancers.
 const (
-	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
-	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
+	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // such as "60s", or "60" for seconds
+	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // in seconds, from 1 to 4000
 )
 
 const (
 	maxIdle    = 7 * 24 * time.Hour
-	maxELBIdle = 4000 * time.Second // the limit of AWS
+	maxELBIdle = 4000 * time.Second // the maximum of AWS load balancers
 )
 
-// idleTimeout returns the idle timeout of the annotations, 0 if the host's timeouts apply.
+// idleTimeout returns the idle timeout from the annotations, 0 if the conntrack timeouts of the host apply.
 func (r *resolver) idleTimeout() time.Duration {
 	annotations := r.Service.Metadata.Annotations
 	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"
@@ -428,8 +429,8 @@ func (r *resolver) idleTimeout() time.Duration {
 	return idle
 }
 
-// parseIdle parses an idle timeout in seconds or, if units are permitted, with a unit. It returns false unless it is a positive number of
-// whole seconds.
+// parseIdle parses an idle timeout. text is a number of seconds or, if units is set, a duration with a unit. It returns false unless the timeout is a
+// positive number of whole seconds.
 func parseIdle(text string, units bool) (time.Duration, bool) {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second, seconds > 0
@@ -438,8 +439,8 @@ func parseIdle(text string, units bool) (time.Duration, bool) {
 	return d, err == nil && units && d >= time.Second && d%time.Second == 0
 }
 
-// retryAfter returns the value of svcctl.io/retry-after: the time after which a SYN without an answer is sent to another endpoint; 0:
-// never.
+// retryAfter returns the value of svcctl.io/retry-after: the time after which a client's repeated SYN goes to another endpoint if the first got no
+// answer. 0 means never.
 func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationRetryAfter]
 	if !given {
@@ -466,7 +467,7 @@ func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	return after
 }
 
-// readLogging reads the annotations about a log of the Service's connections.
+// readLogging reads the annotations for logging the Service's connections.
 func (r *resolver) readLogging() {
 	asks := annotation.LoggingOf(r.Service)
 	r.report(asks.Bad...)

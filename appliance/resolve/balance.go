@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Balances maps the names of algorithms in annotations and settings to the algorithms.
+// Balances maps the names of load balancing algorithms, as used in annotations and settings, to the algorithms.
 var Balances = map[string]nft.Balance{
 	object.BalanceRandom:          nft.Random,
 	object.BalanceMaglev:          nft.Maglev,
@@ -28,13 +28,13 @@ var Balances = map[string]nft.Balance{
 	object.BalanceLeastConnection: nft.LeastConnection,
 }
 
-// ParsedBalance returns the algorithm of an annotation's value that was validated before.
+// ParsedBalance returns the algorithm for the value of an annotation. The value must be valid.
 func ParsedBalance(value string) nft.Balance {
 	name, _ := object.ParseBalance(value)
 	return Balances[name]
 }
 
-// BalanceName returns the name of an algorithm in annotations and settings.
+// BalanceName returns the name of an algorithm in annotations and settings, "" if there is no such algorithm.
 func BalanceName(b nft.Balance) string {
 	for name, is := range Balances {
 		if is == b {
@@ -44,7 +44,7 @@ func BalanceName(b nft.Balance) string {
 	return ""
 }
 
-// readBalance returns the Service's algorithm, and reads the weights of its annotation into r.weights.
+// readBalance returns the load balancing algorithm of the Service. It also reads the weights in its annotation into r.weights.
 func (r *resolver) readBalance() nft.Balance {
 	annotations := r.Service.Metadata.Annotations
 	if value, given := annotations[object.AnnotationWeights]; given {
@@ -80,7 +80,7 @@ func (r *resolver) readBalance() nft.Balance {
 	return balance
 }
 
-// slowStart returns the value of svcctl.io/slow-start: the time until a new endpoint has its whole weight; 0 if it has it at once.
+// slowStart returns the value of svcctl.io/slow-start: the time over which the share of a new endpoint rises to its full weight. 0 means at once.
 func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationSlowStart]
 	if !given {
@@ -99,8 +99,8 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 	return over
 }
 
-// warnUnbalanced warns about annotations of svcctl that have no effect on a Service without VIPs: all but those about its endpoints and the
-// relay (see relaysNothing). others has prefixes of further annotations to warn about.
+// warnUnbalanced warns about svcctl annotations that have no effect on a Service without VIPs. These are all except annotations for its endpoints and
+// the relay (see relaysNothing). others are prefixes of further annotations to warn about. why is the reason for the message.
 func (r *resolver) warnUnbalanced(why string, others ...string) {
 	for _, key := range slices.Sorted(maps.Keys(r.Service.Metadata.Annotations)) {
 		if key == object.AnnotationEject && r.Service.Headless() {
@@ -113,7 +113,7 @@ func (r *resolver) warnUnbalanced(why string, others ...string) {
 	}
 }
 
-// checkOut warns about addresses in svcctl.io/out that no endpoint of the Service has.
+// checkOut warns about addresses in svcctl.io/out that belong to no endpoint of the Service.
 func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
 	if len(r.taken) == 0 {
 		return // mostly
@@ -129,7 +129,7 @@ func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// weight returns the weight of an endpoint: that of the Service's annotation, or else that of its slice.
+// weight returns the weight of an endpoint from the Service's annotation or, if that does not name it, from its EndpointSlice.
 func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	if w, given := r.weights[addr]; given {
 		return w
@@ -137,7 +137,7 @@ func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	return s.Metadata.WeightOf()
 }
 
-// checkWeights warns about weights and an affinity that have no effect.
+// checkWeights warns about weights that have no effect.
 func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]endpoint) {
 	known, weighted := map[netip.Addr]bool{}, false
 	if len(r.weights) > 0 || balance == nft.DestinationHash {
@@ -163,7 +163,7 @@ func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]end
 	}
 }
 
-// balance sets the algorithm of a port, the weights of its endpoints, and the fraction of connections that is refused.
+// balance sets the algorithm of a port, the weights of its endpoints, and the fraction of connections to refuse.
 func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, all []endpoint, backends []backend) {
 	p.Balance = balance
 	var weights map[netip.AddrPort]uint16
@@ -193,8 +193,8 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	}
 }
 
-// isBetter reports whether the attributes of e apply rather than those of than, when two objects have the same endpoint: those with the
-// better state, then the lower tier, then the larger weight.
+// isBetter reports whether the attributes of e take precedence over those of than, when two objects name the same endpoint. The better state takes
+// precedence, then the lower tier, then the larger weight.
 func (e *endpoint) isBetter(than *endpoint) bool {
 	switch {
 	case e.state != than.state:
@@ -205,7 +205,7 @@ func (e *endpoint) isBetter(than *endpoint) bool {
 	return e.weight > than.weight
 }
 
-// everywhere returns the endpoints of the pool for the traffic policy Cluster.
+// everywhere returns the endpoints for the traffic policy Cluster (nft.PoolCluster).
 func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	near := func(*endpoint) bool { return true }
 	isReady := func(e *endpoint) bool { return e.state == ready }
@@ -219,7 +219,7 @@ func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining })
 }
 
-// onBox returns the endpoints of the pool for the traffic policy Local.
+// onBox returns the endpoints for the traffic policy Local (nft.PoolLocal).
 func onBox(all []endpoint) []netip.AddrPort {
 	if picked := lowest(all, func(e *endpoint) bool { return e.state == ready && e.local }); len(picked) > 0 {
 		return picked
@@ -227,7 +227,7 @@ func onBox(all []endpoint) []netip.AddrPort {
 	return lowest(all, func(e *endpoint) bool { return e.state == draining && e.local })
 }
 
-// lowest returns the usable endpoints of the lowest tier that has any.
+// lowest returns the usable endpoints in the lowest tier that has any.
 func lowest(all []endpoint, usable func(*endpoint) bool) []netip.AddrPort {
 	tier, some := lowestTier(all, usable)
 	if !some {
@@ -245,10 +245,10 @@ func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some b
 	return tier, some
 }
 
-// takesNew reports whether an endpoint gets new connections while tier is the tier in use.
+// takesNew reports whether an endpoint gets new connections when tier is the tier in use.
 func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
 
-// inTier returns the endpoints that get new connections while tier is in use. It returns all itself if these are all, the usual case.
+// inTier returns the endpoints that get new connections when tier is the tier in use. If these are all, it returns the slice all itself.
 func inTier(all []endpoint, tier uint8) []endpoint {
 	out := func(e endpoint) bool { return !e.takesNew(tier) }
 	if !slices.ContainsFunc(all, out) {
@@ -257,7 +257,7 @@ func inTier(all []endpoint, tier uint8) []endpoint {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
+// defaultAffinitySeconds is the default of spec.sessionAffinityConfig.clientIP.timeoutSeconds (core/v1 DefaultClientIPServiceAffinitySeconds).
 const defaultAffinitySeconds = 10800
 
 func (r *resolver) affinity() time.Duration {
@@ -271,7 +271,7 @@ func (r *resolver) affinity() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// affinityOptions returns the options of the affinity annotations, by family.
+// affinityOptions returns the options in the affinity annotations by family, nil if there are none.
 func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 	annotations := r.Service.Metadata.Annotations
 	var s nft.AffinityOptions
@@ -316,8 +316,8 @@ func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 	return of
 }
 
-// readAdopt returns the value of svcctl.io/adopt: whether TCP connections continue when another box takes over. It reports a problem if
-// they cannot, because the other box would choose another endpoint or lacks the connection's data.
+// readAdopt returns the value of svcctl.io/adopt: whether TCP connections continue when another box takes over. If they cannot, it returns false and
+// warns: the other box would choose another endpoint, or lacks the data of the connections.
 func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationAdopt]
 	if !given {
@@ -359,10 +359,10 @@ func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 	return false
 }
 
-// reasonBoxesDiffer is the reason when boxes with the same objects may choose different endpoints.
+// reasonBoxesDiffer is the Reason of the problem that boxes with the same objects may choose different endpoints.
 const reasonBoxesDiffer = "BoxesDiffer"
 
-// adopt sets Adopt of the frontends of a TCP port at load balancer IPs and external IPs.
+// adopt sets Adopt of those frontends of a TCP port that are at load balancer IPs and external IPs.
 func adopt(p *nft.ServicePort) {
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
@@ -371,28 +371,28 @@ func adopt(p *nft.ServicePort) {
 	}
 }
 
-// ReasonShareRefused is the reason when a fraction of a port's connections is refused, as its backend has no usable endpoint.
+// ReasonShareRefused is the Reason of the problem that a fraction of a port's connections is refused because a backend has no usable endpoint.
 const ReasonShareRefused = "ShareRefused"
 
-// backend is a group of endpoints that gets a share of a port's connections, in one family. Its slices have the same name in the annotation
-// with the share.
+// backend is a group of endpoints that together get a share of a port's connections, in one IP family. It consists of the EndpointSlices with the
+// same backend name in their share annotation.
 type backend struct {
-	name  string // "": slices without a share
+	name  string // "" for EndpointSlices without a share
 	share uint32
-	named bool // slices have endpoints, whether they can be used or not
-	// all are its endpoints in any state, and pools the usable ones.
+	named bool // its EndpointSlices have endpoints, usable or not
+	// all are the endpoints of the backend in any state; pools are the usable ones.
 	all   []endpoint
 	pools [nft.NumPools][]netip.AddrPort
 }
 
-// shares has the weights of endpoints and the shares of backends of a Service.
+// shares holds the weights of a Service's endpoints, and the shares of its backends.
 type shares struct {
-	weights  map[netip.Addr]uint16 // of the Service's annotation, by address
-	backends map[portKey][]backend // nil: no slice has a share
-	judged   string                // the backend that judge examines, for messages
+	weights  map[netip.Addr]uint16 // from the Service's annotation, by address
+	backends map[portKey][]backend // nil if no EndpointSlice has a share
+	judged   string                // name of the backend that judge currently processes, for messages
 }
 
-// readShares sets r.backends of all ports, sorted by name. It stays nil if no slice has a share.
+// readShares sets r.backends of all ports, sorted by name. If no EndpointSlice has a share, it leaves r.backends nil.
 func (r *resolver) readShares() {
 	if !slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool {
 		_, has := s.Metadata.Annotations[object.AnnotationShare]
@@ -421,7 +421,7 @@ func (r *resolver) readShares() {
 	}
 }
 
-// byBackend yields the endpoints of a port by backend. They must be sorted, as by collect.
+// byBackend yields the endpoints of each backend. all must be sorted as collect sorts it.
 func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	return func(yield func([]endpoint) bool) {
 		for len(all) > 0 {
@@ -437,7 +437,8 @@ func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	}
 }
 
-// selectShares selects the endpoints of each backend, as selectEndpoints does for a port, and returns their union.
+// selectShares selects endpoints of each backend as selectEndpoints does for a port. It returns their union, and stores those of each backend in
+// backends.
 func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selection) {
 	for i := range backends {
 		b := &backends[i]
@@ -461,12 +462,12 @@ func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selecti
 	return sel
 }
 
-// maxParts bounds the number of parts into which a share is divided, so that sums fit into 64 bits.
+// maxParts is the maximum number of parts into which a share is divided, so that sums fit into 64 bits.
 const maxParts = 1 << 20
 
-// divide returns the weights of the endpoints of a pool. Each backend gets its share of the connections, which its endpoints divide by
-// their own weights. refused is the weight of backends without an endpoint in the pool. Weights are the smallest integers in these
-// proportions, at most 65535. list has the backends with their shares.
+// divide returns the weights of the endpoints in a pool, so that each backend gets its share of the connections and divides it among its endpoints by
+// their own weights. refused is the total weight of the backends without an endpoint in the pool. The weights are the smallest integers in these
+// proportions, scaled down to at most 65535; endpoints with weight 1 are left out. list holds all backends with their shares.
 func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint16, refused uint16, list []nft.Backend) {
 	sums, parts := make([]uint64, len(backends)), uint64(1)
 	for i, b := range backends {
@@ -510,7 +511,7 @@ func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint1
 	return weights, scaled(left), list
 }
 
-// once removes repeated values from a list, which it modifies.
+// once returns list without repeated values. It modifies list.
 func once[T comparable](list []T) []T {
 	seen := make(map[T]bool, len(list))
 	return slices.DeleteFunc(list, func(v T) bool {
@@ -527,7 +528,7 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// reportShares adds a problem for the backends of a port whose shares are refused while others serve.
+// reportShares reports an error if shares of some backends of a port are refused because these have no usable endpoint while others have.
 func (r *resolver) reportShares(index int, p *nft.ServicePort, backends []backend) {
 	for pool, where := range [nft.NumPools]string{nft.PoolLocal: " on this box"} {
 		if len(p.Pools[pool]) == 0 || p.Refused[pool] == 0 || nft.Pool(pool) == nft.PoolLocal && r.limitedToLocal() == "" {
@@ -554,7 +555,7 @@ func (r *resolver) reportShares(index int, p *nft.ServicePort, backends []backen
 	}
 }
 
-// percent formats a fraction of 1 as a percentage.
+// percent formats a fraction between 0 and 1 as a percentage.
 func percent(part float64) string {
 	if part < 0.0005 {
 		return "less than 0.1 %"

@@ -19,11 +19,11 @@ const (
 	ReasonFailingOpen       = "FailingOpen"
 )
 
-// Port identifies a port of a Service in one family.
+// Port identifies a port of a Service in one IP family.
 type Port struct {
 	Service string // "namespace/name"
-	Name    string // "" for the only, unnamed one
-	// Protocol as in YAML: "TCP".
+	Name    string // "" for a port without a name
+	// Protocol is the protocol as in manifests, such as "TCP".
 	Protocol string
 	Family   nft.Family
 }
@@ -33,28 +33,28 @@ type Checked struct {
 	Port     Port
 	Endpoint netip.AddrPort
 	Target   health.Target
-	// Start is the state of the verdict on Target or, if there is none yet, the state with which its check begins.
+	// Start is the state of the verdict on Target. If there is no verdict yet, it is the state that the check starts with.
 	Start health.State
-	// State is the state that the Service was resolved with.
+	// State is the state that was used when the Service was resolved.
 	State health.State
-	// Why, Assumed and Asked are those of health.Verdict.
+	// Why, Assumed and Asked are the fields of health.Verdict with these names.
 	Why            string
 	Assumed, Asked bool
-	// Text is the check as its author wrote it.
+	// Text is the check in the form in which the annotation or Pod specifies it.
 	Text string
 }
 
-// Demoted is an endpoint that is not used for another reason than its conditions: svcctl.io/out excludes it, its check has not found it up,
-// or it is dead and ejected.
+// Demoted is an endpoint that is not used although its conditions permit it: svcctl.io/out excludes it, its health check has not found it up, or it
+// is dead and ejected.
 type Demoted struct {
 	Port     string
 	Protocol string
 	Addr     netip.AddrPort
-	// Out is set when svcctl.io/out excludes it.
+	// Out is set if svcctl.io/out excludes the endpoint.
 	Out bool
 }
 
-// prepareChecks reads the Service's annotations of health checks and svcctl.io/out, before its endpoints are collected.
+// prepareChecks reads the Service's annotations for health checks, and svcctl.io/out. It is called before the endpoints are collected.
 func (r *resolver) prepareChecks() {
 	var refused []health.Refusal
 	if r.plan, refused = health.Parse(r.Service); r.plan != nil {
@@ -79,8 +79,8 @@ func (r *resolver) prepareChecks() {
 	}
 }
 
-// judge lowers the state of endpoints that svcctl.io/out excludes, that are down, or that are dead and ejected. If too few are left, it
-// restores the states of all but the excluded ones, as without checks.
+// judge lowers the states of endpoints that svcctl.io/out excludes, that health checks have not found up, or that are dead and ejected. If too few
+// usable endpoints are left, it restores the states of all but the excluded ones, as if there were no checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	if r.plan == nil && r.taken == nil && r.Observed.Dead == nil && !r.out.Eject {
 		return
@@ -120,7 +120,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	r.reportProbes()
 }
 
-// ask applies the verdicts on the endpoints of a port to their states.
+// ask lowers the states of a port's endpoints according to the verdicts of their health checks.
 func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	spec := r.plan.Ports[index]
@@ -180,8 +180,8 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	r.failOpen(index, list, isNew, checked, up, down)
 }
 
-// verdict returns the verdict on a Target, and adds the Target to Output.Demand if there is none. It first compares the verdict after the
-// last one found, as both lists usually have the same order.
+// verdict returns the verdict on a Target. If there is none, it adds the Target to Output.Demand and returns the zero Verdict. It first tries the
+// element of Observed.Verdicts after the last one found, since these usually have the same order as the endpoints.
 func (r *resolver) verdict(t *health.Target) Verdict {
 	all := r.Observed.Verdicts
 	if r.nextVerdict < len(all) && *all[r.nextVerdict].Target == *t {
@@ -203,11 +203,11 @@ func (r *resolver) verdict(t *health.Target) Verdict {
 	return all[i]
 }
 
-// answers combines the verdicts of all checks that one endpoint has to pass.
+// answers combines the verdicts of all checks of one endpoint into the worst state.
 type answers struct {
 	state   health.State
-	assumed bool           // one of the verdicts with this state is assumed
-	verdict health.Verdict // the first verdict with this state
+	assumed bool           // a verdict with this state is assumed
+	verdict health.Verdict // first verdict with this state
 	any     bool
 }
 
@@ -221,11 +221,11 @@ func (a *answers) add(c *Checked, v health.Verdict) {
 	}
 }
 
-// assumptions summarizes the endpoints of a port whose state at the start of the process was assumed to be up.
+// assumptions summarizes which endpoints of a port are only assumed to be up, since the process started, and which of these were found down.
 type assumptions struct {
-	proven bool  // one is up, and its check has passed
-	open   bool  // one is assumed to be up
-	fallen []int // indexes of those that were assumed to be up, and are down
+	proven bool  // the check of an endpoint has passed
+	open   bool  // an endpoint is still assumed to be up
+	fallen []int // indexes of endpoints that were assumed to be up and are down
 }
 
 func (a *assumptions) add(state health.State, assumed bool, index int) {
@@ -239,10 +239,10 @@ func (a *assumptions) add(state health.State, assumed bool, index int) {
 	}
 }
 
-// undecided reports whether assumed endpoints have gone down, and it is unknown yet whether any other one is up.
+// undecided reports whether endpoints that were assumed to be up are down, others are still assumed to be up, and no check has passed.
 func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
-// downText formats an endpoint that is down, with the reason.
+// downText formats an endpoint that is down, with the reason in parentheses.
 func downText(addr netip.AddrPort, v health.Verdict) string {
 	if v.Why == "" {
 		return addr.String()
@@ -250,7 +250,7 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 	return fmt.Sprintf("%s (%s)", addr, v.Why)
 }
 
-// maxNamed bounds the endpoints that a problem names.
+// maxNamed is the maximum number of endpoints that a problem's message lists.
 const maxNamed = 5
 
 func (r *resolver) reportDown(index int, down []string, checked int) {
@@ -262,10 +262,10 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 	r.cause(down)
 }
 
-// maxCauses bounds the endpoints in the Cause of a problem.
+// maxCauses is the maximum number of endpoints in the Cause of a problem.
 const maxCauses = 100
 
-// cause sets the Cause of the last problem to endpoints that are down.
+// cause sets the Cause of the problem added last to the endpoints in down.
 func (r *resolver) cause(down []string) {
 	r.out.Problems[len(r.out.Problems)-1].Cause = strings.Join(down[:min(len(down), maxCauses)], "; ")
 }
@@ -282,7 +282,7 @@ func (r *resolver) portText(index int) string {
 	return text
 }
 
-// of returns the subject and verb of a sentence about n of all endpoints: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of returns the start of a sentence about n out of all endpoints, with its verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	what, verb := "endpoints", "are"
 	if all == 1 {
@@ -294,7 +294,8 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
-// allOf returns words for all n endpoints of a port: as a subject with its verb, and as an object.
+// allOf returns phrases for all n endpoints of a port: as the subject of a sentence with its verb ("both endpoints are"), and as an object ("both of
+// them").
 func allOf(n int) (are, them string) {
 	switch n {
 	case 1:
@@ -305,8 +306,8 @@ func allOf(n int) (are, them string) {
 	return fmt.Sprintf("all %d endpoints are", n), "all of them"
 }
 
-// failOpen restores the states of the endpoints' objects when none is up, or fewer than the Service requires, so that all are used.
-// Endpoints of weight 0 are not counted: they get no new connections in any state.
+// failOpen makes all checked endpoints of a port usable, as their objects specify, if no endpoint is usable or the fraction of usable ones is less
+// than Plan.MinHealthy. Endpoints of weight 0 are not counted, as they get no new connections in any case.
 func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int, down []string) {
 	var able, offered, fit, left int
 	for i := range list {
@@ -349,7 +350,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 	r.cause(down)
 }
 
-// target returns the Target of a check for an endpoint; false if the check names a port that its slice does not have.
+// target returns the Target of a check for an endpoint. It returns false if the check names a port that the endpoint's slices do not have.
 func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
 	at := addr
 	switch {
@@ -367,7 +368,7 @@ func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target
 	return health.Target{Addr: at, Check: spec.Check}, true
 }
 
-// named returns the number of a port of an address by its name in the slices.
+// named returns the number of the port with the given name at an address, from the EndpointSlices. It returns false if there is none.
 func (r *resolver) named(name string, addr netip.Addr) (uint16, bool) {
 	if r.byName == nil {
 		r.byName = map[portName]uint16{}
@@ -389,9 +390,9 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts returns a function with the initial state of an endpoint of a port, for checks without a verdict. Endpoints that the previous plan
-// used are up, others new. In the first plan of this process those that the kernel used are up, and others down, unless they would not be
-// used even if all were up. If none was used, all are up.
+// starts returns a function that returns the initial state of an endpoint of a port whose check has no verdict yet. The state is Up for endpoints
+// that the previous plan used, and New for others. In the first plan of this process it is Up for endpoints that the kernel used, and Down for others
+// that would be used if all were up; endpoints that would not be used anyway are Up. If no endpoint was used before, all are Up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	r.out.Demand.Adopted = true
 	before, missing := r.usedBefore(name), health.New
@@ -463,7 +464,7 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 	}
 }
 
-// usedBefore returns the endpoints of a port in the previous plan.
+// usedBefore returns the endpoints that the previous plan used for a port.
 func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
 	id := PortID(name.Service, name.Name)
 	for i := range r.Previous.Ports {
@@ -479,7 +480,7 @@ func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
 	return used
 }
 
-// frontendAddrs returns the addresses and ports of a port's frontends; the zero Addr stands for its node port.
+// frontendAddrs returns the addresses and ports of the frontends of a port. The zero Addr stands for its node port.
 func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []netip.AddrPort {
 	v := r.vips.of(family)
 	var at []netip.AddrPort
@@ -494,25 +495,25 @@ func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []
 	return at
 }
 
-// reasonProbeRefused is the reason when a readiness probe cannot be used for checks.
+// reasonProbeRefused is the Reason of the problem that a Pod's readiness probe cannot be used as a health check.
 const reasonProbeRefused = "ProbeRefused"
 
-// question is one check of an endpoint, with its text.
+// question is one health check of an endpoint, with its text form for messages.
 type question struct {
 	target health.Target
 	text   string
 }
 
-// probes are the readiness probes of the Pods of one Service.
+// probes holds the readiness probes of the Pods of one Service.
 type probes struct {
-	// unasked is set when the Service does not ask for checks: then only Pods without a condition Ready are probed.
+	// unasked is set if no annotation of the Service specifies checks. Then only Pods without a Ready condition are probed.
 	unasked bool
-	of      map[string][]health.Probe // by Pod
-	// refused are the Pods of each refusal.
+	of      map[string][]health.Probe // probes by Pod name
+	// refused holds the names of the Pods whose probes were refused, by refusal.
 	refused map[health.Refusal][]string
 }
 
-// questions returns the checks that an endpoint has to pass; none if it is not checked.
+// questions returns the checks that an endpoint has to pass, nil if it is not checked.
 func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []question {
 	if spec.Probe {
 		var all []question
@@ -530,7 +531,7 @@ func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []questi
 	return []question{{target, spec.Text}}
 }
 
-// probesOf returns the readiness probes of a Pod, nil if it is not to be probed.
+// probesOf returns the readiness probes of the Pod with the given name, nil if it is not probed.
 func (r *resolver) probesOf(name string) []health.Probe {
 	if name == "" || r.Pods == nil {
 		return nil
@@ -574,7 +575,7 @@ func (r *resolver) selects(pod *object.Pod) bool {
 	return len(r.Service.Spec.Selector) > 0
 }
 
-// reportProbes warns about readiness probes that cannot be used, once for all Pods with the same reason.
+// reportProbes adds a warning about readiness probes that cannot be used, one for all Pods with the same reason.
 func (r *resolver) reportProbes() {
 	for _, f := range slices.SortedFunc(maps.Keys(r.probes.refused), func(a, b health.Refusal) int {
 		return strings.Compare(a.Field+a.Text, b.Field+b.Text)

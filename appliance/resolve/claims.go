@@ -13,39 +13,39 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Claims decides which of several Services gets a frontend: the one that asked for it first, by revisions of the store. The others keep
-// their other frontends and get a problem that names the holder. Precedence also applies to addresses: an endpoint stays usable if a
-// Service asks for its address later, and a load balancer IP is not shared with the external IPs of Services that come later. The zero
-// value holds no claims. Not safe for concurrent use.
+// Claims decides which Service gets a frontend that several ask for: the one that asked for it first, by revisions of the store. The other Services
+// keep their other frontends, and have a problem that names the holder. Precedence also applies to addresses: an endpoint stays usable if a Service
+// asks for its address later, and a load balancer IP is not shared with the external IPs of Services that ask for it later. The zero value holds no
+// claims. Claims is not safe for concurrent use.
 type Claims struct {
-	byFrontend map[claimed][]claimant // by precedence: the first one gets it
+	byFrontend map[claimed][]claimant // in order of precedence; the first one holds the frontend
 	byService  map[string][]claimed
-	balancers  map[netip.Addr][]claimant // of load balancer IPs, by precedence
-	externals  addressIndex              // the Services with an external IP
+	balancers  map[netip.Addr][]claimant // Services with a load balancer IP, in order of precedence
+	externals  addressIndex              // Services with an external IP
 	loops      loops
 	ranges     rangeClaims
 	host       hostPorts
 	egress     egressClaims
-	undo       *undo // the changes since Try; nil: not made by Try
+	undo       *undo // reverts the changes since Try; nil unless made by Try
 }
 
-// Claim has the frontends that one Service asks for; none without Ports.
+// Claim holds the frontends that one Service asks for. Without Ports it asks for none.
 type Claim struct {
 	Service string // "namespace/name"
 	Ports   []nft.ServicePort
-	Unready []netip.Addr // of endpoints that no port has for now
-	// HealthPort is the health-check node port, over TCP, at which the appliance listens; 0: none.
+	Unready []netip.Addr // addresses of endpoints that no port uses at present
+	// HealthPort is the health-check node port (TCP), on which the appliance itself listens; 0 if there is none.
 	HealthPort uint16
-	// Since is nil when all requests are equally old.
+	// Since returns the ages of the requests. If nil, all are equally old.
 	Since Ages
 }
 
-// Ages returns the ages of a Service's claims, as revisions of the store.
+// Ages returns the ages of a Service's claims as revisions of the store: a lower one is older.
 type Ages interface {
-	// Of returns the revision at which the Service first asked for an address and port, or, with the zero Addr, for a
-	// node port. The protocol is as in YAML: "TCP".
+	// Of returns the revision at which the Service first asked for an address and port, or for a node port if at has the zero Addr. protocol is as in
+	// manifests, such as "TCP".
 	Of(protocol string, at netip.AddrPort) uint64
-	// OfRange returns the same for the range of ports from that of at to last.
+	// OfRange returns the revision at which the Service first asked for a range of ports, from the port of at to last.
 	OfRange(protocol string, at netip.AddrPort, last uint16) uint64
 }
 
@@ -56,7 +56,7 @@ func (c *Claim) since(key claimed) uint64 {
 	return c.Since.Of(key.proto.Name(), netip.AddrPortFrom(key.addr, key.port))
 }
 
-// claimed identifies a frontend in the kernel. addr is the zero Addr for a node port.
+// claimed identifies a frontend in the kernel. For a node port, addr is the zero Addr.
 type claimed struct {
 	addr   netip.Addr
 	family nft.Family
@@ -67,7 +67,7 @@ type claimed struct {
 type claimant struct {
 	service string // "namespace/name"
 	since   uint64
-	host    bool // the frontend is at an address of the host
+	host    bool // the frontend has an address of the host
 	relayed bool
 }
 
@@ -75,9 +75,9 @@ func (a claimant) compare(b claimant) int {
 	return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.service, b.service))
 }
 
-// Set replaces the claims of some Services. It returns the other Services that gain or lose a frontend or an endpoint by that. If an
-// address becomes an endpoint and a frontend in the same call, the endpoint takes precedence, unless inForce reports that the kernel has a
-// frontend there. inForce may be nil.
+// Set replaces the claims of some Services. It returns the other Services that gain or lose a frontend or an endpoint as a result. If an address
+// becomes both an endpoint and a frontend in one call, the endpoint takes precedence, unless inForce reports that the kernel already has a frontend
+// there. inForce may be nil.
 func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims ...Claim) (affected []string) {
 	if c.byFrontend == nil {
 		c.byFrontend, c.byService = map[claimed][]claimant{}, map[string][]claimed{}
@@ -99,7 +99,7 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 	return slices.Compact(affected)
 }
 
-// set replaces the claims of a Service to frontends, without those to ranges.
+// set replaces the claims of a Service. It returns the Services that gain or lose a frontend as a result, possibly with duplicates.
 func (c *Claims) set(claim *Claim) (affected []string) {
 	service := claim.Service
 	before, had := map[claimed]string{}, map[claimed]claimant{}
@@ -135,7 +135,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
-// each calls add for each frontend of the claim except ranges of ports. It may call it several times for the same frontend.
+// each calls add for each frontend of the claim, except for port ranges. It may call add more than once for the same frontend.
 func (c *Claim) each(add func(key claimed, as claimant)) {
 	for i := range c.Ports {
 		p := &c.Ports[i]
@@ -153,8 +153,8 @@ func (c *Claim) each(add func(key claimed, as claimant)) {
 	}
 }
 
-// setBalancers replaces the claims of a Service to load balancer IPs and external IPs. It returns the Services with external IPs that are
-// affected: a load balancer IP at their address was added or removed, or has another age.
+// setBalancers replaces the load balancer IPs and external IPs of a Service. keys are its claimed frontends. It returns the affected Services: those
+// with an external IP at which a load balancer IP was added or removed, or has changed its age.
 func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) {
 	known := c.loops.known[claim.Service]
 	balancersBefore := known.of(nft.LoadBalancerIP)
@@ -191,8 +191,8 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
 }
 
-// NameHolders completes the messages of problems about endpoints that lie in a service range: with the Service that has the address as its
-// cluster IP. It modifies out.Problems.
+// NameHolders completes the messages of problems about endpoints in a service range: it adds the Service that has the address as its cluster IP. It
+// modifies out.Problems.
 func (c *Claims) NameHolders(service string, out *Output) {
 	for i, addr := range out.InRange {
 		if holders := c.loops.vips.of(addr); len(holders) > 0 {
@@ -201,13 +201,13 @@ func (c *Claims) NameHolders(service string, out *Output) {
 	}
 }
 
-// Owner returns the Service, "namespace/name", that has a frontend: an address and port, or, with
-// the zero Addr, a node port; "" when none has it.
+// Owner returns the Service, as "namespace/name", that holds the frontend with an address and port, or a node port if at has the zero Addr. It
+// returns "" if no Service holds it.
 func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	return c.holder(claimed{at.Addr(), f, proto, at.Port()})
 }
 
-// HasAddress reports whether a Service asks for a frontend at an address that is not the host's.
+// HasAddress reports whether a Service asks for a frontend at an address that does not belong to the host.
 func (c *Claims) HasAddress(addr netip.Addr) bool { return c.loops.vips[addr.As16()] != nil }
 
 func (c *Claims) holder(key claimed) string {
@@ -238,8 +238,8 @@ func (c *Claims) drop(key claimed, service string) (had claimant) {
 	return had
 }
 
-// Grant returns a Service's ports with only the frontends that it holds and without endpoints that are frontends, and a problem for each
-// that it left out. It does not modify ports.
+// Grant returns a Service's ports with only the frontends that it holds, and without endpoints at addresses of frontends. It returns a problem for
+// each omission. It does not modify ports.
 func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	granted := ports
@@ -272,7 +272,7 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	return granted, slices.Concat(problems, looping, relayed, shared)
 }
 
-// HealthPort returns a problem if another Service holds the health-check node port of a Service at an address of the host.
+// HealthPort returns a problem if another Service holds the health-check node port of the Service ref at an address of the host.
 func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
 	if port == 0 {
 		return nil
@@ -285,7 +285,7 @@ func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
 	return nil
 }
 
-// refusal returns why a Service does not get a frontend; "" if it does.
+// refusal returns a message why a Service does not get a frontend, "" if it gets it.
 func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
@@ -315,8 +315,8 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	return ""
 }
 
-// balancerBefore returns another Service that had the address as its load balancer IP before this one asked for it as an external IP; "" if
-// there is none.
+// balancerBefore returns another Service whose load balancer IP is the address of fe, if fe is an external IP that this Service asked for later. It
+// returns "" if there is none. asked is the claim of this Service to fe; asks is false if it has none.
 func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant, asks bool) string {
 	list := c.balancers[fe.Addr]
 	if len(list) == 0 || fe.Kind != nft.ExternalIP {
@@ -328,7 +328,7 @@ func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant
 	return list[0].service
 }
 
-// claimantOf returns the claim of a Service to a frontend; false if it has none.
+// claimantOf returns the claim of a Service to a frontend. It returns false if there is none.
 func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
 	if fe.IsRange() {
 		return c.ranges.claimantOf(service, p, fe)
@@ -345,14 +345,14 @@ func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend
 // dataplane asks for exact ones first. Of two ranges with a port in common the older one is granted
 // as a whole, and the other one not at all.
 
-// rangePlace is an address, family and protocol. Port ranges of different Services exclude each other there if they overlap.
+// rangePlace is an address, family and protocol at which overlapping port ranges of different Services exclude each other.
 type rangePlace struct {
 	addr   netip.Addr
 	family nft.Family
 	proto  nft.Protocol
 }
 
-// rangeClaim is the claim of a Service to a range of ports.
+// rangeClaim is the claim of a Service to a port range.
 type rangeClaim struct {
 	claimant
 	first, last uint16
@@ -360,17 +360,18 @@ type rangeClaim struct {
 
 func (a rangeClaim) overlaps(b rangeClaim) bool { return a.first <= b.last && b.first <= a.last }
 
-// rangeClaims has all claims to ranges by place, by precedence.
+// rangeClaims holds the claims to port ranges at each rangePlace, in order of precedence.
 type rangeClaims struct {
 	at     map[rangePlace][]rangeClaim
-	places map[string][]rangePlace // of a Service
+	places map[string][]rangePlace // by Service
 }
 
 func rangePlaceOf(p *nft.ServicePort, fe *nft.Frontend) rangePlace {
 	return rangePlace{fe.Addr, p.Family, p.Protocol}
 }
 
-// winners returns the claims at a place that are granted: those that do not overlap a granted one of another Service with precedence.
+// winners returns the claims at a place that are granted. A claim is granted unless it overlaps a granted claim of another Service that takes
+// precedence.
 func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 	for _, claim := range c.at[place] {
 		taken := func(other rangeClaim) bool { return other.service != claim.service && other.overlaps(claim) }
@@ -381,7 +382,7 @@ func (c *rangeClaims) winners(place rangePlace) (granted []rangeClaim) {
 	return granted
 }
 
-// set replaces the ranges of a Service. It returns the other Services that gain or lose one by that.
+// set replaces the port ranges of a Service. It returns the Services that gain or lose a range as a result.
 func (c *rangeClaims) set(u *undo, claim *Claim) (affected []string) {
 	before := map[rangePlace][]rangeClaim{}
 	begin := func(place rangePlace) {
@@ -433,7 +434,7 @@ func (c *rangeClaims) set(u *undo, claim *Claim) (affected []string) {
 	return affected
 }
 
-// refusal returns why a Service does not get a range; "" if it does.
+// refusal returns a message why a Service does not get a port range, "" if it gets it.
 func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	asked := rangeClaim{claimant{service: service}, fe.Port, fe.Last}
 	for _, other := range c.winners(rangePlaceOf(p, fe)) {
@@ -445,7 +446,7 @@ func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Fronte
 	return ""
 }
 
-// claimantOf returns the claim of a Service to a range.
+// claimantOf returns the claim of a Service to a port range. It returns false if there is none.
 func (c *rangeClaims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
 	list := c.at[rangePlaceOf(p, fe)]
 	at := slices.IndexFunc(list, func(r rangeClaim) bool { return r.service == service && r.first == fe.Port && r.last == fe.Last })
@@ -457,13 +458,14 @@ func (c *rangeClaims) claimantOf(service string, p *nft.ServicePort, fe *nft.Fro
 
 // Reasons of Problems about ranges of ports.
 const (
-	// reasonRangeByHash is the reason when clients of a range keep their endpoint by a hash of their address, instead of stored affinity.
+	// reasonRangeByHash is the Reason of the problem that clients of a port range keep their endpoint by a hash of their address, not by stored
+	// affinity as at the other ports.
 	reasonRangeByHash = "RangeByHash"
-	// reasonRangeNotServed is the reason when a range has no effect at an address.
+	// reasonRangeNotServed is the Reason of the problem that a port range is not served at an address.
 	reasonRangeNotServed = "RangeNotServed"
 )
 
-// readPortRanges returns the ranges in svcctl.io/port-ranges.
+// readPortRanges returns the port ranges in the annotation svcctl.io/port-ranges.
 func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortRange {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationPortRanges]
 	if !given {
@@ -497,13 +499,13 @@ func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortR
 	})
 }
 
-// byChance reports whether an algorithm may choose another endpoint for each connection of a client.
+// byChance reports whether an algorithm may choose a different endpoint for each connection of a client.
 func byChance(balance nft.Balance) bool {
 	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
 }
 
-// portRanges returns the Service ports for the ranges that the endpoints of a port serve. With shared, the endpoints are those of the other
-// family: there are no ranges then, as the kernel cannot translate to them.
+// portRanges returns the Service ports for the port ranges that belong to the port with the given index. shared is set if the port uses the endpoints
+// of the other IP family. The kernel cannot translate to these, so clients of the ranges are then refused.
 func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list []nft.ServicePort) {
 	ranges := slices.DeleteFunc(slices.Clone(r.ranges), func(pr object.PortRange) bool { return pr.Name != r.Service.Spec.Ports[index].Name })
 	if len(ranges) == 0 {
@@ -540,8 +542,8 @@ func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list 
 	return list
 }
 
-// withoutPorts returns the part of a Service port that its port ranges share: its settings, and its endpoints as addresses with port 0,
-// each once.
+// withoutPorts returns a Service port with the settings of p for its port ranges. Its endpoints are the addresses of the endpoints of p, with port 0
+// and without duplicates.
 func withoutPorts(p *nft.ServicePort) nft.ServicePort {
 	behind := nft.ServicePort{Family: p.Family, Balance: p.Balance, Refused: p.Refused, Serving: addressesOf(p.Serving), Limits: p.Limits}
 	switch {
@@ -565,7 +567,7 @@ func withoutPorts(p *nft.ServicePort) nft.ServicePort {
 	return behind
 }
 
-// addressesOf returns the addresses of endpoints, each once, with port 0.
+// addressesOf returns the addresses of endpoints, with port 0 and without duplicates.
 func addressesOf(endpoints []netip.AddrPort) []netip.AddrPort {
 	list, seen := make([]netip.AddrPort, 0, len(endpoints)), make(map[netip.Addr]bool, len(endpoints))
 	for _, ap := range endpoints {

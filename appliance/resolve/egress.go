@@ -21,12 +21,13 @@ const (
 	reasonReplyPaths       = "ReplyPaths"
 )
 
-// egress is what a Service asks for the outgoing connections of its endpoints.
+// egress specifies the source address for outgoing connections of a Service's endpoints.
 type egress struct {
 	asked bool
-	named []netip.Addr // nil: the first address of each family
+	named []netip.Addr // addresses to use; nil means the first of each family
 	to    *nft.SourceSets
-	// sources are all addresses of its slices, whatever their conditions: a server that starts or drains connects, too.
+	// sources are all addresses in the Service's EndpointSlices, whatever their conditions, since a server also makes connections while it starts or
+	// drains.
 	sources []netip.Addr
 }
 
@@ -36,13 +37,13 @@ func (e *egress) add(source netip.Addr) {
 	}
 }
 
-// AnnotationEgressTo names the source sets with the destinations to which svcctl.io/egress applies: "partner,!lab".
+// AnnotationEgressTo lists the source sets with the destinations to which svcctl.io/egress applies, or with "!" does not, such as "partner,!lab".
 const AnnotationEgressTo = "svcctl.io/egress-to"
 
-// egressVIP is the value of svcctl.io/egress for the first load balancer IP of each family, or else the first external IP.
+// egressVIP is the value of svcctl.io/egress that selects the first load balancer IP of each family or, if there is none, the first external IP.
 const egressVIP = "vip"
 
-// readEgress reads the annotations about egress into r.egress.
+// readEgress reads the annotations for egress into r.egress.
 func (r *resolver) readEgress() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEgress]
 	r.egress.asked = given
@@ -66,7 +67,8 @@ func (r *resolver) readEgress() {
 	}
 }
 
-// readEgressTo reads the source sets with the destinations. If one is unknown, egress is off and endpoints keep their own source addresses.
+// readEgressTo reads the source sets with the destinations for egress. If one is unknown, egress is disabled, and endpoints keep their own source
+// addresses.
 func (r *resolver) readEgressTo() {
 	const so = "endpoints leave with their own addresses"
 	value, given := r.Service.Metadata.Annotations[AnnotationEgressTo]
@@ -104,8 +106,8 @@ func (r *resolver) badEgress(format string, args ...any) {
 	r.warnValue(object.AnnotationEgress, reasonUnknownValue, format, args...)
 }
 
-// mayHave reports whether an address is a load balancer IP or external IP that the Service has or asks for. If it is not, known is the
-// clause of a message that lists them.
+// mayHave reports whether the Service has, or may be allocated, an address as its load balancer IP or external IP. If not, known is a clause for a
+// message that lists the addresses that it has.
 func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	svc := r.Service
 	balancers := []string{svc.Spec.LoadBalancerIP}
@@ -137,7 +139,7 @@ func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	return slices.Contains(of, addr), "which has " + First(of, maxNamed)
 }
 
-// leaveWith sets the Egress of the ports.
+// leaveWith sets Egress of the Service's ports: the source address for outgoing connections of the endpoints.
 func (r *resolver) leaveWith() {
 	if !r.egress.asked {
 		return // mostly
@@ -171,7 +173,7 @@ func (r *resolver) leaveWith() {
 	}
 }
 
-// egressAddr returns the source address of a family for outgoing connections of the endpoints; the zero Addr if there is none.
+// egressAddr returns the source address of a family for outgoing connections of the endpoints. It returns the zero Addr if there is none.
 func (r *resolver) egressAddr(family nft.Family) netip.Addr {
 	v := r.vips.of(family)
 	for _, a := range slices.Concat(v.balancer, v.external) {
@@ -182,8 +184,8 @@ func (r *resolver) egressAddr(family nft.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// mayLeave returns the endpoints whose outgoing connections may have an address of a Service as the source: those within the operator's
-// ranges, except this host and its gateways, whose BGP, SSH and VRRP would be affected.
+// mayLeave returns the addresses of endpoints whose outgoing connections may use an address of the Service as their source: those in the operator's
+// ranges (--egress-from). It omits addresses of this host and its gateways, whose BGP, SSH and VRRP would be affected.
 func (r *resolver) mayLeave() (sources []netip.Addr) {
 	field := annotation.Field(object.AnnotationEgress)
 	var outside []netip.Addr
@@ -205,8 +207,8 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 	return sources
 }
 
-// onlyLeaves reports whether the Service serves only outgoing connections: its endpoints use its address, and the operator wrote all of
-// them as not ready. It returns false if a controller manages one of its slices, since the condition is an observation there.
+// onlyLeaves reports whether the Service serves only outgoing connections: its endpoints use its address, and the operator specified all of them as
+// not ready. It returns false if a controller manages one of its EndpointSlices, since conditions are observations there.
 func (r *resolver) onlyLeaves() bool {
 	serves := func(e object.Endpoint) bool {
 		return e.Conditions.Ready == nil || *e.Conditions.Ready || object.Deref(e.Conditions.Terminating)
@@ -217,7 +219,7 @@ func (r *resolver) onlyLeaves() bool {
 		})
 }
 
-// Choose returns yes if is is true, otherwise no.
+// Choose returns yes if is is true, and no otherwise.
 func Choose(is bool, yes, no string) string {
 	if is {
 		return yes
@@ -225,21 +227,21 @@ func Choose(is bool, yes, no string) string {
 	return no
 }
 
-// egressClaims has the sources of outgoing connections by Service. A source of several Services belongs to the first one by name, so that
-// boxes with the same objects decide alike.
+// egressClaims holds the sources of outgoing connections by Service. If several Services have the same source, it belongs to the one whose name sorts
+// first, so that all boxes with the same objects decide alike.
 type egressClaims struct {
 	sources addressIndex
-	known   map[string]leaving // by Service
+	known   map[string]leaving // egress sources by Service
 }
 
-// leaving has the egress sources of a Service whose egress address it holds. with has the egress address and destinations of each port
-// (nft.Egress.String).
+// leaving holds the egress sources of a Service, for the egress addresses that the Service holds. with has the egress address and destinations of
+// each port, as text (nft.Egress.String).
 type leaving struct {
 	sources []netip.Addr
 	with    []string
 }
 
-// setEgress updates the egress sources of some Services. It returns the Services that may gain or lose one.
+// setEgress updates the egress sources of some Services. It returns the Services that may gain or lose a source.
 func (c *Claims) setEgress(services []string) (affected []string) {
 	for _, service := range services {
 		before, now := c.egress.known[service], c.egressOf(service)
@@ -264,7 +266,7 @@ func (c *Claims) setEgress(services []string) (affected []string) {
 	return affected
 }
 
-// egressOf returns the egress sources of a Service for addresses that it holds.
+// egressOf returns the egress sources of a Service. It omits those of ports whose egress address the Service does not hold.
 func (c *Claims) egressOf(service string) (now leaving) {
 	ports := c.loops.known[service].ports
 	for i := range ports {
@@ -284,7 +286,7 @@ func (c *Claims) has(service string, addr netip.Addr) bool {
 	})
 }
 
-// leavesWith returns the egress address and destinations of a Service in one family, as text; "" if there are none.
+// leavesWith returns the egress address and destinations of a Service in one family as text, "" if there are none.
 func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	for _, p := range c.loops.known[service].ports {
 		if p.Family == family && len(p.Egress.Sources) > 0 {
@@ -294,8 +296,8 @@ func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	return ""
 }
 
-// cutEgress returns a Service's ports without the egress sources that belong to another Service, and a problem if that Service gives them
-// another address or other destinations. It does not modify ports.
+// cutEgress returns a Service's ports without the egress sources that belong to another Service. It returns a problem if that Service uses another
+// address or other destinations for them. It does not modify ports.
 func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.ServicePort, problems []Problem) {
 	cut = ports
 	for i := range ports {

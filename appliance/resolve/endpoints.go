@@ -11,35 +11,33 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// endpoint is one address and port behind a Service port, merged from all objects
-// that name it.
+// endpoint is one address and port behind a Service port. It is merged from all objects that name it.
 type endpoint struct {
 	addr  netip.AddrPort
 	state state
-	// said is the state by its conditions, or unfit with out; health checks can only lower it. out is set when svcctl.io/out excludes it,
-	// notUp when its check has not found it up or it is dead and ejected.
+	// said is the state before health checks, which can only lower it: the state from the conditions, or unfit if out is set. out is set if
+	// svcctl.io/out excludes the endpoint. notUp is set if its health check has not found it up, or if it is dead and ejected.
 	said     state
 	out      bool
 	notUp    bool
 	local    bool
 	node     string
 	zone     string
-	pod      string // the name of the Pod behind it, "" if none is known
+	pod      string // name of the Pod behind the endpoint, "" if there is none
 	forZones []string
 	forNodes []string
-	weight   uint16 // 0: open connections live, and there are no new ones
-	backend  string // the backend of its slice, if the slice has a share of the connections
-	priority uint8  // the tier; the lowest with an endpoint gets all new connections
+	weight   uint16 // 0 permits only open connections, not new ones
+	backend  string // backend of its EndpointSlice; "" if that has no share of the connections
+	priority uint8  // tier; the lowest one with a usable endpoint gets all new connections
 }
 
-// state is how fit an endpoint is for connections, in ascending order. Where two objects differ about an endpoint, the higher state
-// applies.
+// state is how usable an endpoint is, in ascending order. If two objects specify different states for an endpoint, the higher one applies.
 type state uint8
 
 const (
-	unfit    state = iota // neither ready nor serving while terminating: never used
-	failed                // a health check has not found it up: used when no endpoint is up
-	draining              // serving and terminating: used when nothing is ready
+	unfit    state = iota // neither ready nor serving while terminating; never used
+	failed                // a health check has not found it up; used only if no endpoint is up
+	draining              // serving while terminating; used only if no endpoint is ready
 	ready
 )
 
@@ -50,7 +48,7 @@ type portKey struct {
 	family nft.Family
 }
 
-// visitor is called for each address of an endpoint in a slice, with the host name and the ports that the slice has for it.
+// visitor is called for the address of an endpoint in an EndpointSlice, with the endpoint's host name and the ports of the slice.
 type visitor func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort)
 
 // visit calls f for the usable addresses of all slices.
@@ -60,7 +58,7 @@ func (r *resolver) visit(f visitor) {
 	}
 }
 
-// collect merges the endpoints of all slices by Service port, each list sorted by backend and address.
+// collect merges the endpoints of all EndpointSlices by Service port. Each list is sorted by backend and address.
 func (r *resolver) collect() map[portKey][]endpoint {
 	r.readShares()
 	most := 0 // of a port
@@ -147,7 +145,8 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 	}
 }
 
-// matches returns the name and protocol of the Service ports that an endpoint port serves.
+// matches returns the name and protocol that identify the Service ports served by an endpoint port. ok is false if the protocol is unsupported, or
+// the port has no valid number.
 func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok bool) {
 	proto, ok = nft.TCP, true
 	if port.Protocol != nil {
@@ -159,7 +158,7 @@ func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok boo
 	return object.Deref(port.Name), proto, true
 }
 
-// and merges two endpoints at the same address; later is from the later slice.
+// and merges two endpoints with the same address and port. later comes from the later EndpointSlice.
 func (ep endpoint) and(later endpoint) endpoint {
 	one, pod := later, cmp.Or(later.pod, ep.pod)
 	if ep.isBetter(&later) {
@@ -169,8 +168,8 @@ func (ep endpoint) and(later endpoint) endpoint {
 	return one
 }
 
-// endpointAddr parses an endpoint's address, and refuses those to which no packet may be sent. Validation refuses them too, but an object
-// may be older than a rule or the service range.
+// endpointAddr parses the address s of an endpoint. It returns false, with a problem in most cases, for an address to which no packets may be sent.
+// Validation rejects these too, but an object may be older than a validation rule or the service range.
 func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (netip.Addr, bool) {
 	addr, ok := parseAddr(s)
 	if !ok || nft.FamilyOf(addr) != family {
@@ -201,8 +200,8 @@ func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (ne
 	return addr, true
 }
 
-// stateOf returns the state that results from the conditions of an endpoint: absent ready and serving mean true, absent terminating means
-// false (discovery/v1 EndpointConditions).
+// stateOf returns the state for the conditions of an endpoint. If absent, ready and serving count as true, and terminating as false (discovery/v1
+// EndpointConditions).
 func stateOf(c object.EndpointConditions) state {
 	switch {
 	case c.Ready == nil || *c.Ready:
@@ -220,18 +219,18 @@ func (r *resolver) isLocal(node *string) bool {
 	return *node == r.facts.NodeName
 }
 
-// selection has the endpoints of a Service port that are used.
+// selection holds the endpoints of a Service port that are in use.
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
-	// serving has all endpoints that keep their open connections.
+	// serving holds all endpoints that keep their open connections.
 	serving []netip.AddrPort
-	// noLocal is the answer to a connection under policy Local without a local endpoint: that
-	// of the Service while endpoints serve elsewhere, else a refusal.
+	// noLocal is the reply to a connection under traffic policy Local if there is no local endpoint. It is the reply that the Service specifies if
+	// other endpoints serve, and otherwise a refusal.
 	noLocal nft.Refusal
 }
 
-// selectEndpoints selects the endpoints of each pool from the lowest tier that has any: the ready ones or, if there are none, those that
-// still serve while they terminate; never those of weight 0. Each pool falls back independently.
+// selectEndpoints selects the endpoints of each pool, from the lowest tier that has usable ones: the ready endpoints or, if there are none, those
+// that still serve while terminating. Endpoints of weight 0 are never selected. Each pool falls back independently.
 func (r *resolver) selectEndpoints(all []endpoint) selection {
 	var sel selection
 	cluster := r.everywhere(all)
@@ -251,11 +250,11 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	return sel
 }
 
-// annotationNoLocal selects the reply to a connection under traffic policy Local when all endpoints are elsewhere: "drop" or "reject". By
-// default it is dropped, as Kubernetes does: a balancer in front, or the client itself, then tries another box.
+// annotationNoLocal selects the reply to a connection under traffic policy Local if all endpoints are on other nodes: "drop" or "reject". The default
+// is "drop", as in Kubernetes: a load balancer in front, or the client itself, then tries another box.
 const annotationNoLocal = "svcctl.io/no-local-endpoints"
 
-// answerWithoutLocal returns the reply that the annotation selects.
+// answerWithoutLocal returns the reply that annotationNoLocal selects.
 func (r *resolver) answerWithoutLocal() nft.Refusal {
 	switch answer, given := r.Service.Metadata.Annotations[annotationNoLocal]; {
 	case answer == "reject":
@@ -267,7 +266,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	return nft.Blackhole
 }
 
-// localEndpoints returns the number of local endpoints that are up, with the health-check node port; nil for a Service without such a port.
+// localEndpoints returns the health-check node port and the number of local endpoints that are up. It returns nil for a Service without such a port.
 func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoints {
 	spec := &r.Service.Spec
 	if spec.HealthCheckNodePort == 0 || spec.Type != "LoadBalancer" || spec.ExternalTrafficPolicy != "Local" {
@@ -284,7 +283,7 @@ func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoi
 	return &LocalEndpoints{Port: uint16(spec.HealthCheckNodePort), Count: len(addrs)}
 }
 
-// unready returns the addresses of endpoints that are neither ready nor draining.
+// unready returns the addresses of endpoints that are neither ready nor draining, sorted and without duplicates.
 func unready(endpoints map[portKey][]endpoint) []netip.Addr {
 	var addrs []netip.Addr
 	for _, list := range endpoints {
@@ -311,10 +310,11 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	return slices.Clip(out)
 }
 
-// topology returns the predicate that selects the near endpoints among the ready ones of a tier. It tries hints for nodes, then hints for
-// zones. Either kind applies only if every ready endpoint has such a hint, up or not, and one that is up has the hint for this box. If no
-// endpoint has hints, the Service's trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice controller
-// does. Without trafficDistribution, an annotation that prefers the zone makes the zone its hint.
+// topology returns a function that reports whether an endpoint is near this box. all are the endpoints of one tier. Node hints are tried first, then
+// zone hints. A kind of hint applies only if every ready endpoint has such a hint (whether its check has found it up or not), and one that is up has
+// the hint for this box. If no endpoint has hints, the Service's trafficDistribution makes each endpoint's own zone, or zone and node, its hint, as
+// the EndpointSlice controller does. Without trafficDistribution, an annotation can make the zone the hint. If no hint applies, all endpoints are
+// near.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
@@ -359,7 +359,7 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	return anywhere
 }
 
-// The sources of topology hints: functions that return the zones and nodes whose clients an endpoint is for (discovery/v1 EndpointHints).
+// Sources of topology hints: functions that return the zones and nodes whose clients an endpoint should serve (discovery/v1 EndpointHints).
 func written(e *endpoint) (zones, nodes []string) { return e.forZones, e.forNodes }
 
 func ownZone(e *endpoint) (zones, nodes []string) { return one(e.zone), nil }
@@ -373,27 +373,27 @@ func one(s string) []string {
 	return []string{s}
 }
 
-// Member is one address of an endpoint with its host name, for the DNS records of a headless Service.
+// Member is an address of an endpoint with its host name, for the DNS records of a headless Service.
 type Member struct {
 	Addr     netip.Addr
-	Hostname string // "" when none is given
-	// Ready endpoints are the ones a name stands for, unless the Service publishes all
-	// of them (core/v1 ServiceSpec.publishNotReadyAddresses).
+	Hostname string // "" if the endpoint has none
+	// Ready is set if the address is to be in DNS records. A Service that publishes all addresses (core/v1 ServiceSpec.publishNotReadyAddresses)
+	// ignores it.
 	Ready bool
-	// Ports are its ports that named ports of the Service stand for.
+	// Ports are the endpoint's ports that serve named ports of the Service.
 	Ports []MemberPort
 }
 
-// MemberPort is a named port of a Member.
+// MemberPort is the port of a Member that serves a named port of the Service.
 type MemberPort struct {
 	Name     string
-	Protocol string // as in YAML: "TCP"
+	Protocol string // as in manifests, such as "TCP"
 	Port     uint16
 }
 
-// Members returns the addresses of a Service's endpoints, merged from all slices, sorted by address and host name. It leaves out the same
-// addresses as Service, and has endpoints as ready where Service has. Unlike Service it includes endpoints without a port. An endpoint that
-// is demoted on all its ports is not ready.
+// Members returns the addresses of a Service's endpoints, merged from all EndpointSlices and sorted by address and host name. It omits the same
+// addresses as the function Service, and determines in the same way whether an endpoint is ready. Unlike Service it includes endpoints without a
+// port. An endpoint that is demoted on all its ports is not ready.
 func Members(in Input, facts *Facts) []Member {
 	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service)}
 	type key struct {
@@ -432,7 +432,7 @@ func Members(in Input, facts *Facts) []Member {
 	return members
 }
 
-// usablePorts returns the ports of an address that are not demoted.
+// usablePorts returns the ports of an address without those on which it is demoted.
 func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []object.EndpointPort {
 	if len(r.Demoted) == 0 {
 		return ports
@@ -445,7 +445,7 @@ func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []o
 	})
 }
 
-// memberPort returns the named port of the Service that an endpoint's port serves, false if there is none.
+// memberPort returns the MemberPort for an endpoint's port. It returns false if the port serves no named port of the Service.
 func (r *resolver) memberPort(port *object.EndpointPort) (MemberPort, bool) {
 	name, proto, ok := matches(port)
 	if !ok || name == "" {

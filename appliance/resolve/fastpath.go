@@ -8,17 +8,17 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ReasonFastPathUnused is the reason of the problem of a Service that asks for the fast path and cannot have it.
+// ReasonFastPathUnused is the problem reason for a Service that requests the fast path but cannot use it.
 const ReasonFastPathUnused = "FastPathUnused"
 
-// FastPath is the setting of the fast path for the box. The zero value means that there is none.
+// FastPath is the fast path setting of the box and whether its kernel supports it. The zero value disables the fast path.
 type FastPath struct {
-	Asked, All bool   // Asked: Services that ask are fast; All: all that do not decline
-	Lacks      string // why the kernel has no fast path, with the next step
+	Asked, All bool   // Asked: Services can request the fast path; All: each Service uses it unless it opts out
+	Lacks      string // why the kernel cannot provide the fast path, and how to fix that; "" if it can
 }
 
-// readFastPath decides whether connections of the Service use the fast path. They do not if another setting of the Service would break;
-// that is a problem if the Service asks for the fast path.
+// readFastPath decides whether established connections of the Service use the fast path. If the annotation requests it but a setting or the kernel
+// prevents it, readFastPath adds a warning.
 func (r *resolver) readFastPath() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationFastPath]
 	wanted, err := object.ParseBool(value)

@@ -10,26 +10,26 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// loops finds endpoints that are a frontend address of a Service: packets to them would come back to the box, and circulate if a router
-// sends them. Addresses of the host are excluded, as packets to them are not forwarded. The earlier use of an address takes precedence,
-// except that a cluster IP is never an endpoint.
+// loops finds endpoint addresses that are also frontend addresses of a Service. Packets to such an endpoint would come back to the box and could
+// circulate between the box and a router. Addresses of the host are excluded: packets to them are not forwarded. The earlier use of an address wins,
+// but an endpoint never wins against a cluster IP.
 type loops struct {
-	vips     addressIndex // the Services that have an address
-	backends addressIndex // the Services that have an endpoint there
-	// hosts are the addresses in both indexes that were endpoints first: no Service may have a frontend at them.
+	vips     addressIndex // the Services by frontend address
+	backends addressIndex // the Services by endpoint address
+	// hosts holds the addresses in both indexes that were endpoint addresses first: no Service may have a frontend there.
 	hosts map[[16]byte]bool
-	known map[string]askedFor // by Service
+	known map[string]askedFor // the requested ports and unready endpoints of each Service ("namespace/name")
 }
 
-// addressIndex finds Services by address, in a compact form: there is an entry for each endpoint. An IPv4 address equals the IPv6 address
-// to which it is mapped.
+// addressIndex maps an address to the Services that use it. It has an entry for each endpoint, so values are kept small. An IPv4 address and its
+// IPv4-mapped IPv6 address have the same key.
 type addressIndex map[[16]byte]*holders
 
-// holders is a set of Services that have an address: nearly always one, and in the worst case all of them. A value with the field one is
-// shared by all addresses of that Service.
+// holders is the set of Services that use an address: nearly always one, at most all. A one-Service value is shared by all addresses that only that
+// Service uses.
 type holders struct {
 	one  string
-	more map[string]struct{} // not nil: it has all Services, and the field one is empty
+	more map[string]struct{} // if not nil, the whole set; one is then ""
 }
 
 func (h *holders) with(service *holders) *holders {
@@ -66,8 +66,8 @@ func (x addressIndex) of(addr netip.Addr) []string {
 	}
 }
 
-// set replaces the ports and unready endpoints of some Services. It returns the Services that gain or lose an endpoint or a frontend by
-// that.
+// set replaces the ports and unready endpoints of the Services in claims. It returns the Services that gain or lose an endpoint or a frontend as a
+// result.
 func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
 		endpoints := 0
@@ -127,7 +127,7 @@ func (l *loops) isClusterIP(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.vips.of(addr), func(service string) bool { return slices.Contains(l.known[service].of(nft.ClusterIP), addr) })
 }
 
-// isInForce reports whether the kernel has a frontend at an address, for one of the Services of claims.
+// isInForce reports whether the kernel already has a frontend of one of the Services in claims at an address.
 func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool) bool {
 	holders := l.vips.of(addr)
 	for i := range claims {
@@ -145,7 +145,7 @@ func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Fa
 	return false
 }
 
-// endpointOf returns a Service whose endpoint at an address keeps all Services from having a frontend there; "" if they may have one.
+// endpointOf returns a Service with an endpoint at addr, if that endpoint excludes frontends of Services there; "" if frontends are allowed.
 func (l *loops) endpointOf(addr netip.Addr) string {
 	if !l.hosts[addr.As16()] {
 		return ""
@@ -153,8 +153,8 @@ func (l *loops) endpointOf(addr netip.Addr) string {
 	return l.backends.of(addr)[0]
 }
 
-// replace replaces the addresses of a Service in the index. before and now must be sorted. It appends the differences to changed and
-// returns it.
+// replace updates the addresses of a Service in the index from before to now, which must be sorted. It appends the added and removed addresses to
+// changed and returns the result.
 func (x addressIndex) replace(u *undo, changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
 	for _, addr := range without(before, now) {
 		if rest := x.own(u, addr).without(service); rest == nil {
@@ -172,7 +172,7 @@ func (x addressIndex) replace(u *undo, changed []netip.Addr, service string, bef
 	return changed
 }
 
-// own returns the holders of an address, which may be changed in place.
+// own returns the holders of an address for modification: a copy if the change can be undone (u is not nil). It records the old value in u.
 func (x addressIndex) own(u *undo, addr netip.Addr) *holders {
 	h := x[addr.As16()]
 	if keep(u, x, addr.As16()); u != nil && h != nil {
@@ -192,7 +192,7 @@ func without(list, other []netip.Addr) []netip.Addr {
 	})
 }
 
-// askedFor has the ports that a Service asks for, and its unready endpoints.
+// askedFor holds the ports that a Service requests and the addresses of its unready endpoints.
 type askedFor struct {
 	ports   []nft.ServicePort
 	unready []netip.Addr
@@ -239,7 +239,7 @@ func (a askedFor) addresses() served {
 	return served{sortedOnce(s.vips), sortedOnce(s.backends)}
 }
 
-// endpointsOf returns Serving and the pools of a port, except pools that are the same slice as Serving.
+// endpointsOf returns the endpoint lists of a port: Serving and each nonempty pool that is not the same slice as Serving.
 func endpointsOf(p *nft.ServicePort) [][]netip.AddrPort {
 	lists := [][]netip.AddrPort{p.Serving}
 	for _, pool := range p.Pools {
@@ -255,8 +255,7 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// cut returns a Service's ports without the endpoints that lead back to the box, and a problem for each of these addresses. It does not
-// modify ports.
+// cut returns a Service's ports without endpoints whose address is a frontend address, and a warning for each such address. It does not modify ports.
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
 	for i := range ports {
@@ -292,8 +291,8 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	return ports, problems
 }
 
-// vipAsEndpoint returns the message for an endpoint that is left out because it is an address of a Service. kind is the kind of address
-// ("the cluster IP"), owner the Service that has it, of the Service of the endpoint.
+// vipAsEndpoint returns the problem message for an endpoint that is left out because it is an address of a Service. kind describes the address ("the
+// cluster IP"), owner is the Service that has the address, and of is the Service that has the endpoint.
 func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 	if owner == of {
 		return fmt.Sprintf("endpoint %s is left out: it is %s of its own Service, and connections would come back to the box: name the addresses of the servers", addr, kind)
@@ -305,20 +304,19 @@ func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 // its number, though the two are different keys of Claims. Two things follow: of the two the older one is granted, and an
 // endpoint there of a relayed port, where the frontend is relayed too, would send the relay its own connections.
 
-// hostPorts indexes the claims to frontends at addresses of the host, which conflict with node ports.
+// hostPorts indexes Service frontends at addresses of the host, which conflict with node ports of the same port number.
 type hostPorts struct {
-	nodePorts map[netip.Addr]bool             // the addresses that node ports answer on
-	owned     map[claimed]map[netip.Addr]bool // the addresses of the host at which Services ask for a port, by the node port of its number
+	nodePorts map[netip.Addr]bool             // the addresses of the host at which node ports are served
+	owned     map[claimed]map[netip.Addr]bool // the addresses of the host with a frontend, by family, protocol and port (key with the zero address)
 }
 
-// asNodePort returns the key of the node port with the number of a frontend.
+// asNodePort returns the key of the node port with the same family, protocol and port number.
 func (c claimed) asNodePort() claimed {
 	c.addr = netip.Addr{}
 	return c
 }
 
-// PlaceAt sets the addresses at which node ports are served. It returns the Services that may gain or lose a frontend or an endpoint by
-// that.
+// PlaceAt sets the addresses at which node ports are served. It returns the Services that may gain or lose a frontend or an endpoint as a result.
 func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 	before := c.host.nodePorts
 	c.host.nodePorts = make(map[netip.Addr]bool, len(addrs))
@@ -346,7 +344,7 @@ func (c *Claims) PlaceAt(addrs []netip.Addr) (affected []string) {
 	return slices.Compact(affected)
 }
 
-// own updates c.host.owned for a frontend at an address of the host.
+// own adds the frontend key to c.host.owned if a claim to it is at an address of the host, and removes it otherwise.
 func (c *Claims) own(key claimed) {
 	place := key.asNodePort()
 	keep(c.undo, c.host.owned, place)
@@ -366,8 +364,8 @@ func (c *Claims) own(key claimed) {
 	c.host.owned[place] = at
 }
 
-// setHost updates the claims of a Service to node ports and addresses of the host. had are its previous claims, keys its present ones. It
-// returns the Services that may gain or lose a frontend or an endpoint by that.
+// setHost updates the indexes after a Service's claims changed from had to keys. It returns the Services that may gain or lose a frontend or an
+// endpoint at an address of the host as a result. It modifies had.
 func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claimed) (affected []string) {
 	for _, key := range keys {
 		list := c.byFrontend[key]
@@ -384,7 +382,8 @@ func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claime
 	return affected
 }
 
-// changed handles a change of a Service's claim to a frontend; the zero claimant stands for no claim. Its result is that of setHost.
+// changed updates the indexes after one claim of a Service changed from was to now; the zero claimant means no claim. It returns the Services that
+// may gain or lose a frontend or an endpoint as a result.
 func (c *Claims) changed(key claimed, was, now claimant) (affected []string) {
 	nodePort := !key.addr.IsValid()
 	if !nodePort && !was.host && !now.host {
@@ -413,8 +412,8 @@ func (c *Claims) relayedTo(addr netip.Addr) []string {
 	})
 }
 
-// rivals returns the Services with claims that exclude a frontend: to the node port of its number, or to the same port at an address of the
-// host.
+// rivals returns the Services with a claim that conflicts with a frontend: for a frontend at an address, a claim to the node port with the same
+// number; for a node port, claims to that port at addresses of the host.
 func (c *Claims) rivals(key claimed) (services []string) {
 	add := func(list []claimant) {
 		for _, w := range list {
@@ -432,7 +431,8 @@ func (c *Claims) rivals(key claimed) (services []string) {
 	return services
 }
 
-// rival returns the Service whose earlier claim excludes that of service to a frontend, and what it claims, in words; "" if there is none.
+// rival returns the Service with an earlier claim that conflicts with the claim of service to a frontend, and a description of the earlier claim,
+// such as "node port 80/tcp"; "" if there is none.
 func (c *Claims) rival(service string, key claimed) (owner, what string) {
 	list := c.byFrontend[key]
 	at := slices.IndexFunc(list, func(w claimant) bool { return w.service == service })
@@ -459,11 +459,11 @@ func (c *Claims) rival(service string, key claimed) (owner, what string) {
 	return "", ""
 }
 
-// ReasonRelayLoop is the reason when an endpoint of a relayed port leads back to the relay.
+// ReasonRelayLoop is the problem reason for an endpoint of a relayed port at which the relay itself listens.
 const ReasonRelayLoop = "RelayLoop"
 
-// relayedAt returns the Service that has a relayed frontend at the address of an endpoint, and the kind of that frontend in words; "" if
-// there is none.
+// relayedAt returns the Service that has a relayed frontend at the address and port of an endpoint, and a description of that frontend; "" if there
+// is none.
 func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, what string) {
 	key := claimed{endpoint.Addr(), p.Family, p.Protocol, endpoint.Port()}
 	if list := c.byFrontend[key]; len(list) > 0 && list[0].host && list[0].relayed {
@@ -475,8 +475,8 @@ func (c *Claims) relayedAt(p *nft.ServicePort, endpoint netip.AddrPort) (owner, 
 	return "", ""
 }
 
-// cutRelayed returns a Service's ports without the endpoints by which the relay would connect to itself, and a problem for each. It does
-// not modify ports.
+// cutRelayed returns a Service's ports without endpoints through which the relay would connect to itself, and a problem for each such endpoint. It
+// does not modify ports.
 func (c *Claims) cutRelayed(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	cut := ports

@@ -14,13 +14,13 @@ import (
 type NeedKind uint8
 
 const (
-	NeedListener     NeedKind = iota // a listener for relayed connections, of Protocol at At
-	NeedReturnRoutes                 // routes by which answers to clients' own addresses come to this box, of Family
+	NeedListener     NeedKind = iota // the relay listener at At for Protocol
+	NeedReturnRoutes                 // routes by which replies of endpoints to client addresses return to this box, for Family
 	NeedKeyPair                      // the Secret Name ("namespace/name") with tls.crt and tls.key
-	NeedAuthority                    // the Secret Name with ca.crt
+	NeedAuthority                    // the Secret Name ("namespace/name") with ca.crt
 	NeedSourceSet                    // the source set Name
-	NeedPlan                         // all else that only the plan of the Service Name depends on
-	NeedHostPort                     // a port of the host, at which no program listens: of Family, Protocol, At; the zero Addr: a node port
+	NeedPlan                         // any other change that requires Service Name to be planned again
+	NeedHostPort                     // that no program of the host listens on At (Family, Protocol); the zero Addr means a node port
 )
 
 // Need is something that a plan depends on besides objects, settings and facts of the host, such as a listener or a source set. Several
@@ -33,10 +33,12 @@ type Need struct {
 	Name     string
 }
 
-// AnyListener is a need of each Service with relayed ports, in addition to its own listeners.
+// AnyListener is a need of each Service with relayed ports, in addition to its own listeners. It changes when the addresses of the relay listeners
+// do.
 var AnyListener = Need{Kind: NeedListener}
 
-// Plans returns the needs whose change makes the loop plan Services, "namespace/name", again.
+// Plans returns a NeedPlan for each of services ("namespace/name"). Reporting these needs as changed makes the reconcile loop plan the Services
+// again.
 func Plans(services ...string) []Need {
 	needs := make([]Need, len(services))
 	for i, key := range services {
@@ -45,19 +47,19 @@ func Plans(services ...string) []Need {
 	return needs
 }
 
-// State is the state of a Need. The zero State means that it is met, or that a source set is not configured.
+// State is the state of a Need. The zero State means that the need is met, or, for a source set, that it is not configured.
 type State struct {
-	// Missing is set when the Service cannot use what it needs. A Secret may be Wrong and usable: its last good version serves.
+	// Missing is set when the Service cannot use what it needs. A Secret with an error (Wrong) may still be usable, in its last valid version.
 	Missing bool
-	// Wrong is the problem with it, with the next step; "": none.
+	// Wrong describes the problem with the needed object, and how to fix it; "" if there is none.
 	Wrong string
-	// Soon is the warning that a certificate expires soon, with the next step, "" if it does not.
+	// Soon is the warning that a certificate expires soon, and what to do about it; "" if it does not.
 	Soon string
-	// Set is the content of a source set, nil if it was never read.
+	// Set is the content of a source set, nil if it was never read successfully.
 	Set *nft.SourceSet
 }
 
-// Demand has the needs of a Service for which Input.Observed has no state.
+// Demand lists what a Service needs but Input.Observed does not contain.
 type Demand struct {
 	Needs   []Need
 	Targets []*health.Target
@@ -66,15 +68,15 @@ type Demand struct {
 	Adopted bool
 }
 
-// Limited has the endpoints of a port whose open connections are limited.
+// Limited lists the endpoints of a port that have a connection limit.
 type Limited struct {
 	Port      Port
 	Frontends []netip.AddrPort
-	Endpoints []netip.AddrPort // with port 0: the address with all of its ports
+	Endpoints []netip.AddrPort // port 0 stands for all ports of the address
 }
 
-// Fullness reports whether an endpoint has as many open connections as its Service allows. Before its connections are counted, Full is set
-// if the kernel served the frontend without this endpoint.
+// Fullness reports whether an endpoint has reached the connection limit of its Service. Until its connections are counted (Counted), Full is set if
+// the kernel served the frontend without this endpoint.
 type Fullness struct{ Full, Counted bool }
 
 // Frontend is an address and port that clients connect to; the zero Addr stands for a node port.
@@ -84,20 +86,20 @@ type Frontend struct {
 	At       netip.AddrPort
 }
 
-// Observed has the states of a Service's needs. Those that are not in it have the zero State.
+// Observed holds the states of a Service's needs. A need without an entry has the zero State.
 type Observed struct {
 	States map[Need]State
-	// Verdicts are looked up fastest in the order of the endpoints.
+	// Verdicts holds the health check results. Lookup is fastest if they are in the order of the endpoints.
 	Verdicts []Verdict
 	Full     map[Port]map[netip.AddrPort]Fullness
-	// Dead are the endpoints that accept no connection of this host, after clients' connections to them failed.
+	// Dead holds the endpoints that failed for clients and then did not accept a connection from this host either.
 	Dead map[netip.AddrPort]health.Dead
-	// Adopted are the ports that the kernel served before this process; nil after the first plan.
+	// Adopted holds the ports that the kernel served before this process started, by frontend; nil after the first plan.
 	Adopted map[Frontend]*nft.ServicePort
 	differs bool
 }
 
-// Verdict is the verdict on a checked endpoint. Known is false if there is none yet.
+// Verdict is the health check result of an endpoint. Known is false if there is no result yet.
 type Verdict struct {
 	Target *health.Target
 	health.Verdict
@@ -112,13 +114,13 @@ func (o *Observed) Answer(n Need, s State) {
 	o.States[n], o.differs = s, o.differs || s != State{}
 }
 
-// Judge adds verdicts on endpoints.
+// Judge adds health check results of endpoints.
 func (o *Observed) Judge(verdicts ...Verdict) {
 	o.Verdicts = append(o.Verdicts, verdicts...)
 	o.differs = o.differs || slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Known })
 }
 
-// Count sets the Fullness of an endpoint of a port.
+// Count sets whether an endpoint of a port has reached its connection limit.
 func (o *Observed) Count(port Port, endpoint netip.AddrPort, f Fullness) {
 	if o.Full == nil {
 		o.Full = map[Port]map[netip.AddrPort]Fullness{}
@@ -132,14 +134,15 @@ func (o *Observed) Count(port Port, endpoint netip.AddrPort, f Fullness) {
 // Adopt sets the Service ports that the kernel served before this process.
 func (o *Observed) Adopt(served map[Frontend]*nft.ServicePort) { o.Adopted, o.differs = served, true }
 
-// Differs reports whether a state other than the zero State was added since the last call, so that the Service must be resolved again.
+// Differs reports whether a state other than the zero State was added since the last call, so that the Service must be resolved again. It resets this
+// flag.
 func (o *Observed) Differs() bool {
 	differs := o.differs
 	o.differs = false
 	return differs
 }
 
-// First joins the first so many of names, with the number of the others: "a, b and 3 more".
+// First joins at most most names with commas and appends the number of names left out: "a, b and 3 more".
 func First[T any](names []T, most int) string {
 	texts := make([]string, min(len(names), most))
 	for i := range texts {

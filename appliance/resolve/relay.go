@@ -13,22 +13,21 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Relay holds the settings by which connections of a Service are relayed.
+// Relay holds the settings for relaying connections of a Service.
 type Relay struct {
-	// Affinity is for how long a client keeps its endpoint; 0: it does not.
+	// Affinity is the time for which a client keeps its endpoint; 0 means no affinity.
 	Affinity time.Duration
-	// ConnectTimeout is for how long an endpoint may take to accept a connection.
+	// ConnectTimeout is the time that an endpoint has to accept a connection.
 	ConnectTimeout time.Duration
-	// ConnectRetries bounds the other endpoints that are tried after one that did not accept.
+	// ConnectRetries is the maximum number of further endpoints that are tried after the first one did not accept the connection.
 	ConnectRetries int
-	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	// ProxyProtocol is the version of the PROXY protocol header that is sent to endpoints; 0 means no header.
 	ProxyProtocol int
-	// ProxyFrom has the prefixes of balancers whose connections begin with a header of the PROXY
-	// protocol.
+	// ProxyFrom lists the load balancers in front of the box whose connections begin with a PROXY protocol header.
 	ProxyFrom []netip.Prefix
-	// Transparent has TCP endpoints see clients at their own addresses.
+	// Transparent makes the relay connect to TCP endpoints from the client's address instead of an address of the box.
 	Transparent bool
-	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
+	// IdleTimeout is the time without data after which a TCP connection is closed; 0 means never.
 	IdleTimeout time.Duration
 	// Fronts are the settings of ports for TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as "namespace/name". A port that
 	// is not in it has no such settings.
@@ -37,15 +36,15 @@ type Relay struct {
 
 // The reasons of problems about relayed ports.
 const (
-	// ReasonNotRelayed is the reason when a port is not relayed as asked: the kernel translates its connections instead.
+	// ReasonNotRelayed is the problem reason for a port that should be relayed, but whose connections the kernel translates instead.
 	ReasonNotRelayed = "NotRelayed"
-	// ReasonNoRelay is the reason when a port should be relayed and cannot be, so that it is not served.
+	// ReasonNoRelay is the problem reason for a port that should be relayed but cannot be. The port is then not served.
 	ReasonNoRelay = "NoRelay"
 )
 
-// relay makes a port relayed, if its Service asks for it: the kernel decides which clients may connect and to which pool, and redirects
-// them to a listener of this box. The relay then handles affinity, and the source address that endpoints see. shared is set if the
-// endpoints are those of the other family, which see the box as the source.
+// relay makes a port relayed, if its Service asks for it. The kernel then only decides which clients may connect and selects the pool; it redirects
+// the connections to a listener of this box. The relay handles affinity and the source address. shared is set if the endpoints are of the other IP
+// family; they then see the box as the source.
 func (r *resolver) relay(i int, p *nft.ServicePort, shared bool) {
 	if !r.relayed.Relays(r.Service, i) {
 		return
@@ -100,7 +99,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort, shared bool) {
 	}
 }
 
-// otherFamily returns the key of the same port in the other family.
+// otherFamily returns the key of the same port in the other IP family.
 func (k portKey) otherFamily() portKey {
 	if k.family == nft.IPv4 {
 		return portKey{k.name, k.proto, nft.IPv6}
@@ -108,13 +107,14 @@ func (k portKey) otherFamily() portKey {
 	return portKey{k.name, k.proto, nft.IPv4}
 }
 
-// borrows reports whether a relayed port uses the endpoints of the other family: it has an address but no endpoint in the family of own.
+// borrows reports whether a relayed port uses the endpoints of the other IP family: its Service has a cluster IP but the port no endpoint in the
+// family of own.
 func (r *resolver) borrows(i int, own portKey, endpoints map[portKey][]endpoint) bool {
 	return r.relayed.Relays(r.Service, i) && r.vips.of(own.family).cluster.IsValid() && len(endpoints[own]) == 0 && len(endpoints[own.otherFamily()]) > 0
 }
 
-// shareFamilies gives relayed ports without endpoints in their family those of the other one, ready or not: a relay makes connections of
-// its own, in the family of the endpoint. It returns the ports that use them.
+// shareFamilies gives each relayed port that has no endpoints in its IP family the endpoints of the other family, ready or not: a relay can connect
+// from IPv4 to IPv6 and vice versa. It returns the ports that use such endpoints.
 func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[portKey]bool) {
 	for i := range r.Service.Spec.Ports {
 		port := &r.Service.Spec.Ports[i]
@@ -144,7 +144,7 @@ func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[p
 	return shared
 }
 
-// checkRelayed warns about ports that are not relayed although the Service asks for it.
+// checkRelayed adds a warning for each port that is not relayed although the Service asks for it.
 func (r *resolver) checkRelayed() {
 	mode := r.relayed
 	for i := range r.Service.Spec.Ports {
@@ -164,8 +164,8 @@ func (r *resolver) checkRelayed() {
 	}
 }
 
-// refuseMode reports whether annotations ask that the kernel serves a port (annotation.ProxyMode), and for a feature that only a relay has.
-// It then adds an error.
+// refuseMode reports whether the annotations of a port contradict each other: one requests the kernel (annotation.ProxyMode), another a feature that
+// only the relay has. It adds an error in this case.
 func (r *resolver) refuseMode(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key := r.front(i).Key
@@ -179,13 +179,14 @@ func (r *resolver) refuseMode(i int) bool {
 	return true
 }
 
-// refuseClients makes the kernel reject the clients of a port.
+// refuseClients makes the kernel reject connections to a port, by removing its relay and pools.
 func (r *resolver) refuseClients(p *nft.ServicePort) {
 	p.Relay, p.RelayAlone = [nft.NumPools]netip.AddrPort{}, false
 	p.Pools = [nft.NumPools][]netip.AddrPort{}
 }
 
-// relaysNothing warns about settings for the relay on a Service of a kind that is not relayed.
+// relaysNothing adds warnings about relay settings on a Service that is of a type that cannot be relayed. kind names the type in messages ("an
+// ExternalName Service").
 func (r *resolver) relaysNothing(kind string) {
 	mode := annotation.RelayOf(r.Service)
 	r.report(mode.Bad...)
@@ -209,15 +210,15 @@ func (r *resolver) relaysNothing(kind string) {
 
 // The reasons of problems about TLS and HTTP at relayed ports.
 const (
-	// ReasonSecretUnusable is the reason when a Secret is missing or unusable.
+	// ReasonSecretUnusable is the problem reason for a Secret that is missing or unusable.
 	ReasonSecretUnusable = "SecretUnusable"
-	// ReasonCertificateExpires is the reason when a certificate expires soon.
+	// ReasonCertificateExpires is the problem reason for a certificate that expires soon.
 	ReasonCertificateExpires = "CertificateExpires"
-	// ReasonBackendUnchecked is the reason when the certificates of endpoints are not verified.
+	// ReasonBackendUnchecked is the problem reason for a port where the relay does not verify the TLS certificates of endpoints.
 	ReasonBackendUnchecked = "BackendUnchecked"
 )
 
-// front returns the settings of a port for TLS and HTTP, as its annotations have them.
+// front returns the TLS and HTTP settings of a port, by its index, as written in its annotations.
 func (r *resolver) front(i int) *annotation.Front {
 	if i >= len(r.relayed.Fronts) {
 		return &annotation.Front{}
@@ -225,7 +226,7 @@ func (r *resolver) front(i int) *annotation.Front {
 	return &r.relayed.Fronts[i]
 }
 
-// refuseFront reports whether the TLS or HTTP settings of a port cannot be applied, and adds the problem.
+// refuseFront reports whether the TLS or HTTP settings of a port are invalid, so that the port is not served. It adds the problem in this case.
 func (r *resolver) refuseFront(i int) bool {
 	f := r.front(i)
 	if f.Key == "" || f.Why == "" {
@@ -243,7 +244,8 @@ func (r *resolver) refuseFront(i int) bool {
 	return true
 }
 
-// checkFronts adds the problems of the Secrets of all ports, each once. It returns which ports lack a certificate or CA to serve with.
+// checkFronts adds the problems of the Secrets of all ports, each once. lack has an entry for each port: true if the port lacks a usable certificate
+// or CA, so that its clients are rejected.
 func (r *resolver) checkFronts() (lack []bool) {
 	lack = make([]bool, len(r.Service.Spec.Ports))
 	reported := map[string]bool{}
@@ -293,7 +295,7 @@ func (r *resolver) checkFronts() (lack []bool) {
 // secret returns the "namespace/name" of a Secret of the Service.
 func (r *resolver) secret(name string) string { return r.ref.Namespace + "/" + name }
 
-// fronted returns the settings of a port for TLS and HTTP, with Secrets and Services as "namespace/name"; nil if it has none.
+// fronted returns the TLS and HTTP settings of a port with the names of Secrets and Services as "namespace/name"; nil if it has none.
 func (r *resolver) fronted(i int) *annotation.Front {
 	f := *r.front(i)
 	if f.Key == "" {

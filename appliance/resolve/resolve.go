@@ -15,57 +15,57 @@ import (
 // Facts describes the box: its settings, its addresses, and which features its kernel lacks.
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
-	Zone     string // for topology hints; "" when the box has none
-	// Balance is the algorithm of Services that name none.
+	Zone     string // the zone for topology hints; "" if the box has none
+	// Balance is the load balancing algorithm of Services that do not specify one.
 	Balance nft.Balance
 	// Fleet is set when other boxes serve the same objects. It is then no problem if a Service has no endpoint on this box.
 	Fleet bool
-	// NodelessLocal makes endpoints without a nodeName local ones.
+	// NodelessLocal makes endpoints without a nodeName count as local.
 	NodelessLocal bool
-	// MasqueradeAll masquerades every client of a cluster IP.
+	// MasqueradeAll masquerades the source address of all clients of cluster IPs.
 	MasqueradeAll bool
-	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
-	// external IPs too, not only for load balancer IPs, unless a Service has an annotation.
+	// SourceRangesApplyToAll applies loadBalancerSourceRanges to node ports and external IPs too, not only to load balancer IPs. An annotation of a
+	// Service overrides it.
 	SourceRangesApplyToAll bool
-	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
+	// ConnectionLog is the log for ended connections: a file name or "journal"; "" means none.
 	ConnectionLog string
 	Networks
-	// OwnPorts are the ports of the appliance. No Service gets one of them, even if it asked for it first.
+	// OwnPorts are the ports on which the appliance listens. They take precedence over all Services.
 	OwnPorts []OwnPort
-	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of which the box has no address has none.
-	// Nil: the addresses of the box are unknown.
+	// Relays holds the listeners of this box for relayed ports, by IP family. A family without an address of the box has no entry. A nil map means
+	// that the addresses of the box have not been determined.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
 	// NoTimeouts is set when the kernel has no conntrack timeout objects for nf_tables
 	// (CONFIG_NF_CONNTRACK_TIMEOUT).
 	NoTimeouts bool
-	// NoRates is set when the kernel has no rate limits, NoConnectionCounts when it does not count connections.
+	// NoRates is set when the kernel does not support rate limits, NoConnectionCounts when it does not support connection limits.
 	NoRates, NoConnectionCounts bool
-	// FastPath is the setting of the box, and whether its kernel has the fast path.
+	// FastPath is the fast path setting of the box, and whether its kernel supports it.
 	FastPath FastPath
 }
 
 // Networks has the addresses that Services may have, and those that they may not have.
 type Networks struct {
-	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
+	// ServiceRanges are the ranges of cluster IPs. No endpoint may be in one of them.
 	ServiceRanges []netip.Prefix
-	// ExternalIPRanges, if any, restricts the externalIPs that are served.
+	// ExternalIPRanges restricts the externalIPs that are served to these prefixes; empty means no restriction.
 	ExternalIPRanges []netip.Prefix
-	// NoExternalIPs refuses all externalIPs.
+	// NoExternalIPs rejects all externalIPs.
 	NoExternalIPs bool
-	// Pools has the ranges of load balancer IPs.
+	// Pools are the address ranges of load balancer IPs.
 	Pools []nft.Range
-	// InternalPools has the ranges, of Pools and of ServiceRanges, whose addresses only clients inside reach.
+	// InternalPools are those ranges within Pools and ServiceRanges whose addresses are reachable only for internal clients.
 	InternalPools []nft.Range
-	// Host holds the addresses that must stay the host's and its gateways', each with a description for messages: "an
-	// address of this host". A Service with such an address would capture the box's management traffic.
+	// Host maps addresses of the host and its gateways to a description for messages ("an address of this host"). No Service may have such an
+	// address: it would capture the box's management traffic.
 	Host map[netip.Addr]string
-	// Connected are networks of the host that overlap a service range: an address in one is no
-	// cluster IP but a host.
+	// Connected holds the connected networks of the host that overlap a service range. An address in one belongs to a host, so it cannot be a cluster
+	// IP.
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
-	// EgressFrom has the prefixes of the hosts that may leave with an address of a Service, and Local all addresses of this host, if
-	// EgressFrom has any prefix.
+	// EgressFrom holds the prefixes of hosts whose outgoing connections may use an address of a Service as their source. If there are any, Local
+	// holds all addresses of this host.
 	EgressFrom []netip.Prefix
 	Local      map[netip.Addr]bool
 }
@@ -75,23 +75,23 @@ type Networks struct {
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
-	// Pods has the Pods, for their readiness probes, nil if they are left out of account.
+	// Pods finds Pods for their readiness probes. If it is nil, the probes are ignored.
 	Pods Pods
-	// Observed has the states of what the Service needs, as far as they were asked for (Output.Demand).
+	// Observed holds the states of the Service's needs, as far as they were requested by Output.Demand.
 	Observed Observed
-	// Previous is the last plan of the Service.
+	// Previous is the previous plan of the Service.
 	Previous Previous
-	// Demoted are endpoints that Members takes for not ready, whatever their conditions.
+	// Demoted are the endpoints that Members treats as not ready, whatever their conditions.
 	Demoted []Demoted
 }
 
-// Pods finds Pods, which are never changed afterwards.
+// Pods looks up Pods. A returned Pod must not be modified.
 type Pods interface {
-	// Pod returns the Pod of a "namespace/name", nil when there is none.
+	// Pod returns the Pod "namespace/name"; nil if it does not exist.
 	Pod(key string) *object.Pod
 }
 
-// Previous is the plan of a Service before a change. That of a headless Service has only Checked.
+// Previous is the plan of a Service before a change. For a headless Service only Checked is set.
 type Previous struct {
 	Ports   []nft.ServicePort
 	Checked []Checked
@@ -100,19 +100,20 @@ type Previous struct {
 // Output is the result of resolving a Service.
 type Output struct {
 	Ports []nft.ServicePort
-	// Unready are the addresses of endpoints that no pool has for now.
+	// Unready are the addresses of endpoints that are currently in no pool.
 	Unready  []netip.Addr
 	Problems []Problem
-	// InRange has the endpoints that lie in a service range, by the index of their problem in Problems: see Claims.NameHolders.
+	// InRange holds the endpoint addresses that are inside a service range. The key is the index in Problems of the problem about the address;
+	// Claims.NameHolders completes its message.
 	InRange map[int]netip.Addr
-	// Unserved are problems with ports whose clients have no endpoint, for no other reason among Problems.
+	// Unserved are problems about ports without an endpoint for their clients, if Problems does not already give the reason.
 	Unserved []Problem
-	// Needs has all that the plan depends on: the Service is to be resolved again when one of them changes.
+	// Needs lists all needs of the plan. The Service must be resolved again when one of them changes.
 	Needs []Need
-	// Demand has the needs that Input.Observed lacks.
+	// Demand lists the needs without a state in Input.Observed.
 	Demand Demand
-	// Probed is set when Pods with a readiness probe are among the endpoints: the Service must be resolved again when one of them changes.
-	// Pods has the names of other Pods with this effect: slices name them, but they do not exist or the selector does not match them.
+	// Probed is set when some endpoints are Pods with a readiness probe. The Service must be resolved again when one of these Pods changes, or one of
+	// Pods: those are named in slices, but do not exist or do not match the selector.
 	Probed bool
 	Pods   []string
 	Settings
@@ -121,45 +122,44 @@ type Output struct {
 
 // Settings are those settings of a Service that are not part of the ruleset.
 type Settings struct {
-	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
+	// LocalEndpoints is the response of the Service's health-check node port; nil if it has none.
 	LocalEndpoints *LocalEndpoints
-	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
-	// never.
+	// RetryAfter is the time after which a SYN without a response is sent to another endpoint; 0 means never.
 	RetryAfter time.Duration
-	// Logged is set when its connections are logged.
+	// Logged is set when the connections of the Service are logged.
 	Logged bool
-	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
+	// EndpointConnections is the maximum number of open connections to an endpoint; 0 means no limit.
 	EndpointConnections uint32
-	// Drain is the policy for connections to an endpoint that is gone.
+	// Drain is the policy for connections to a removed endpoint.
 	Drain Drain
-	// SlowStart is the time until a new endpoint has its whole weight, 0 if it has it at once.
+	// SlowStart is the time in which the weight of a new endpoint rises to its full value; 0 means at once.
 	SlowStart time.Duration
-	// Relay has the listeners of relayed ports, nil if there are none.
+	// Relay holds the settings of relayed ports, nil if there are none.
 	Relay *Relay
 }
 
-// Health has the states of a Service's endpoints with which it was resolved.
+// Health holds the health states of endpoints that were used to resolve a Service.
 type Health struct {
-	// Checked are the endpoints with a check. Demoted are those that are not used, by a check, an exclusion or an ejection.
+	// Checked are the endpoints with a health check. Demoted are the endpoints that are not used because of a health check, an exclusion
+	// (svcctl.io/out) or an ejection.
 	Checked []Checked
 	Demoted []Demoted
-	// Dead are the endpoints without a check that accept no connection, and Eject is set when they are taken out.
+	// Dead are the endpoints without a health check that accept no connections. Eject is set when they are excluded (svcctl.io/eject).
 	Dead  []Dead
 	Eject bool
-	// FailingOpen counts the ports, once for each family, that use endpoints which are not up,
-	// because too few are.
+	// FailingOpen is the number of ports that also use unhealthy endpoints because too few are healthy. A port counts once for each IP family.
 	FailingOpen int
-	// Waiting is set when endpoints that are down are used until it is known whether others are up.
+	// Waiting is set when endpoints that are down are used until the first check results of other endpoints arrive.
 	Waiting bool
-	// ResetDown ends TCP connections to an endpoint that is down.
+	// ResetDown is set when TCP connections to an endpoint are reset when it goes down.
 	ResetDown bool
 }
 
-// LocalEndpoints is the result of a health-check node port (Kubernetes ServiceSpec.healthCheckNodePort), by which a load balancer in front
-// of the boxes finds those with local endpoints.
+// LocalEndpoints is the response of a health-check node port (Kubernetes ServiceSpec.healthCheckNodePort). A load balancer in front of the boxes uses
+// it to find the boxes with local endpoints.
 type LocalEndpoints struct {
 	Port  uint16
-	Count int // ready ones that are up, by address: several ports do not count twice
+	Count int // number of local endpoint addresses that are ready and up; several ports of an address count once
 }
 
 // PortOf returns the health-check node port, 0 if there is none.
@@ -199,24 +199,24 @@ type resolver struct {
 	ref   object.Ref
 	out   Output
 	vips  addresses
-	// plan has the health checks, nil if there are none; taken has the addresses that svcctl.io/out excludes; byName has the numbers of
-	// named ports in slices.
+	// plan has the health checks, nil if there are none; taken has the addresses that svcctl.io/out excludes; byName maps named ports in slices to
+	// their numbers.
 	plan *health.Plan
-	// verdicts has the index of each target in Observed.Verdicts. It is nil until a target is not at nextVerdict.
+	// verdicts maps targets to their index in Observed.Verdicts. It is built, from nil, when a target is first not found at nextVerdict.
 	verdicts    map[health.Target]int
 	nextVerdict int
 	taken       map[netip.Addr]bool
 	byName      map[portName]uint16
 	shares
 	probes probes
-	// noLocal is the answer of the Service where policy Local leaves no endpoint.
+	// noLocal is how connections are refused where a traffic policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
 	clients clients
 }
 
-// state returns the state of a need, and adds it to Output.Demand if Observed does not have it. A port of the host is a need only while
-// another program has it: programs that listen there later do not affect the Service.
+// state returns the state of a need. It adds the need to Output.Needs, and to Output.Demand if Observed does not have its state. A host port is added
+// to Needs only while another program uses it: programs that listen there later do not affect the Service.
 func (r *resolver) state(n Need) State {
 	s, observed := r.Observed.States[n]
 	if !observed {
@@ -242,14 +242,14 @@ func (r *resolver) refuseExternalIPs(why string) {
 	}
 }
 
-// The ways to serve a Service, the results of read.
+// The ways to serve a Service, as returned by read.
 const (
-	named    = iota // a name leads to another one
-	headless        // its name leads to its endpoints
+	named    = iota // an ExternalName Service: its DNS name is an alias
+	headless        // a headless Service: its DNS name resolves to its endpoints
 	balanced
 )
 
-// read reads the Service itself, and reports all problems that depend on no endpoints and hardly on the box (see Rules). It returns how the
+// read reads the Service object and reports all problems that do not depend on endpoints, and hardly on the box (see Rules). It returns how the
 // Service is served.
 func (r *resolver) read() (way int) {
 	svc := r.Service
@@ -350,12 +350,12 @@ func (r *resolver) resolve() {
 	r.reportUnserved(endpoints, unwanted)
 }
 
-// portID returns the ID of a Service port: "namespace/name/port", or "namespace/name" for the only, unnamed one.
+// portID returns the nft.ServicePort.ID of a Service port: "namespace/name/port", or "namespace/name" for an unnamed port.
 func (r *resolver) portID(port *object.ServicePort) string {
 	return PortID(r.ref.Key(), port.Name)
 }
 
-// PortID returns the nft.ServicePort.ID of a port by its name, "" for the only, unnamed one.
+// PortID returns the nft.ServicePort.ID of a port. service is "namespace/name", port the port name, "" for an unnamed port.
 func PortID(service, port string) string {
 	if port == "" {
 		return service
@@ -363,7 +363,7 @@ func PortID(service, port string) string {
 	return service + "/" + port
 }
 
-// frontends returns the frontends of a port, with the pool and source NAT of their clients.
+// frontends returns the frontends of a port, each with its endpoint pools and source NAT mode.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
 	inside := nft.Route{Pool: nft.PoolCluster}
 	if p := r.Service.Spec.InternalTrafficPolicy; p != nil && *p == "Local" {
@@ -413,21 +413,22 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 }
 
 const (
-	// ReasonPortInUse is the reason of a problem about a port that a program of the box uses.
+	// ReasonPortInUse is the problem reason for a port on which a program of the box listens.
 	ReasonPortInUse = "PortInUse"
-	// ReasonPortConflict is the reason of a problem about a port that another Service uses.
+	// ReasonPortConflict is the problem reason for a port that another Service uses.
 	ReasonPortConflict = "PortConflict"
 )
 
 // OwnPort is a port of the host on which the appliance itself or its announcer listens.
 type OwnPort struct {
 	Protocol string // object.ProtocolTCP or object.ProtocolUDP
-	// At has the zero Addr where it listens on all addresses.
+	// At is the address and port. The zero Addr stands for all addresses of the host.
 	At   netip.AddrPort
-	What string // as "the API of svcctl (--listen) listens there"
+	What string // the use, for messages: "the API of svcctl (--listen) listens there"
 }
 
-// Own returns how the appliance uses a port at an address, or, with the zero Addr, at any address of the host; "" if it does not.
+// Own returns a description of the appliance's use of a port at an address, "" if it does not use the port. The zero Addr stands for any address of
+// the host.
 func (f *Facts) Own(protocol string, at netip.AddrPort) string {
 	for _, own := range f.OwnPorts {
 		everywhere := !own.At.Addr().IsValid() || !at.Addr().IsValid()
@@ -438,8 +439,8 @@ func (f *Facts) Own(protocol string, at netip.AddrPort) string {
 	return ""
 }
 
-// free removes the frontends at node ports, and at ports of the box's own addresses, on which the appliance or another program of the box
-// listens: that program would get no clients any more. It reports a problem for each.
+// free removes the frontends that would take a port of the host from a program: node ports, and ports at addresses of the host, on which the
+// appliance or another program listens. It reports a problem for each.
 func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) []nft.Frontend {
 	return slices.DeleteFunc(frontends, func(fe nft.Frontend) bool {
 		if fe.Addr.IsValid() && !fe.HostOwned {
@@ -464,24 +465,24 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 	})
 }
 
-// Try returns claims that decide as c does. They share the memory of c, which must not be used until Undo takes back their changes.
+// Try returns a copy of c for trial changes. The copy shares the memory of c, so c must not be used until Undo of the copy has reverted them.
 func (c *Claims) Try() Claims {
 	tried := *c
 	tried.undo = &undo{}
 	return tried
 }
 
-// Undo takes back all changes since Try.
+// Undo reverts all changes since Try.
 func (c *Claims) Undo() {
 	for _, back := range slices.Backward(*c.undo) {
 		back()
 	}
 }
 
-// undo takes changes back, the last one first; nil: they stay.
+// undo is a list of functions that revert changes, called last to first. A nil *undo records nothing.
 type undo []func()
 
-// keep records the value of a key that is set or deleted next. The value may not be changed in place.
+// keep records the value of a key in u before the key is set or deleted. The value itself must not be modified in place.
 func keep[K comparable, V any](u *undo, m map[K]V, key K) {
 	if u == nil {
 		return

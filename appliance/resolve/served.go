@@ -19,12 +19,12 @@ const (
 	ReasonPortMismatch    = "PortMismatch"
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
 	reasonOtherFamily     = "OtherFamily"
-	// ReasonOrphanSlice is about an EndpointSlice whose Service does not exist.
+	// ReasonOrphanSlice is the problem reason for an EndpointSlice whose Service does not exist.
 	ReasonOrphanSlice = "OrphanSlice"
 )
 
-// reportUnserved reports the ports whose clients have no endpoint in a family of the Service. For ports that are not relayed it skips the
-// family unwanted ("" for none), which otherFamily has reported.
+// reportUnserved reports the ports that have no endpoint for their clients in an IP family of the Service. For ports that are not relayed it skips
+// the family unwanted, which otherFamily has already reported; "" skips none.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
 	aboutAll := func(p Problem) bool {
 		return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused && p.Reason != reasonOtherFamily
@@ -76,8 +76,8 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 	}
 }
 
-// otherFamily reports that all endpoints are of another family than an address of the Service, and returns the family of that address; ""
-// otherwise.
+// otherFamily reports a problem if no endpoint is of the IP family of one of the Service's addresses. It returns that family ("IPv4" or "IPv6"), or
+// "" if there is no such problem.
 func (r *resolver) otherFamily() (unwanted string) {
 	unwanted, why := annotation.OtherFamily(r.Service, r.Slices)
 	switch {
@@ -90,12 +90,13 @@ func (r *resolver) otherFamily() (unwanted string) {
 	return unwanted
 }
 
-// allDown reports whether all endpoints that new connections go to are down by their checks: too few are up, so the checks are ignored.
+// allDown reports whether all endpoints in a pool are down by their checks. They are then used nevertheless, because too few are up. It is false for
+// an empty pool.
 func allDown(pool []netip.AddrPort, all []endpoint) bool {
 	return len(pool) > 0 && !slices.ContainsFunc(all, func(e endpoint) bool { return !e.notUp && slices.Contains(pool, e.addr) })
 }
 
-// over returns " over IPv4" or " over IPv6" for a problem that is about one of two families; "" for one about all.
+// over returns " over IPv4" or " over IPv6", for a message about one of two IP families; "" if the message is about all of them.
 func over(of, all []nft.Family) string {
 	if len(of) == len(all) {
 		return ""
@@ -103,7 +104,7 @@ func over(of, all []nft.Family) string {
 	return " over " + of[0].Name()
 }
 
-// reportNotLocal reports a port whose policy is Local and that has no usable endpoint on this box.
+// reportNotLocal reports a port whose traffic policy is Local and that has no usable endpoint on this box.
 func (r *resolver) reportNotLocal(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	all, here := r.total(index, endpoints, families)
 	none := fmt.Sprintf("none of its %s has nodeName %s", counted(all, "endpoint"), r.facts.NodeName)
@@ -114,7 +115,8 @@ func (r *resolver) reportNotLocal(index int, endpoints map[portKey][]endpoint, f
 		map[nft.Refusal]string{nft.Refuse: "clients are refused by this box", nft.Blackhole: "clients get no answer from this box"}[r.noLocal])
 }
 
-// Bereft returns a problem for each port that lost all endpoints when frontends were granted, because they lead back to the box.
+// Bereft compares the requested ports of a Service with the granted ones. It returns a problem for each port that lost all its endpoints because they
+// are frontends of this box.
 func Bereft(ref object.Ref, asked, granted []nft.ServicePort) (problems []Problem) {
 	for i := range min(len(asked), len(granted)) {
 		if asked[i].Takes(nft.PoolCluster) && !granted[i].Takes(nft.PoolCluster) {
@@ -143,7 +145,7 @@ func (r *resolver) reportNone() {
 	}
 }
 
-// reportPort reports why a port has no endpoint in some families although slices have endpoints.
+// reportPort reports why a port has no endpoint in some IP families although EndpointSlices have endpoints.
 func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
@@ -185,7 +187,7 @@ func (r *resolver) unserved(field, reason, format string, args ...any) *Problem 
 	return &r.out.Unserved[len(r.out.Unserved)-1]
 }
 
-// total returns the number of endpoints of a port in some families, in any state, and of those on this box.
+// total returns the number of endpoints of a port in some IP families, whether ready or not, and the number of those on this box.
 func (r *resolver) total(index int, endpoints map[portKey][]endpoint, families []nft.Family) (all, here int) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
@@ -221,8 +223,8 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Rules finds the problems of an object that do not depend on endpoints and little on the box, so that a client that writes the object gets
-// them as warnings.
+// Rules finds those problems of an object that do not depend on endpoints, and hardly on the box. A client that writes the object gets them as
+// warnings.
 type Rules struct {
 	// ConnectionLog is Facts.ConnectionLog.
 	ConnectionLog string
@@ -252,22 +254,22 @@ func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	return list
 }
 
-// The reasons of problems about dead endpoints without a check.
+// The reasons of problems about endpoints that have no health check and accept no connections.
 const (
 	ReasonEndpointRefuses = "EndpointRefuses"
 	ReasonEndpointSilent  = "EndpointSilent"
 )
 
-// Dead is an endpoint of one port, without a check, that accepts no connections.
+// Dead is an endpoint of one port that has no health check and accepts no connections.
 type Dead struct {
 	Port     Port
 	Endpoint netip.AddrPort
 	health.Dead
-	// Assumed is set when the only sign is that the kernel served without it before this process: it must be probed.
+	// Assumed is set when the endpoint was not tested: the kernel served the port without it before this process started. It must be probed.
 	Assumed bool
 }
 
-// readEject reads svcctl.io/eject into the output.
+// readEject sets Output.Eject from the annotation svcctl.io/eject.
 func (r *resolver) readEject() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEject]
 	if !given {
@@ -291,7 +293,7 @@ func (r *resolver) readEject() {
 	}
 }
 
-// bury reports the dead endpoints of a port without a check, and excludes them if the Service asks for it.
+// bury reports the endpoints of a port that have no health check and accept no connections. It excludes them if the Service has svcctl.io/eject.
 func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
@@ -334,7 +336,8 @@ func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	}
 }
 
-// reportDead adds a problem about dead endpoints of a port: an error if no usable endpoint is left.
+// reportDead adds a problem about endpoints of a port that accept no connections: an error if all usable endpoints are affected (all), a warning
+// otherwise. usable is the number of usable endpoints.
 func (r *resolver) reportDead(index int, reason string, dead []string, usable int, all bool) {
 	if len(dead) == 0 {
 		return

@@ -22,19 +22,19 @@ type Rollout struct {
 
 // Plan has the steps and limits of a rollout. It is stored in pending.Head.Plan as JSON.
 type Plan struct {
-	// Steps are the steps as they were asked for, at least one; Step is the present one, from 0.
+	// Steps are the steps as requested, at least one. Step is the index of the current step.
 	Steps []string `json:"steps"`
 	Step  int      `json:"step"`
-	// Known has, by machine, the IDs of the problems that it had when it got the changes.
+	// Known maps a machine to the IDs of the problems that it already had when it got the changes.
 	Known map[string][]string `json:"known,omitempty"`
-	// Within is the time that the machines of a step have to program it; Bake is how long they are observed afterwards.
+	// Within is the time in which the machines of a step must program it. Bake is how long they are then observed.
 	Within time.Duration `json:"within"`
 	Bake   time.Duration `json:"bake"`
 	// Reverts is set if a failed step undoes the rollout instead of stopping it.
 	Reverts bool `json:"reverts,omitempty"`
 }
 
-// Of decodes the rollout in a head.
+// Of returns the rollout that is encoded in head. If its plan is invalid, the only step is 100%.
 func Of(head pending.Head) Rollout {
 	r := Rollout{Head: head}
 	if json.Unmarshal(head.Plan, &r.Plan) != nil || len(r.Steps) == 0 {
@@ -50,13 +50,13 @@ func (r Rollout) Stored() pending.Head {
 	return head
 }
 
-// Ended returns the head of a rollout that is over, without the data that only a running one needs.
+// Ended returns the head of a rollout that has ended, without Known.
 func (r Rollout) Ended() pending.Head {
 	r.Known = nil
 	return r.Stored()
 }
 
-// State is a rollout with the objects and Services that it changes.
+// State is a rollout with the objects that it changes and the affected Services.
 type State struct {
 	Rollout
 	Objects  []object.Ref
@@ -67,14 +67,14 @@ type State struct {
 // StateOf returns the rollout of a set of pending changes.
 func StateOf(s pending.State) State { return State{Of(s.Head), s.Objects, s.Services, s.Here} }
 
-// mostLooks is the number of consecutive checks at which a box of the step must be absent, or not follow the fleet, before the rollout
-// reacts: the lease of a busy box may expire and come back.
+// mostLooks is the number of consecutive checks in which a box of the step must be absent, or out of step with the fleet, before the rollout reacts.
+// The lease of a busy box may expire and be renewed.
 const mostLooks = 8
 
-// Patience counts checks of the boxes. The zero value is ready to use.
+// Patience counts checks of the boxes, so that a rollout does not react to a single one. The zero value is ready to use.
 type Patience struct {
 	unwell map[string]int
-	// unheard counts the calls of Awaits since the move turn (pending.Head.Turn).
+	// unheard counts the calls of Awaits since the rollout's last move, which turn identifies (pending.Head.Turn).
 	unheard int
 	turn    uint64
 }
@@ -113,10 +113,10 @@ func Reported(head *Rollout, boxes []Box) bool {
 	return true
 }
 
-// isOf reports whether a report was made after the last move of a rollout.
+// isOf reports whether the box reported after the last move of a rollout: it has programmed at least the revision of the move.
 func (b *Box) isOf(head *Rollout) bool { return b.Programmed >= head.Revision }
 
-// mostSteps bounds the steps of a rollout.
+// mostSteps is the maximum number of steps of a rollout.
 const mostSteps = 20
 
 // ParseSteps parses steps, separated by commas. Each is a share of the boxes, such as 25%, or names of boxes with + between them. The step
@@ -149,7 +149,7 @@ func ParseSteps(text string) (steps []string, err error) {
 	return steps, nil
 }
 
-// percentOf returns the share of a step in percent; false if it is a list of names.
+// percentOf returns the percentage of a step such as "25%". is is false for a list of names and for an invalid percentage.
 func percentOf(step string) (percent int, is bool) {
 	number, is := strings.CutSuffix(step, "%")
 	if !is {
@@ -159,8 +159,8 @@ func percentOf(step string) (percent int, is bool) {
 	return percent, err == nil && percent > 0
 }
 
-// pick returns the boxes that have the changes after a step, sorted: those in have, and further ones that are present. everyone is set for
-// the step 100%. The error names boxes of the step that are not present.
+// pick returns the boxes that have the changes after a step, sorted: those in have, which already have them, and present boxes that the step adds.
+// everyone is set for the step 100%. The error names a box of the step that is unknown or absent.
 func pick(step string, have []string, boxes []Box) (picked []string, everyone bool, err error) {
 	picked = slices.Clone(have)
 	add := func(name string) {
@@ -206,11 +206,11 @@ const Gather = 5 * time.Minute
 // Box is the last report of a box.
 type Box struct {
 	Name    string
-	Present bool // its report has arrived
-	// Follows reports whether the box is up to date with etcd and may write to it; Why is the reason if not.
+	Present bool // its report has not expired
+	// Follows is set when the box is up to date with etcd and can write to it. Why is its state if not.
 	Follows bool
 	Why     string
-	// Programmed is the revision in its kernel. Failing is the reason why that revision is not in force.
+	// Programmed is the store revision that its kernel implements. Failing is the error that prevents a newer accepted revision; "" if none does.
 	Programmed uint64
 	Failing    string
 	Problems   []Problem
@@ -221,28 +221,28 @@ type Problem struct {
 	Object, Field, Reason, Message string
 }
 
-// id returns a text that identifies a problem, whatever its message.
+// id returns a text that identifies a problem by reason, object and field, without its message.
 func (p *Problem) id() string { return p.Reason + " " + p.Object + " " + p.Field }
 
-// Do is the next action of a rollout.
+// Do is the action that a decision about a rollout requires.
 type Do int
 
-// The next actions of a rollout.
+// The actions. Wait means no action until the next check.
 const (
 	Wait   Do = iota
-	Move      // store Next.Head, whose phase lasts Next.Ends
-	Finish    // all boxes program the changes
-	Undo      // nobody has started it, or it has failed and reverts
+	Move      // store Next.Head; its phase lasts Next.Ends
+	Finish    // end the rollout: all boxes have programmed the changes
+	Undo      // revert the rollout: it was not started in time, or failed
 )
 
-// Next is a decision about a rollout: the action, the new head, and the duration of the phase that begins.
+// Next is a decision about a rollout: the action, and for Move the new head and the duration of its phase.
 type Next struct {
 	Do   Do
 	Head Rollout
-	Ends time.Duration // the duration of the phase; 0: unlimited
+	Ends time.Duration // 0 means unlimited
 }
 
-// Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports whether a
+// Decide returns the next action of a rollout. left is the remaining time of its phase, at most 0 when the phase is over. concerns reports whether a
 // problem of an object is attributed to the rollout.
 func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object string) bool) Next {
 	switch head.Phase {
@@ -282,9 +282,9 @@ func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object 
 	return next
 }
 
-// Step starts a step: it brings the changes to its boxes. Steps that add no boxes are skipped. Problems that a new box has reported since
-// the last move do not count as caused by the changes; older reports are ignored, as an earlier rollout may have caused and ended their
-// problems.
+// Step starts a step: it adds the boxes of the step to the rollout. Steps that add no boxes are skipped. Problems that an added box has reported
+// since the last move do not count as caused by the changes. Older reports are ignored: their problems may be those of an earlier rollout, since
+// solved.
 func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	for ; ; step++ {
 		picked, everyone, err := pick(head.Steps[step], head.Boxes, boxes)
@@ -309,7 +309,7 @@ func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	}
 }
 
-// Resume continues a stopped rollout at its step. Problems that the boxes report by now do not stop it again.
+// Resume continues a stopped rollout at its step. Problems that the boxes report at this time do not stop it again.
 func Resume(head Rollout, boxes []Box) Next {
 	head.Known = map[string][]string{}
 	for _, name := range head.Boxes {
@@ -319,7 +319,7 @@ func Resume(head Rollout, boxes []Box) Next {
 	return Next{Move, head, head.Within}
 }
 
-// Pause stops a rollout at the request of a user.
+// Pause stops a rollout at the request of a user; "" if the user is not identified.
 func Pause(head Rollout, user string) Next {
 	return stopped(head, cmp.Or(user, "somebody")+" has paused it")
 }
@@ -338,7 +338,7 @@ func stopped(head Rollout, why string) Next {
 	return Next{Move, head, 0}
 }
 
-// find returns the report of a box; one with Present false if there is none.
+// find returns the last report of a box. If there is none, it returns a Box with Present false.
 func find(boxes []Box, name string) *Box {
 	for i := range boxes {
 		if boxes[i].Name == name {
@@ -348,7 +348,7 @@ func find(boxes []Box, name string) *Box {
 	return &Box{Name: name}
 }
 
-// known returns the ids of the problems that a box reports. They are not attributed to a rollout that comes to the box afterwards.
+// known returns the IDs of the problems that a box reports. A rollout that comes to the box later does not count them as its own.
 func (b *Box) known() []string {
 	ids := make([]string, len(b.Problems))
 	for i := range b.Problems {
@@ -377,7 +377,7 @@ func (b *Box) trouble(known []string, concerns func(object string) bool) string 
 	return ""
 }
 
-// late returns a text with the boxes that have not programmed a step in time.
+// late returns a message that names the boxes which have not programmed a step in time.
 func late(head Rollout, boxes []Box) string {
 	var names []string
 	for _, name := range head.Boxes {

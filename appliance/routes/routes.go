@@ -17,14 +17,14 @@ import (
 	"svcctl.io/svcctl/appliance/task"
 )
 
-// Follow calls send with all announcements, and then with changes, until ctx is done.
+// Follow calls send with the current announcements and then with each change, until ctx is done or send fails.
 type Follow func(ctx context.Context, send func(wire.AnnouncementsEvent) error) error
 
-// retry is the wait before changes that the kernel refused are tried again, together with all routes.
+// retry is the delay before the routes are written again after the kernel refused a change.
 const retry = 10 * time.Second
 
-// Run keeps a routing table equal to the routes of announced addresses until ctx is done. The routes then stay, as the rules do. The
-// calling thread must be in the network namespace.
+// Run keeps a kernel routing table in sync with the announced addresses until ctx is done. It then leaves the routes in place, as svcctl does with
+// its rules. The calling thread must be in the network namespace of the table.
 func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error {
 	for ctx.Err() == nil {
 		e := &exporter{ctx: ctx}
@@ -41,11 +41,11 @@ func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error
 	return nil
 }
 
-// exporter maps announced addresses to routes, and counts the addresses of each route.
+// exporter maps announced addresses to routes, and counts the addresses behind each route.
 type exporter struct {
 	ctx     context.Context
 	table   *Table
-	lengths map[string][2]int // by advertisement: the prefix lengths of its routes for IPv4 and IPv6
+	lengths map[string][2]int // the prefix lengths of routes for IPv4 and IPv6, by the name of an advertisement
 	of      map[netip.Addr][]netip.Prefix
 	behind  map[netip.Prefix]int
 	drained bool
@@ -89,7 +89,7 @@ func (e *exporter) follow(event wire.AnnouncementsEvent) error {
 	return e.table.Change(e.ctx, changes)
 }
 
-// set replaces the routes of an announced address, and adds the routes that appear or disappear by that to changes.
+// set replaces the routes of an announced address. It adds the routes that appear (true) or disappear (false) as a result to changes.
 func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	addr, err := netip.ParseAddr(item.Address)
 	if err != nil {
@@ -127,7 +127,7 @@ func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	}
 }
 
-// Protocol is the number of our routes in the kernel (rtm_protocol). FRR would take routes with the number 196 for its own.
+// Protocol is the routing protocol number (rtm_protocol) of the routes of svcctl. 196 is avoided: FRR treats routes with that number as its own.
 const Protocol = 118
 
 // Change pauses for burstTime after each burst changes. BIRD loses changes that come faster than it reads them, and then keeps withdrawn
@@ -137,13 +137,13 @@ const (
 	burstTime = 50 * time.Millisecond
 )
 
-// Table is a routing table of the kernel, as far as its routes have Protocol.
+// Table is the part of a kernel routing table that svcctl manages: the routes with Protocol.
 type Table struct {
 	number int
 	have   map[netip.Prefix]bool
 }
 
-// Open reads the routes of a table.
+// Open reads the routes with Protocol from the routing table with this number.
 func Open(number int) (*Table, error) {
 	t := &Table{number: number, have: map[netip.Prefix]bool{}}
 	routes, err := list(&netlink.Route{Table: number, Protocol: Protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
@@ -158,7 +158,7 @@ func Open(number int) (*Table, error) {
 	return t, nil
 }
 
-// list returns the routes of both families that match a filter.
+// list returns the IPv4 and IPv6 routes that match a filter. by has the netlink.RT_FILTER flags of the fields to compare.
 func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := node.Try(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, by) })
@@ -170,7 +170,7 @@ func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
 	return all, nil
 }
 
-// try changes a route, and retries after a transient error. The change may be made twice.
+// try applies change to a route, and retries after a transient error. change may thus take effect twice.
 func try(change func(*netlink.Route) error, r *netlink.Route) error {
 	_, err := node.Try(func() (struct{}, error) { return struct{}{}, change(r) })
 	return err
@@ -195,7 +195,7 @@ func (t *Table) route(p netip.Prefix) *netlink.Route {
 	}
 }
 
-// Set replaces the routes in the table by those with true.
+// Set replaces the routes in the table by the prefixes in routes with the value true.
 func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	changes := map[netip.Prefix]bool{}
 	for p := range t.have {
@@ -209,7 +209,7 @@ func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	return t.Change(ctx, changes)
 }
 
-// Change adds routes (true) or removes them (false).
+// Change adds the routes with the value true and removes those with false.
 func (t *Table) Change(ctx context.Context, changes map[netip.Prefix]bool) error {
 	var errs []error
 	n := 0

@@ -23,17 +23,16 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Socket is a socket that accepts connections or datagrams from any peer.
+// Socket is a TCP socket that listens, or a UDP socket that is bound but not connected.
 type Socket struct {
 	Protocol string // "tcp" or "udp"
-	// Local is the address that it listens on; the unspecified address stands for all of its
-	// family.
+	// Local is the address and port that it is bound to. The unspecified address stands for all addresses of its family.
 	Local netip.AddrPort
-	// BothFamilies is set when the unspecified IPv6 address accepts IPv4 too.
+	// BothFamilies is set when the socket is bound to the unspecified IPv6 address and accepts IPv4 too.
 	BothFamilies bool
 
 	inode  uint32
-	cookie uint64 // unique among all sockets there ever were
+	cookie uint64 // the kernel's socket cookie, which is never reused
 }
 
 // String returns a text such as "tcp 0.0.0.0:80".
@@ -51,41 +50,41 @@ func (s Socket) Covers(at netip.AddrPort) bool {
 	return local == at.Addr()
 }
 
-// Compare orders sockets by their protocol and address, and those at the same address, such as sockets of the workers of a server, by the
-// kernel's cookie.
+// Compare orders sockets by protocol and address. Sockets at the same address, such as those of a server's workers, are ordered by the kernel's
+// socket cookie.
 func (s Socket) Compare(other Socket) int {
 	return cmp.Or(cmp.Compare(s.Protocol, other.Protocol), s.Local.Compare(other.Local), cmp.Compare(s.cookie, other.cookie))
 }
 
-// kind is a protocol with the state of its listening sockets.
+// kind is a transport protocol with the kernel state of its listening sockets.
 type kind struct {
 	name            string
 	protocol, state uint8
 }
 
-// The kinds of sockets that listen: TCP's in state LISTEN, and UDP's that are bound and not
-// connected, which the kernel calls CLOSE.
+// kinds are the listening sockets: TCP sockets in state LISTEN, and UDP sockets that are bound but not connected, for which the kernel reports state
+// CLOSE.
 var kinds = [...]kind{
 	{"tcp", unix.IPPROTO_TCP, unix.BPF_TCP_LISTEN},
 	{"udp", unix.IPPROTO_UDP, unix.BPF_TCP_CLOSE},
 }
 
-// maxJudged bounds the sockets in the cache of a View.
+// maxJudged is the maximum number of sockets in the cache of a View.
 const maxJudged = 4096
 
-// View lists the sockets of other programs. It caches which sockets are this process's own, so that it searches its descriptors, of which
-// there may be thousands, once for each socket. It is safe for concurrent use.
+// View lists the listening sockets of other programs. It caches which sockets belong to this process: to find out, it must read all file descriptors
+// of the process, of which there may be thousands. It is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
-	judged map[uint64]bool // whether the socket is our own, by its cookie
+	judged map[uint64]bool // whether a socket belongs to this process, by its cookie
 }
 
 // NewView returns a View with an empty cache.
 func NewView() *View { return &View{judged: map[uint64]bool{}} }
 
-// Listening returns the sockets in the calling thread's network namespace that listen on one of these ports, without those of this process.
-// Without the kernel's module for a protocol (tcp_diag, udp_diag) it returns none of that protocol. The kernel filters by the lowest and
-// the highest port, so the call is cheap on hosts with many sockets elsewhere.
+// Listening returns the sockets in the calling thread's network namespace that listen on one of ports, except those of this process. It returns none
+// of a protocol for which the kernel lacks the module (tcp_diag, udp_diag). The kernel filters by the lowest and the highest port, so the call is
+// cheap on hosts with many sockets elsewhere.
 func (v *View) Listening(ports *Ports) ([]Socket, error) {
 	all, err := listening(ports)
 	if err != nil {
@@ -99,7 +98,7 @@ func (v *View) Listening(ports *Ports) ([]Socket, error) {
 	return slices.DeleteFunc(all, func(s Socket) bool { return v.judged[s.cookie] }), nil
 }
 
-// judge determines which of the sockets are our own, and caches that.
+// judge determines which of the sockets belong to this process, and caches the results.
 func (v *View) judge(all []Socket) error {
 	known := func(s Socket) bool { _, known := v.judged[s.cookie]; return known }
 	if !slices.ContainsFunc(all, func(s Socket) bool { return !known(s) }) {
@@ -159,9 +158,9 @@ func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
 // attrBytecode is INET_DIAG_REQ_BYTECODE: a filter that the kernel applies to each socket.
 const attrBytecode = 1
 
-// between returns the filter for local ports from first to last: two comparisons of struct inet_diag_bc_op (linux/inet_diag.h), each with
-// its operand in a second one. yes and no are offsets of the next operation, in bytes; the offset of the end of the filter accepts the
-// socket, a larger one rejects it.
+// between returns the INET_DIAG bytecode that accepts local ports from first to last: two comparisons, each a struct inet_diag_bc_op
+// (linux/inet_diag.h) followed by another one with the port as operand. yes and no are byte offsets to the next operation. The offset of the end of
+// the filter accepts the socket; a larger one rejects it.
 func between(first, last uint16) []byte {
 	const (
 		size         = 4 // of struct inet_diag_bc_op: code, yes, no
@@ -188,8 +187,8 @@ type diagRequest struct {
 
 const (
 	diagRequestSize = 56
-	diagMessageSize = 72 // struct inet_diag_msg, before its attributes
-	diagPort        = 4  // where the local port is in it
+	diagMessageSize = 72 // size of struct inet_diag_msg without attributes
+	diagPort        = 4  // offset of the local port in it
 )
 
 // Len implements nl.NetlinkRequestData.
@@ -203,12 +202,12 @@ func (r diagRequest) Serialize() []byte {
 	return b
 }
 
-// attrSKV6Only is INET_DIAG_SKV6ONLY (kernel 3.11): a byte that is 1 if the socket does not accept IPv4. Listening IPv6 sockets always have
-// it.
+// attrSKV6Only is INET_DIAG_SKV6ONLY (Linux 3.11): a byte that is 1 if the socket does not accept IPv4. The kernel always sends it for listening IPv6
+// sockets.
 const attrSKV6Only = 11
 
-// parse decodes struct inet_diag_msg: family, state, timer and retransmissions, a byte each; the local port; the remote port; both
-// addresses, of 16 bytes; the interface; the cookie, in two halves; and further on the inode.
+// parse decodes struct inet_diag_msg: family, state, timer and retransmissions, one byte each; the local port; the remote port; both addresses, 16
+// bytes each; the interface; the cookie, in two halves; and at a later offset the inode. It reports false if b is too short or the local port is 0.
 func parse(b []byte) (Socket, bool) {
 	if len(b) < diagMessageSize {
 		return Socket{}, false
@@ -228,19 +227,19 @@ func parse(b []byte) (Socket, bool) {
 	return s, s.Local.Port() != 0
 }
 
-// The multicast groups of NETLINK_SOCK_DIAG for sockets that were destroyed (enum
-// sknetlink_groups, linux/sock_diag.h; kernel 4.4), by the index in kinds: of IPv4 and IPv6.
+// closedGroups holds the multicast groups of NETLINK_SOCK_DIAG for destroyed sockets (enum sknetlink_groups, linux/sock_diag.h; Linux 4.4): for each
+// of kinds, the groups for IPv4 and IPv6.
 var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
 
-// Closed signals closed sockets. It should be open only while it is needed: the kernel then makes a message of every TCP or UDP connection
-// of the host that ends.
+// Closed signals that sockets were closed. It should be open only while needed: it makes the kernel generate a message for each TCP or UDP socket of
+// the host that is destroyed.
 type Closed struct {
-	// C has a value if a socket with one of the ports was closed since the last receive from C.
+	// C receives a value after a socket with one of the ports was closed. Several closed sockets may cause one value.
 	C    chan struct{}
 	file *os.File
 }
 
-// WatchClosed signals closed sockets with one of these local ports, until Close. It needs CAP_NET_ADMIN.
+// WatchClosed signals closed sockets with one of these local ports, until Close is called. It requires CAP_NET_ADMIN.
 func WatchClosed(ports *Ports) (*Closed, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -276,7 +275,7 @@ func subscribe(fd int, ports *Ports) error {
 	return nil
 }
 
-// portFilter returns a BPF filter that drops messages about ports below the lowest and above the highest wanted one before they are queued.
+// portFilter returns a BPF filter that drops messages about local ports outside the range of the wanted ports before they are queued.
 func portFilter(ports *Ports) []unix.SockFilter {
 	first, last := uint16(1<<16-1), uint16(0)
 	for i := range kinds {
@@ -293,7 +292,7 @@ func portFilter(ports *Ports) []unix.SockFilter {
 	}
 }
 
-// read reads messages until the socket is closed.
+// read reads messages from the netlink socket until it is closed, and signals C for closed sockets with one of ports.
 func (c *Closed) read(ports *Ports) {
 	buf := make([]byte, 4096)
 	for {
@@ -308,7 +307,8 @@ func (c *Closed) read(ports *Ports) {
 	}
 }
 
-// concerns reports whether a message, of struct nlmsghdr and struct inet_diag_msg, is about one of the ports, of any protocol.
+// concerns reports whether the local port in a message is one of ports, for any protocol. The message is a struct nlmsghdr followed by a struct
+// inet_diag_msg.
 func concerns(message []byte, ports *Ports) bool {
 	if len(message) < unix.NLMSG_HDRLEN+diagPort+2 {
 		return false
@@ -325,8 +325,8 @@ func concerns(message []byte, ports *Ports) bool {
 // Close ends the watch.
 func (c *Closed) Close() error { return c.file.Close() }
 
-// Owner returns the program that a socket belongs to, as "nginx (pid 812)", or "" if it cannot be determined. That requires the right to
-// read other users' processes (CAP_SYS_PTRACE), and the same PID namespace. It reads all processes, so it is meant for few sockets.
+// Owner returns the program that a socket belongs to, as "nginx (pid 812)", or "" if it cannot be determined. It needs permission to read processes
+// of other users (CAP_SYS_PTRACE) and the same PID namespace. It reads all processes, so it is slow.
 func Owner(s Socket) string {
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
@@ -368,7 +368,7 @@ func inodesOf(process string) ([]uint32, error) {
 
 // Ports is a set of TCP and UDP ports. The zero value is empty. It is a value of 16 KiB: copies are independent.
 type Ports struct {
-	sets [len(kinds)][1 << 16 / 64]uint64 // a bit for each port
+	sets [len(kinds)][1 << 16 / 64]uint64 // one bit for each port
 	n    [len(kinds)]int
 }
 
@@ -411,7 +411,7 @@ func (p *Ports) Empty() bool { return p.n == [len(kinds)]int{} }
 
 func (p *Ports) has(i int, port uint16) bool { return p.sets[i][port/64]&(1<<(port%64)) != 0 }
 
-// bounds returns the lowest and the highest port of a kind; ok is false if it has none.
+// bounds returns the lowest and the highest port for the kind with index i in kinds; ok is false if it has none.
 func (p *Ports) bounds(i int) (first, last uint16, ok bool) {
 	if p.n[i] == 0 {
 		return 0, 0, false

@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// GenerationFile is a file in a source directory with the number of its content, which rises with each change. The program that updates
-	// the directory writes it, for example with `git rev-list --count HEAD`.
+	// GenerationFile is the name of a file in a source directory that has the generation of its content, a number that rises with each change. The
+	// program that updates the directory writes it, for example with `git rev-list --count HEAD`.
 	GenerationFile = ".svcctl-generation"
-	// lookEvery is the interval at which a box compares a source that another box reads.
+	// lookEvery is the interval at which a box compares its copy of a source with the stored one if another box reads the source.
 	lookEvery = 2 * time.Second
-	// retry is the wait after a failed commit.
+	// retry is the delay before a failed commit is tried again.
 	retry = time.Second
 )
 
-// Dir is a manifest directory with the name of its source.
+// Dir is the directory of a source, with the name of the source.
 type Dir struct{ Name, Path string }
 
-// Turn is which box currently reads a source.
+// Turn is the state of the lease for reading a source: which box holds it.
 type Turn struct {
 	Holder string
 	Mine   bool
-	Vacant time.Time // since when no box has it; the zero Time: one has
+	Vacant time.Time // since when no box holds it; zero if one does
 }
 
-// Turns assigns each source to one box at a time, which reads it.
+// Turns gives the lease for reading a source to one box of the fleet at a time.
 type Turns interface {
-	// Want sets the turns that this box competes for (true) or only observes (false).
+	// Want sets the sources whose lease this box competes for (true) or only observes (false).
 	Want(willing map[string]bool)
 	Turn(source string) Turn
-	// Changed returns a channel that is closed when a turn may have changed.
+	// Changed returns a channel that is closed when the holder of a lease may have changed.
 	Changed() <-chan struct{}
 }
 
@@ -58,7 +58,7 @@ type Config struct {
 	Box, Instance string
 	Store         *store.Store
 	Turns         Turns
-	// Guard decides which objects may be removed. Failed is called when the commit after its decision failed.
+	// Guard decides which objects may be removed. Failed is called when the commit that followed a decision failed.
 	Guard  store.RemovalGuard
 	Failed func()
 	// Wake is called when Problems or States may have changed.
@@ -66,31 +66,31 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Reader stores the manifests of those sources that this box reads for the fleet. It is created with New and started with Run, once.
+// Reader stores the manifests of the sources that this box reads for its fleet. It is created with New; Run must be called once.
 type Reader struct {
 	cfg  Config
 	wake chan struct{}
 
 	mu       sync.Mutex
-	snapshot *watch.Snapshot // the newest; empty before the first one, and without directories
-	again    bool            // it is to be stored once more
+	snapshot *watch.Snapshot // the newest snapshot; empty before the first Sync
+	again    bool            // Sync was called: store the snapshot even if it is unchanged
 	after    []func()
 	states   []State
 
 	// Only Run uses what follows.
-	seen    *watch.Snapshot // the one that was judged last
-	files   manifest.Files  // its files, by the paths that all boxes have
-	judged  []judgement     // in the order of Dirs
-	changed uint64          // store.SourcesChanged as of then
-	held    map[string]bool // the sources that were stored last
-	failed  bool            // they have to be stored once more
+	seen    *watch.Snapshot // the snapshot that judge has processed
+	files   manifest.Files  // the files of seen, by the paths that all boxes share
+	judged  []judgement     // one for each of cfg.Dirs
+	changed uint64          // Store.SourcesChanged at the time of judged
+	held    map[string]bool // the sources that the last commit stored
+	failed  bool            // the last commit failed and must be repeated
 }
 
-// judgement is whether this box may read a source, and why not.
+// judgement is the decision whether this box may read a source, with the reason if not.
 type judgement struct {
 	turn    store.SourceTurn
 	verdict store.SourceVerdict
-	unread  bool // there is nothing to read
+	unread  bool // the directory is unavailable, or empty and never read by any box
 }
 
 // New returns a Reader.
@@ -98,8 +98,8 @@ func New(cfg Config) *Reader {
 	return &Reader{cfg: cfg, wake: make(chan struct{}, 1), snapshot: &watch.Snapshot{}}
 }
 
-// Sync sets the newest snapshot, which is stored again even if it is the one before. It does not wait and never fails: Problems
-// has what keeps files from being stored.
+// Sync sets the newest snapshot, which Run stores even if it is unchanged. It does not wait and never fails: Problems returns what prevents files
+// from being stored.
 func (r *Reader) Sync(s *watch.Snapshot) error {
 	r.mu.Lock()
 	r.snapshot, r.again = s, true
@@ -108,7 +108,7 @@ func (r *Reader) Sync(s *watch.Snapshot) error {
 	return nil
 }
 
-// After calls done when the snapshot of the last Sync is stored, or turned out to be for another box to store.
+// After makes Run call done when the snapshot of the last Sync is stored, or need not be stored because other boxes read its sources.
 func (r *Reader) After(done func()) {
 	r.mu.Lock()
 	r.after = append(r.after, done)
@@ -125,7 +125,7 @@ func (r *Reader) States() []State {
 	return r.states
 }
 
-// Run stores the sources that this box reads until ctx is done.
+// Run stores the files of the sources that this box reads whenever they change, until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
 	logged, look := "", time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -201,7 +201,7 @@ func (r *Reader) sync(looked bool) error {
 	return nil
 }
 
-// judge determines which sources this box may read, by its files and those in force.
+// judge decides for each source whether this box may read it, by comparing the files of this box with the stored ones.
 func (r *Reader) judge(snapshot *watch.Snapshot) {
 	if snapshot != r.seen {
 		r.name(snapshot)
@@ -221,7 +221,7 @@ func (r *Reader) judge(snapshot *watch.Snapshot) {
 	r.judged = judged
 }
 
-// name renames the files of a snapshot from paths of this box to the paths that all boxes share.
+// name updates r.files from a snapshot. It replaces the local paths of files by the paths that all boxes share.
 func (r *Reader) name(snapshot *watch.Snapshot) {
 	renamed := map[string]*manifest.File{}
 	snapshot.Files.Changes(cmp.Or(r.seen, &watch.Snapshot{}).Files, func(was, is *manifest.File) {
@@ -233,7 +233,7 @@ func (r *Reader) name(snapshot *watch.Snapshot) {
 	r.files = r.files.Updated(renamed)
 }
 
-// pathOf returns the path that all boxes share for a file of this box.
+// pathOf returns the path shared by all boxes for the local path of a file.
 func (r *Reader) pathOf(path string) string {
 	for _, dir := range r.cfg.Dirs {
 		if relative, within := strings.CutPrefix(path, strings.TrimSuffix(dir.Path, "/")+"/"); within {
@@ -243,7 +243,7 @@ func (r *Reader) pathOf(path string) string {
 	return path
 }
 
-// generation returns the number in the GenerationFile of a directory, 0 if there is none or it is invalid.
+// generation returns the number in the GenerationFile of a directory, 0 if the file is missing or invalid.
 func generation(dir string) uint64 {
 	text, err := os.ReadFile(filepath.Join(dir, GenerationFile))
 	if err != nil {
@@ -266,30 +266,30 @@ func (r *Reader) readsAll() bool {
 	return r.seen != nil
 }
 
-// patience is how long a source may be without a reader before that is a problem.
+// patience is the time after which a source that no box reads is a problem.
 const patience = time.Minute
 
 // The reasons of problems with sources.
 const (
-	ReasonDiffers  = "SourceDiffers"     // warning: the content on this box differs from that in force
-	ReasonBehind   = "SourceBehind"      // warning: the content on this box is older than that in force
-	ReasonNoReader = "SourceHasNoReader" // no box reads the source
+	ReasonDiffers  = "SourceDiffers"     // warning: the content on this box differs from the stored content
+	ReasonBehind   = "SourceBehind"      // warning: the content on this box is older than the stored content
+	ReasonNoReader = "SourceHasNoReader" // error: no box reads the source
 )
 
 // State is the state of a source on this box.
 type State struct {
 	Name, Dir string
-	// Reader is the box that reads it; "" when none does, or it is not known.
+	// Reader is the box that reads the source; "" if there is none or it is unknown.
 	Reader string
-	// Mine reports whether this box reads it.
+	// Mine is set when this box reads the source.
 	Mine bool
-	// Verdict is why this box may not read it.
+	// Verdict is the comparison of this box's content with the stored content: it gives the reason if this box may not read the source.
 	Verdict store.SourceVerdict
-	// Orphaned is set when no box has read it for patience.
+	// Orphaned is set when no box has read the source for longer than patience.
 	Orphaned bool
 }
 
-// updateStates updates the states of the sources, and calls Wake when they have changed.
+// updateStates updates the states of the sources from the leases and judged, and calls Wake if they have changed.
 func (r *Reader) updateStates() {
 	states := make([]State, 0, len(r.judged))
 	for i, j := range r.judged {
@@ -308,7 +308,7 @@ func (r *Reader) updateStates() {
 	}
 }
 
-// Problems returns the problems of sources whose content on this box differs from that in force, and of sources that no box reads.
+// Problems returns a problem for each source whose content on this box differs from the stored content, and for each source that no box reads.
 func (r *Reader) Problems() (problems []manifest.Problem) {
 	for _, s := range r.States() {
 		switch take := fmt.Sprintf("`svcctl fleet source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box); {
@@ -332,7 +332,7 @@ func (r *Reader) Problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// reader returns the name of the box that reads a source, for messages.
+// reader returns the name of the box that reads a source, or of the last one that did, for messages.
 func reader(s State) string {
 	switch {
 	case s.Reader != "":

@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// settle is how long a file must be unchanged before it is read: one that is written in place is at first empty or incomplete.
+	// settle is the time that a file must be unchanged before it is read: a file that is written in place is empty or incomplete at first.
 	settle = 300 * time.Millisecond
-	// atMost bounds how long Start waits for files that are being written.
+	// atMost is the longest time that Start waits for files that are being written.
 	atMost = 2 * time.Second
-	// rescan is the interval at which files are compared without an event. It is also how long a file that became empty must stay empty
-	// before that counts: its writer may be slow.
+	// rescan is the interval at which files are checked without an fsnotify event. It is also the time that a file must stay empty before its set
+	// becomes empty: the program that writes it may be slow.
 	rescan = 10 * time.Second
 )
 
-// File is the name and the file of a source set.
+// File is the name of a source set and the path of its file.
 type File struct{ Name, Path string }
 
-// Take receives the new content of a set. It must not block.
+// Take receives the new content of the set with this name. It must not block.
 type Take func(name string, prefixes []netip.Prefix)
 
 // Reader reads the files of source sets, at the start and when they change.
@@ -41,20 +41,20 @@ type Reader struct {
 	files []file
 
 	mu     sync.Mutex
-	broken map[string]error // by set: why its newest content is not in force
+	broken map[string]error // the error that keeps the newest content of a file from use, by name of the set
 }
 
 type file struct {
 	File
-	read   stamp     // of the content that was read last; zero, which no file has: none was read
-	err    error     // why that content is not in force
-	last   stamp     // at the last look
-	since  time.Time // the time of the first look that found last
-	moving time.Time // the time of the first look that found the file unsettled; zero: it is settled
-	empty  bool      // the content in force has no prefix
+	read   stamp     // the stamp of the content that was read last; zero if none was read
+	err    error     // the error in that content; nil if it was taken
+	last   stamp     // the stamp at the last check
+	since  time.Time // the time of the check that first found last
+	moving time.Time // the time of the check that first found the file changing; zero if it is not
+	empty  bool      // the last content taken has no prefixes
 }
 
-// stamp has the attributes of a file from stat(2) by which a change is detected.
+// stamp holds the attributes of a file from stat(2) that reveal a change.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -62,7 +62,7 @@ type stamp struct {
 	missing      string
 }
 
-// NewReader returns a Reader that has read nothing yet.
+// NewReader returns a Reader of these files. It reads none of them until Start is called.
 func NewReader(files []File) *Reader {
 	r := &Reader{broken: map[string]error{}}
 	for _, f := range files {
@@ -71,15 +71,15 @@ func NewReader(files []File) *Reader {
 	return r
 }
 
-// Broken returns, by set, the errors for which the newest content of a file is not in force.
+// Broken returns the errors that keep the newest content of files from use, by the name of the set.
 func (r *Reader) Broken() map[string]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.broken)
 }
 
-// Start reads all files for the first time. It waits up to atMost for files that are being written; Run reads those that are not settled
-// then.
+// Start reads all files for the first time. It waits up to atMost for files that are being written. Run reads those that still change after that
+// time.
 func (r *Reader) Start(take Take) {
 	end := time.Now().Add(atMost)
 	for {
@@ -91,8 +91,8 @@ func (r *Reader) Start(take Take) {
 	}
 }
 
-// look reads the files that have changed and are settled. It reports whether the result of Broken changed, and the time after which a file
-// that is not settled must be looked at again, 0 if there is none.
+// look reads the files that have changed and are no longer being written. changed reports whether the result of Broken changed. again is the time
+// after which a file must be checked again, 0 if none must.
 func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Duration) {
 	for i := range r.files {
 		f := &r.files[i]
@@ -105,8 +105,8 @@ func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Durati
 	return changed, again
 }
 
-// look reads a file that has changed. It has to be called again after the duration again, or at the next event if that is 0; err is the
-// reason that the newest content is not in force.
+// look reads the file if it has changed and is no longer being written. It must be called again after the time again, or, if that is 0, at the next
+// event. err is the error that keeps the newest content from use.
 func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	at := stampOf(f.Path)
 	if at != f.last {
@@ -145,8 +145,8 @@ func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	return 0, err
 }
 
-// quiet returns for how long a file has been unchanged: by its ctime, which only the kernel sets, or by when the change was first seen,
-// whichever is longer. The clocks of a file server and of this host may differ.
+// quiet returns the time for which the file has been unchanged. It is the longer of the times since its ctime, which only the kernel sets, and since
+// the change was first seen: the clocks of a file server and of this host may differ.
 func (f *file) quiet(now time.Time) time.Duration {
 	seen := now.Sub(f.since)
 	if f.last.missing != "" {
@@ -155,7 +155,7 @@ func (f *file) quiet(now time.Time) time.Duration {
 	return max(seen, now.Sub(time.Unix(f.last.ctime.Unix())))
 }
 
-// note records the error of a set's file, nil if it has none, and reports whether it changed.
+// note records the error of a set's file, nil if there is none. changed reports whether it differs from the previous error.
 func (r *Reader) note(name string, err error) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +191,7 @@ func (r *Reader) Run(ctx context.Context, take Take, changed func()) error {
 	return nil
 }
 
-// follow looks at the files after events, after lost events, and every rescan, until ctx is done.
+// follow checks the files after events, after an overflow of the event queue, and every rescan, until ctx is done.
 func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error, take Take, changed func()) {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -223,8 +223,8 @@ func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, lost 
 	}
 }
 
-// lookAgain looks at all files, calls changed if the result of Broken changed, and returns the time until the next look, 0 if only an event
-// requires one.
+// lookAgain checks all files and calls changed if the result of Broken changed. It returns the time until the next check, 0 if only an event requires
+// one.
 func (r *Reader) lookAgain(take Take, changed func()) time.Duration {
 	isNew, again := r.look(time.Now(), take)
 	if isNew {
@@ -233,7 +233,7 @@ func (r *Reader) lookAgain(take Take, changed func()) time.Duration {
 	return again
 }
 
-// watch watches the directories of the files rather than the files, since a replaced file is another inode. It returns nil channels if
+// watch watches the directories of the files rather than the files, because a file may be replaced by another inode. It returns nil channels if
 // fsnotify is not available.
 func (r *Reader) watch() (<-chan fsnotify.Event, <-chan error, *fsnotify.Watcher) {
 	w, err := fsnotify.NewWatcher()
@@ -246,13 +246,13 @@ func (r *Reader) watch() (<-chan fsnotify.Event, <-chan error, *fsnotify.Watcher
 	return w.Events, w.Errors, w
 }
 
-// maxFile bounds the size of a file in bytes: it suffices for a million prefixes.
+// maxFile is the maximum size of a file in bytes, enough for a million prefixes.
 const maxFile = 48 << 20
 
-// maxShown bounds the bytes of a line that an error quotes.
+// maxShown is the maximum number of bytes of a line that an error quotes.
 const maxShown = 60
 
-// ReadFile returns the prefixes in a file. An error has the number and the text of the first invalid line.
+// ReadFile returns the prefixes in a file. If a line is invalid, the error has the number and text of the first such line.
 func ReadFile(path string) ([]netip.Prefix, error) {
 	data, err := watch.ReadFile(path, maxFile)
 	if err != nil {
@@ -261,7 +261,7 @@ func ReadFile(path string) ([]netip.Prefix, error) {
 	return Parse(data)
 }
 
-// Parse returns the prefixes in the content of a file. An error is about the first invalid line.
+// Parse returns the prefixes in the content of a file. If a line is invalid, the error has the number and text of the first such line.
 func Parse(data []byte) ([]netip.Prefix, error) {
 	prefixes := make([]netip.Prefix, 0, bytes.Count(data, []byte{'\n'})+1)
 	number := 0

@@ -15,18 +15,18 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// Facts has the state of this host that the description of a packet refers to.
+// Facts holds the state of this host that is needed to describe a packet.
 type Facts struct {
-	// Served are the ports of all Services, "namespace/name".
+	// Served holds the ports of all Services, by "namespace/name".
 	Served map[string][]nft.ServicePort
 	Box    nft.Box
-	// Interface names an interface by its index.
+	// Interface returns the name of the interface with an index.
 	Interface func(index int) string
-	// Connection is the tracked connection of the packet; nil when there is none.
+	// Connection is the conntrack entry of the packet; nil if there is none.
 	Connection *conntrack.Connection
 }
 
-// Describe returns the description of a packet from its trace steps, in their order.
+// Describe returns a description of the path of one packet, from its trace steps in order.
 func Describe(steps []trace.Step, facts *Facts) wire.TracedPacket {
 	t := &description{facts: facts}
 	for i := range steps {
@@ -39,12 +39,12 @@ func Describe(steps []trace.Step, facts *Facts) wire.TracedPacket {
 type description struct {
 	facts  *Facts
 	packet wire.TracedPacket
-	first  *trace.Header // the packet as it arrived
-	now    *trace.Header // the packet after the steps so far
+	first  *trace.Header // the headers of the packet as it arrived
+	now    *trace.Header // the headers of the packet after the last step so far
 	in     int
 	out    int
 	over   bool // the packet was dropped or refused
-	// predicted is set for a prediction: no packet was sent.
+	// predicted is set if the packet is only simulated.
 	predicted bool
 	said      map[string]bool
 }
@@ -89,7 +89,7 @@ func (t *description) step(s *trace.Step) {
 	}
 }
 
-// begin adds the description of the packet itself, and of the Service that it is sent to.
+// begin adds a description of the packet, and of the Service that it is addressed to.
 func (t *description) begin() {
 	h := t.first
 	t.packet.From, t.packet.To, t.packet.Protocol = nft.EndpointText(h.From), nft.EndpointText(h.To), protocolName(h.Protocol)
@@ -120,7 +120,8 @@ func (t *description) begin() {
 	}
 }
 
-// known adds the description of a packet of the tracked connection c. No rule selects an endpoint for the packet: conntrack translates it.
+// known adds a description of a packet that belongs to c, a connection in the conntrack table. Conntrack translates such a packet; no rule selects an
+// endpoint for it.
 func (t *description) known(c *conntrack.Connection) {
 	key, _, _ := t.servicePort(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {
@@ -135,7 +136,8 @@ func (t *description) known(c *conntrack.Connection) {
 	}
 }
 
-// servicePort returns the Service, its port and the kind of address that a packet is sent to; "" if it is none.
+// servicePort returns the Service ("namespace/name") and port name that a packet is addressed to, and a note for messages, such as " (node port)";
+// all are "" if it is addressed to no Service.
 func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 	var ranged []string
 	for service, ports := range t.facts.Served {
@@ -178,7 +180,7 @@ func (t *description) isVIP(a netip.Addr) bool {
 	return false
 }
 
-// ours adds the description of a step in our own tables, by the name of its chain.
+// ours adds a description of a step in a table of svcctl, based on the name of its chain.
 func (t *description) ours(s *trace.Step) {
 	where := s.Chain
 	switch verb, target, _ := strings.Cut(s.Verdict, " "); {
@@ -203,7 +205,7 @@ func (t *description) ours(s *trace.Step) {
 	}
 }
 
-// chosen adds the reason for which a packet passes from one of our chains (where) to another (target).
+// chosen adds a description of why a packet passes from the chain where to the chain target, both of svcctl.
 func (t *description) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
@@ -256,7 +258,7 @@ func (t *description) refusal() string {
 	return "nothing is served at this port"
 }
 
-// explain returns the command `svcctl explain` for a Service, "namespace/name".
+// explain returns the command line of `svcctl explain` for a Service ("namespace/name").
 func explain(key string) string {
 	namespace, name, _ := strings.Cut(key, "/")
 	return "svcctl explain svc/" + name + " -n " + namespace
@@ -266,7 +268,7 @@ func (t *description) inServiceRange(a netip.Addr) bool {
 	return slices.ContainsFunc(t.facts.Box.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// others adds the description of a step in the table of another program.
+// others adds a description of a step in a table that is not of svcctl.
 func (t *description) others(s *trace.Step) {
 	switch table := strings.TrimSpace(s.Family + " " + s.Table); {
 	case s.Verdict == "drop" && s.Kind == trace.KindPolicy:
@@ -280,7 +282,7 @@ func (t *description) others(s *trace.Step) {
 	}
 }
 
-// end adds the description of how the packet left, from its interface and its connection.
+// end adds a description of how the packet left this host, from its output interface and its conntrack entry.
 func (t *description) end() {
 	switch c := t.facts.Connection; {
 	case t.over || t.first == nil:
@@ -313,26 +315,26 @@ func protocolName(p byte) string {
 	return cmp.Or(nft.Protocol(p).Name(), fmt.Sprintf("protocol %d", p))
 }
 
-// Way is the route of packets to an address, as the kernel selects it.
+// Way is the route that the kernel selects for packets to an address.
 type Way struct {
-	Interface uint32     // its index
-	Local     bool       // the address is this host's
-	From      netip.Addr // the source address that this host uses on that route
-	// Unforwarded is why this host forwards no packet of the family, with the next step, "" if it does.
+	Interface uint32     // index of the interface
+	Local     bool       // the address belongs to this host
+	From      netip.Addr // the source address that the kernel selects on this route
+	// Unforwarded is why this host does not forward packets of the IP family, and how to fix that; "" if it does forward them.
 	Unforwarded string
 }
 
-// predictedPort is the source port of a predicted packet if the query has none.
+// predictedPort is the source port of a predicted packet.
 const predictedPort = 40000
 
-// mostOutcomes bounds the endpoints that a prediction names.
+// mostOutcomes is the maximum number of endpoints that a prediction names.
 const mostOutcomes = 20
 
-// errWhereTo means that the query for a prediction lacks the destination address or port.
+// errWhereTo is the error for a prediction query without a destination address or port.
 var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
 
-// predict computes the path of the first packet of a connection through the rules of svcctl. No packet is sent, and rules of other programs
-// are not considered.
+// predict computes the path of the first packet of a connection through the rules of svcctl. It sends no packet and ignores the rules of other
+// programs.
 func (t *Tracer) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo
@@ -361,7 +363,7 @@ func (t *Tracer) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	return t.simulate(&p, facts), nil
 }
 
-// simulate describes all paths that a packet may take where endpoints are chosen at random.
+// simulate describes all paths that a packet can take. There are several where an endpoint is selected at random.
 func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	story := &description{facts: facts, in: int(p.Iif), predicted: true}
 	story.first = &trace.Header{
@@ -392,12 +394,12 @@ func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	return story.packet
 }
 
-// hostNetwork has the routes and addresses of this host, for simulating a packet of a client.
+// hostNetwork is the network of this host as the simulation of one client's packet needs it: routes and addresses.
 type hostNetwork struct {
 	*Tracer
 	client     netip.Addr
 	local      []netip.Addr
-	masquerade map[uint32]netip.Addr // the source address for masquerading, by interface index
+	masquerade map[uint32]netip.Addr // the masquerade source address, by index of the output interface
 }
 
 func (n *hostNetwork) Route(dst netip.Addr) (uint32, bool) {
@@ -419,8 +421,8 @@ func (n *hostNetwork) MasqueradeAddr(iface uint32) netip.Addr {
 	return way.From
 }
 
-// concerned returns the Services whose rules the packet may match: those of its destination address, those of its node port, and those with
-// its source as an egress source.
+// concerned returns the Services whose rules the packet may match: those with a frontend at its destination address, those with a node port equal to
+// its destination port, and those with its source as an egress source.
 func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]nft.ServicePort {
 	found := map[string][]nft.ServicePort{}
 	for key, ports := range served {
@@ -435,7 +437,7 @@ func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]
 	return found
 }
 
-// chains adds the description of a packet's path through our chains; rules has "chain: rule" for each rule that matched.
+// chains adds a description of a packet's path through the chains of svcctl. rules has a text "chain: rule" for each rule that matched.
 func (t *description) chains(rules []string) {
 	for _, text := range rules {
 		chain, rule, _ := strings.Cut(text, ": ")

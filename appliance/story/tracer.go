@@ -17,25 +17,25 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// turn is the interval at which packets are checked for new steps, and quietTurns the number of checks without one after which the
-// description of a packet is sent: by then the endpoint's reply has arrived. Checks are counted instead of time, so that a busy machine
-// sends a late description rather than half of one.
+// turn is the interval at which packets are checked for new trace steps. After quietTurns checks without a new step the description of a packet is
+// sent; by then the endpoint has usually replied. The limit is a number of checks rather than a time so that on a busy machine a description is late
+// but complete.
 const (
 	turn       = 100 * time.Millisecond
 	quietTurns = 3
 )
 
-// maxPackets bounds the packets whose steps are being collected.
+// maxPackets is the maximum number of packets with incomplete traces.
 const maxPackets = 100
 
-// Tracer traces packets through the rules of this host, and describes them.
+// Tracer traces packets through the nftables rules of this host, and describes their paths.
 type Tracer struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
 	// follow and find ask the kernel; tests replace them.
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
 	find   func(first *trace.Step) *conntrack.Connection
 	way    func(to netip.Addr) (Way, error)
-	busy   atomic.Bool // while packets are followed
+	busy   atomic.Bool // set while packets are traced
 }
 
 // NewTracer returns a Tracer. served returns the ports of all Services, by "namespace/name", and the box; way looks up a route of this
@@ -51,8 +51,8 @@ func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 	}
 }
 
-// find returns the tracked connection of a packet, by a step with a header; nil if there is none. It compares the connection's ID. Before
-// Linux 6.18 the step has no ID: then it compares the addresses as the client sent them, as translated, and those of a reply.
+// find returns the conntrack entry of a packet, given a trace step with its headers; nil if there is none. It compares conntrack IDs. Before Linux
+// 6.18 a step has no ID; then it compares the addresses in the forms before translation, after translation and of a reply.
 func find(first *trace.Step) (found *conntrack.Connection) {
 	h, id := first.Header, first.Connection
 	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
@@ -64,23 +64,22 @@ func find(first *trace.Step) (found *conntrack.Connection) {
 	return found
 }
 
-// pending is a packet that may have further steps. quiet counts the checks since its last step. over is set when the next packet of the
-// same flow has begun: both have the same number, as the kernel numbers packets by a hash of their flow.
+// pending is a packet that may have further trace steps. quiet counts the checks since its last step. over is set when the next packet of the same
+// flow has begun, which has the same trace ID: the kernel derives the ID from a hash of the flow.
 type pending struct {
 	steps []trace.Step
 	quiet int
 	over  bool
 }
 
-// isNext reports whether a step begins another packet than the pending one.
+// isNext reports whether a step is the first one of another packet with the same trace ID.
 func (p *pending) isNext(s *trace.Step) bool {
 	first := &p.steps[0]
 	return s.Header != nil && s.Table == first.Table && s.Chain == first.Chain && s.Family == first.Family
 }
 
-// Trace traces the packets that q selects and passes the description of each to each, until there were q.Count of them, q.Seconds have
-// passed, or ctx is done. Only one call at a time can trace; another one returns wire.ErrTracing. With q.Predict it passes a prediction
-// instead.
+// Trace traces the packets that q selects and calls each with the description of each packet. It returns after q.Count packets, after q.Seconds, or
+// when ctx is done. Only one call at a time can trace; another one returns wire.ErrTracing. With q.Predict it calls each with a prediction instead.
 func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
 		predicted, err := t.predict(q)
@@ -131,14 +130,13 @@ func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	return <-ended
 }
 
-// packets has the packets whose steps are being collected: order has them in the order of arrival, open by the number that the kernel gave
-// them.
+// packets holds the packets with incomplete traces: order in the order of their arrival, open by the trace ID that the kernel gave them.
 type packets struct {
 	order []*pending
 	open  map[uint32]*pending
 }
 
-// add adds a step to its packet. Packets beyond maxPackets are left out.
+// add adds a step to its packet. If there are already maxPackets, it ignores steps of further packets.
 func (ps *packets) add(s trace.Step) {
 	p := ps.open[s.Packet]
 	if p != nil && p.isNext(&s) {
@@ -157,7 +155,7 @@ func (ps *packets) add(s trace.Step) {
 	p.steps, p.quiet = append(p.steps, s), 0
 }
 
-// drain adds all steps that are in the channel by now: they happened before the event for which it is called.
+// drain adds the steps that are already in the channel. They happened before the event that drain is called for.
 func (ps *packets) drain(steps <-chan trace.Step) {
 	for waiting := len(steps); waiting > 0; waiting-- {
 		ps.add(<-steps)
@@ -196,7 +194,7 @@ func interfaceName(index int) string {
 	return "interface " + strconv.Itoa(index)
 }
 
-// filters converts a query to trace filters, one for each family that it may be about.
+// filters converts a query to trace filters: one for each IP family that its addresses allow.
 func filters(q wire.TraceQuery) (list []trace.Filter) {
 	protocol, _ := nft.ProtocolNamed(q.Protocol)
 	for _, family := range nft.Families {

@@ -14,35 +14,36 @@ import (
 const (
 	// again is the least time between two probes of an endpoint.
 	again = time.Second
-	// rate bounds the probes a second of all endpoints.
+	// rate is the maximum number of probes per second, for all endpoints together.
 	rate = 100
-	// most bounds the endpoints that are suspected or dead. Further ones are suspected at a later failure.
+	// most is the maximum number of suspected and dead endpoints. Further endpoints are ignored until there is room.
 	most = 4096
-	// mostCounts bounds the endpoints whose failures are counted.
+	// mostCounts is the maximum number of endpoints with a count of failures.
 	mostCounts = 16384
-	// undecided is the time after which a suspicion without a result ends, because the probes could not be made.
+	// undecided is the time after which an endpoint is no longer suspected if probing it gave no result.
 	undecided = 10 * time.Second
 )
 
-// Book records the suspected endpoints, the dead ones, and the numbers of failed connections. Its methods may be called concurrently.
+// Book records suspected endpoints (a connection of a client failed), dead endpoints (a probe failed too) and the numbers of failed connections. Its
+// methods may be called concurrently.
 type Book struct {
-	dead atomic.Pointer[map[netip.AddrPort]health.Dead] // never changed in place; nil: none
+	dead atomic.Pointer[map[netip.AddrPort]health.Dead] // the map is never modified; nil if no endpoint is dead
 
 	mu     sync.Mutex
-	asked  map[netip.AddrPort]time.Time // when the last probe of a suspected endpoint began
+	asked  map[netip.AddrPort]time.Time // start of the last probe, by suspected endpoint
 	tokens float64
 	filled time.Time
-	users  map[netip.AddrPort]map[string]struct{} // Services of the dead ones, "namespace/name"
+	users  map[netip.AddrPort]map[string]struct{} // the Services ("namespace/name") that use each dead endpoint
 	failed map[Place]uint64
 }
 
-// Place is an endpoint of a Service port.
+// Place is an endpoint as used by one Service port.
 type Place struct {
-	Port     string // "namespace/name", or "namespace/name/port"
+	Port     string // nft.ServicePort.ID: "namespace/name" or "namespace/name/port"
 	Endpoint netip.AddrPort
 }
 
-// NewBook returns a Book without suspicions.
+// NewBook returns an empty Book.
 func NewBook() *Book {
 	return &Book{
 		asked: map[netip.AddrPort]time.Time{}, tokens: rate, failed: map[Place]uint64{},
@@ -50,7 +51,7 @@ func NewBook() *Book {
 	}
 }
 
-// Failed counts a connection that failed.
+// Failed counts a failed connection of a client to an endpoint.
 func (b *Book) Failed(p Place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,7 +64,7 @@ func (b *Book) Failed(p Place) {
 	b.failed[p]++
 }
 
-// Restore sets the counts of failures to those that Failures returned in the previous process. It is called before all other methods.
+// Restore sets the counts of failed connections to the result of Failures in the previous process. It must be called before all other methods.
 func (b *Book) Restore(failures map[string]map[netip.AddrPort]uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,8 +89,8 @@ func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
 	return all
 }
 
-// Suspect records that a connection to an endpoint failed, and reports whether the endpoint is to be probed now. It returns false for a
-// dead one, which is probed anyway.
+// Suspect records that a connection to an endpoint failed. It reports whether the endpoint must be probed now. It returns false if the last probe
+// began less than again ago, if a limit is reached, or if the endpoint is dead and thus probed regularly.
 func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	if _, dead := b.Dead()[endpoint]; dead {
 		return false
@@ -119,7 +120,7 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	return true
 }
 
-// Undecided returns the suspected endpoints whose last probe began 10 s ago or earlier, and ends their suspicion.
+// Undecided returns the suspected endpoints for which the last probe began at least undecided ago, and stops suspecting them.
 func (b *Book) Undecided(now time.Time) (list []netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,8 +141,8 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury marks an endpoint, which these Services use, as dead for the reason d. It returns all Services that are known to use it. If there
-// are none, it does not mark the endpoint.
+// Bury marks an endpoint as dead for the reason d and adds services as its users. It returns all Services recorded as its users. If there are none,
+// it does nothing.
 func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +160,7 @@ func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (
 	return slices.Sorted(maps.Keys(b.users[endpoint]))
 }
 
-// Raise ends the suspicion or death of an endpoint. If it was dead it returns the Services that use it.
+// Raise makes an endpoint no longer dead. It returns the Services that use it, none if it was not dead.
 func (b *Book) Raise(endpoint netip.AddrPort) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +169,7 @@ func (b *Book) Raise(endpoint netip.AddrPort) []string {
 	return services
 }
 
-// Use replaces the dead endpoints that a Service uses. It returns those that no Service uses any more, and removes them.
+// Use sets which endpoints a Service uses. Dead endpoints that no Service uses any more are removed and returned.
 func (b *Book) Use(service string, endpoints []netip.AddrPort) (left []netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +190,7 @@ func (b *Book) Use(service string, endpoints []netip.AddrPort) (left []netip.Add
 	return left
 }
 
-// drop removes an endpoint from the dead ones. The caller holds mu.
+// drop makes an endpoint no longer dead. The caller must hold mu.
 func (b *Book) drop(endpoint netip.AddrPort) {
 	if b.users[endpoint] == nil {
 		return
@@ -198,7 +199,7 @@ func (b *Book) drop(endpoint netip.AddrPort) {
 	b.replace(func(all map[netip.AddrPort]health.Dead) { delete(all, endpoint) })
 }
 
-// replace applies change to a copy of the dead endpoints, and publishes it. The caller holds mu.
+// replace applies change to a copy of the dead endpoints, and publishes the copy. The caller must hold mu.
 func (b *Book) replace(change func(map[netip.AddrPort]health.Dead)) {
 	all := map[netip.AddrPort]health.Dead{}
 	maps.Copy(all, b.Dead())

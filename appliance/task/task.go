@@ -14,11 +14,11 @@ import (
 type Task struct {
 	// Name names the Task in the log and in errors.
 	Name string
-	// Run works until ctx is done and returns nil then. An error ends all Tasks.
+	// Run does the work until ctx is done, and then returns nil. If it returns an error, all Tasks end.
 	Run func(ctx context.Context) error
 }
 
-// overdue is the time after the end of the context after which Tasks that still run are logged.
+// overdue is the time after the end of the context at which Tasks that are still running are logged.
 const overdue = 10 * time.Second
 
 // Run runs all Tasks until ctx is done or one of them fails, and returns when all have
@@ -55,7 +55,7 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	return group.Wait()
 }
 
-// Repeat calls do at once, after each receive from wake, and at the time that do returned last, until ctx is done. If do returns the zero
+// Repeat calls do at once, after each receive from wake, and at the time that the last call of do returned, until ctx is done. If do returns the zero
 // Time, only wake causes the next call.
 func Repeat(ctx context.Context, wake <-chan struct{}, do func() (next time.Time)) {
 	timer := time.NewTimer(0)
@@ -95,7 +95,7 @@ func Send[T any](ctx context.Context, to chan<- T, v T) bool {
 	}
 }
 
-// Wake makes sure that the next receive from a channel of capacity 1 succeeds.
+// Wake sends to a channel of capacity 1 without blocking, so that the next receive succeeds. It does nothing if the channel is full.
 func Wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -103,8 +103,7 @@ func Wake(c chan<- struct{}) {
 	}
 }
 
-// LastError holds the error of the last attempt at something that is retried. The zero value has none. Its methods may be called
-// concurrently.
+// LastError holds the error of the last attempt of an operation that is retried. The zero value holds nil. Its methods may be called concurrently.
 type LastError struct {
 	mu  sync.Mutex
 	err error
@@ -117,7 +116,8 @@ func (l *LastError) Err() error {
 	return l.err
 }
 
-// SetErr sets the error of an attempt. It reports whether this is the first one to fail, or the first one to succeed again.
+// SetErr sets the error of an attempt, nil if it succeeded. fails reports whether the attempt failed and the previous one did not; again reports the
+// opposite change.
 func (l *LastError) SetErr(err error) (fails, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// egressIndex has the ports of an index that have egress sources (nft.Egress), and maps of their addresses and sources. A change of the
-// ports sets addresses to nil, and the method index then makes the maps again. Without ports nothing is counted.
+// egressIndex holds the Service ports that have egress sources (nft.Egress), and maps of their egress addresses and sources. When the ports change,
+// addresses is set to nil, and the method index rebuilds the maps. Without ports nothing is counted.
 type egressIndex struct {
 	ports     []*Port
 	addresses map[netip.Addr]bool
-	sources   map[netip.Addr]*Port // the port by its source
+	sources   map[netip.Addr]*Port // the port, by egress source
 }
 
-// index makes the maps if the ports have changed.
+// index rebuilds the maps if the ports have changed.
 func (x *egressIndex) index() {
 	if x.addresses != nil {
 		return
@@ -37,14 +37,14 @@ func (x *egressIndex) index() {
 	}
 }
 
-// egressLook has the connections at one scan that endpoints opened and that left with addresses of Services.
+// egressLook holds the connections in one scan that endpoints opened and that use the address of a Service as their source.
 type egressLook struct {
 	Egress   []wire.EgressTraffic
-	outbound map[outbound]int // numbers of connections; until leave sums them up
+	outbound map[outbound]int // numbers of connections; leave sums them up and sets it to nil
 }
 
-// either returns the Service port of a client's connection; for one that an endpoint opened (out), it returns the port with that egress
-// source. It returns nil for other connections, and for those of a source that belongs to no Service any more.
+// either returns the Service port of a client's connection. For a connection opened by an endpoint (out is true) it returns the port with that egress
+// source. It returns nil for other connections, and if the egress source no longer belongs to a Service.
 func (x *index) either(c *conntrack.Connection) (p *Port, out bool) {
 	if p = x.find(c); p == nil && c.Left && x.egress.addresses[c.To.Addr()] {
 		p, out = x.egress.sources[c.Endpoint.Addr()], true
@@ -52,22 +52,22 @@ func (x *index) either(c *conntrack.Connection) (p *Port, out bool) {
 	return p, out
 }
 
-// mark sets whether an endpoint opened a connection. If so it removes the port, which is meaningless.
+// mark sets whether a connection was opened by an endpoint (out). In this case it clears the port, which is meaningless.
 func mark(c *wire.Connection, out bool) {
 	if c.Out = out; out {
 		c.Port = ""
 	}
 }
 
-// outbound identifies the tracked connections from a source, with an egress address, to one destination.
+// outbound is the key for counting connections: those of one egress source (source) with one egress address (addr) to one destination.
 type outbound struct {
 	addr, source netip.Addr
 	to           netip.AddrPort
 	protocol     nft.Protocol
 }
 
-// depart counts a connection if it uses an egress address, even if its source belongs to no Service any more: it still uses a source port
-// of that address. It reports whether the connection was opened behind this box and only its source is translated.
+// depart counts a connection that uses an egress address. It does so even if the source no longer belongs to a Service, as the connection still
+// occupies a source port of the address. It reports whether only the source of the connection is translated.
 func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	if !c.Left || !x.addresses[c.To.Addr()] {
 		return c.Left // masqueraded, and none of ours
@@ -79,7 +79,8 @@ func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	return true
 }
 
-// leave computes the Egress of a scan from its counts; last is the previous scan, nil if there was none.
+// leave computes l.Egress from the numbers of connections. counted has the kernel's count of connections since the start, by egress source. last is
+// the previous scan, nil if there was none.
 func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snapshot) {
 	x := &found.egress
 	if len(x.ports) == 0 {
@@ -165,11 +166,11 @@ func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 	return rows
 }
 
-// Leave sets the function that receives the egress connections after each scan, while Services have egress, and once after that. It is
-// called before the first scan, or not at all.
+// Leave sets the function that receives the egress traffic after each scan while Services have egress, and once when they no longer have any. It must
+// be called before the first scan.
 func (a *Queries) Leave(take func([]wire.EgressTraffic)) { a.observer.leave = take }
 
-// egressSeries writes the metrics of Egress in the text format of Prometheus.
+// egressSeries writes the metrics of egress traffic in the Prometheus text format.
 func egressSeries(out *bufio.Writer, rows []wire.EgressTraffic) {
 	if len(rows) == 0 {
 		return

@@ -9,17 +9,17 @@ import (
 	"svcctl.io/svcctl/appliance/conntrack"
 )
 
-// index finds the Service port of a connection by the address and port that its client used.
+// index maps the address and port that a client connected to, to a Service port.
 type index struct {
-	services map[string][]Port // by "namespace/name", sorted
-	rows     []*row            // by key
+	services map[string][]Port // the ports of each Service ("namespace/name"), sorted
+	rows     []*row            // sorted by key
 	at       map[conntrack.Frontend]*Port
-	ranges   conntrack.Ranges // the port ranges among the keys of at
+	ranges   conntrack.Ranges // the port ranges that are keys of at
 	egress   egressIndex
-	counted  []*PortCounts // counts of the scan that is under way
+	counted  []*PortCounts // the counts of the current scan
 }
 
-// row is a Service port with its Ports of all families.
+// row is a Service port, with its Port in each IP family.
 type row struct {
 	key, service, name string // "namespace/name/port", "namespace/name", "port"
 	ports              []Port
@@ -33,12 +33,12 @@ func (r *row) shown() string {
 	return r.service + ":" + r.name
 }
 
-// place returns the position that the row with this key has among rows, or would have.
+// place returns the position in rows of the row with this key, or, if there is none (has is false), the position to insert it.
 func place(rows []*row, key string) (at int, has bool) {
 	return slices.BinarySearchFunc(rows, key, func(r *row, key string) int { return strings.Compare(r.key, key) })
 }
 
-// indexOf returns the index of the ports of Services.
+// indexOf returns an index of the ports in of, which is keyed by Service ("namespace/name").
 func indexOf(of map[string][]Port) *index {
 	x := &index{services: of, at: make(map[conntrack.Frontend]*Port, len(of))}
 	for _, ports := range of {
@@ -49,7 +49,7 @@ func indexOf(of map[string][]Port) *index {
 	return x
 }
 
-// change replaces the ports of Services; those without ports are gone.
+// change replaces the ports of the Services in of. A Service without ports is removed.
 func (x *index) change(of map[string][]Port) {
 	x.rows = slices.Clone(x.rows) // Snapshots have the former ones
 	for service := range of {     // first, as another one may have a frontend now
@@ -67,7 +67,7 @@ func (x *index) change(of map[string][]Port) {
 	x.egress.index()
 }
 
-// add sorts and adds the ports of a Service. It returns their rows, which the caller adds.
+// add sorts the ports of a Service and adds them to the index, except for their rows. It returns the rows, which the caller must add to x.rows.
 func (x *index) add(ports []Port) (list []*row) {
 	slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Family, b.Family)) })
 	for i := range ports {
@@ -111,12 +111,12 @@ func (x *index) remove(ports []Port) {
 	}
 }
 
-// byKey orders ports of an index by key, and those of one key by family.
+// byKey orders ports of an index by key, then by IP family.
 func byKey(a, b *Port) int {
 	return cmp.Or(strings.Compare(a.row.key, b.row.key), cmp.Compare(a.Family, b.Family))
 }
 
-// countsOf returns the counts of a port in the scan that is under way. It adds them if there are none yet.
+// countsOf returns the counts of a port in the current scan. It creates them if there are none yet.
 func (x *index) countsOf(p *Port) *PortCounts {
 	if p.counts == nil {
 		p.counts = &PortCounts{Port: p}
@@ -125,7 +125,7 @@ func (x *index) countsOf(p *Port) *PortCounts {
 	return p.counts
 }
 
-// end moves the counts from the index to l, at the end of a scan.
+// end moves the counts of the current scan from the index to l.
 func (x *index) end(l *Snapshot) {
 	l.rows, l.Ports = x.rows, x.counted
 	x.counted = nil
@@ -146,7 +146,7 @@ func (x *index) end(l *Snapshot) {
 	}
 }
 
-// find returns the Service port of a connection; nil if it is of no Service.
+// find returns the Service port of a connection; nil if it does not belong to a Service.
 func (x *index) find(c *conntrack.Connection) *Port {
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
 	p, _ := conntrack.At(x.at, to, x.ranges, nil)

@@ -18,10 +18,10 @@ import (
 const (
 	// minPause is the least time between two scans; between the first two it is a quarter of that.
 	minPause = time.Second
-	// maxShare is the least time between scans as a multiple of the CPU time of a scan and its consequences (userShare): 1 % of a core. A
+	// maxShare limits scans to 1 % of a core: it is the minimum time between two scans as a multiple of the CPU time (threadCost) of the first. A
 	// viewer may use 2 %; the rest is for responses and garbage collection.
 	maxShare = 100
-	// forgetAfter is the time without a scan after which the memory of the last one is released.
+	// forgetAfter is the time without a request after which the memory of the last scan is released.
 	forgetAfter = 15 * time.Minute
 	// Samples is the number of scans in a History.
 	Samples = 120
@@ -34,50 +34,50 @@ type Observer struct {
 	looking sync.Mutex // held during a scan
 	cost    time.Duration
 	due     time.Time // earliest time of the next scan for a viewer
-	known   tracked   // connections of the last scan; zero if last is nil
-	found   *index    // index of the ports in state knownAt (see sources.ports); nil and 0 at first
+	known   tracked   // connections of the last scan, or zero
+	found   *index    // index of the Service ports in state knownAt (see sources.ports); initially nil and 0
 	knownAt int
 
 	mu      sync.Mutex
 	last    *Snapshot
-	history map[string][]wire.TrafficSample // by Service port, of those that had connections
-	watched map[string]time.Time            // Services whose clients are counted, by the time of the last request
+	history map[string][]wire.TrafficSample // by Port.Key; only ports that had connections
+	watched map[string]time.Time            // time of the last request for a Service's clients, by Service; they are counted for watchFor
 	forget  *time.Timer
 	viewed  bool // there was a request since the last drop
 
-	rings *rings // nil: none are kept
+	rings *rings // nil if traffic is not recorded
 }
 
 // sources has the functions by which an Observer reads its data. Tests replace them.
 type sources struct {
 	read func(each func(*conntrack.Connection)) (entries int, err error)
-	// ports returns the number of the current state, now, and the ports by Service, "namespace/name": of the Services that changed since an
-	// earlier state, without ports for one that is gone, or of all Services. No state has the number 0.
+	// ports returns the Service ports by "namespace/name" and the number now of the current state. Unless all is true, it returns only the Services
+	// that changed since the state with the number since; a removed Service has no ports. No state has the number 0.
 	ports func(since int) (of map[string][]Port, all bool, now int)
-	// totals returns the kernel's counts since the start, nil if it does not count.
+	// totals returns the kernel's counters since the start. The function is nil if the kernel does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
-	used   func() time.Duration // threadCost
-	// ended has the totals of ended connections, and receive adds the events that the kernel has sent by now to them. Both are nil where
-	// connection events are not read.
+	used   func() time.Duration // returns the CPU time used (threadCost)
+	// ended holds the totals of ended connections. receive adds the events that the kernel has sent so far to them. Both are nil if connection events
+	// are not read.
 	ended   *flows.Totals
 	receive func()
-	// settings reads which data of connections the kernel counts. failures returns the failed connections so far (nil: not counted). judged
-	// returns the states of Services that do not answer, or answer with a warning. settings and judged are nil where that is unknown.
+	// settings returns which data of connections the kernel counts. failures returns the numbers of failed connections so far, nil if they are not
+	// counted. judged returns the states of Services with problems. settings and judged are nil if these data are not available.
 	settings func() conntrack.Settings
 	failures func() map[string]map[netip.AddrPort]uint64
 	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
 	leave    func([]wire.EgressTraffic) // receives the egress traffic; may be nil
 }
 
-// New returns an Observer that reads connections with read and the kernel's counters with totals, and attributes them to the ports that
-// ports returns. totals is nil if the kernel does not count.
+// New returns an Observer. It reads connections with read and the kernel's counters with totals, and attributes both to the Service ports that the
+// function ports returns. totals is nil if the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func(since int) (of map[string][]Port, all bool, now int), totals func() (nft.Totals, error)) *Observer {
 	return &Observer{sources: sources{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, failures: func() map[string]map[netip.AddrPort]uint64 { return nil }}, history: map[string][]wire.TrafficSample{}}
 }
 
-// Snapshot returns the newest scan, or makes one if it is older than minPause and maxShare permits; the second one, from which rates
-// result, follows the first sooner. The caller must not change the result.
+// Snapshot returns the last scan, or makes a new one if the last is older than minPause and maxShare permits it. The second scan, which gives the
+// first rates, may follow sooner. The caller must not modify the result.
 func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -95,7 +95,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	return o.look(age, o.due)
 }
 
-// record makes a scan for the rings, unless there was one a moment ago for a viewer. It returns the time until the next one.
+// record makes a scan for the rings, unless one was just made for a viewer. It returns the time until the next scan is due.
 func (o *Observer) record() (pause time.Duration, err error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -105,7 +105,7 @@ func (o *Observer) record() (pause time.Duration, err error) {
 	return max(recordEvery, recordShare*o.cost), err
 }
 
-// look returns the newest scan, or makes one if it is older than age and due has passed. The caller holds o.looking.
+// look returns the last scan, or makes a new one if the last is older than age and the time due has passed. The caller must hold o.looking.
 func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	begin := o.now()
 	o.mu.Lock()
@@ -162,7 +162,7 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	return l, nil
 }
 
-// served returns the index of the ports as they are now. The caller holds o.looking.
+// served returns an up-to-date index of the Service ports. The caller must hold o.looking.
 func (o *Observer) served() *index {
 	of, all, now := o.ports(o.knownAt)
 	if o.knownAt = now; all {
@@ -173,8 +173,8 @@ func (o *Observer) served() *index {
 	return o.found
 }
 
-// count reads the connection tracking table into l, and adds the totals of connections that ended. before has the connections of the
-// previous scan. It returns those of this one.
+// count reads the connection tracking table into l, and adds the totals of ended connections. before holds the connections of the previous scan;
+// known holds those of this scan.
 func (o *Observer) count(l *Snapshot, found *index, before tracked) (known tracked, err error) {
 	if o.ended == nil {
 		return l.count(found, before, nil, o.read)
@@ -194,11 +194,11 @@ func (o *Observer) count(l *Snapshot, found *index, before tracked) (known track
 	return known, nil
 }
 
-// userShare is the factor by which CPU time outside of the kernel counts. It represents the responses that are computed from a scan and
-// garbage collection, which run in other threads. Reading many connections takes nearly only time in the kernel.
+// userShare is the weight of CPU time in user mode. The extra weight represents the computation of responses and garbage collection, which run in
+// other threads. Reading many connections takes almost only time in the kernel.
 const userShare = 3
 
-// threadCost returns the CPU time of this thread, weighted by userShare.
+// threadCost returns the CPU time of the calling thread, with user time weighted by userShare.
 func threadCost() time.Duration {
 	var r unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // of this thread it does not fail
@@ -247,8 +247,8 @@ func idle(h []wire.TrafficSample) bool {
 	return len(h) == Samples && !slices.ContainsFunc(h, func(s wire.TrafficSample) bool { return s.Open > 0 || s.Rate != nil && *s.Rate > 0 })
 }
 
-// drop releases the memory of the last scan and of the history after forgetAfter without a request, except for what rings need for the next
-// scan.
+// drop releases the history and the last scan, after forgetAfter without a request. If traffic is recorded it keeps the data that the next scan
+// needs.
 func (o *Observer) drop() {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -260,7 +260,7 @@ func (o *Observer) drop() {
 	}
 }
 
-// History returns the samples of a Service port (Port.Key) in the last scans, the oldest first.
+// History returns the samples of a Service port (Port.Key) in the last scans, oldest first; at most Samples.
 func (o *Observer) History(key string) []wire.TrafficSample {
 	o.mu.Lock()
 	defer o.mu.Unlock()

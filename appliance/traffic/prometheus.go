@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// maxSeries bounds the series in a response; the busiest ports have precedence.
+// maxSeries is the maximum number of series in a response; the ports with the most connections come first.
 const maxSeries = 100_000
 
 // Pages returns the handlers, by path, of pages in the format of Prometheus whose labels name Services and endpoints. They are separate
@@ -51,8 +51,8 @@ func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	_ = out.Flush() // a client that hung up is no error
 }
 
-// A family is a metric with a sample for each set of labels, computed from a T. more has further labels of all its samples, such as
-// `,direction="in"`. Families with the same name must be adjacent.
+// A family is a metric family. Each sample is computed by value from a T. more holds further labels of each sample, such as `,direction="in"`.
+// Families with the same name must be adjacent.
 type family[T any] struct {
 	name, kind, help string
 	value            func(*T) uint64
@@ -99,7 +99,7 @@ func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
 	return all
 }
 
-// value returns a number, 0 if it is absent.
+// value returns the number that n points to, 0 if n is nil.
 func value(n *uint64) uint64 {
 	if n == nil {
 		return 0
@@ -107,7 +107,7 @@ func value(n *uint64) uint64 {
 	return *n
 }
 
-// serviceSeries writes a sample of each family for each port of a Service.
+// serviceSeries writes a sample of each metric family for each Service port in seen.
 func serviceSeries(out io.Writer, seen *wire.Traffic) {
 	all := portFamilies(seen.Counted)
 	ports, left := seen.Ports, 0
@@ -144,7 +144,7 @@ func endpointSeries(out io.Writer, seen *wire.Traffic) {
 	tail(out, seen, left)
 }
 
-// series writes a sample of each family for each of n rows.
+// series writes the samples of all metric families for n rows. row returns the labels and the data of a row.
 func series[T any](out io.Writer, all []family[T], n int, row func(i int) (labels string, of *T)) {
 	for k, f := range all {
 		if k == 0 || all[k-1].name != f.name {
@@ -161,7 +161,7 @@ func sample(out io.Writer, name string, value uint64, labels string) {
 	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.FormatUint(value, 10)+"\n")
 }
 
-// labels returns the labels of a Service port or, unless endpoint is "", of one of its endpoints.
+// labels returns the label text for a Service port, or for one of its endpoints unless endpoint is "".
 func labels(p *wire.PortTraffic, endpoint string) string {
 	text := `namespace=` + quoted(p.Namespace) + `,service=` + quoted(p.Service) + `,port=` + quoted(p.Port) + `,protocol=` + quoted(p.Protocol)
 	if endpoint != "" {
@@ -170,7 +170,7 @@ func labels(p *wire.PortTraffic, endpoint string) string {
 	return text
 }
 
-// escape escapes a label value of the text format.
+// escape escapes label values for the Prometheus text format.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 func quoted(value string) string { return `"` + escape.Replace(value) + `"` }

@@ -20,21 +20,20 @@ import (
 // Queries answers the queries of the API about connections through Services. It implements api.Traffic.
 type Queries struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
-	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
-	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
-	health   func(namespace, name string) []wire.EndpointHealth       // nil: unknown
+	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil if relayed connections are not counted
+	clients  func() map[RelayedClient][]netip.AddrPort                // nil if relayed connections are not counted
+	health   func(namespace, name string) []wire.EndpointHealth       // nil if not available
 	observer *Observer
 }
 
-// A RelayedClient has a connection to a listener of the appliance, or sends datagrams to it.
+// A RelayedClient identifies a client that has a connection to a listener of the relay, or sends datagrams to it.
 type RelayedClient struct {
 	Protocol         nft.Protocol
-	Client, Listener netip.AddrPort // Client as the listener sees it
+	Client, Listener netip.AddrPort // Client is its address as the listener sees it
 }
 
-// NewQueries returns Queries about the Services. of returns the ports of one Service as they are now; served returns those of all Services,
-// and the box. changed returns the ports as sources.ports does (reconcile.Grants.Since). totals returns the kernel's counters since the
-// start; nil if the kernel does not count.
+// NewQueries returns Queries. of returns the current ports of one Service, served those of all Services and the box. changed returns the ports like
+// sources.ports does (reconcile.Grants.Since). totals returns the kernel's counters since the start; it is nil if the kernel does not count.
 func NewQueries(of func(service string) []nft.ServicePort, changed func(since int) (of map[string][]nft.ServicePort, all bool, now int), served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
 	a := &Queries{served: served}
 	a.observer = New(look, func(since int) (map[string][]Port, bool, int) {
@@ -49,8 +48,8 @@ func NewQueries(of func(service string) []nft.ServicePort, changed func(since in
 	return a
 }
 
-// Find returns the Service port of a connection, which the caller must not change, and the endpoint, without port for a range of ports. It
-// returns false for a connection of no Service.
+// Find returns the Service port and the endpoint of a connection; ok is false if it does not belong to a Service. The endpoint of a port with a range
+// has port 0. The caller must not modify p.
 func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPort, ok bool) {
 	o := a.observer
 	o.looking.Lock()
@@ -61,26 +60,26 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	return p, p.endpoint(c), true
 }
 
-// Judge sets further sources of the responses: failed connections by port (Port.Key) and endpoint, the health of endpoints, and, as in
-// sources.judged, the states of Services with problems and the numbers of all Services by state. It is called before the first query, or not at all.
+// Judge adds data to the responses. failures returns the numbers of failed connections by port (Port.Key) and endpoint, health the health of a
+// Service's endpoints, and judged the states of Services with problems, as in sources.judged. Judge must be called before the first query.
 func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth,
 	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
 
-// Follow adds the totals of ended connections to the responses. receive adds the events that the kernel has sent by now to these totals.
-// Follow is called before the first query, or not at all.
+// Follow adds the totals of ended connections to the responses. receive adds the events that the kernel has sent so far to ended. Follow must be
+// called before the first query.
 func (a *Queries) Follow(ended *flows.Totals, receive func()) {
 	a.observer.ended, a.observer.receive = ended, receive
 }
 
-// CountRelayed adds the endpoints of relayed ports to the responses: load returns the relay's connections to them, clients the endpoints of
-// each client. It is called before the first query, or not at all.
+// CountRelayed adds the endpoints of relayed ports to the responses. load returns the relay's connections to a port's endpoints, clients the
+// endpoints that each client uses. CountRelayed must be called before the first query.
 func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
 	a.relayed, a.clients = load, clients
 }
 
-// look calls each for all entries of the connection tracking table of this network namespace, and returns their number.
+// look calls each for every entry of the connection tracking table in this network namespace. It returns the number of entries.
 func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan(0, each) }
 
 // portsOf converts the ports of a Service to Ports. now returns the present ports of a Service.
@@ -123,7 +122,7 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// Traffic returns the connections of Services by port. The caller must not change the result, which is cached.
+// Traffic returns the traffic of the Service ports that q selects. The caller must not modify the result, which is cached.
 func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if q.Clients && !a.observer.watch(q.Namespace+"/"+q.Service) {
 		return nil, fmt.Errorf("the clients of %d other Services are counted, and that is the most: ask again %s after others did last, or ask for connections", maxWatched, watchFor)
@@ -182,7 +181,7 @@ func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	return answer
 }
 
-// maxJudged is the largest number of rows that get states of their endpoints: pages for Prometheus have thousands of rows.
+// maxJudged is the maximum number of rows in a response for which the states of endpoints are determined. Prometheus pages have thousands of rows.
 const maxJudged = 1000
 
 // wantedBy returns a function that reports whether a query selects a row; nil if it selects all.
@@ -196,8 +195,8 @@ func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 	}
 }
 
-// Services returns the traffic in the newest scan by Service, "namespace/name", and quiet, that of each Service that is not in busy. The
-// caller must not change them.
+// Services returns the traffic in the last scan by Service, "namespace/name". quiet is the traffic of each Service that is not in busy. The caller
+// must not modify them.
 func (a *Queries) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
 	l, err := a.observer.Snapshot()
 	if err != nil {
@@ -247,7 +246,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	return answer, nil
 }
 
-// isAnsweredBy reports whether a query selects connections to an endpoint.
+// isAnsweredBy reports whether a query selects connections to the endpoint at.
 func isAnsweredBy(q wire.ConnectionQuery, at netip.AddrPort) bool {
 	return (!q.Endpoint.IsValid() || q.Endpoint == at) && (!q.EndpointAddr.IsValid() || q.EndpointAddr == at.Addr())
 }
@@ -265,7 +264,7 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 	return w
 }
 
-// Kill ends the connection through a Service with this conntrack ID. It returns nil if there is none.
+// Kill deletes the conntrack entry with this ID if it belongs to a Service, and returns it. It returns nil if there is none.
 func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	o := a.observer
 	o.looking.Lock()
@@ -293,15 +292,15 @@ func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 const (
 	// watchFor is how long the clients of a Service are counted after a request for them. It exceeds the interval of a viewer's requests.
 	watchFor = 2 * time.Minute
-	// maxWatched bounds the Services whose clients are counted, and maxClients the clients of one.
+	// maxWatched is the maximum number of Services whose clients are counted, and maxClients that of clients of one Service.
 	maxWatched = 16
 	maxClients = 1 << 16
 )
 
-// clients has the connections of a Service at one scan by client address.
+// clients holds the counts of a Service's connections in one scan, by client address.
 type clients map[netip.Addr]Counts
 
-// add counts a connection, unless its client is new and there are maxClients already.
+// add counts a connection. It ignores new clients once there are maxClients.
 func (s clients) add(c *conntrack.Connection) {
 	addr := c.Client.Addr()
 	n, known := s[addr]
@@ -312,7 +311,7 @@ func (s clients) add(c *conntrack.Connection) {
 	s[addr] = n
 }
 
-// watch records a request for the clients of a Service, and reports whether they are counted: those of at most maxWatched Services are.
+// watch records a request for the clients of a Service. It reports whether they will be counted, which is done for at most maxWatched Services.
 func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -328,12 +327,12 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
-// unwatch removes the Services without a request for their clients within watchFor. The caller holds o.mu.
+// unwatch removes the Services whose clients were not requested within watchFor before at. The caller must hold o.mu.
 func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }
 
-// watching returns an empty entry for each Service whose clients the scan must count; nil if there are none.
+// watching returns an empty entry for each Service whose clients a scan at this time must count; nil if there are none.
 func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -348,8 +347,8 @@ func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	return of
 }
 
-// Clients returns the clients of a Service, "namespace/name", in the newest scan, the busiest first, at most so many. Counting begins with
-// the scan after the first request.
+// Clients returns the clients of a Service ("namespace/name") in the last scan: the most with the most connections. Counting begins with the first
+// scan after the first request.
 func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, err error) {
 	a.observer.watch(service)
 	l, err := a.observer.Snapshot()
@@ -359,7 +358,7 @@ func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, e
 	return l.clientsOf(service, most), nil
 }
 
-// clientsOf returns the clients of a Service in the scan. Counted is false if the scan did not count them.
+// clientsOf returns the most clients of a Service with the most connections in the scan. Counted is false if the scan did not count clients.
 func (l *Snapshot) clientsOf(service string, most int) (told wire.ServiceClients) {
 	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]

@@ -22,27 +22,27 @@ import (
 )
 
 const (
-	// recordEvery is the interval of scans while traffic is recorded. recordShare is the least time between two as a multiple of the CPU
-	// time of one: half a percent of a core. It extends the interval when scans are expensive.
+	// recordEvery is the interval of scans while traffic is recorded. recordShare limits them to half a percent of a core: the interval is at least
+	// recordShare times the CPU time of a scan.
 	recordEvery = 10 * time.Second
 	recordShare = 200
-	// saveEvery is the interval at which the rings of the box are written to a file, saveServices that for the rings of Services.
+	// saveEvery is the interval at which the rings of the box are written to a file, saveServices the interval for the rings of Services.
 	saveEvery    = time.Minute
 	saveServices = time.Hour
 
-	fineStep, finePoints       = 10, 90 // seconds: 15 minutes
+	fineStep, finePoints       = 10, 90 // in seconds: 15 minutes
 	coarseStep, coarsePoints   = 60, 1440
 	serviceStep, servicePoints = 900, 96
-	// mostRings bounds the number of Services with rings, of 3.7 kB each.
+	// mostRings is the maximum number of Services with rings, which take 3.7 kB each.
 	mostRings = 2000
 
 	ringsFile   = "traffic.rings"
 	serviceFile = "traffic-services.rings"
-	// mostRingsFile bounds the bytes that are read of a file of rings.
+	// mostRingsFile is the maximum number of bytes that are read from a file of rings.
 	mostRingsFile = 16 << 20
 )
 
-// A point has the sums for a period: the seconds on record, new, refused and failed connections, and open connections times seconds.
+// A point holds the sums for a period: recorded seconds; new, refused and failed connections; and Open, the open connections times seconds.
 type point struct{ Seconds, New, Refused, Failed, Open float32 }
 
 // pointBytes is the size of a point in a file, in bytes.
@@ -52,16 +52,17 @@ func (p *point) plus(o point) {
 	p.Seconds, p.New, p.Refused, p.Failed, p.Open = p.Seconds+o.Seconds, p.New+o.New, p.Refused+o.Refused, p.Failed+o.Failed, p.Open+o.Open
 }
 
-// ring has the newest points of a series with one point per step. Point n begins n steps after the Unix epoch.
+// ring holds the newest points of a time series with one point per step. Point n begins n steps after the Unix epoch and is stored at index n modulo
+// len(points).
 type ring struct {
-	step   int64 // seconds
-	last   int64 // the newest point
+	step   int64 // in seconds
+	last   int64 // number of the newest point
 	points []point
 }
 
 func newRing(step int64, points int) ring { return ring{step: step, points: make([]point, points)} }
 
-// at returns point n to be changed, nil if it is older than the ring. It advances the ring to n if necessary, with empty points in between.
+// at returns point n for modification, nil if the ring begins later. If n is newer than all points, it adds empty points up to n.
 func (r *ring) at(n int64) *point {
 	size := int64(len(r.points))
 	if n <= r.last-size {
@@ -74,7 +75,7 @@ func (r *ring) at(n int64) *point {
 	return &r.points[n%size]
 }
 
-// get returns point n; an empty one if it is outside of the ring.
+// get returns point n, an empty one if the ring does not have it.
 func (r *ring) get(n int64) point {
 	if n > r.last || n <= r.last-int64(len(r.points)) || n < 0 {
 		return point{}
@@ -82,7 +83,7 @@ func (r *ring) get(n int64) point {
 	return r.points[n%int64(len(r.points))]
 }
 
-// add distributes the sums of the time between from and to over the points of that time.
+// add adds sums for the time between from and to, distributed over the points of that time. p.Open is the number of open connections.
 func (r *ring) add(from, to time.Time, p point) {
 	begin, end := float64(from.UnixMilli())/1000, float64(to.UnixMilli())/1000
 	begin = max(begin, end-float64(r.step*int64(len(r.points))))
@@ -110,7 +111,7 @@ type pair struct {
 	busy         float32
 }
 
-// rings has the traffic of the last 24 hours.
+// rings holds the recorded traffic of the last 24 hours, for the box and for Services.
 type rings struct {
 	mu       sync.Mutex
 	box      pair
@@ -123,7 +124,7 @@ func newRings() *rings {
 	return &rings{box: *newPair(""), services: map[string]*pair{}, saved: true}
 }
 
-// newPair returns empty rings for a Service, or with "" for the box.
+// newPair returns empty rings for a Service; for the box if service is "".
 func newPair(service string) *pair {
 	if service == "" {
 		return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(coarseStep, coarsePoints)}
@@ -131,7 +132,7 @@ func newPair(service string) *pair {
 	return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(serviceStep, servicePoints)}
 }
 
-// add adds the traffic of a scan.
+// add adds the traffic of a scan to the rings.
 func (r *rings) add(l *Snapshot) {
 	if l.Since <= 0 {
 		return
@@ -182,8 +183,8 @@ func (p *pair) add(from, to time.Time, sums point) {
 	p.coarse.add(from, to, sums)
 }
 
-// leave removes the rings of the Service that was busy least recently, to make room for a busier one. It returns false if all are at least
-// as busy now.
+// leave removes the rings of the Service with the least recent traffic, to make room for one with busy new and open connections now. It returns false
+// if all Services have at least as many in the scan at now.
 func (r *rings) leave(now time.Time, busy float32) bool {
 	var least string
 	for service, p := range r.services {
@@ -198,7 +199,7 @@ func (r *rings) leave(now time.Time, busy float32) bool {
 	return true
 }
 
-// graph returns the traffic of the last 15 minutes, or with day of the last day, of a Service or with "" of the box.
+// graph returns the traffic of the last 15 minutes, or of the last day if day is set. It is the traffic of a Service, or of the box if service is "".
 func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,10 +238,10 @@ func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph
 	return g
 }
 
-// head returns the first line of a file of rings, with the name of the box.
+// head returns the first line of a file of rings, which has the format version and the name of the box.
 func head(box string) string { return "svcctl traffic rings 1 " + box + "\n" }
 
-// appendRing appends a ring in its binary form.
+// appendRing appends the binary encoding of a ring.
 func appendRing(to []byte, r *ring) []byte {
 	to = binary.LittleEndian.AppendUint64(to, uint64(r.last))
 	for i := range r.points {
@@ -252,7 +253,7 @@ func appendRing(to []byte, r *ring) []byte {
 	return to
 }
 
-// readRing reads a ring in its binary form. It returns an error if the ring has points after now.
+// readRing decodes a ring. It returns an error if the ring has points after now.
 func readRing(from *bytes.Reader, r *ring, now time.Time) error {
 	content := make([]byte, 8+pointBytes*len(r.points))
 	if _, err := io.ReadFull(from, content); err != nil {
@@ -322,7 +323,7 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRingsFile))
 }
 
-// save writes the rings of the box, or with services those of Services, to a file in dir.
+// save writes rings to a file in dir: those of Services if services is set, otherwise those of the box.
 func (r *rings) save(dir, box string, services bool, log *slog.Logger) {
 	content := []byte(head(box))
 	add := func(service string, p *pair) {
@@ -359,8 +360,8 @@ func (r *rings) save(dir, box string, services bool, log *slog.Logger) {
 	r.saved = err == nil
 }
 
-// Record scans every 10 seconds, or less often where that takes more than half a percent of a core, until ctx is done, and stores the
-// traffic of 24 hours in dir. Remember must be called before.
+// Record makes a scan every 10 seconds, or less often if scans take more than half a percent of a core, until ctx is done. It stores the traffic of
+// 24 hours in dir. Remember must be called before.
 func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger) error {
 	o := a.observer
 	defer func() {
@@ -389,23 +390,23 @@ func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger)
 	return nil
 }
 
-// Remember makes the Queries record traffic for Graph, and reads the record of the previous process from dir. It is called before the first
-// query, or not at all.
+// Remember enables the recording of traffic for Graph, and reads from dir the traffic that the previous process recorded. It must be called before
+// the first query.
 func (a *Queries) Remember(dir, box string, log *slog.Logger) {
 	a.observer.rings = newRings()
 	a.observer.rings.load(dir, box, time.Now(), log)
 }
 
-// Begin makes the first scan, on which the rates of the next one are based. It does nothing if traffic is not recorded. It is called when
-// all Services are served.
+// Begin makes the first scan, to which the rates of the next one are relative. It must be called when all Services are served. It does nothing if
+// traffic is not recorded.
 func (a *Queries) Begin() {
 	if a.observer.rings != nil {
 		_, _ = a.observer.record() // of an error Record has the reason
 	}
 }
 
-// Graph returns the traffic of the last 15 minutes, or with day of the last day, of a Service, "namespace/name", or with "" of all. It has
-// no points if traffic is not recorded.
+// Graph returns the traffic of the last 15 minutes, or of the last day if day is set, of a Service ("namespace/name"), or of all if service is "". It
+// has no points if traffic is not recorded.
 func (a *Queries) Graph(service string, day bool) (g wire.TrafficGraph) {
 	if a.observer.rings != nil {
 		g = a.observer.rings.graph(service, day, a.observer.now())

@@ -17,13 +17,13 @@ import (
 type aggregate struct {
 	wire.PortTraffic // without endpoints and history
 	*row
-	fresh int // new connections
-	// made, refused and Failed are counts since the start; refusing, failing, in and out are those since the previous scan.
+	fresh int // new connections since the previous scan
+	// made, refused and Failed are counts since the start. refusing, failing, in and out are counts since the previous scan: in and out in bytes.
 	made, refused, refusing, failing, in, out uint64
-	parts                                     []*PortCounts // of all its families
+	parts                                     []*PortCounts // the counts for each IP family
 }
 
-// aggregate returns the sum of the counts of a Service port in its families. counts has those of the families that have any.
+// aggregate returns the counts of a Service port, summed over its IP families. counts holds them for each family that has any.
 func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	namespace, name, _ := strings.Cut(r.service, "/")
 	m := &aggregate{row: r, parts: make([]*PortCounts, 0, len(r.ports)), PortTraffic: wire.PortTraffic{
@@ -67,7 +67,7 @@ func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing ui
 	return c
 }
 
-// busy returns the Service ports with counts, by key. They are computed once for each scan.
+// busy returns the Service ports that have counts, sorted by key. The list is computed once for each scan.
 func (l *Snapshot) busy() []*aggregate {
 	l.merging.Do(func() {
 		for first := 0; first < len(l.Ports); {
@@ -82,8 +82,8 @@ func (l *Snapshot) busy() []*aggregate {
 	return l.merged
 }
 
-// topN returns the Service ports in the order by, without those that rank no higher than a port without counts. The list is computed once
-// for each scan and order.
+// topN returns the Service ports sorted by the column by, without those that rank no higher than a port without counts. The list is computed once for
+// each scan and column.
 func (l *Snapshot) topN(by string) []*aggregate {
 	l.sorting.Lock()
 	defer l.sorting.Unlock()
@@ -113,19 +113,19 @@ func (l *Snapshot) topN(by string) []*aggregate {
 	return list
 }
 
-// leads reports whether topN includes a Service port in the order by. m has its counts, nil if there are none.
+// leads reports whether topN includes a Service port for the column by. m holds its counts, nil if there are none.
 func (l *Snapshot) leads(r *row, m *aggregate, by string) bool {
 	var none aggregate
 	return m != nil && none.order(m, by) > 0 || by == "state" && urgency(l.States[r.service].State) > 0
 }
 
-// urgency returns the rank of a Service's state: higher is worse, 0 is any state without a problem.
+// urgency ranks the state of a Service: higher is worse, 0 is any state without a problem.
 func urgency(state string) int {
 	return slices.Index([]string{wire.ServiceSettling, wire.ServiceWarning, wire.ServiceStale, wire.ServiceFails}, state) + 1
 }
 
-// first returns the first Service ports in the order by for which wanted holds, at most most of them, and the number of further ones. A nil
-// wanted holds for all.
+// first returns the first Service ports, sorted by the column by, for which wanted returns true: at most most of them. more is the number of further
+// ones. A nil wanted selects all.
 func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
 	for _, m := range l.topN(by) {
 		switch {
@@ -178,7 +178,7 @@ func (m *aggregate) order(o *aggregate, by string) int {
 	return 0
 }
 
-// states returns the numbers of endpoints by state, in all families, their check, and the endpoints that are down or out, by address.
+// states returns the numbers of endpoints by state over all IP families, their health check, and the endpoints that are down or excluded, by address.
 func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointStates, check string, down map[string]wire.EndpointHealth) {
 	down = map[string]wire.EndpointHealth{}
 	for _, e := range health {
@@ -208,7 +208,7 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 	return states, check, down
 }
 
-// frontends returns the addresses and ports of the port as text, those of load balancers first.
+// frontends returns the addresses and ports of the port's frontends as text, load balancer IPs first.
 func (m *aggregate) frontends() (list []string) {
 	for _, kind := range []nft.FrontendKind{nft.LoadBalancerIP, nft.ExternalIP, nft.ClusterIP, nft.NodePort} {
 		for _, p := range m.parts {
@@ -226,8 +226,9 @@ func (m *aggregate) frontends() (list []string) {
 	return slices.Compact(list) // a node port is there for both families
 }
 
-// endpoints returns the endpoints of all families by address, including those without connections. Those of a relayed port follow its
-// listeners; relayed returns their load. failed has the numbers of failed connections, down the endpoints that are down or out.
+// endpoints returns the endpoints of all IP families, sorted by address, including those without connections. For a relayed port the listeners of the
+// relay come first, then its endpoints with the load from relayed. failed has the numbers of failed connections, down the endpoints that are down or
+// excluded.
 func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
 	shown := map[string]bool{}
 	for _, p := range m.parts {
@@ -272,7 +273,7 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 	return list
 }
 
-// behindRelay returns the endpoints of a relayed port, by address. They have neither bytes nor new connections, which the relay does not
+// behindRelay returns the endpoints of a relayed port, sorted by address. They have neither bytes nor new connections, which the relay does not
 // count.
 func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	served := p.served()
@@ -313,7 +314,7 @@ func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTr
 	return row
 }
 
-// totals converts a Record to the form of the API, with bytes only if the kernel counts them.
+// totals converts a Record to the type of the API, with bytes only if bytes is set.
 func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 	t.Flows = &r.Connections
 	if bytes {
@@ -322,8 +323,8 @@ func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 	return t
 }
 
-// services returns the traffic by Service, "namespace/name", summed over its ports, and quiet, that of each Service that is not in busy.
-// They are computed once for each scan.
+// services returns the traffic by Service ("namespace/name"), summed over its ports. quiet is the traffic of each Service that is not in busy. They
+// are computed once for each scan.
 func (l *Snapshot) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
 	l.summing.Do(func() {
 		l.sums = map[string]*wire.ServiceTraffic{}
@@ -347,7 +348,7 @@ func (l *Snapshot) none() *wire.ServiceTraffic {
 	return s
 }
 
-// sum returns the summed traffic of the Service ports for which wanted holds; nil: of all.
+// sum returns the total traffic of the Service ports for which wanted returns true. A nil wanted selects all.
 func (l *Snapshot) sum(wanted func(*row) bool) wire.ServiceTraffic {
 	sum := l.none()
 	for _, m := range l.busy() {
@@ -375,7 +376,7 @@ func plus[T uint64 | float64](a, b *T) *T {
 	return new(*a + *b)
 }
 
-// noRate is the shared result of rate for 0.
+// noRate is the result of rate for 0, shared to save memory.
 var noRate float64
 
 // rate returns fresh per second; nil if there was no previous scan (since is 0).

@@ -12,27 +12,27 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// A Port is a port of a Service in one family, with the data by which connections are attributed to it.
+// A Port is a port of a Service in one IP family, with the data for attributing connections to it.
 type Port struct {
 	Service   string // "namespace/name"
-	Name      string // "" for the only, unnamed port
+	Name      string // "" for an unnamed port
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []conntrack.Frontend
-	Ranged    bool             // a frontend is a range of ports; the counts then name endpoints with port 0
-	Adopts    bool             // connections to a frontend may be adopted from another box
-	Endpoints []netip.AddrPort // endpoints of new connections, sorted; nil: those of served (see endpoints)
-	Relay     []netip.AddrPort // the appliance's own listeners, if it relays the port
+	Ranged    bool             // a frontend is a port range; counts then have port 0 in endpoints
+	Adopts    bool             // connections to a frontend may be taken over from another box
+	Endpoints []netip.AddrPort // sorted endpoints for new connections; if nil, those of served
+	Relay     []netip.AddrPort // the relay's listeners for the port; nil if it is not relayed
 
-	row    *row        // of the index
-	counts *PortCounts // of the scan that is under way, nil if there are none
-	egress *nft.Egress // source address of connections that its endpoints open; nil: unchanged
-	// of returns the ports of a Service as they are now; nil if that is unknown. This port is the one with the ID id among them.
+	row    *row        // the row of the index that contains this port
+	counts *PortCounts // counts of the current scan, nil if there are none
+	egress *nft.Egress // source address for connections of its endpoints; nil: not set
+	// of returns the current ports of a Service, among which this port has the ID id. It is nil if they are not available.
 	of func(service string) []nft.ServicePort
 	id string
 }
 
-// served returns the port as the kernel serves it now; nil if that is unknown, or the port does not exist any more.
+// served returns the port as the kernel serves it now. It returns nil if that is not available or the port no longer exists.
 func (p *Port) served() *nft.ServicePort {
 	if p.of != nil {
 		list := p.of(p.Service)
@@ -47,13 +47,13 @@ func (p *Port) served() *nft.ServicePort {
 
 // Counts has the counts of a Service port or an endpoint at one scan.
 type Counts struct {
-	// Open are connections that were answered and that neither side has closed.
+	// Open is the number of connections that the endpoint has replied to and that neither side has closed.
 	Open int
-	// Unanswered counts the connections that the endpoint has sent nothing to yet.
+	// Unanswered is the number of connections that the endpoint has not replied to yet.
 	Unanswered int
-	// New counts the connections that the previous scan did not find.
+	// New is the number of connections that were not in the previous scan.
 	New int
-	// In and Out are the bytes that clients and endpoints sent since the previous scan.
+	// In is the number of bytes from clients since the previous scan, Out that from endpoints.
 	In, Out uint64
 }
 
@@ -71,31 +71,31 @@ func (c *Counts) add(conn *conntrack.Connection, isNew bool, in, out uint64) {
 	}
 }
 
-// PortCounts has the counts of a Service port and of its endpoints. These include endpoints with connections that get no new ones.
+// PortCounts holds the counts of a Service port and of its endpoints. Endpoints includes those that get no new connections but still have some.
 type PortCounts struct {
 	Port *Port
 	Counts
-	// Connections and Refused are the counts of the kernel since the start. Refusing is the increase of Refused
-	// since the previous scan; New is that of Connections, unless the kernel counts none.
+	// Connections and Refused are the kernel's counters since the start. Refusing is the increase of Refused since the previous scan. New is the
+	// increase of Connections if the kernel counts.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows counts all connections of the port, those that ended included, nil if there are none, or connection events are not read.
+	// Flows counts all connections of the port, including ended ones. It is nil if there are none, or if connection events are not read.
 	Flows *flows.Record
 
-	getting []netip.AddrPort // cached result of endpoints; nil: not computed yet
+	getting []netip.AddrPort // cached result of endpoints; nil if not computed yet
 }
 
 // EndpointCounts has the counts of an endpoint. Leaving is set if it gets no new connections.
 type EndpointCounts struct {
 	Counts
 	Leaving bool
-	// Flows counts its connections, those that ended included; nil as in PortCounts.
+	// Flows counts its connections, including ended ones; nil as in PortCounts.
 	Flows *flows.Record
-	// Tracked counts its connections in the table that Flows includes.
+	// Tracked counts those connections in Flows that are still in the connection tracking table.
 	Tracked flows.Record
 }
 
-// endpoints returns the endpoints to which new connections go, sorted. They are computed on demand, since most ports have no connections.
+// endpoints returns the endpoints that get new connections, sorted. They are computed on demand: most ports have no connections.
 func (p *PortCounts) endpoints() []netip.AddrPort {
 	switch {
 	case p.getting != nil:
@@ -118,46 +118,45 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	return e
 }
 
-// Snapshot has the results of one scan of the connection tracking table. It has more than 15 fields: the exported ones are the results, the
-// others cache data computed from them on the first request, each under its own lock.
+// Snapshot holds the results of one scan of the connection tracking table. It has more than 15 fields: the exported ones are the results; the others
+// cache data computed from them on the first request, each group under its own lock.
 type Snapshot struct {
 	At time.Time
-	// Since is the time since the previous scan, to which New refers; 0: there was none, and New is 0.
+	// Since is the time since the previous scan, which New is relative to. It is 0 for the first scan; New is then 0 too.
 	Since time.Duration
-	// Entries counts all entries of the table, those of no Service included.
+	// Entries is the number of entries in the table, including those that belong to no Service.
 	Entries int
-	// Ports has only the ports with counts, in the order of the index: most of many Services have none, and cost nothing.
+	// Ports holds only the ports with counts, in the order of the index. If there are many Services, most have no counts and cost nothing.
 	Ports []*PortCounts
-	// Counted reports that the kernel counts; Refusals counts refused packets by reason since the
-	// start.
+	// Counted is set if the kernel counts connections. Refusals counts refused packets since the start, by reason.
 	Counted  bool
 	Refusals map[string]uint64
-	// Flows reports that connection events are read, and Bytes that the kernel counts the bytes of connections.
+	// Flows is set if connection events are read, Bytes if the kernel counts the bytes of connections.
 	Flows, Bytes bool
-	// Failures are the failed connections so far, by Port.Key and endpoint, and failing those at the previous scan.
+	// Failures counts failed connections so far, by Port.Key and endpoint; failing has the counts at the previous scan.
 	Failures, failing failures
-	// States has the states of Services that do not answer, or answer with a warning.
+	// States holds the states of Services that do not answer or have a warning, by "namespace/name".
 	States map[string]wire.Judged
-	// Counts has the numbers of all Services by state; Verdict is wire.Verdict.Text.
+	// Counts holds the number of Services in each state. Verdict is the text of the overall verdict (wire.Verdict.Text).
 	Counts  map[string]int
 	Verdict string
 	egressLook
 	// RefusalRates has refused packets a second since the previous scan, by reason, without zeros.
 	RefusalRates map[string]float64
 
-	unordered bool               // the table has another order than at the previous scan: the bytes since then are unknown
-	clients   map[string]clients // by Service, of those that are watched
+	unordered bool               // the table's order changed since the previous scan, so the bytes since then are unknown
+	clients   map[string]clients // by Service, for those whose clients are counted
 
 	rows    []*row
 	merging sync.Once
-	merged  []*aggregate // see busy
+	merged  []*aggregate // result of busy
 	sorting sync.Mutex
-	orders  map[string][]*aggregate // see topN; by wire.TrafficSorts
+	orders  map[string][]*aggregate // results of topN, by wire.TrafficSorts
 	summing sync.Once
-	sums    map[string]*wire.ServiceTraffic // see services
+	sums    map[string]*wire.ServiceTraffic // result of services
 
 	answering sync.Mutex
-	answers   map[wire.TrafficQuery]*wire.Traffic // see answer
+	answers   map[wire.TrafficQuery]*wire.Traffic // cached responses of answer
 }
 
 // The limits of cached responses of a scan: their number, and the rows of one. Viewers query more often than scans are made.
@@ -166,7 +165,7 @@ const (
 	maxAnswerRows = 1000
 )
 
-// answer returns the cached response to a query, or that which make returns.
+// answer returns the cached response to a query, or else the result of make.
 func (l *Snapshot) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
 	l.answering.Lock()
 	defer l.answering.Unlock()
@@ -191,7 +190,7 @@ func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	return c.Endpoint
 }
 
-// total adds the kernel's counters since the start to the counts of their ports.
+// total adds the kernel's counters since the start to the counts of the Service ports.
 func (l *Snapshot) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
@@ -204,7 +203,7 @@ func (l *Snapshot) total(found *index, counted nft.Totals) {
 	}
 }
 
-// compare sets the differences of the kernel's counters to those of the previous scan, and rates; with nil it does nothing.
+// compare sets the differences of the kernel's counters to those of the previous scan, and the refusal rates. It does nothing if before is nil.
 func (l *Snapshot) compare(before *Snapshot) {
 	if before == nil {
 		return
@@ -270,7 +269,7 @@ func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 // failures has the numbers of failed connections by Port.Key and endpoint.
 type failures map[string]map[netip.AddrPort]uint64
 
-// of returns the number of failed connections of a port.
+// of returns the number of failed connections of a port, by Port.Key.
 func (f failures) of(key string) (sum uint64) {
 	for _, n := range f[key] {
 		sum += n
@@ -278,30 +277,29 @@ func (f failures) of(key string) (sum uint64) {
 	return sum
 }
 
-// tracked has the connections of a scan, to compare with the next one.
+// tracked holds the connections of a scan, for comparison with the next scan.
 type tracked struct {
-	ids []uint32 // of all, sorted
-	// order has the connections whose bytes the kernel counts, in the order of the table. That order is the same in two scans for the
-	// connections in both, unless the kernel changed the size of the table.
+	ids []uint32 // conntrack IDs of all connections, sorted
+	// order holds the connections for which the kernel counts bytes, in the order of the table. Connections in two scans have the same order in both,
+	// unless the kernel resized the table in between.
 	order []volume
 }
 
-// volume has the bytes of a connection so far.
+// volume holds the byte counts of a connection since its start.
 type volume struct {
 	id      uint32
 	in, out uint64
 }
 
-// growth finds the bytes that connections have transferred since the previous scan.
+// growth computes the bytes that connections have transferred since the previous scan. It searches their earlier counts in before.
 type growth struct {
 	before []volume
-	next   int // the position behind the one that was found last
-	left   int // the steps that a search may still take
+	next   int // where the next search starts: after the last match
+	left   int // the remaining search steps
 }
 
-// since returns the bytes that a connection has transferred since the previous scan. All bytes count for
-// one that the scan did not count, or whose ID another connection had. found is false once the searches have used up left, as when the kernel lists its
-// table in another order.
+// since returns the bytes that a connection has transferred since the previous scan. It returns all its bytes if it was not counted in that scan, or
+// its ID belonged to another connection. found is false once all steps in left are used up, as when the order of the table has changed.
 func (g *growth) since(v volume) (in, out uint64, found bool) {
 	for range g.before {
 		if g.left--; g.left < 0 {
@@ -323,9 +321,9 @@ func (g *growth) since(v volume) (in, out uint64, found bool) {
 	return v.in, v.out, true // the kernel did not count its bytes then
 }
 
-// count attributes the connections that read returns to the ports of an index, and returns them. known are those of the previous scan;
-// without IDs there was none. counts reports whether a connection is included in the totals of connections by event; nil if connection
-// events are not read.
+// count attributes the connections that read returns to the Service ports in found, and returns them as now. known holds those of the previous scan;
+// its ids are nil if there was none. counts reports whether a connection is included in the totals based on events; it is nil if connection events
+// are not read.
 func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
 	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)
 	order := make([]volume, 0, len(known.order)+len(known.order)/8)

@@ -16,20 +16,20 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Problem is a problem of the status with the times at which it began. Its fields are not changed while a Judge has it.
+// Problem is a problem in the status of the appliance, with the times at which it began. Its fields must not be modified while a Judge holds it.
 type Problem struct {
 	wire.Problem
-	// Since has the time at which each of its Occurrences began.
+	// Since holds the start time of each of its Occurrences.
 	Since []time.Time
-	// Settling is set for a problem of an object that came a moment ago: it keeps its Service from being Ready, and is
-	// not shown.
+	// Settling is set for a problem that began only a moment ago. It keeps its Service from being Ready but is not shown yet.
 	Settling bool
 }
 
-// Occurrence identifies a fault, independently of the message of its problem and the file that declares its object.
+// Occurrence identifies a fault, independently of the message of its problem and the file that declares its object. What combines reason, severity
+// and field, possibly with a cause.
 type Occurrence struct{ Object, What string }
 
-// Occurrences returns the occurrences of a problem: a single one, or one for each cause of a warning with several.
+// Occurrences returns the faults that a problem is about: one for each cause if it is a warning grouped by cause, otherwise one.
 func Occurrences(p *wire.Problem) (all []Occurrence) {
 	o := Occurrence{cmp.Or(p.Object, p.File), p.Reason + " " + p.Severity + " " + p.Field}
 	switch {
@@ -47,8 +47,8 @@ func Occurrences(p *wire.Problem) (all []Occurrence) {
 	return []Occurrence{o}
 }
 
-// ComesLater reports whether problems of an Occurrence (its What) may begin some time after the start, as they are found by observing
-// endpoints, the announcer or routers.
+// ComesLater reports whether a problem with this Occurrence.What may begin some time after the start of the appliance, because it is found by
+// observing endpoints, the announcer or routers.
 func ComesLater(what string) bool {
 	reason, _, _ := strings.Cut(what, " ")
 	return rowOf(reason).By == ByCause
@@ -56,16 +56,17 @@ func ComesLater(what string) bool {
 
 // State has the worst problem of a Service for each effect. The zero State is a Service without a problem.
 type State struct {
-	// Failing is why the Service is not Ready, Stale why its newest version is not in force, Doubt a warning; with a Reason of "", there is none.
+	// Failing is why the Service is not Ready, Stale why its newest version is not applied, Doubt a warning. A zero Why means that there is no such
+	// problem.
 	Failing, Stale, Doubt Why
-	// Settling is set when Failing is from a problem that is still settling.
+	// Settling is set if the problem in Failing is still settling (see Problem).
 	Settling bool
 }
 
 // Why is the reason and message of a problem; the zero Why means none.
 type Why struct {
 	Reason, Message string
-	Warning         bool // the severity of the problem is not error
+	Warning         bool // the problem is not an error
 }
 
 func (w *Why) set(p *wire.Problem) {
@@ -74,7 +75,7 @@ func (w *Why) set(p *wire.Problem) {
 	}
 }
 
-// Word returns the state of a Service as one of the words of wire.Verdict ("fails", ...).
+// Word returns the state of a Service as one of the constants wire.Service..., such as "fails".
 func (s *State) Word() string {
 	switch {
 	case s.Failing.Reason != "" && s.Settling:
@@ -91,7 +92,7 @@ func (s *State) Word() string {
 	return wire.ServiceAnswers
 }
 
-// mostNamed bounds the Services and details of a group, and mostSettling the Services that Settling returns.
+// mostNamed is the maximum number of Services and of details in a group, mostSettling that of Services that Settling returns.
 const (
 	mostNamed    = 10
 	mostSettling = 1000
@@ -100,27 +101,27 @@ const (
 // Judge computes the states of Services from their problems. The cost of a change is proportional to the number of Services that it
 // affects.
 type Judge struct {
-	// services has each Service that there is, by "namespace/name".
+	// services holds all existing Services, by "namespace/name".
 	services map[string]bool
-	problems map[string][]*Problem // by Service, sorted
-	counted  map[string]counted    // Services with a problem, existing or not
-	words    map[string]int        // numbers of Services in counted, by State.Word; absent ones only if they fail
+	problems map[string][]*Problem // the problems of each Service, in the order of compare
+	counted  map[string]counted    // the Services with a problem, whether they exist or not
+	words    map[string]int        // numbers of Services by State.Word; nonexistent Services count only if they fail
 	absent   int                   // number of Services in words that do not exist
-	reasons  map[[2]string]int     // problems by severity and reason
+	reasons  map[[2]string]int     // numbers of problems by severity and reason
 }
 
-// counted is a Service with the State that the Judge has computed last.
+// counted holds the last computed State of a Service. there is set if the Service exists.
 type counted struct {
 	State
 	there bool
 }
 
-// NewJudge returns a Judge without problems. services has all existing Services, by "namespace/name"; each Change reads it.
+// NewJudge returns a Judge without problems. services holds all existing Services, by "namespace/name"; the Judge reads it again at each Change.
 func NewJudge(services map[string]bool) *Judge {
 	return &Judge{services: services, problems: map[string][]*Problem{}, counted: map[string]counted{}, words: map[string]int{}, reasons: map[[2]string]int{}}
 }
 
-// State returns the State of a Service, by key.
+// State returns the State of the Service "namespace/name".
 func (j *Judge) State(key string) State { return j.counted[key].State }
 
 // Judged yields the Services that have a problem, with their states.
@@ -134,8 +135,8 @@ func (j *Judge) Judged() iter.Seq2[string, State] {
 	}
 }
 
-// Change removes the problems over and adds came. It recomputes the States of their Services and of those in touched, which were added or
-// removed. It returns the previous States of the Services whose State changed.
+// Change removes the problems in over and adds those in came. It recomputes the States of their Services, and of the Services in touched, which were
+// added or removed. It returns the previous States of the Services whose State changed.
 func (j *Judge) Change(over, came []*Problem, touched []string) (before map[string]State) {
 	again := map[string]struct{}{}
 	for _, key := range touched {
@@ -177,7 +178,7 @@ func (j *Judge) Change(over, came []*Problem, touched []string) (before map[stri
 	return before
 }
 
-// tally adds by to the numbers of Services by state, for a Service in this state.
+// tally adds by to the numbers of Services by state, for one Service.
 func (j *Judge) tally(c *counted, by int) {
 	if c.State == (State{}) || !c.there && c.Failing.Reason == "" {
 		return // well, or a file has problems with a Service that there is not
@@ -198,12 +199,12 @@ func (j *Judge) count(p *Problem, by int) {
 	}
 }
 
-// compare compares two problems of a Service, to sort them.
+// compare orders the problems of a Service.
 func compare(a, b *Problem) int {
 	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// judged returns the State that results from the problems of a Service. there is set when the Service exists.
+// judged computes the State of a Service from its problems. there is set if the Service exists.
 func (j *Judge) judged(key string, there bool) (s State) {
 	for _, settling := range []bool{false, true} {
 		for _, p := range j.problems[key] {
@@ -239,7 +240,7 @@ func (j *Judge) Verdict(unchecked int) wire.Verdict {
 	return v
 }
 
-// Settling returns the first mostSettling Services that are settling, sorted.
+// Settling returns the Services in the state settling, sorted, at most mostSettling.
 func (j *Judge) Settling() (keys []string) {
 	if j.words[wire.ServiceSettling] == 0 {
 		return nil
@@ -253,7 +254,7 @@ func (j *Judge) Settling() (keys []string) {
 	return keys[:min(mostSettling, len(keys))]
 }
 
-// serviceOf returns the key of the Service that a problem is about; false if it is about another object.
+// serviceOf returns the Service ("namespace/name") that a problem is about. is is false if the problem is about another object.
 func serviceOf(p *wire.Problem) (key string, is bool) { return strings.CutPrefix(p.Object, service) }
 
 // headline returns the verdict in one line. A Service answers if it is Ready, even if in an earlier version.
@@ -303,14 +304,14 @@ var severities = []string{wire.SeverityError, wire.SeverityWarning}
 
 func rank(severity string) int { return slices.Index(severities, severity) }
 
-// cluster collects the problems of a group.
+// cluster collects the problems of one group.
 type cluster struct {
 	problems []*Problem
-	since    time.Time       // of the oldest of them
-	services map[string]bool // true: it fails
+	since    time.Time       // start time of the oldest problem
+	services map[string]bool // the affected Services, true if they fail
 }
 
-// Groups returns the problems in groups by cause, the worst first. packaged determines the next steps in them.
+// Groups groups problems by cause. It returns the groups, most severe first. packaged selects the next steps that suit the installation.
 func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	clusters := map[string]*cluster{}
 	var order []string
@@ -379,7 +380,7 @@ func boolRank(first bool) int {
 	return 1
 }
 
-// The reasons whose groups have texts of their own.
+// The reasons whose groups have special texts.
 const (
 	reasonFailingOpen     = "FailingOpen"
 	reasonEndpointDown    = "EndpointDown"
@@ -395,7 +396,7 @@ func isDead(p *Problem) bool {
 	return p.Cause != "" && (p.Reason == reasonEndpointDown || p.Reason == reasonEndpointRefuses || p.Reason == reasonEndpointSilent)
 }
 
-// address returns the address in a cause such as "192.0.2.7:80 (refused)".
+// address returns the IP address in a cause such as "192.0.2.7:80 (refused)".
 func address(cause string) string {
 	at, _, _ := strings.Cut(cause, " (")
 	if i := strings.LastIndexByte(at, ':'); i >= 0 {
@@ -404,7 +405,7 @@ func address(cause string) string {
 	return at
 }
 
-// addresses returns the addresses in a list of causes, sorted, each once.
+// addresses returns the IP addresses in a list of causes, sorted and without duplicates.
 func addresses(causes string) string {
 	var all []string
 	for cause := range strings.SplitSeq(causes, causeSeparator) {
@@ -460,7 +461,7 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	return g
 }
 
-// why returns the reason why the endpoints in of are down, in parentheses; "" if it is not the same for all.
+// why returns the reason why the endpoints in of are down, in parentheses; "" if they have different reasons.
 func (c *cluster) why(of string) string {
 	found := ""
 	for _, p := range c.problems {
@@ -484,8 +485,8 @@ func (c *cluster) checked() bool {
 	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
 }
 
-// consequence returns the effect of a cause on several Services in words: how many fail, and how many still answer. without is set if the
-// latter do not use what failed.
+// consequence describes the effect of a cause on several Services: how many fail, and how many still answer. without is set if the latter no longer
+// use the failed endpoints.
 func consequence(failing, all int, without bool) string {
 	one, many := "is affected", "are affected"
 	if without {
@@ -508,7 +509,7 @@ func place(p *wire.Problem) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// text returns a problem in one line, without its severity and, if it has an object, without file and line.
+// text returns a problem as one line without its severity. If the problem has an object, the line omits file and line number.
 func text(p *wire.Problem) string {
 	short := wire.Problem{Object: p.Object, Field: p.Field, Message: p.Message}
 	if p.Object == "" && p.File != "" {

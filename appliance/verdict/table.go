@@ -14,18 +14,18 @@ import (
 type Effect uint8
 
 const (
-	// Nothing means that clients are served as the object states.
+	// Nothing means that clients are served as the object specifies.
 	Nothing Effect = iota
 	// Fails means that an error keeps clients from being served at a port or an address of the object. The Service is not Ready.
 	Fails
-	// FailsAlways means the same as Fails, for warnings too.
+	// FailsAlways is like Fails, but applies to warnings too.
 	FailsAlways
 	// Stays means that an error keeps the newest version of the object from being applied, and the last version stays in force. The Service
 	// is not Programmed; it is Ready if the last version is served.
 	Stays
 )
 
-// Grouping is the rule by which problems with one cause are grouped.
+// Grouping determines how problems are grouped for display.
 type Grouping uint8
 
 const (
@@ -35,21 +35,21 @@ const (
 	ByCause
 )
 
-// Row describes a condition. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a literal of a field
-// Reason), where its facts are; add its row to table.txt; cause and repair it in a test, as Test817 of appliance/reconcile does; run go
-// test ./appliance/verdict -run TestManual -update, which rewrites docs/reference/conditions.md. The tests of this package fail for a
-// Reason without a row and a row without a Reason.
+// Row describes a condition, that is, problems with one Reason. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a
+// literal in a field Reason) where the facts are; add its row to table.txt; cause and resolve it in a test, like Test817 of appliance/reconcile; run
+// go test ./appliance/verdict -run TestManual -update, which rewrites docs/reference/conditions.md. The tests of this package fail for a Reason
+// without a row and for a row without a Reason.
 type Row struct {
 	Reason string
-	// Severity is wire.SeverityError or wire.SeverityWarning, whatever was reported; "": as reported, which depends on
-	// the case.
+	// Severity is wire.SeverityError or wire.SeverityWarning; it overrides the reported severity. "" means that the reported severity applies.
 	Severity string
 	Effect   Effect
 	By       Grouping
-	// Text is an example, or what the condition means, for the manual.
+	// Text is an example, or an explanation of the condition, for the manual.
 	Text string
-	// Next is the next step as installed by the package, and Plain without systemd; "": the same. NAME, NS, PLACE, FILE and KEY
-	// stand for the Service, its namespace, the file and line, the file, and the annotation; OBJECT for an object of any kind.
+	// Next is the next step for the user if svcctl was installed as a package, Plain the one without systemd; "" means as Next. In both NAME, NS,
+	// PLACE, FILE and KEY stand for the Service, its namespace, the file and line, the file, and the annotation; OBJECT stands for an object of any
+	// kind.
 	Next, Plain string
 }
 
@@ -58,7 +58,7 @@ const explainNext = "svcctl explain svc/NAME -n NS"
 //go:embed table.txt
 var tableText string
 
-// Table returns a row for each Reason, from table.txt. The caller must not change it.
+// Table returns the rows of table.txt: one for each Reason. The caller must not modify them.
 var Table = sync.OnceValue(func() []Row { return parseTable(tableText) })
 
 func parseTable(text string) (all []Row) {
@@ -97,7 +97,7 @@ func parseTable(text string) (all []Row) {
 	return all
 }
 
-// rows has the rows by their Reasons.
+// rows holds the rows of Table by their Reason.
 var rows = sync.OnceValue(func() map[string]*Row {
 	m := map[string]*Row{}
 	for i, row := range Table() {
@@ -106,13 +106,13 @@ var rows = sync.OnceValue(func() map[string]*Row {
 	return m
 })
 
-// fleetRow is the row of all states of a member of a fleet, whose Reasons are "Fleet" followed by the state.
+// fleetRow is the row for all Reasons "Fleet" followed by the state of a box in its fleet.
 var fleetRow = Row{Reason: "Fleet…", Text: "this box does not follow its fleet; what is in force stays", Next: "svcctl get boxes"}
 
-// unknown is the row of a Reason without one, which a test prevents. Problems have the severity with which they are reported.
+// unknown is the row used for a Reason that is not in the table, which a test prevents. The reported severity applies.
 var unknown = Row{Effect: Fails, Next: explainNext}
 
-// rowOf returns the row of a Reason.
+// rowOf returns the row for a Reason, unknown if there is none.
 func rowOf(reason string) *Row {
 	if r := rows()[reason]; r != nil {
 		return r
@@ -123,7 +123,7 @@ func rowOf(reason string) *Row {
 	return &unknown
 }
 
-// Severity returns the severity of a Reason, or the reported one if the table has none.
+// Severity returns the severity for a Reason. It is the reported one if the table does not specify one.
 func Severity(reason, reported string) string {
 	if s := rowOf(reason).Severity; s != "" {
 		return s
@@ -147,7 +147,7 @@ func stays(p *wire.Problem) bool {
 	return p.Severity == wire.SeverityError && rowOf(p.Reason).Effect == Stays
 }
 
-// next returns the next step for the user to resolve a problem.
+// next returns the next step for the user to resolve a problem; "" if there is none.
 func next(p *wire.Problem, packaged wire.Packaged) string {
 	r := rowOf(p.Reason)
 	text := r.Next
@@ -179,5 +179,5 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 	return strings.NewReplacer("NAME", name, "NS", namespace, "PLACE", place, "FILE", cmp.Or(p.File, "FILE")).Replace(text)
 }
 
-// service is the start of a reference to a Service in text (object.Ref.String).
+// service is the prefix of a reference to a Service as text (object.Ref.String).
 const service = "Service "

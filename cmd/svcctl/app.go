@@ -23,8 +23,7 @@ import (
 	"svcctl.io/svcctl/store/kind"
 )
 
-// run runs the verb that args name, reports on stderr what went wrong, and returns
-// the exit code.
+// run runs the verb that args select, prints its errors to stderr and returns the exit code.
 func run(ctx context.Context, env *cli.Env, args []string) int {
 	root := root()
 	err := app(env, root).RunContext(ctx, append([]string{cli.RootName}, cli.NormalizeArgs(root, append(settings.ConnectOptions(), settings.NamespaceOption()), args)...))
@@ -39,7 +38,7 @@ func run(ctx context.Context, env *cli.Env, args []string) int {
 	return cli.ExitCode(err)
 }
 
-// app returns the command line of the verbs, with help and errors of our own.
+// app returns the command line interface with all verbs. Help and errors are those of package cli instead of urfave/cli.
 func app(env *cli.Env, root *cli.Verb) *urfave.App {
 	return &urfave.App{
 		Name:            cli.RootName,
@@ -56,7 +55,7 @@ func app(env *cli.Env, root *cli.Verb) *urfave.App {
 	}
 }
 
-// commandsOf returns the verbs below v as package urfave/cli takes them.
+// commandsOf converts the verbs below v for package urfave/cli.
 func commandsOf(env *cli.Env, v *cli.Verb) (commands []*urfave.Command) {
 	for _, v := range v.Verbs {
 		commands = append(commands, &urfave.Command{
@@ -73,7 +72,7 @@ func commandsOf(env *cli.Env, v *cli.Verb) (commands []*urfave.Command) {
 	return commands
 }
 
-// act runs the verb, unless its command line has an error that all verbs share.
+// act runs a verb, after the checks that are common to all verbs.
 func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if err := v.Check(); err != nil {
 		return err
@@ -89,7 +88,7 @@ func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	return v.Run(ctx, env, v, args)
 }
 
-// unknown returns the error for a word that is no verb below v, or for a missing word.
+// unknown returns the error for a command line without a verb below v, or with one that does not exist.
 func unknown(v *cli.Verb, args []string) error {
 	var names []string
 	for _, sub := range v.Verbs {
@@ -103,7 +102,7 @@ func unknown(v *cli.Verb, args []string) error {
 	return cli.Usagef("%s has no word %q: %s", v.Name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
 }
 
-// usage shows the help of a verb when it is asked for, and else names the wrong flag.
+// usage returns the handler of flag errors for a verb. It prints help if --help was given; otherwise it returns an error that names the wrong flag.
 func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
 	return func(_ *urfave.Context, err error, _ bool) error {
 		if errors.Is(err, flag.ErrHelp) {
@@ -122,7 +121,7 @@ func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
 	}
 }
 
-// bare handles `svcctl` without a verb, or with one that does not exist.
+// bare handles a command line without a verb, or with one that does not exist.
 func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	if root.Option("version").IsSet() {
 		return env.Print("svcctl " + env.Version + "\n")
@@ -150,15 +149,15 @@ func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	return cli.Usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }
 
-// words has the sections of words.txt: earlier spellings of verbs, and words of other tools, each with its answer.
+// words is the content of words.txt. Its sections have former names of verbs, and words from other tools, each with the text to answer.
 //
 //go:embed words.txt
 var words string
 
-// moved maps earlier spellings of verbs to the present ones, and elsewhere maps words of other tools to answers.
+// moved maps former names of verbs to the current names. elsewhere maps words from other tools to a hint.
 var moved, elsewhere = answers(1), answers(2)
 
-// answers parses a section of words.
+// answers parses a section of words. The result maps each word to its text.
 func answers(section int) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(strings.Split(words, "\n# ")[section]) {
@@ -171,8 +170,8 @@ func answers(section int) map[string]string {
 	return all
 }
 
-// flags returns the options of a verb as flags of urfave/cli. A one-letter name is a flag of its own: urfave/cli refuses a flag that is
-// given under both of two names.
+// flags converts the options of a verb to flags of urfave/cli. A one-letter name becomes a separate flag, because urfave/cli rejects a flag that is
+// given under both its names.
 func flags(v *cli.Verb) (all []urfave.Flag) {
 	for _, o := range v.Options {
 		all = append(all, &urfave.GenericFlag{Name: o.Name, Value: o})
@@ -183,7 +182,7 @@ func flags(v *cli.Verb) (all []urfave.Flag) {
 	return all
 }
 
-// scripts are the completion scripts of the shells: each runs the verb completeName to get the words that may come next.
+// scripts holds the completion scripts of the shells. Each runs the verb completeName to get the possible next words.
 //
 //go:embed completion
 var scripts embed.FS
@@ -209,15 +208,15 @@ func completionVerb() *cli.Verb {
 const (
 	// completeName is the name of the hidden verb that completion scripts run.
 	completeName = "__complete"
-	// completePatience bounds the wait of a completion.
+	// completePatience is the maximum time for a completion.
 	completePatience = 2 * time.Second
-	// maxCandidates bounds the names that are offered.
+	// maxCandidates is the maximum number of names offered for completion.
 	maxCandidates = 2000
-	// The candidates are files, or directories: the shell lists them.
+	// Printed instead of candidates: the shell then completes names of files or of directories.
 	completeFiles, completeDirs = ":files", ":dirs"
 )
 
-// errNothing means that there is nothing to complete.
+// errNothing means that nothing can be completed.
 var errNothing = &cli.ExitError{Code: cli.ExitNo}
 
 // runComplete prints the candidates of a shell completion.
@@ -249,7 +248,7 @@ func runComplete(ctx context.Context, env *cli.Env, _ *cli.Verb, words []string)
 type completing struct {
 	env     *cli.Env
 	v       *cli.Verb
-	current string // the word that is to be completed, or the value of --flag=value
+	current string // the word to complete, or, in --flag=value, the value
 }
 
 // candidates returns the possible values of the current word, given the words before it.
@@ -295,7 +294,7 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 	return nil, errNothing
 }
 
-// candidates returns the verbs below v, each with its summary.
+// candidates returns the names of the verbs below v, each with a tab and its summary.
 func candidates(v *cli.Verb) (all []string) {
 	for _, sub := range v.Verbs {
 		if sub.Group != "" {
@@ -305,7 +304,7 @@ func candidates(v *cli.Verb) (all []string) {
 	return all
 }
 
-// flagCandidates returns the flags of the verb, each with its description.
+// flagCandidates returns the flags of a verb, each with a tab and its description.
 func flagCandidates(v *cli.Verb) []string {
 	all := []string{"--help\texplain the verb"}
 	for _, o := range v.Options {
@@ -340,7 +339,8 @@ func (c *completing) addresses(ctx context.Context, endpoints bool) ([]string, e
 	return resource.Addresses(ctx, appliance, endpoints)
 }
 
-// read sets the options from the words of a command line. It returns the other words, and the option whose value comes next (nil: none).
+// read sets the options of v from the words of a command line. It returns the other words, and the option whose value is to be completed next, nil if
+// there is none.
 func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 	for len(words) > 0 {
 		if !strings.HasPrefix(words[0], "-") || words[0] == "-" {
@@ -367,7 +367,7 @@ func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 	return args, awaits
 }
 
-// objects returns the kinds for the first word, names of that kind for the others, and names after KIND/.
+// objects returns kinds to complete the first argument, and names of objects of the kind for further arguments and after "KIND/".
 func (c *completing) objects(ctx context.Context, args []string) ([]string, error) {
 	if word, _, slash := strings.Cut(c.current, "/"); slash {
 		return c.names(ctx, word, word+"/")
@@ -395,10 +395,10 @@ func (c *completing) objects(ctx context.Context, args []string) ([]string, erro
 	return slices.Compact(words), nil
 }
 
-// errEnough ends the reading of a list after maxCandidates.
+// errEnough stops reading a list when there are maxCandidates names.
 var errEnough = errors.New("enough")
 
-// names returns the names of objects of a kind, each with a prefix, that begin with the current word.
+// names returns the names of objects that begin with the current word, each with before as a prefix. word names the kind.
 func (c *completing) names(ctx context.Context, word, before string) ([]string, error) {
 	k, ok := resource.KindNamed(word)
 	if !ok {

@@ -56,7 +56,7 @@ func main() {
 	os.Exit(run(context.Background(), env, os.Args[1:]))
 }
 
-// buildVersion returns the version set at link time (-X main.version), else the module's.
+// buildVersion returns the version that the linker set (-X main.version), or else the version of the Go module.
 func buildVersion() string {
 	if version != "" {
 		return version

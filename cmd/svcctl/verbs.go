@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/look"
 )
 
-// The groups of verbs in help.
+// The groups of verbs, as headings in help.
 const (
 	groupServe  = "Serve"
 	groupChange = "Change"
@@ -22,7 +22,7 @@ const (
 	groupAdmin  = "Admin"
 )
 
-// texts is the content of the file with the help of all verbs, which describes its own form.
+// texts is the content of help.txt, the help of all verbs. The comment at its start describes the format.
 //
 //go:embed help.txt
 var texts string

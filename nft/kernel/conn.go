@@ -11,15 +11,14 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Options say where a Conn works. The zero value is the current network namespace.
+// Options selects the network namespace of a Conn. The zero value selects the current one.
 type Options struct {
-	// NetNS is a file descriptor of the network namespace to work in; 0: the current one. It is
-	// needed until Close: a socket that fails is replaced.
+	// NetNS is a file descriptor of the network namespace; 0 means the current one. It must stay open until Close, because a socket that fails is
+	// replaced.
 	NetNS int
 }
 
-// Conn changes and reads the nf_tables of one network namespace. Its methods may be
-// called from several goroutines; they take turns.
+// Conn changes and reads the nf_tables of one network namespace. Its methods are safe for concurrent use; calls are serialized.
 type Conn struct {
 	options  Options
 	features Features
@@ -29,8 +28,8 @@ type Conn struct {
 
 	mu       sync.Mutex
 	socket   *socket // nil after a failure, until the next use
-	port     uint32  // the netlink port of socket, if possible the same when it is opened again
-	sentinel *socket // owns the sentinel tables; nil: there are none
+	port     uint32  // the netlink port of socket, reused for a new socket if possible
+	sentinel *socket // owns the sentinel tables; nil if there are none
 	watches  map[*watch]struct{}
 	closed   bool
 	without  map[string]bool // flowtable devices in the current batch that the kernel refused
@@ -69,7 +68,7 @@ func Open(options Options) (*Conn, error) {
 // openAttempts bounds the attempts of a probe that was interrupted, or that the kernel had no memory for.
 const openAttempts = 5
 
-// openError adds the next step to an error of opening the socket.
+// openError converts an error of opening the socket, and adds advice to its message.
 func openError(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -120,8 +119,7 @@ func (c *Conn) ensureSocket() (*socket, error) {
 	return s, nil
 }
 
-// closeSocket closes the socket after a failure: messages that are still queued on it answer a
-// request that was given up.
+// closeSocket closes the socket after a failure, because messages still queued on it belong to an abandoned request.
 func (c *Conn) closeSocket() {
 	if c.socket != nil {
 		c.socket.Close()
@@ -177,7 +175,8 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 // maxRebases bounds how often a transaction is tried again because other programs committed first.
 const maxRebases = 5
 
-// rebase returns the current generation, if since the given one other programs have changed only their own tables.
+// rebase returns the current generation if err is ErrStale. still reports whether other programs have changed only their own tables since the given
+// generation.
 func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
 		return 0, false
@@ -193,8 +192,8 @@ func isAnswer(err error) bool {
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
 }
 
-// muteSize is the size of a transaction, in bytes, from which on it is worth to spare the
-// kernel the notifications: some 1,000 elements, whose notifications take a millisecond.
+// muteSize is the size in bytes above which a transaction is sent with notifications turned off. That is some 1,000 elements; their notifications
+// take the kernel a millisecond.
 const muteSize = 64 << 10
 
 func (c *Conn) commitOnce(b *nft.Batch, generation uint32) (next uint32, err error) {
@@ -233,7 +232,7 @@ func (c *Conn) commitCounts(t *transaction, b *nft.Batch, text func(op, element 
 	return nil
 }
 
-// write makes a transaction of a batch.
+// write encodes a batch as a transaction, after reading from the kernel what its operations depend on.
 func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	s, err := c.ensureSocket()
 	if err != nil {
@@ -264,13 +263,14 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	return t, nil
 }
 
-// Forget is Commit of a batch of one ForgetData. It deletes the entries that packets added to a
-// dynamic map while an earlier batch with the same ForgetData was being committed.
+// Forget commits a batch with a single ForgetData. It deletes the entries that packets added to a dynamic map while an earlier batch with the same
+// ForgetData was being committed.
 func (c *Conn) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	return c.Commit(&nft.Batch{Ops: []nft.Op{f}}, generation)
 }
 
-// operation writes the messages of one operation; entries are what readEntries found.
+// operation writes the messages of one operation; entries is the result of readEntries for it. destroy reports whether the kernel supports `destroy
+// element`.
 func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) {
 	switch op := op.(type) {
 	case nft.AddTable:
@@ -335,14 +335,14 @@ func entryExpired(b *nft.Batch, err error) bool {
 // socket is a netlink socket to nf_tables.
 type socket struct {
 	*nfnetlink.Socket
-	spare []byte // the buffer of the last transaction
+	spare []byte // the buffer of the last transaction, to be reused
 }
 
 // maxSpare is the size in bytes of the largest buffer that is kept for the next transaction.
 const maxSpare = 128 << 10
 
-// dial opens a socket in the network namespace of the file descriptor (0: the current
-// one). port is the netlink port to bind, 0 for any.
+// dial opens a socket in the network namespace with a file descriptor; 0 means the current one. port is the netlink port to bind; 0 lets the kernel
+// choose one.
 func dial(netns int, port uint32) (*socket, error) {
 	s, err := nfnetlink.Dial(nfnetlink.Options{NetNS: netns, Port: port})
 	if err != nil {
@@ -351,7 +351,7 @@ func dial(netns int, port uint32) (*socket, error) {
 	return &socket{Socket: s}, nil
 }
 
-// send hands whole messages to the kernel. When it fails the kernel has not seen them.
+// send sends whole messages to the kernel. If it fails, the kernel has not processed them.
 func (s *socket) send(b []byte) error {
 	err := s.Send(b)
 	if errors.Is(err, unix.EMSGSIZE) {
@@ -448,7 +448,7 @@ func (t *transaction) deleteObject(f nft.Family, name string, objectType uint32)
 	t.End()
 }
 
-// dumpObjects hands the name and the content of every object of a type in our table to each.
+// dumpObjects calls each with the name and the content of every object of a type in our table.
 func dumpObjects(s *socket, f nft.Family, objectType uint32, each func(name string, data []byte)) error {
 	return s.dump(unix.NFT_MSG_GETOBJ, protocols[f].family,
 		func(w *writer) {

@@ -17,19 +17,18 @@ import (
 // counterName is the name of nf_tables' counter expression.
 const counterName = "counter"
 
-// maxEchoes bounds the deleted elements of one transaction whose last counts the kernel is asked for:
-// it answers before sendmsg returns, and an answer takes some 1.3 KB of the receive buffer.
+// maxEchoes bounds the deleted elements of one transaction for which the kernel is asked to return the last counts: it answers before sendmsg
+// returns, and an answer takes some 1.3 KB of the receive buffer.
 const maxEchoes = 1000
 
 const (
-	// countAttempts bounds how often counts are read because transactions of ours overlapped the reading.
+	// countAttempts bounds the attempts to read counts. An attempt fails if a transaction of this Conn overlaps it.
 	countAttempts = 5
 	// countPause is the wait before the next attempt: longer than most transactions take.
 	countPause = 20 * time.Millisecond
 )
 
-// counting holds the totals of a Conn and the socket that reads them. Readings have a socket of their own: no transaction waits for
-// one.
+// counting holds the totals of a Conn, and a separate socket to read the counters, so that no transaction waits for a reading.
 type counting struct {
 	tally  nft.Tally
 	mu     sync.Mutex // serializes readings
@@ -43,11 +42,11 @@ type counting struct {
 // the previous reading.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
-// Tally returns the object with the totals.
+// Tally returns the totals of the Conn.
 func (c *Conn) Tally() *nft.Tally { return &c.counting.tally }
 
-// Refusals are the packets that were refused, by the name of the counter; see Counts. It reads
-// nothing but the named counters, which takes some microseconds.
+// Refusals returns the number of refused packets by the name of the counter; see Counts. It reads only the named counters, which takes some
+// microseconds.
 func (c *Conn) Refusals() (map[string]uint64, error) {
 	if !c.counting.tally.Started() { // or the other counts would start later
 		totals, err := c.Counts()
@@ -231,12 +230,11 @@ func echoed(m *message, counts []nft.Count) []nft.Count {
 // It is a variable so that tests can change it.
 var byKeyFrom = 65536
 
-// keysOfMessage is the number of keys in one request: the answers wait in the receive buffer
-// together.
+// keysOfMessage is the maximum number of keys in one request. It is bounded because the receive buffer must hold all answers at once.
 const keysOfMessage = 256
 
-// readSlots reads a large map of slots by the keys that it should have. complete reports whether
-// these were all of its elements; count is their number as the kernel reports it.
+// readSlots reads a large map of slots by requesting the keys that it should have. complete reports whether these were all elements of the map; count
+// is their number as reported by the kernel.
 func readSlots(s *socket, f nft.Family, t *nft.Table, set *nft.SetContent, count int) (complete bool, err error) {
 	a := asking{socket: s, family: f, set: &set.Set, decoder: decoderOf(&set.Set, f), found: set.Elements}
 	runs := t.SlotRuns(f, set.Name)
@@ -276,13 +274,13 @@ type asking struct {
 	decoder elementDecoder
 	found   nft.Elements
 	foreign bool         // an element was found that this product could not have made
-	missing map[int]bool // runs with an element that does not exist, by index
+	missing map[int]bool // indexes of the runs (consecutive slots of a frontend) in which an element does not exist
 
 	keys []string
-	runs []int // the run of each key, by index
+	runs []int // for each key, the index of its run
 }
 
-// want adds a key to those to request.
+// want adds a key of a run to those to request.
 func (a *asking) want(key string, run int) error {
 	a.keys, a.runs = append(a.keys, key), append(a.runs, run)
 	if len(a.keys) < keysOfMessage {
@@ -340,9 +338,9 @@ func (a *asking) ask(keys []string) (answered int, err error) {
 	return answered, err
 }
 
-// findIntervalSets reports, for each set in which rules of the batch look up a number in host byte order
-// (the interface of a packet), whether it is an interval set, for which the rule must convert the number.
-// The rule does not contain this; the set is created by the batch or exists in the kernel.
+// findIntervalSets reports which sets are interval sets, among the sets in which rules of the batch look up a number in host byte order (such as the
+// interface of a packet). For an interval set the rule must convert the number. The rule does not contain this information; the set is created by the
+// batch or exists in the kernel.
 func findIntervalSets(s *socket, ops []nft.Op) (map[setName]bool, error) {
 	ranges := map[setName]bool{}
 	for _, op := range ops {

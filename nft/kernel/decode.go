@@ -19,21 +19,20 @@ const foreignHook nft.Hook = 0xff
 type setDefinition struct {
 	nft.Set
 	anonymous bool
-	count     int // of its elements; -1: unknown
+	count     int // number of elements; -1 if the kernel does not report it
 }
 
 // Attributes of a set that package unix does not name.
 const (
 	attrSetExpr        = 17 // NFTA_SET_EXPR: a counter or the like for each element
-	attrSetExpressions = 18 // NFTA_SET_EXPRESSIONS, several of them
+	attrSetExpressions = 18 // NFTA_SET_EXPRESSIONS: several such expressions
 	attrSetCount       = 20 // NFTA_SET_COUNT, kernel 6.16
 )
 
 // foreignFlag marks a set with flags that this product does not use.
 const foreignFlag = 1 << 31
 
-// decodeSet reads the definition of a set. One that this product could not have made has
-// only its name.
+// decodeSet reads the definition of a set. For a set that this product could not have made, it returns only the name.
 func decodeSet(m *message, f nft.Family) setDefinition {
 	var flags, keyCode, dataCode, keyLen, dataLen uint32
 	set, count := nft.Set{}, -1
@@ -81,7 +80,8 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 	return setDefinition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
 }
 
-// decodeTypes returns the fields of a concatenation's type code; nil if a field is not one of ours, or their length is not size.
+// decodeTypes returns the field types of a concatenation from its type code; nil if this product does not use one of the types, or their total length
+// is not size.
 func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 	ours := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService, nft.TypeSlot, nft.TypeIface}
 	for ; code != 0; code >>= codeBits {
@@ -100,14 +100,14 @@ func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 
 // listedChain is a chain as the kernel lists it, without its rules.
 type listedChain struct {
-	table, name, kind string // kind: the type of a base chain
+	table, name, kind string // kind is the type of a base chain
 	hook, policy      uint64
 	priority          int
 	base              bool
-	anonymous         bool // it belongs to a rule
+	anonymous         bool // created by a rule, which owns it
 }
 
-// decodeChain reads a chain.
+// decodeChain reads a chain from a netlink message.
 func decodeChain(m *message) (c listedChain) {
 	for kind, value := range m.Attributes() {
 		switch kind {
@@ -130,7 +130,7 @@ func decodeChain(m *message) (c listedChain) {
 	return c
 }
 
-// chain converts the chain to one of our table.
+// chain converts c to an nft.Chain without rules.
 func (c *listedChain) chain() nft.Chain {
 	chain := nft.Chain{Name: c.name, Priority: c.priority}
 	if !c.base {
@@ -154,18 +154,18 @@ const (
 // element is one element as the kernel lists it.
 type element struct {
 	key, keyEnd, data string
-	end               bool          // it only ends an interval
-	ours              bool          // this product could have made it
-	expiresIn         time.Duration // until it expires; 0 when it never does
-	packets           uint64        // that its counter counted
+	end               bool          // the element only marks the end of an interval
+	ours              bool          // this product could have made the element
+	expiresIn         time.Duration // remaining time; 0 if the element does not expire
+	packets           uint64        // number of packets in its counter
 }
 
 // elementDecoder reads the elements of one set.
 type elementDecoder struct {
 	set       *nft.Set
 	key, data int               // lengths of keys and data in bytes; data is 0 for sets and verdict maps
-	verdicts  map[string]string // one copy of each text
-	counted   bool              // leave out elements whose counter is at 0, or that have none
+	verdicts  map[string]string // shares one string among equal verdicts
+	counted   bool              // skip elements without a counter or with a counter of 0
 }
 
 func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
@@ -176,7 +176,7 @@ func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
 	return d
 }
 
-// elements hands every element in a message to each.
+// elements calls each with every element in a message.
 func (d *elementDecoder) elements(m *message, each func(element)) {
 	for kind, list := range m.Attributes() {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -276,8 +276,8 @@ type intervals struct {
 
 func (v *intervals) add(e element) { v.bounds = append(v.bounds, e) }
 
-// join adds the intervals to into, each under its first and its last key. The last key is the one before the next start or end, or without
-// one the highest. An end that follows no start is skipped: nft adds one before the first interval.
+// join adds the intervals to into, each under the concatenation of its first and last key. The last key is the predecessor of the next start or end,
+// or the highest key if there is none. An end without a preceding start is skipped; nft adds one before the first interval.
 func (v *intervals) join(into nft.Elements) {
 	slices.SortFunc(v.bounds, func(a, b element) int {
 		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(rank(a), rank(b)))
@@ -294,7 +294,7 @@ func (v *intervals) join(into nft.Elements) {
 	}
 }
 
-// rank orders ends before starts.
+// rank returns the sort order of elements with equal keys: the end of an interval comes before a start.
 func rank(e element) int {
 	if e.end {
 		return 0

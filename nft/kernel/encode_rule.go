@@ -35,18 +35,18 @@ const (
 	flagRST = 0x04
 )
 
-// chunkInitAck is the type of a chunk of SCTP (RFC 9260).
+// chunkInitAck is the type of an SCTP INIT ACK chunk (RFC 9260).
 const chunkInitAck = 2
 
-// protocol has the numbers of an address family.
+// protocol holds the numbers and header offsets of an address family.
 type protocol struct {
 	family                           uint8  // NFPROTO_*
 	saddr, daddr                     uint32 // offsets in the header, in bytes (RFC 791, 8200)
 	originalDaddr                    expr.CtKey
-	icmp                             byte   // the protocol of errors and pings
-	echoRequest                      byte   // type (RFC 792, 4443)
-	hostUnreachable, portUnreachable uint8  // codes of destination unreachable (RFC 792, 4443)
-	address                          uint32 // the datatype in nft (enum datatypes of its datatype.h)
+	icmp                             byte   // IPPROTO_ICMP or IPPROTO_ICMPV6
+	echoRequest                      byte   // ICMP type of an echo request (RFC 792, 4443)
+	hostUnreachable, portUnreachable uint8  // ICMP codes of destination unreachable (RFC 792, 4443)
+	address                          uint32 // number of the address datatype in nft (enum datatypes in its datatype.h)
 	loopback                         netip.Addr
 	headerDesc, headerDaddr          uint32 // the header and its field in nft: PROTO_DESC_IP and IPHDR_DADDR, or PROTO_DESC_IP6 and IP6HDR_DADDR
 }
@@ -71,8 +71,7 @@ const (
 	statusDNAT    = 1 << 5
 )
 
-// expressions returns a rule as nf_tables evaluates it. ranges reports whether the set of a
-// name is an interval set.
+// expressions encodes a rule as nf_tables expressions. ranges reports whether the set with a given name is an interval set.
 func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
 	e := encoder{Family: f, ranges: ranges}
 	for _, s := range r {
@@ -163,7 +162,7 @@ func (e *encoder) statement(s nft.Statement) {
 	}
 }
 
-// matchProto is `meta l4proto tcp`.
+// matchProto appends the expressions of a match like `meta l4proto tcp`.
 func (e *encoder) matchProto(proto byte) {
 	e.add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister}, equals([]byte{proto}))
 }
@@ -172,9 +171,9 @@ func equals(data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data}
 }
 
-// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. If the prefix ends at a byte, only
-// its bytes are loaded and compared; else the whole address is compared under a mask. nft does the
-// same, so it lists a prefix. An address of conntrack is loaded as a whole and compared in part.
+// matchPrefix appends the expressions of a match like `ip daddr 10.96.0.0/16`, or with != if negated. If the prefix ends at a byte boundary, only its
+// bytes are loaded and compared; otherwise the whole address is masked and compared. nft does the same, so that it lists the match as a prefix. An
+// address of conntrack is always loaded as a whole.
 func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	load := e.load1(m.Field, firstRegister)
 	value, bits := m.Prefix.Masked().Addr().AsSlice(), m.Prefix.Bits()
@@ -194,27 +193,28 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	e.add(compare)
 }
 
-// matchBit is `ct state invalid`, `ct status assured`, or with == `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
+// matchBit appends the expressions that load conntrack data and test a bit: `ct state invalid`, `ct status assured`, or with == `ct status & dnat ==
+// 0`, which nft prints as `ct status ! dnat`.
 func (e *encoder) matchBit(load *expr.Ct, bit uint32, compare expr.CmpOp) {
 	e.add(load, masked(firstRegister, hostOrder(bit)), &expr.Cmp{Op: compare, Register: firstRegister, Data: hostOrder(0)})
 }
 
-// matchTCPFlag is `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`, or with !=,
-// which is `tcp flags syn`.
+// matchTCPFlag appends the expressions that test a flag: with == `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`, or with != `tcp flags
+// syn`.
 func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 	e.matchProto(unix.IPPROTO_TCP)
 	e.add(payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
 		masked(firstRegister, []byte{flag}), &expr.Cmp{Op: compare, Register: firstRegister, Data: []byte{0}})
 }
 
-// matchLocal is `fib saddr type local` or `fib daddr type local`.
+// matchLocal appends the expressions of `fib saddr type local` or `fib daddr type local`.
 func (e *encoder) matchLocal(which expr.Fib) {
 	which.Register, which.ResultADDRTYPE = firstRegister, true
 	e.add(&which, equals(hostOrder(unix.RTN_LOCAL)))
 }
 
-// nat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
-// ip saddr . th sport map @adopted`: the address and port that the map gives take the registers of the key.
+// nat appends the expressions of a statement like `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
+// ip saddr . th sport map @adopted`. The address and port from the map are loaded into the registers of the key.
 func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort bool) {
 	e.loadKey(key, set)
 	to := &expr.NAT{
@@ -227,8 +227,7 @@ func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort b
 	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: set, DestRegister: firstRegister, IsDestRegSet: true}, to)
 }
 
-// reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject
-// with icmp host-unreachable`.
+// reject appends the expressions of `reject with tcp reset`, `reject with icmp port-unreachable` or `reject with icmp host-unreachable`.
 func (e *encoder) reject(with nft.RejectWith) {
 	r := &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH}
 	switch with {
@@ -244,7 +243,7 @@ func (e *encoder) reject(with nft.RejectWith) {
 	e.add(r)
 }
 
-// verdict is `accept`, `drop`, `return`, `goto pick-5` or `jump pick-5`.
+// verdict appends the expression of a verdict: `accept`, `drop`, `return`, `goto pick-5` or `jump pick-5`.
 func (e *encoder) verdict(v nft.Verdict) {
 	kinds := map[nft.VerdictKind]expr.VerdictKind{
 		nft.Accept: expr.VerdictAccept,
@@ -266,8 +265,8 @@ func (e *encoder) load(fields []nft.Field, r register) (next register) {
 	return r
 }
 
-// loadKey loads the key of a lookup. Ranges are compared byte by byte, so that a number
-// that is held in host byte order must be turned around; see swapHostOrder.
+// loadKey loads the key of a lookup into registers. An interval set compares keys byte by byte, so for such a set a number in host byte order is
+// converted to network byte order; see swapHostOrder.
 func (e *encoder) loadKey(fields []nft.Field, set string) {
 	r := firstRegister
 	for _, field := range fields {
@@ -283,7 +282,7 @@ func (e *encoder) loadKey(fields []nft.Field, set string) {
 // registers returns the number of 4-byte registers for a number of bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
-// field reads a field into registers from r on.
+// field loads a field into the registers starting at r.
 func (e *encoder) field(field nft.Field, r register) {
 	switch field.Kind {
 	case nft.FieldHashSource: // jhash ip saddr mod 256 seed 0x73766363
@@ -298,11 +297,11 @@ func (e *encoder) field(field nft.Field, r register) {
 	}
 }
 
-// hashedBehind is the distance, in registers, from a hash to the fields that it is computed from.
+// hashedBehind is the distance, in registers, from the register of a hash to the registers of the fields that are hashed.
 const hashedBehind = 5
 
-// hash loads the fields to be hashed hashedBehind registers after r, where nft loads them too, and their
-// hash into r. No field of the key is overwritten, as the hash is the last field of every key.
+// hash loads the hash of the fields in of into r. The fields themselves are loaded hashedBehind registers after r, as nft does. This overwrites no
+// field of the key, because the hash is the last field of every key.
 func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	from := r + hashedBehind
 	end := e.load(of, from)
@@ -347,18 +346,18 @@ func payload(base expr.PayloadBase, offset, length uint32, r register) *expr.Pay
 	return &expr.Payload{OperationType: expr.PayloadLoad, Base: base, Offset: offset, Len: length, DestRegister: r}
 }
 
-// masked returns expressions that clear the bits outside of a mask in the registers from r on.
+// masked returns an expression that clears the bits outside mask in the registers starting at r.
 func masked(r register, mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
-// hostOrder returns a number as the kernel holds it in a register.
+// hostOrder returns the 4 bytes of a number in host byte order, as the kernel holds it in a register.
 func hostOrder(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.
 const dynsetDelete = 2
 
-// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or the same with `add`.
+// update appends the expressions of a statement like `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or the same with `add`.
 func (e *encoder) update(u nft.Update) {
 	dynset := &expr.Dynset{
 		SrcRegKey: firstRegister, SetName: u.Map,
@@ -381,7 +380,7 @@ func (e *encoder) update(u nft.Update) {
 	e.add(dynset)
 }
 
-// limit returns `limit rate over 100/second burst 100 packets`.
+// limit returns the expression of a rate limit like `limit rate over 100/second burst 100 packets`.
 func limit(r nft.Rate) *expr.Limit {
 	return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(r.Count), Over: true, Unit: expr.LimitTime(r.Per / time.Second), Burst: r.Burst()}
 }

@@ -14,12 +14,12 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// typeCodes are nft's numbers of the datatypes that do not depend on the family (enum datatypes in its datatype.h). The kernel
-// only stores them for nft.
+// typeCodes are nft's numbers of the datatypes that are the same for IPv4 and IPv6 (enum datatypes in its datatype.h). The kernel only stores them
+// for nft.
 var typeCodes = map[nft.Type]uint32{nft.TypeVerdict: 1, nft.TypeSlot: 4, nft.TypeProto: 12, nft.TypeService: 13, nft.TypeIface: 20}
 
 const (
-	codeBits = 6 // of each field in a concatenation
+	codeBits = 6 // bits of a type code for each field of a concatenation
 	codeMask = 1<<codeBits - 1
 )
 
@@ -34,7 +34,7 @@ func typeCode(t nft.Type, f nft.Family) uint32 {
 	return code
 }
 
-// concatCode returns the code of a key or of data: the fields' codes, the first one highest.
+// concatCode returns nft's type code of a key or of data: the codes of the fields, with the first field in the highest bits.
 func concatCode(types []nft.Type, f nft.Family) (code uint32) {
 	for _, t := range types {
 		code = code<<codeBits | typeCode(t, f)
@@ -56,7 +56,7 @@ func length(types []nft.Type, f nft.Family) (n int) {
 // isVerdictMap reports whether a set's data are verdicts.
 func isVerdictMap(s *nft.Set) bool { return len(s.Data) == 1 && s.Data[0] == nft.TypeVerdict }
 
-// setFlags returns the kernel's flags of a set.
+// setFlags returns the flags of a set (NFT_SET_*).
 func setFlags(s *nft.Set) (flags uint32) {
 	if s.Data != nil {
 		flags |= unix.NFT_SET_MAP
@@ -76,8 +76,8 @@ func setFlags(s *nft.Set) (flags uint32) {
 	return flags
 }
 
-// addSet is `create map ip svcctl services { type ipv4_addr . inet_proto .
-// inet_service : verdict; }`, or with `typeof …` where a key has a slot.
+// addSet appends the message of a command like `create map ip svcctl services { type ipv4_addr . inet_proto . inet_service : verdict; }`, with
+// `typeof …` instead of `type` if the key has a slot.
 func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 	t.setID++
 	t.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
@@ -136,8 +136,8 @@ func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
 // The element that exceeds it still fits below nfnetlink.MaxAttr.
 const elementsLimit = 60_000
 
-// elements is `add element ip svcctl backends { key : data, … }`, or delete or
-// destroy element, which ignore the data. Long lists are split into several messages.
+// elements appends the messages of `add element ip svcctl backends { key : data, … }`, or of `delete element` or `destroy element`, which ignore the
+// data. Long lists are split into several messages.
 func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, elements []nft.Element) {
 	for next := 0; next < len(elements); {
 		t.message(kind, flags, f)
@@ -195,9 +195,8 @@ func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 // isHostOrder reports whether values of a type are held in host byte order.
 func isHostOrder(t nft.Type) bool { return t == nft.TypeSlot || t == nft.TypeIface }
 
-// swapHostOrder turns the numbers in the key of an interval set from host into network byte
-// order, and back: ranges are compared byte by byte, so the kernel must hold them the
-// way nft does, which turns the packet's number around too (`byteorder hton`).
+// swapHostOrder converts the numbers in the key of an interval set from host to network byte order, or back. The kernel compares ranges byte by byte.
+// nft stores such numbers the same way, and converts the number of the packet too (`byteorder hton`).
 func swapHostOrder(s *nft.Set, f nft.Family, key string) string {
 	if !s.Interval || !slices.ContainsFunc(s.Key, isHostOrder) || len(key) != length(s.Key, f) {
 		return key
@@ -275,7 +274,7 @@ func (t *transaction) verdict(data string) error {
 	return nil
 }
 
-// successor returns the key that follows in byte order; false for the last key.
+// successor returns the next key of the same length in byte order; false if key is the highest.
 func successor(key string) (string, bool) {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -287,7 +286,7 @@ func successor(key string) (string, bool) {
 	return "", false
 }
 
-// predecessor returns the key before, for one that is not the first.
+// predecessor returns the previous key of the same length in byte order. key must not be the lowest.
 func predecessor(key string) string {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -329,15 +328,14 @@ const (
 	chainFilter = "filter"
 )
 
-// addTable is `add table ip svcctl`: no error when it exists.
+// addTable appends the message of `add table ip svcctl`, which is not an error if the table exists.
 func (t *transaction) addTable(f nft.Family, flags uint32) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f)
 	t.Uint32(unix.NFTA_TABLE_FLAGS, flags)
 	t.End()
 }
 
-// deleteTable is `add table ip svcctl; delete table ip svcctl`, so that it is no
-// error when there is none.
+// deleteTable appends the messages of `add table ip svcctl; delete table ip svcctl`, so that it is not an error if the table does not exist.
 func (t *transaction) deleteTable(f nft.Family) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f) // no flags: those of one that exists stay
 	t.End()
@@ -354,8 +352,8 @@ var hookNumbers = map[nft.Hook]uint32{
 	nft.HookPostrouting: unix.NF_INET_POST_ROUTING,
 }
 
-// addChain is `create chain ip svcctl prerouting { type nat hook prerouting priority
-// dstnat; policy accept; }`, the braces for base chains only.
+// addChain appends the message of a command like `create chain ip svcctl prerouting { type nat hook prerouting priority dstnat; policy accept; }`.
+// Only base chains have the part in braces.
 func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 	t.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
 	t.Text(unix.NFTA_CHAIN_NAME, c.Name)
@@ -374,15 +372,14 @@ func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 	t.End()
 }
 
-// addCounter is `create counter ip svcctl stray`.
+// addCounter appends the message of a command like `create counter ip svcctl stray`.
 func (t *transaction) addCounter(f nft.Family, name string) {
 	t.addObject(f, name, unix.NFT_OBJECT_COUNTER)
 	t.EndNest(t.Nest(unix.NFTA_OBJ_DATA))
 	t.End()
 }
 
-// setRules is `flush chain ip svcctl pick-5` and an `add rule ip svcctl pick-5 …` for
-// each rule.
+// setRules appends the messages of `flush chain ip svcctl pick-5` and one `add rule ip svcctl pick-5 …` for each rule.
 func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {
 	t.message(unix.NFT_MSG_DELRULE, 0, f)
 	t.Text(unix.NFTA_RULE_CHAIN, chain)
@@ -417,7 +414,7 @@ func markData(mark uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{markType, 8}, mark)
 }
 
-// markOf finds the mark in a rule's userdata; 0 when there is none.
+// markOf returns the mark in a rule's userdata, or 0 if there is none.
 func markOf(userdata []byte) uint64 {
 	for len(userdata) >= 2 {
 		n := 2 + int(userdata[1])
@@ -432,8 +429,8 @@ func markOf(userdata []byte) uint64 {
 	return 0
 }
 
-// What libnftnl and nft 1.0.6 call the parts of a set's userdata. Each is a type and a
-// length of one byte and a value; numbers are 4 bytes in host byte order.
+// Types of the parts of a set's userdata in libnftnl and nft 1.0.6. Each part has a type and a length of one byte each, and a value; numbers are 4
+// bytes in host byte order.
 const (
 	udataKeyByteOrder  = 0 // NFTNL_UDATA_SET_KEYBYTEORDER
 	udataDataByteOrder = 1 // NFTNL_UDATA_SET_DATABYTEORDER
@@ -453,12 +450,10 @@ const (
 	headerDport       = 2  // THDR_DPORT
 )
 
-// typeofData returns the userdata from which `nft list` prints the types of a set by
-// example: `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr .
-// th dport`. Only keys with a slot need it: an integer has no length of its own, so nft
-// could neither print nor load it as a `type`. For a set of interfaces the userdata has
-// only the byte order, without which nft prints the indexes byte-swapped. It is nil for every
-// other set, as the type codes are enough for nft.
+// typeofData returns the userdata of a set. If the key has a slot, it holds the typeof expressions with which `nft list` prints the set: `typeof ip
+// daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr . th dport`. An integer has no fixed length, so nft could neither print nor load
+// it as a `type`. For a set of interfaces it holds only the byte order, without which nft prints the indexes byte-swapped. It is nil for every other
+// set, because nft needs only the type codes.
 func typeofData(f nft.Family, s *nft.Set) []byte {
 	if len(s.Key) == 1 && s.Key[0] == nft.TypeIface && !s.Interval {
 		return appendNumber(nil, udataKeyByteOrder, byteOrder(s.Key))
@@ -479,8 +474,7 @@ func typeofData(f nft.Family, s *nft.Set) []byte {
 	return u
 }
 
-// byteOrder returns nft's number (enum byteorder) for the byte order of a key or of data. That of a
-// concatenation is mixed.
+// byteOrder returns nft's number (enum byteorder) for the byte order of a key or of data. A concatenation has mixed byte order, number 0.
 func byteOrder(types []nft.Type) uint32 {
 	const mixed, host, network = 0, 1, 2
 	switch {
@@ -503,7 +497,7 @@ func typeofTypes(f nft.Family, types []nft.Type) []byte {
 	return typeof(exprConcat, fields)
 }
 
-// fieldTypeof returns the typeof expression that stands for a type.
+// fieldTypeof returns the encoded typeof expression for a field of a type.
 func fieldTypeof(f nft.Family, t nft.Type) []byte {
 	switch t {
 	case nft.TypeAddr: // ip daddr
@@ -524,7 +518,7 @@ func typeof(expression uint32, data []byte) []byte {
 	return appendUdata(appendNumber(nil, udataTypeofExpr, expression), udataTypeofData, data)
 }
 
-// numbers returns userdata with the values as parts of the types 0, 1, …
+// numbers returns userdata that holds the values as parts with types 0, 1 and so on.
 func numbers(values ...uint32) (u []byte) {
 	for i, v := range values {
 		u = appendNumber(u, byte(i), v)

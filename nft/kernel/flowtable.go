@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Flowtables (linux/netfilter/nf_tables.h), whose attributes package unix does not name.
+// Attributes and flags of flowtables (linux/netfilter/nf_tables.h), which package unix does not define.
 const (
 	attrFlowtableTable = 1 // NFTA_FLOWTABLE_TABLE
 	attrFlowtableName  = 2 // NFTA_FLOWTABLE_NAME
@@ -32,8 +32,8 @@ const (
 	flowtableCounter = 2 // NFT_FLOWTABLE_COUNTER
 )
 
-// flowtable is `add flowtable ip svcctl fast { hook ingress priority filter; devices = { "eth0" }; }` or its deletion.
-// A deletion with a device removes only that device from the flowtable.
+// flowtable appends the message of `add flowtable ip svcctl fast { hook ingress priority filter; devices = { "eth0" }; }`, or of the corresponding
+// deletion. A deletion with a device removes only that device from the flowtable.
 func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, counter bool, device string) {
 	t.message(kind, flags, f)
 	t.parts[len(t.parts)-1].device = device
@@ -57,8 +57,8 @@ func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, c
 	t.End()
 }
 
-// flowtableOp writes an operation on a flowtable. Each device that is added or removed gets a message of its own, so that the
-// error of one names the device. The parameter there has the present devices.
+// flowtableOp writes an operation on a flowtable. Each device that is added or removed gets a separate message, so that an error identifies the
+// device. there holds the current devices.
 func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	if op, is := op.(nft.DeleteFlowtable); is {
 		t.flowtable(unix.NFT_MSG_DELFLOWTABLE, 0, op.Family, op.Name, false, "")
@@ -78,8 +78,8 @@ func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	}
 }
 
-// refusedDevices is the error of a transaction in which the kernel refuses only devices: those to add do not exist, or those to remove are
-// gone already.
+// refusedDevices is the error of a transaction of which the kernel refuses only devices of flowtables: devices to add do not exist, or devices to
+// remove are gone already.
 type refusedDevices map[string]bool
 
 func (r refusedDevices) Error() string {
@@ -107,7 +107,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	return next, err
 }
 
-// withoutDevices calls a commit again without the devices of flowtables that the kernel has refused.
+// withoutDevices calls try, and repeats it without the flowtable devices that the kernel refused until it refuses no further ones.
 func (c *Conn) withoutDevices(try func() error) error {
 	c.without = map[string]bool{}
 	for {
@@ -121,8 +121,8 @@ func (c *Conn) withoutDevices(try func() error) error {
 	}
 }
 
-// devicesBefore reads the devices of the flowtable that an operation sets, as keys. One that the batch deleted before, or
-// whose table it deleted, has none.
+// devicesBefore reads the devices of the flowtable that op sets, as keys. It returns none if an earlier operation of the batch deletes the flowtable
+// or its table.
 func devicesBefore(s *socket, earlier []nft.Op, op nft.SetFlowtable) (devices []nft.Element, err error) {
 	for _, before := range earlier {
 		switch before := before.(type) {
@@ -144,7 +144,7 @@ func devicesBefore(s *socket, earlier []nft.Op, op nft.SetFlowtable) (devices []
 	return devices, err
 }
 
-// readFlowtables reads the flowtables of our table.
+// readFlowtables reads the flowtables of our table of a family into flowtables.
 func readFlowtables(s *socket, f nft.Family, flowtables map[string]nft.Flowtable) error {
 	err := s.dump(unix.NFT_MSG_GETFLOWTABLE, protocols[f].family,
 		func(w *writer) { w.Text(attrFlowtableTable, nft.TableName) },
@@ -159,7 +159,7 @@ func readFlowtables(s *socket, f nft.Family, flowtables map[string]nft.Flowtable
 	return err
 }
 
-// decodeFlowtable reads a flowtable, with its devices in order.
+// decodeFlowtable reads a flowtable from a netlink message, with its devices sorted.
 func decodeFlowtable(m *message) (table, name string, w nft.Flowtable) {
 	for kind, value := range m.Attributes() {
 		switch kind {
@@ -222,7 +222,7 @@ func (c *Conn) ForeignFlowtables() ([]ForeignFlowtable, error) {
 	return all, nil
 }
 
-// matchFast is `ct status dnat ct status assured numgen random mod 16 0`.
+// matchFast appends the expressions of `ct status dnat ct status assured numgen random mod 16 0`.
 func (e *encoder) matchFast(s nft.MatchFast) {
 	for _, bit := range []uint32{statusDNAT, statusAssured} {
 		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, bit, expr.CmpOpNeq)
@@ -230,15 +230,15 @@ func (e *encoder) matchFast(s nft.MatchFast) {
 	e.add(&expr.Numgen{Register: firstRegister, Type: unix.NFT_NG_RANDOM, Modulus: s.OneOf()}, equals(hostOrder(0)))
 }
 
-// FastPath is the result of a trial of flowtables: whether svcctl may use those of this kernel, and if not why.
+// FastPath is the result of a test of the kernel's flowtables: whether svcctl may use them, and if not why.
 type FastPath struct {
-	// Lacks is the reason for which there is no fast path, with the next step; "": there is one.
+	// Lacks is the reason why the fast path is unavailable, with advice to the administrator; "" if it is available.
 	Lacks string
-	// Doubt describes a known fault of this kernel with which the fast path is used all the same; "": none.
+	// Doubt describes a bug of this kernel in spite of which the fast path is used; "" if there is none.
 	Doubt string
 }
 
-// FastPath finds out whether the kernel has usable flowtables. The trial loads their modules, so it is made only if the fast path is asked for.
+// FastPath tests whether the kernel has usable flowtables. The test loads their kernel modules, so call it only if the fast path is requested.
 func (c *Conn) FastPath() FastPath {
 	release := c.features.Release
 	answer := kernelsWithFastPath(release)
@@ -265,7 +265,7 @@ func fastPathTrial() (ops []nft.Op) {
 	return ops
 }
 
-// kernelsWithFastPath returns the known faults of a kernel that a trial does not find, by its release.
+// kernelsWithFastPath returns the flowtable bugs of a kernel release that a test cannot detect.
 func kernelsWithFastPath(release string) (f FastPath) {
 	var version [2]int
 	for i, text := range strings.SplitN(release, ".", 3)[:min(2, strings.Count(release, ".")+1)] {

@@ -19,13 +19,12 @@ type Features struct {
 	Destroy bool   // `destroy element`: kernel 6.3
 	Owner   bool   // table flag owner: kernel 5.12
 	Persist bool   // table flag persist: kernel 6.9
-	Timeout bool   // timeouts of connection tracking: kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT
-	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
-	// Limit means rate limits in rules and in elements that packets add (CONFIG_NFT_LIMIT), ConnLimit
-	// connection limits in such elements (kernel 4.18, CONFIG_NFT_CONNLIMIT).
+	Timeout bool   // conntrack timeout objects (kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT)
+	Hash    bool   // jhash (CONFIG_NFT_HASH), which hashes and weights need
+	// Limit reports support of rate limits in rules and in dynamic elements (CONFIG_NFT_LIMIT), ConnLimit support of connection limits in dynamic
+	// elements (kernel 4.18, CONFIG_NFT_CONNLIMIT).
 	Limit, ConnLimit bool
-	// Counters are counters of elements that are added to a map, kernel 5.7, and named ones
-	// (CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF).
+	// Counters reports support of counters in map elements (kernel 5.7) and of named counters (CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF).
 	Counters bool
 }
 
@@ -71,11 +70,9 @@ type trial struct {
 	try          func(t *transaction, f nft.Family)
 }
 
-// probe tries everything in one transaction that cannot succeed, for its last operation
-// deletes a table that does not exist: the kernel answers for each operation, and then
-// undoes them all. The table is dormant, so that not even empty chains see a packet.
-// Refusal in prerouting needs kernel 5.10 and is only looked at when a transaction
-// succeeds, so an older kernel shows in the first Commit.
+// probe tests all features in one transaction. Its last operation deletes a table that does not exist, so that the kernel answers for each operation
+// and then undoes all of them. The table is dormant, so that not even empty chains process packets. The kernel checks reject in prerouting (kernel
+// 5.10) only when a transaction succeeds, so an older kernel is detected by the first Commit.
 func probe(s *socket) (Features, error) {
 	var features Features
 	var name unix.Utsname
@@ -106,7 +103,7 @@ func probe(s *socket) (Features, error) {
 	return features, evaluateTrials(t.parts, attempts, o.refused)
 }
 
-// evaluateTrials records the features that were found, and returns an error that names the missing ones.
+// evaluateTrials records the detected features, and returns an error that names the required ones that are missing.
 func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) error {
 	var names []string
 	prerequisiteMissing := false
@@ -132,7 +129,7 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 	return nil
 }
 
-// trials returns the trials of one family, in an order in which each needs only those before it.
+// trials returns the tests of one family, ordered so that each test depends only on earlier ones.
 func trials(features *Features) []trial {
 	*features = Features{Release: features.Release, Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true, Limit: true, ConnLimit: true}
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
@@ -196,7 +193,7 @@ func trials(features *Features) []trial {
 	}
 }
 
-// ownedTable is `add table ip svcctl-probe-3 { flags owner,persist; }`.
+// ownedTable returns a function that appends the message of `add table ip svcctl-probe-3 { flags owner,persist; }`.
 func ownedTable(flags uint32) func(*transaction, nft.Family) {
 	return func(t *transaction, f nft.Family) {
 		t.table = fmt.Sprintf("%s-%d", probeTable, flags)
@@ -205,11 +202,10 @@ func ownedTable(flags uint32) func(*transaction, nft.Family) {
 	}
 }
 
-// Check asks the kernel whether it would take every operation of a batch, and changes
-// nothing. The errors are those of Commit; what the kernel looks at only when a
-// transaction succeeds (loops of chains) is not found here.
+// Check asks the kernel whether it would accept every operation of a batch, and changes nothing. The errors are those of Commit. What the kernel
+// validates only at the end of a successful transaction (loops of chains) is not detected.
 //
-// The batch ends with an operation that is bound to fail, so the kernel undoes all of it.
+// The batch ends with an operation that must fail, so the kernel undoes all of it.
 func (c *Conn) Check(b *nft.Batch, generation uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

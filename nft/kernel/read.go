@@ -12,19 +12,15 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// readAttempts bounds how often a reading is begun again because another program committed
-// meanwhile. A reading takes a fraction of a second, so only a program that commits without end
-// exceeds it.
+// readAttempts bounds how often a reading is restarted because another program committed meanwhile. A reading takes a fraction of a second, so only a
+// program that commits continuously exceeds it.
 const readAttempts = 10
 
-// Read gives our tables as they are in the kernel, and the generation they had. A
-// family without our table is not in the ruleset.
+// Read returns our tables in the kernel, and the generation of the ruleset. A family without our table is not in the result.
 //
-// Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that
-// this product could not have made has a name and no Key, and such a base chain has a Hook
-// that package nft does not have, so that neither equals a wanted one. Every base chain of a
-// dormant table has that Hook too, because packets do not pass through it.
-// Anonymous sets and chains belong to rules and are left out.
+// Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that this product could not have made has a name and no Key. A
+// base chain that it could not have made has a Hook that package nft does not define. So neither equals a wanted one. Every base chain of a dormant
+// table has that Hook too, because packets do not pass through it. Anonymous sets and chains belong to rules and are left out.
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return c.read(reading{count: !c.counting.tally.Started()})
 }
@@ -66,16 +62,16 @@ func (c *Conn) read(r reading) (nft.Ruleset, uint32, error) {
 	return nil, 0, fmt.Errorf("read nf_tables: %w", last)
 }
 
-// reading reads our tables once.
+// reading is the state of one attempt to read our tables.
 type reading struct {
 	*socket
-	only   []string    // sets, and nothing else; nil: everything
+	only   []string    // names of the only sets to read; nil means the whole tables
 	count  bool        // collect counts
-	counts []nft.Count // of elements and named counters that have counted something
+	counts []nft.Count // nonzero counts of elements and named counters
 }
 
-// consistent calls read between two readings of the generation. If these differ, dumps may be short or repeat elements without an error,
-// and it returns ErrChanging.
+// consistent reads the ruleset, and the generation before and after it. It returns ErrChanging if the generations differ, because dumps may then be
+// incomplete or repeat elements without an error.
 func (r *reading) consistent() (nft.Ruleset, uint32, error) {
 	s := r.socket
 	before, err := readGeneration(s)
@@ -150,7 +146,7 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	return t, nil
 }
 
-// tableFlags reports whether a table exists.
+// tableFlags returns the flags of a table (NFT_TABLE_F_*), and whether it exists.
 func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool, err error) {
 	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocols[f].family,
 		func(w *writer) { w.Text(unix.NFTA_TABLE_NAME, name) },
@@ -164,7 +160,7 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 	return flags, exists, err
 }
 
-// sets reads all sets, those of slots last: the other sets determine which slots they should have.
+// sets reads all sets. It reads sets of slots last, because the other sets determine which slots they should have.
 func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	sets, counts := t.Sets, map[string]int{}
 	err := r.dump(unix.NFT_MSG_GETSET, protocols[f].family,
@@ -198,7 +194,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	return nil
 }
 
-// content reads the elements of a set that only transactions change; count is their number, as the kernel reports it.
+// content reads the elements of a set that is not dynamic. count is their number as reported by the kernel.
 func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	bounds := intervals{set: &set.Set, family: f}
 	foreign := false
@@ -226,19 +222,17 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	return err
 }
 
-// elementAttempts bounds how often a set is read until a reading is complete.
+// elementAttempts bounds how often a set is read until all of its elements were seen.
 const elementAttempts = 20
 
-// readAll reads a set until every element was seen; each reports whether one is new.
+// readAll reads a set until every element was seen; each reports whether an element is new.
 //
-// A set of no fixed size is a hash table that the kernel resizes in the background, at
-// any time after many elements came or went, and a dump meanwhile misses some and
-// repeats others without an error. Since 6.16 the kernel returns the number of
-// elements, and readAll reads until it has seen so many, or until several readings in a row
-// find nothing new. On older kernels, and for sets with timeouts, whose number includes
-// expired elements, the first reading that finds nothing new is the last.
+// A set without a fixed size is a hash table. The kernel resizes it in the background at any time after many elements were added or removed, and a
+// dump during that time misses some elements and repeats others without an error. Since 6.16 the kernel reports the number of elements: readAll reads
+// until it has seen as many, or until several dumps in a row contain no new element. On older kernels, and for sets with timeouts, where the number
+// includes expired elements, it stops after the first dump without a new element.
 //
-// ErrChanging means that elements kept appearing.
+// ErrChanging means that dumps kept containing new elements.
 func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, each func(element) (new bool)) error {
 	resizes := !set.Interval && (set.Size == 0 || set.Timeout != 0 || set.Dynamic)
 	counted := count >= 0 && set.Timeout == 0 && !set.Dynamic

@@ -23,18 +23,18 @@ type transaction struct {
 	socket        *socket
 	table         string // the table that all messages are about
 	firstSequence uint32 // sequence number of NFNL_MSG_BATCH_BEGIN
-	parts         []part // the messages after it, with consecutive sequence numbers
+	parts         []part // the messages after NFNL_MSG_BATCH_BEGIN, with consecutive sequence numbers
 	op            int    // index of the operation that is being written
 	setID         uint32
-	timeout       time.Duration    // of the elements being added; 0: the set's
-	ranges        map[setName]bool // the interval sets that rules look numbers up in
+	timeout       time.Duration    // timeout of the elements being added; 0 means the set's default
+	ranges        map[setName]bool // for each set in which rules look up a number in host byte order, whether it is an interval set
 	echo          bool             // the kernel echoes deleted elements with their counts
-	last          []nft.Count      // of deleted elements; complete when it is committed
-	err           error            // the first thing that cannot be written
-	without       map[string]bool  // devices that the kernel refused
+	last          []nft.Count      // last counts of deleted elements, complete after the commit
+	err           error            // the first encoding error
+	without       map[string]bool  // flowtable devices to leave out, because the kernel refused them
 }
 
-// setName is a set of our table.
+// setName identifies a set of our tables by family and name.
 type setName struct {
 	family nft.Family
 	name   string
@@ -43,13 +43,12 @@ type setName struct {
 // part maps a message of a transaction to its operation.
 type part struct {
 	op      int
-	start   int    // in the buffer
-	element int    // the first element it carries
+	start   int    // offset of the message in the buffer, in bytes
+	element int    // index of the first element in the message
 	device  string // the device that is added to or removed from a flowtable; "" for none
 }
 
-// newTransaction starts a transaction that the kernel refuses unless its generation
-// is the given one; 0 lets it pass at any.
+// newTransaction starts a transaction. The kernel refuses it unless its current generation equals the given one; 0 matches any generation.
 func newTransaction(s *socket, table string, generation uint32) *transaction {
 	t := &transaction{socket: s, table: table, firstSequence: s.Sequence(1)}
 	t.Buf, s.spare = s.spare[:0], nil // there is one transaction at a time
@@ -88,9 +87,8 @@ func (t *transaction) fail(err error) {
 // empty reports whether there is nothing to commit.
 func (t *transaction) empty() bool { return len(t.parts) == 0 }
 
-// finish completes the transaction. Only its last message asks for an
-// acknowledgement: errors come unasked, and an acknowledgement for each message
-// would overflow the receive buffer of a large batch.
+// finish completes the transaction. Only its last message requests an acknowledgement: the kernel reports errors in any case, and an acknowledgement
+// for each message of a large batch would overflow the receive buffer.
 func (t *transaction) finish() error {
 	last := t.Buf[t.parts[len(t.parts)-1].start:]
 	binary.NativeEndian.PutUint16(last[6:], binary.NativeEndian.Uint16(last[6:])|unix.NLM_F_ACK)
@@ -105,12 +103,12 @@ func (t *transaction) finish() error {
 // outcome holds the kernel's answers to a transaction.
 type outcome struct {
 	acknowledged bool
-	lost         error                     // why some answers may be missing; nil: none are
+	lost         error                     // why some answers may be missing; nil if all were received
 	whole        nfnetlink.Failure         // why the transaction as a whole was refused
-	refused      map[int]nfnetlink.Failure // by index in parts
+	refused      map[int]nfnetlink.Failure // failed messages by index in parts
 }
 
-// send commits the transaction. An error means that the kernel has not seen it.
+// send sends the transaction and reads the kernel's answers. An error means that the kernel has not processed it.
 func (t *transaction) send() (outcome, error) {
 	o := outcome{refused: map[int]nfnetlink.Failure{}}
 	if err := t.finish(); err != nil {
@@ -155,14 +153,14 @@ func (t *transaction) send() (outcome, error) {
 	}
 }
 
-// commit sends the transaction and returns one error for all the kernel's answers. text formats the refused part for it: an element by its
-// index, or (-1) the whole operation.
+// commit sends the transaction and combines the kernel's answers into one error. text formats an operation for the error: one of its elements by
+// index, or the whole operation if element is -1.
 func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
 	return t.result(o, err, text)
 }
 
-// result returns the error that follows from the kernel's answers; err is an error of sending.
+// result converts the kernel's answers to an error, nil if the transaction was committed. err is the error of sending it.
 func (t *transaction) result(o outcome, err error, text func(op, element int) string) error {
 	switch {
 	case err != nil:
@@ -205,9 +203,8 @@ func (t *transaction) opError(refused map[int]nfnetlink.Failure, text func(op, e
 	return &OpError{Op: p.op, Text: text(p.op, element), Errno: f.Errno, Hint: f.Hint}
 }
 
-// elementAt finds which element of a message is meant by the offset of an attribute.
-// An interval of a set with a single field is two elements, of which the second is
-// marked as an end.
+// elementAt returns the index of the element of a message that contains the attribute at an offset; false if there is none. An interval of a set with
+// a single field takes two elements in the message, of which the second is marked as an end.
 func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 	m := t.Buf[start:]
 	if kind := binary.NativeEndian.Uint16(m[4:]); kind != nftMessage(unix.NFT_MSG_NEWSETELEM) && kind != nftMessage(unix.NFT_MSG_DELSETELEM) {
@@ -259,7 +256,7 @@ func opText(ops []nft.Op, op, element int) string {
 	return line
 }
 
-// isErrno reports whether the kernel answered with one of these.
+// isErrno reports whether err is one of the given kernel errors.
 func isErrno(err error, numbers ...syscall.Errno) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && slices.Contains(numbers, errno)
@@ -284,13 +281,13 @@ var (
 	ErrChanging = errors.New("nf_tables is changed faster than it can be read")
 )
 
-// OpError names the operation of a batch that the kernel refused. Nothing of the batch was
-// changed. Operations after it may be invalid too.
+// OpError identifies the first operation of a batch that the kernel refused. No operation of the batch took effect. Later operations may be invalid
+// too.
 type OpError struct {
 	Op    int           // index in Batch.Ops
-	Text  string        // the operation, or the one element of it, in nft syntax
-	Errno syscall.Errno // what the kernel answered
-	Hint  string        // the kernel's own words, mostly empty
+	Text  string        // the operation, or the refused element of it, in nft syntax
+	Errno syscall.Errno // the kernel's error number
+	Hint  string        // the kernel's error message (NLMSGERR_ATTR_MSG), usually empty
 }
 
 func (e *OpError) Error() string {
@@ -307,11 +304,10 @@ func (e *OpError) Error() string {
 // Unwrap returns the kernel's error number.
 func (e *OpError) Unwrap() error { return e.Errno }
 
-// Is reports that a refusal with EPERM is an ErrPermission.
+// Is reports whether target is ErrPermission and the kernel refused the operation with EPERM.
 func (e *OpError) Is(target error) bool { return target == ErrPermission && e.Errno == unix.EPERM }
 
-// Timeout objects (linux/netfilter/nf_tables.h and nfnetlink_cttimeout.h), of which package unix
-// names the attributes of objects alone.
+// Object type and attributes of timeout objects (linux/netfilter/nf_tables.h and nfnetlink_cttimeout.h) that package unix does not define.
 const (
 	objectTimeout = 7 // NFT_OBJECT_CT_TIMEOUT, kernel 4.19
 
@@ -324,8 +320,8 @@ const (
 	timeoutUDPReplied     = 2 // CTA_TIMEOUT_UDP_REPLIED
 )
 
-// addTimeout is `create ct timeout ip svcctl idle-tcp-60 { protocol tcp; l3proto ip; policy = {
-// established : 60 }; }`. States that are not named have the times of the network namespace.
+// addTimeout appends the message of a command like `create ct timeout ip svcctl idle-tcp-60 { protocol tcp; l3proto ip; policy = { established : 60
+// }; }`. The other states keep the timeouts of the network namespace.
 func (t *transaction) addTimeout(f nft.Family, timeout nft.Timeout) {
 	t.addObject(f, timeout.Name(), objectTimeout)
 	object := t.Nest(unix.NFTA_OBJ_DATA)
@@ -340,7 +336,7 @@ func (t *transaction) addTimeout(f nft.Family, timeout nft.Timeout) {
 	t.End()
 }
 
-// idleStates returns the conntrack states whose timeout an idle timeout replaces.
+// idleStates returns the attributes of the conntrack states in which an idle timeout applies.
 func idleStates(p nft.Protocol) []uint16 {
 	if p == nft.UDP {
 		return []uint16{timeoutUDPUnreplied, timeoutUDPReplied}
@@ -348,7 +344,8 @@ func idleStates(p nft.Protocol) []uint16 {
 	return []uint16{timeoutTCPEstablished}
 }
 
-// decodeTimeout decodes a timeout object. One with different timeouts for states that svcctl sets alike gives the zero Timeout.
+// decodeTimeout decodes a timeout object. It returns the zero Timeout for a protocol other than TCP and UDP, or if the states in which svcctl sets
+// the same timeout have different ones.
 func decodeTimeout(b []byte) (t nft.Timeout) {
 	seconds := map[uint16]uint32{}
 	for attr, value := range nfnetlink.Attributes(b) {
@@ -376,9 +373,8 @@ func decodeTimeout(b []byte) (t nft.Timeout) {
 	return t
 }
 
-// readEntries reads the present entries that operations will change: entries of dynamic maps, and devices
-// of flowtables. The result is by index of the operation. A CapTimeouts leaves out entries that a ForgetData
-// in the same batch deletes.
+// readEntries reads the existing entries that operations will change: entries of dynamic maps, and devices of flowtables. The result is keyed by the
+// index of the operation. Entries that a ForgetData deletes are left out for a CapTimeouts in the same batch.
 func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 	entries := map[int][]nft.Element{}
 	for i, op := range ops {
@@ -409,7 +405,7 @@ func isForgotten(ops []nft.Op, c nft.CapTimeouts, data string) bool {
 	})
 }
 
-// readMap returns the entries of a dynamic map that are wanted.
+// readMap returns the entries of a dynamic map for which wanted returns true. It returns none if the map does not exist.
 func readMap(s *socket, f nft.Family, set *nft.Set, wanted func(element) bool) (entries []nft.Element, err error) {
 	seen := map[string]bool{}
 	err = readAll(s, nft.TableName, f, set, -1, func(e element) bool {
@@ -429,8 +425,8 @@ func readMap(s *socket, f nft.Family, set *nft.Set, wanted func(element) bool) (
 	return entries, err
 }
 
-// forget is `destroy element ip svcctl affinity-1 { … }`. Before kernel 6.3 there is only
-// `delete element`, for which an entry that expires meanwhile is an error.
+// forget appends the messages of `destroy element ip svcctl affinity-1 { … }`. Kernels before 6.3 have only `delete element`, which fails if an entry
+// has expired meanwhile.
 func (t *transaction) forget(f nft.Family, set *nft.Set, entries []nft.Element, destroy bool) {
 	kind := uint16(unix.NFT_MSG_DELSETELEM)
 	if destroy {
@@ -439,8 +435,8 @@ func (t *transaction) forget(f nft.Family, set *nft.Set, entries []nft.Element, 
 	t.elements(kind, 0, f, set, entries)
 }
 
-// addCapped is `add element ip svcctl affinity-1 { ip saddr timeout 10m : … }` for entries
-// that were deleted before: only kernel 6.12 changes the timeout of one that is there.
+// addCapped appends the messages of `add element ip svcctl affinity-1 { ip saddr timeout 10m : … }` for entries that the transaction has deleted
+// before. Only kernel 6.12 and later can change the timeout of an existing entry.
 func (t *transaction) addCapped(c nft.CapTimeouts, entries []nft.Element) {
 	t.timeout = c.Timeout
 	t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, c.Family, &c.Set, entries)

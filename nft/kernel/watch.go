@@ -20,24 +20,22 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Change is one foreign transaction in this network namespace.
+// Change is one transaction of another program in this network namespace.
 type Change struct {
-	Generation uint32 // of the ruleset after it
-	PID        uint32 // of the thread that committed, in the initial PID namespace
-	Comm       string // its name, at most 15 bytes
-	Ours       bool   // it touched one of our tables
+	Generation uint32 // generation of the ruleset after the transaction
+	PID        uint32 // ID of the thread that committed, in the initial PID namespace
+	Comm       string // name of the thread, at most 15 bytes
+	Ours       bool   // the transaction changed one of our tables
 	// Lost means that some changes were not received: the reader must read the ruleset. The
 	// other fields are zero.
 	Lost bool
 }
 
-// watchBuffer is the receive buffer of a watch: a foreign transaction of some 100,000
-// elements.
+// watchBuffer is the size of a watch's receive buffer in bytes: enough for a transaction with some 100,000 elements.
 const watchBuffer = 32 << 20
 
-// Watch reports the transactions of other programs until the context ends, which closes the
-// channel. Commits of this Conn are left out. A reader that is too slow, or a transaction that is
-// too large, gives a Change with Lost.
+// Watch reports the transactions of other programs until ctx is done, which closes the channel. Commits of this Conn are left out. If the reader is
+// too slow or a transaction is too large, it sends a Change with Lost.
 func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,8 +58,7 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	return w.changes, nil
 }
 
-// changeBacklog bounds the changes that wait for a slow reader. When it is full, changes that do
-// not concern our tables are dropped.
+// changeBacklog is the number of changes that are queued for a slow reader. When the queue is full, changes to other tables than ours are dropped.
 const changeBacklog = 1024
 
 // watch is the state of one call of Watch.
@@ -85,10 +82,8 @@ func (w *watch) send(change Change) bool {
 	}
 }
 
-// muteNotifications keeps the kernel from writing notifications of a large transaction of ours, one
-// for each element: nothing of ours would read them, and the kernel takes as long to write them as
-// for the transaction itself. restore turns notifications on again; committed is the error of the
-// transaction.
+// muteNotifications makes the kernel send no notifications, one for each element, of a large transaction of this Conn. No reader needs them, and
+// sending them takes the kernel as long as the transaction itself. restore turns notifications on again; committed is the error of the transaction.
 func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	before, err := readGeneration(s)
 	if err != nil || len(c.watches) == 0 {
@@ -117,10 +112,9 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	}
 }
 
-// ignorePort makes the kernel drop the notifications of commits through a port: there is
-// one for each element. All messages of a datagram are of the same transaction, so the
-// first one's port is enough. A filter loads numbers in network byte order, but a netlink
-// header is in host byte order.
+// ignorePort makes the kernel drop the notifications, one for each element, of commits from a netlink port. All messages of a datagram belong to the
+// same transaction, so the filter checks only the port in the first one. A filter loads numbers in network byte order, but a netlink header is in
+// host byte order.
 func ignorePort(conn *netlink.Conn, port uint32) error {
 	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
 	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
@@ -136,7 +130,7 @@ func ignorePort(conn *netlink.Conn, port uint32) error {
 	return conn.SetBPF(filter)
 }
 
-// follow reads the notifications of a watch until it ends.
+// follow reads the notifications of a watch until the watch ends.
 func (c *Conn) follow(w *watch) {
 	defer c.unwatch(w)
 	stop := context.AfterFunc(w.ctx, func() { w.conn.Close() }) // ends the reading
@@ -220,7 +214,7 @@ func isOurs(m *message) bool {
 type BaseChain struct {
 	Family, Table, Name string
 	Type                string // "nat", "filter" or "route"
-	Hook                string // "prerouting"
+	Hook                string // such as "prerouting"
 	Priority            int
 	Drops               bool // its policy is drop
 }
@@ -264,7 +258,7 @@ func (c *Conn) BaseChains() ([]BaseChain, error) {
 	return chains, nil
 }
 
-// SentinelHeld reports whether a process holds the sentinel tables, this one included.
+// SentinelHeld reports whether a process, possibly this one, owns the sentinel tables.
 func (c *Conn) SentinelHeld() (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,17 +273,17 @@ func (c *Conn) SentinelHeld() (bool, error) {
 // foreignTxLog records the transactions of other programs, as a Watch saw them.
 type foreignTxLog struct {
 	mu      sync.Mutex
-	own     map[uint32]bool // the ports of every socket that commits
-	seen    map[uint32]bool // by generation: whether our tables were touched
-	updated chan struct{}   // closed when seen has more
+	own     map[uint32]bool // netlink ports from which this Conn commits
+	seen    map[uint32]bool // for each generation, whether the transaction changed our tables
+	updated chan struct{}   // closed when an entry is added to seen
 }
 
 const (
-	// maxForeignTx bounds the transactions that are remembered. When there were more, the ruleset has
-	// to be read, which takes less time than they did.
+	// maxForeignTx bounds the recorded transactions. After more of them the ruleset must be read again, which takes less time than the transactions
+	// did.
 	maxForeignTx = 4096
-	// notifyGrace bounds the wait for a notification that is under way. The kernel queues it before
-	// the new generation can be read; the goroutine that reads it may be late.
+	// notifyGrace bounds the wait for a notification that was not yet received. The kernel queues it before the new generation can be read, but the
+	// goroutine that reads it may be late.
 	notifyGrace = 50 * time.Millisecond
 )
 
@@ -323,8 +317,7 @@ func (l *foreignTxLog) record(c Change) {
 	l.updated = make(chan struct{})
 }
 
-// ownTablesUntouched reports whether every transaction after generation from, up to generation to,
-// was seen and left our tables alone.
+// ownTablesUntouched reports whether all transactions after generation from, up to generation to, are recorded and did not change our tables.
 func (l *foreignTxLog) ownTablesUntouched(from, to uint32) bool {
 	if to-from > maxForeignTx {
 		return false
@@ -344,7 +337,8 @@ func (l *foreignTxLog) ownTablesUntouched(from, to uint32) bool {
 	}
 }
 
-// lookup reports whether all transactions were seen, and whether one touched our tables.
+// lookup reports whether all transactions after generation from, up to generation to, are recorded, and whether one of them changed our tables.
+// updated is closed when another one is recorded.
 func (l *foreignTxLog) lookup(from, to uint32) (known, touched bool, updated <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -360,14 +354,13 @@ func (l *foreignTxLog) lookup(from, to uint32) (known, touched bool, updated <-c
 // SentinelName is the name of the sentinel table in both families.
 const SentinelName = "svcctl-sentinel"
 
-// HoldSentinel makes a tiny table in each family that keeps established connections alive while our
-// table is missing, for example after a foreign flush of the ruleset: with the last NAT chain gone
-// the kernel would unregister its hooks, and connections would reach their peers without their
-// translation and be reset.
+// HoldSentinel creates a small table in each family that keeps established connections working while our table is missing, for example after another
+// program flushed the ruleset. Without any NAT chain the kernel would unregister its NAT hooks, and packets would reach their peers untranslated and
+// be reset.
 //
-// The tables belong to this Conn (flag owner, kernel 5.12): no other program can change or flush
-// them, and they are deleted with it. Older kernels get plain tables, which a flush takes. Calling
-// it again creates missing ones. ErrPermission means that another live process holds them.
+// The tables belong to this Conn (flag owner, kernel 5.12): no other program can change or flush them, and the kernel deletes them when the Conn is
+// closed. Older kernels get plain tables, which a flush deletes. Another call creates missing tables. ErrPermission means that another live process
+// owns them.
 func (c *Conn) HoldSentinel() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -437,7 +430,7 @@ func countSentinels(s *socket) (n int, err error) {
 	return n, nil
 }
 
-// makeSentinel is, in both families,
+// makeSentinel creates the sentinel tables. For IPv4 these are its commands:
 //
 //	add table ip svcctl-sentinel; delete table ip svcctl-sentinel
 //	table ip svcctl-sentinel {
@@ -448,8 +441,7 @@ func countSentinels(s *socket) (n int, err error) {
 //		}
 //	}
 //
-// The rule never matches. It must be there: a chain without a rule that masquerades
-// does not hold connections.
+// The rule never matches, but it is needed: without a rule that masquerades, the chain does not keep connections working.
 func makeSentinel(s *socket, owner bool) error {
 	var flags uint32
 	if owner {

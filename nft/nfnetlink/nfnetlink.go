@@ -22,7 +22,7 @@ const attrTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 type Message struct {
 	Kind, Flags    uint16
 	Sequence, Port uint32
-	Body           []byte // what follows the netlink header
+	Body           []byte // payload after the netlink header
 }
 
 // Messages walks the messages of a datagram.
@@ -64,7 +64,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Align rounds a length up to the 4 bytes at which attributes and messages begin.
+// Align rounds a length up to a multiple of 4, the alignment of attributes and messages.
 func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
 // Attributes walks the attributes of a message, which follow its nfgenmsg.
@@ -105,9 +105,9 @@ func (m *Message) Errno() syscall.Errno {
 
 // A Failure is the content of an NLMSG_ERROR message.
 type Failure struct {
-	Errno  syscall.Errno // 0: an acknowledgement
-	Offset int           // of the attribute that is wrong, in the message; 0: unknown
-	Hint   string        // the kernel's own words
+	Errno  syscall.Errno // 0 for an acknowledgement
+	Offset int           // offset of the invalid attribute in the message; 0 if the kernel did not report it
+	Hint   string        // the kernel's error message
 }
 
 // Failure reads an NLMSG_ERROR message.
@@ -150,7 +150,7 @@ func Text(b []byte) string { return unix.ByteSliceToString(b) }
 // Lengths of headers in bytes.
 const (
 	HeaderLen    = unix.SizeofNlMsghdr // struct nlmsghdr
-	GenHeaderLen = 4                   // struct nfgenmsg, which is behind it
+	GenHeaderLen = 4                   // struct nfgenmsg, which follows struct nlmsghdr
 	attrLen      = unix.SizeofNlAttr   // struct nlattr
 )
 
@@ -161,11 +161,10 @@ const MaxAttr = 1<<16 - 1
 // network byte order.
 type Writer struct {
 	Buf     []byte
-	message int // where the message being written starts
+	message int // offset in Buf of the message being written
 }
 
-// Begin starts a message; End completes it. family and resource are those of its
-// nfgenmsg.
+// Begin starts a message; End completes it. family and resource are the fields of its nfgenmsg header.
 func (w *Writer) Begin(kind, flags uint16, sequence uint32, family uint8, resource uint16) {
 	w.message = len(w.Buf)
 	w.Buf = binary.NativeEndian.AppendUint32(w.Buf, 0)
@@ -193,41 +192,41 @@ func (w *Writer) pad() {
 	}
 }
 
-// Bytes writes an attribute.
+// Bytes writes an attribute with the given value.
 func (w *Writer) Bytes(kind uint16, b []byte) {
 	w.header(kind, len(b))
 	w.Buf = append(w.Buf, b...)
 	w.pad()
 }
 
-// Raw is Bytes for a value that is held as a string.
+// Raw writes an attribute with the bytes of a string.
 func (w *Writer) Raw(kind uint16, s string) {
 	w.header(kind, len(s))
 	w.Buf = append(w.Buf, s...)
 	w.pad()
 }
 
-// Text writes a string with the NUL that ends it.
+// Text writes an attribute with a string and a terminating NUL.
 func (w *Writer) Text(kind uint16, s string) {
 	w.header(kind, len(s)+1)
 	w.Buf = append(append(w.Buf, s...), 0)
 	w.pad()
 }
 
-// Uint16 writes a number of two bytes.
+// Uint16 writes an attribute with a 2-byte number.
 func (w *Writer) Uint16(kind, v uint16) {
 	w.header(kind, 2)
 	w.Buf = binary.BigEndian.AppendUint16(w.Buf, v)
 	w.pad()
 }
 
-// Uint32 writes a number of four bytes.
+// Uint32 writes an attribute with a 4-byte number.
 func (w *Writer) Uint32(kind uint16, v uint32) {
 	w.header(kind, 4)
 	w.Buf = binary.BigEndian.AppendUint32(w.Buf, v)
 }
 
-// Uint64 writes a number of eight bytes.
+// Uint64 writes an attribute with an 8-byte number.
 func (w *Writer) Uint64(kind uint16, v uint64) {
 	w.header(kind, 8)
 	w.Buf = binary.BigEndian.AppendUint64(w.Buf, v)
@@ -240,14 +239,14 @@ func (w *Writer) Nest(kind uint16) (start int) {
 	return start
 }
 
-// EndNest reports whether the attribute is short enough for its 16-bit length.
+// EndNest completes the attribute that Nest started. It reports whether the attribute is short enough for its 16-bit length.
 func (w *Writer) EndNest(start int) (fits bool) {
 	n := len(w.Buf) - start
 	binary.NativeEndian.PutUint16(w.Buf[start:], uint16(n))
 	return n <= MaxAttr
 }
 
-// streamBuffer holds the longest datagram of a multicast group, in bytes: one message.
+// streamBuffer is the size of the buffer for one datagram of a multicast group, in bytes. Such a datagram holds one message.
 const streamBuffer = 1 << 14
 
 // Stream receives messages of multicast groups, a datagram at a time.
@@ -258,8 +257,8 @@ type Stream struct {
 	closed   atomic.Bool
 }
 
-// OpenStream joins groups in the network namespace of Options. buffer is as in Listen; the kernel leaves
-// out the messages that filter (nil: none) drops.
+// OpenStream opens a Stream of the given groups in the network namespace of o. buffer is the size of the receive buffer in bytes. The kernel leaves
+// out the messages that filter drops; a nil filter drops none.
 func OpenStream(o Options, filter []bpf.RawInstruction, buffer int, groups ...uint32) (*Stream, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.NetNS})
 	if err != nil {
@@ -289,10 +288,10 @@ func OpenStream(o Options, filter []bpf.RawInstruction, buffer int, groups ...ui
 	return s, nil
 }
 
-// Join joins another group.
+// Join adds a multicast group to the Stream.
 func (s *Stream) Join(group uint32) error { return s.member(unix.NETLINK_ADD_MEMBERSHIP, group) }
 
-// Leave leaves a group.
+// Leave removes a multicast group from the Stream.
 func (s *Stream) Leave(group uint32) error { return s.member(unix.NETLINK_DROP_MEMBERSHIP, group) }
 
 func (s *Stream) member(option int, group uint32) (err error) {
@@ -314,8 +313,8 @@ func (s *Stream) Wait() error {
 	return err
 }
 
-// Receive returns the next datagram, valid until the next call: ErrNoMessage when there is none, ENOBUFS
-// once when some were lost.
+// Receive returns the next datagram, which is valid until the next call. It returns ErrNoMessage if none is queued, and ENOBUFS once after messages
+// were lost.
 func (s *Stream) Receive() (datagram []byte, err error) {
 	var n int
 	if outer := s.raw.Control(func(fd uintptr) {
@@ -336,14 +335,14 @@ func (s *Stream) Receive() (datagram []byte, err error) {
 	return s.datagram[:n], nil
 }
 
-// meminfoDrops is the index of sk_drops among the numbers that SO_MEMINFO returns (linux/sock_diag.h SK_MEMINFO_DROPS),
-// meminfoVars the count of these numbers (SK_MEMINFO_VARS).
+// meminfoDrops is the index of sk_drops in the array that SO_MEMINFO returns (linux/sock_diag.h SK_MEMINFO_DROPS); meminfoVars is the length of the
+// array (SK_MEMINFO_VARS).
 const (
 	meminfoDrops = 8
 	meminfoVars  = 9
 )
 
-// Drops counts the messages that found no room since the Stream was opened (SO_MEMINFO, kernel 4.12).
+// Drops returns the number of messages that were lost because the receive buffer was full, since the Stream was opened (SO_MEMINFO, kernel 4.12).
 func (s *Stream) Drops() (drops uint32, err error) {
 	var info [meminfoVars]uint32
 	size := uint32(unsafe.Sizeof(info))
@@ -356,7 +355,7 @@ func (s *Stream) Drops() (drops uint32, err error) {
 	return info[meminfoDrops], errors.Join(outer, err)
 }
 
-// Close closes the Stream, and ends a Wait.
+// Close closes the Stream. A pending Wait returns os.ErrClosed.
 func (s *Stream) Close() error {
 	s.closed.Store(true)
 	return s.file.Close()
@@ -372,10 +371,9 @@ const datagramBuffer = 1 << 17
 // ErrNoMessage means that no (further) message of the kernel is queued.
 var ErrNoMessage = errors.New("no answer")
 
-// Socket is a netlink socket to nfnetlink. Everything on it is synchronous: when sendmsg
-// returns, the kernel has done the work and queued its answers, and a dump is continued
-// by reading. So reading never waits, and the runtime need not poll the socket: each
-// answer would wake a thread that has nothing to do.
+// Socket is a netlink socket to nfnetlink. All operations are synchronous: when sendmsg returns, the kernel has executed the request and queued its
+// answers, and reading continues a dump. So reading never waits, and the runtime does not poll the socket; polling would wake a thread for each
+// answer without need.
 type Socket struct {
 	fd       int
 	port     uint32
@@ -384,10 +382,10 @@ type Socket struct {
 	datagram []byte
 }
 
-// Options are the network namespace and the port of a Socket.
+// Options selects the network namespace and the netlink port of a Socket.
 type Options struct {
-	NetNS int    // file descriptor of the network namespace; 0: the current one
-	Port  uint32 // netlink port to bind; 0: any
+	NetNS int    // file descriptor of the network namespace; 0 means the current one
+	Port  uint32 // netlink port to bind; 0 lets the kernel choose one
 }
 
 // Dial opens a Socket.
@@ -428,19 +426,17 @@ func (s *Socket) Close() error { return unix.Close(s.fd) }
 // FD returns the file descriptor.
 func (s *Socket) FD() int { return s.fd }
 
-// Port returns the netlink port, which is in the notifications of changes by this socket.
+// Port returns the netlink port of the socket. Notifications of changes made through the socket contain it.
 func (s *Socket) Port() uint32 { return s.port }
 
-// Sequence reserves n sequence numbers and gives the first of them, or the next one if n
-// is 0.
+// Sequence reserves n sequence numbers and returns the first of them. If n is 0, it returns the next number without reserving it.
 func (s *Socket) Sequence(n int) uint32 {
 	first := s.sequence + 1
 	s.sequence += uint32(n)
 	return first
 }
 
-// Send hands whole messages to the kernel. When it fails the kernel has not seen them;
-// EMSGSIZE means that they are too long for one datagram.
+// Send sends whole messages to the kernel. If it fails, the kernel has not processed them; EMSGSIZE means that they are too long for one datagram.
 func (s *Socket) Send(b []byte) error {
 	if len(b) > s.sendRoom {
 		const overhead = 1 << 12 // what netlink_sendmsg keeps back, generously
@@ -461,7 +457,7 @@ func (s *Socket) setSendBuffer(size int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
-// Receive returns the next datagram, ErrNoMessage when there is none. It is valid until the next call.
+// Receive returns the next datagram, which is valid until the next call, or ErrNoMessage if none is queued.
 func (s *Socket) Receive() ([]byte, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
@@ -508,5 +504,5 @@ func (l *Listener) Receive() ([]Message, error) {
 	return messages, nil
 }
 
-// Close ends a Receive that waits.
+// Close closes the Listener. A pending Receive returns an error.
 func (l *Listener) Close() error { return l.conn.Close() }

@@ -14,22 +14,22 @@ import (
 type Host struct {
 	Ruleset nft.Ruleset
 	Network
-	Memory Memory // what earlier packets left behind; nil: nothing, and no packet exceeds a limit
+	Memory Memory // state left by earlier packets; nil: no state, and limits never apply
 }
 
 // Network is the part of the network stack that rules refer to.
 type Network interface {
-	// Route returns the outgoing interface of a packet to dst, and whether dst is local
-	// (oif is then the loopback interface). With neither, the packet is dropped.
+	// Route returns the outgoing interface for a packet to dst, and whether dst is local; oif is then the loopback interface. If oif is 0 and local
+	// is false, the packet is dropped.
 	Route(dst netip.Addr) (oif uint32, local bool)
 	// IsLocal reports whether an address belongs to the host.
 	IsLocal(netip.Addr) bool
-	// MasqueradeAddr returns the address of an interface for Masquerade, and for Redirect
-	// of packets that came in there. The zero Addr means none.
+	// MasqueradeAddr returns the source address that Masquerade uses for packets leaving by an interface, and the destination that Redirect uses for
+	// packets arriving on it. The zero Addr means that there is none.
 	MasqueradeAddr(iface uint32) netip.Addr
 }
 
-// Random draws the numbers of numgen; a *rand.Rand does.
+// Random draws the numbers of numgen. *rand.Rand implements it.
 type Random interface {
 	Uint32N(n uint32) uint32 // in [0, n)
 }
@@ -37,14 +37,13 @@ type Random interface {
 // Packet is the first packet of a connection.
 type Packet struct {
 	Saddr, Daddr netip.Addr
-	Proto        nft.Protocol // 0 with ICMPEcho
-	ICMPEcho     bool         // an echo request
+	Proto        nft.Protocol // 0 for an ICMP echo request
+	ICMPEcho     bool         // the packet is an ICMP echo request
 	Sport, Dport uint16
-	Iif          uint32 // the incoming interface; 0: sent by the host
+	Iif          uint32 // index of the incoming interface; 0 if the host sent the packet
 }
 
-// String returns the packet as in `tcp 192.0.2.10:20000 -> 10.96.0.1:80 from interface
-// 2`.
+// String returns the packet in a form such as `tcp 192.0.2.10:20000 -> 10.96.0.1:80 from interface 2`.
 func (p Packet) String() string {
 	what, src, dst := "ping", p.Saddr.String(), p.Daddr.String()
 	if !p.ICMPEcho {
@@ -58,31 +57,31 @@ func (p Packet) String() string {
 	return what + " " + src + " -> " + dst + " " + from
 }
 
-// Kind is the fate of a packet: delivered, refused, dropped and others.
+// Kind is the outcome of a packet: delivered, dropped or rejected.
 type Kind uint8
 
 const (
-	Delivered Kind = iota + 1 // to Dst, local or remote
-	Dropped                   // the sender gets no answer
-	Rejected                  // the sender gets RejectWith
+	Delivered Kind = iota + 1 // delivered to Dst, local or remote
+	Dropped                   // dropped without an answer to the sender
+	Rejected                  // dropped with the answer RejectWith to the sender
 )
 
-// Result is the fate of a packet, with its trace.
+// Result is the outcome of a packet, with the rules that it matched.
 type Result struct {
 	Kind       Kind
-	RejectWith nft.RejectWith // if Rejected
-	Dst        netip.AddrPort // after DNAT; port 0 for an echo request
-	Src        netip.Addr     // after SNAT
+	RejectWith nft.RejectWith // the answer, if Kind is Rejected
+	Dst        netip.AddrPort // destination after DNAT; its port is 0 for an echo request
+	Src        netip.Addr     // source address after SNAT
 	// DNATed and SNATed are true if an address or port was changed. Translation of an
 	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
-	// Timeout is the timeout that `ct timeout set` gave the connection; zero: none.
+	// Timeout is the timeout object set by `ct timeout set`; the zero value if none was set.
 	Timeout nft.Timeout
 
 	trace []matched
 }
 
-// matched is a rule that matched, with the elements of its lookups.
+// matched is a rule that a packet matched, with the elements that its lookups found.
 type matched struct {
 	family   nft.Family
 	chain    string
@@ -90,7 +89,7 @@ type matched struct {
 	elements []found
 }
 
-// Trace lists the rules that matched in order: chain, rule and, for a lookup, the element.
+// Trace returns the matched rules in order, one string each: chain, rule and the elements found by its lookups.
 func (r Result) Trace() []string {
 	var all []string
 	for _, m := range r.trace {
@@ -103,16 +102,16 @@ func (r Result) Trace() []string {
 	return all
 }
 
-// Run runs a packet through the ruleset, and returns what it leaves behind. It changes nothing in the Host's Memory but the use of rate
-// limits.
+// Run evaluates the ruleset for a packet. It returns the result, and the Trail of the packet. It does not change the Host's Memory, except that rate
+// limits count the packet.
 func (h *Host) Run(p Packet, random Random) (Result, Trail) {
 	f := h.newFlow(p, random)
 	f.limited = h.Memory != nil
 	return f.run(), f.trail
 }
 
-// RunAnswer runs the first reply packet of the endpoint that Run delivered a packet to through the ruleset, and returns what it leaves
-// behind. Its NAT is decided already, so only chains of type filter see it.
+// RunAnswer evaluates the ruleset for the first reply packet to p, sent by the endpoint to which Run delivered p with result r. It returns the Trail
+// of the reply. NAT of the connection is decided already, so only chains of type filter see the packet.
 func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	f := h.newFlow(p, nil)
 	f.isAnswer, f.dnated, f.dnatDone, f.snatDone = true, r.DNATed, true, true
@@ -130,8 +129,8 @@ func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	return f.trail
 }
 
-// Outcomes returns all possible results of a packet that exceeds no limit, over all draws of numgen. The results are sorted; no two differ
-// only in their trace.
+// Outcomes returns all possible results of a packet, over all random numbers that numgen can draw, provided that it exceeds no limit. The results are
+// sorted. No two results are equal except for the trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
 	for _, r := range h.runs(p) {
@@ -143,7 +142,7 @@ func (h *Host) Outcomes(p Packet) []Result {
 	return results
 }
 
-// runs runs a packet once for each sequence of draws. A trace is valid until the next run.
+// runs evaluates the ruleset for a packet once for each sequence of random numbers. The trace of a result is valid until the next iteration.
 func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	return func(yield func(*flow, Result) bool) {
 		s := &sequence{}
@@ -156,8 +155,8 @@ func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	}
 }
 
-// sequence is a Random that draws each sequence of numbers once. The draws are the digits of a mixed-radix number, and only digits that a
-// run has used exist. Incrementing the number gives the next sequence.
+// sequence is a Random that enumerates all sequences of draws, each once. The draws of a run are the digits of a mixed-radix number, which has only
+// the digits that the run used. Incrementing the number gives the next sequence.
 type sequence struct {
 	draws []draw
 	used  int
@@ -173,7 +172,7 @@ func (s *sequence) Uint32N(mod uint32) uint32 {
 	return s.draws[s.used-1].value
 }
 
-// advance begins the next sequence. It reports whether there is one.
+// advance moves to the next sequence and reports whether there is one.
 func (s *sequence) advance() bool {
 	s.used = 0
 	for len(s.draws) > 0 && s.draws[len(s.draws)-1].value+1 >= s.draws[len(s.draws)-1].mod {
@@ -206,8 +205,8 @@ func compareResults(a, b Result) int {
 	)
 }
 
-// Protocol numbers of ICMP (IANA), and the destination port that conntrack assigns to an
-// echo request: type and code of the message (RFC 792, RFC 4443).
+// ICMP protocol numbers (IANA), and the destination ports that conntrack assigns to echo requests: ICMP type and code as one number (RFC 792, RFC
+// 4443).
 const (
 	protoICMP   = 1
 	protoICMPv6 = 58
@@ -220,21 +219,21 @@ const (
 type flow struct {
 	host     *Host
 	family   nft.Family
-	table    *nft.Table   // nil: no table of its family
-	bases    []*nft.Chain // of the table, by priority
+	table    *nft.Table   // nil if the ruleset has no table of the packet's family
+	bases    []*nft.Chain // base chains of the table, by priority
 	random   Random
-	packet   Packet         // its current headers
+	packet   Packet         // the packet with its current headers
 	original netip.AddrPort // the destination before NAT
-	oif      uint32         // 0 before routing
+	oif      uint32         // index of the outgoing interface; 0 before routing
 	hook     nft.Hook
-	dnatDone bool // the decision about DNAT is made, possibly against it
+	dnatDone bool // DNAT of the connection is decided, with or without translation
 	snatDone bool
 	dnated   bool // DNAT changed the destination
 	snated   bool
 	isReset  bool   // the packet is the TCP reset of a refused connection
-	isAnswer bool   // the packet is the first one from the endpoint
+	isAnswer bool   // the packet is the endpoint's first reply
 	limited  bool   // limits on rates and connections apply
-	in       string // the current chain
+	in       string // name of the current chain
 	timeout  nft.Timeout
 	trail    Trail
 	trace    []matched
@@ -267,13 +266,13 @@ func (h *Host) newFlow(p Packet, random Random) *flow {
 	return f
 }
 
-// run takes the packet through the hooks:
+// run passes the packet through the hooks:
 //
 //	from outside   prerouting, route, then input or postrouting
 //	from the box   route, output, route again when the destination changed, postrouting
 //
-// A packet from the box to itself leaves by the loopback interface and comes back in
-// by prerouting and input, but there its NAT is decided already, so no chain sees it.
+// A packet from the box to itself leaves by the loopback interface and comes back through prerouting and input. Its NAT is already decided then, so
+// NAT chains do not see it again.
 func (f *flow) run() Result {
 	var local bool
 	if f.packet.Iif != 0 {
@@ -306,8 +305,8 @@ func (f *flow) run() Result {
 	return f.result(Delivered)
 }
 
-// visit runs the base chains of a hook by priority, until one decides about the
-// connection's NAT or stops the packet.
+// visit runs the base chains of a hook by priority, until the NAT of the connection is decided or the packet is dropped or rejected. It returns true,
+// and the result, in the latter case.
 func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	f.hook = hook
 	done := &f.dnatDone
@@ -335,9 +334,8 @@ func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	return Result{}, false
 }
 
-// rejected returns the result of a refused packet. A TCP reset belongs to the connection,
-// so it passes the NAT chains that are still undecided, which may stop it. An ICMP error
-// belongs to no connection and passes no NAT chain.
+// rejected returns the result of a rejected packet. A TCP reset belongs to the connection, so it passes the NAT chains of hooks where NAT is not yet
+// decided, which may drop it. An ICMP error belongs to no connection and passes no NAT chain.
 func (f *flow) rejected(with nft.RejectWith) Result {
 	if f.isReset {
 		return f.result(Dropped)
@@ -369,8 +367,8 @@ func (f *flow) result(k Kind) Result {
 	}
 }
 
-// dnat sets the connection's destination. An echo request has no port to change; a TCP
-// reset comes from that destination and keeps its own addresses.
+// dnat translates the destination of the connection to to. An echo request has no port to translate. A TCP reset is a reply, so its own addresses
+// stay unchanged.
 func (f *flow) dnat(to netip.AddrPort) {
 	from := netip.AddrPortFrom(f.packet.Daddr, f.packet.Dport)
 	if f.isReset {
@@ -385,8 +383,8 @@ func (f *flow) dnat(to netip.AddrPort) {
 	}
 }
 
-// masquerade sets the connection's source. If the interface has no address, the packet is
-// dropped (nf_nat_masquerade_ipv4).
+// masquerade translates the source of the connection to the address of the outgoing interface. If that has no address, the packet is dropped
+// (nf_nat_masquerade_ipv4).
 func (f *flow) masquerade() verdict {
 	addr := f.host.MasqueradeAddr(f.oif)
 	if !addr.IsValid() {
@@ -400,7 +398,7 @@ func (f *flow) masquerade() verdict {
 	return verdict{kind: accepted}
 }
 
-// snat sets the connection's source.
+// snat translates the source of the connection to to.
 func (f *flow) snat(to netip.AddrPort) {
 	f.snatDone = true
 	if !f.isReset {
@@ -409,8 +407,8 @@ func (f *flow) snat(to netip.AddrPort) {
 	}
 }
 
-// redirect sends the packet to the host: an incoming one to the address of its interface,
-// an outgoing one to the loopback address (nf_nat_redirect_ipv4).
+// redirect translates the destination to an address of the host: of the incoming interface, or the loopback address for a packet sent by the host
+// (nf_nat_redirect_ipv4).
 func (f *flow) redirect() verdict {
 	var addr netip.Addr
 	switch {

@@ -14,7 +14,7 @@ import (
 type verdict struct {
 	kind  verdictKind
 	chain string         // the target of toChain or callChain
-	with  nft.RejectWith // rejected
+	with  nft.RejectWith // the answer, for rejected
 }
 
 type verdictKind uint8
@@ -25,7 +25,7 @@ const (
 	returned                     // skip the rest of the chain
 	accepted                     // end of the base chain
 	dropped                      // the packet is dropped
-	rejected                     // the packet is dropped and its sender informed
+	rejected                     // the packet is dropped and the sender gets an answer
 	toChain                      // goto
 	callChain                    // jump
 )
@@ -33,8 +33,8 @@ const (
 // maxDepth bounds the nesting of chains by jump or goto (NFT_JUMP_STACK_SIZE).
 const maxDepth = 16
 
-// chain runs the rules of a chain. At its end evaluation continues in its caller. A goto
-// replaces the chain: the end of the target is the end of the chain it left.
+// chain evaluates the rules of a chain. After the last rule, evaluation continues in the calling chain. A goto does not return to the chain that it
+// left, but to the caller of that chain.
 func (f *flow) chain(c *nft.Chain, depth int) verdict {
 	if depth > maxDepth {
 		panic("sim: chains nest too deep at " + c.Name)
@@ -159,7 +159,7 @@ func (f *flow) statement(s nft.Statement) (v verdict, element found) {
 	panic(fmt.Sprintf("sim: unknown statement %T", s))
 }
 
-// translate looks up key in a map, and passes the address and port found to nat (dnat or snat). port replaces a missing port.
+// translate looks up key in a map and calls nat (dnat or snat) with the address and port in the data. port is used if the data has no port.
 func (f *flow) translate(set string, key []nft.Field, port uint16, nat func(to netip.AddrPort)) (v verdict, element found) {
 	e, is := f.lookup(set, key)
 	if !is {
@@ -176,7 +176,7 @@ func match(ok bool) verdict {
 	return verdict{kind: noMatch}
 }
 
-// reject refuses the packet. `reject with tcp reset` implies `meta l4proto tcp`.
+// reject returns the verdict of a `reject` statement. `reject with tcp reset` implies `meta l4proto tcp`, so it does not match other protocols.
 func (f *flow) reject(with nft.RejectWith) verdict {
 	if with == nft.RejectTCPReset && f.packet.Proto != nft.TCP {
 		return verdict{kind: noMatch}
@@ -214,8 +214,8 @@ func (f *flow) protocol() uint32 {
 	return protoICMP
 }
 
-// read returns the current value of a field. The port of an echo request is what its
-// header has at that offset (a checksum); here it is the packet's Dport.
+// read returns the current value of a field. For the port of an echo request the kernel reads the bytes at the offset of a port (a checksum); here it
+// is the packet's Dport.
 func (f *flow) read(field nft.Field) nft.Value {
 	v := nft.Value{Type: field.Type()}
 	switch field.Kind {
@@ -251,7 +251,7 @@ func (f *flow) read(field nft.Field) nft.Value {
 	return v
 }
 
-// masked returns the part of an address that a field reads.
+// masked returns an address with only the bits that a field reads.
 func masked(addr netip.Addr, field nft.Field) netip.Addr {
 	if field.Bits == 0 {
 		return addr
@@ -282,35 +282,35 @@ func (f *flow) endpoint(set, data string, port uint16) netip.AddrPort {
 // (nft_dynset_init).
 const defaultDynamicSize = 65535
 
-// Memory has the elements of dynamic sets and the use of limits that earlier packets left behind, in the form of their Trails. Package
-// nft/nfttest/stateful has one for tests.
+// Memory holds the elements of dynamic sets and the use of limits by earlier packets, as recorded from their Trails. Package nft/nfttest/stateful
+// implements it for tests.
 type Memory interface {
-	// Recall returns the data of an element that has not expired, and whether there is one.
+	// Recall returns the data of an element, and false if it does not exist or has expired.
 	Recall(ElementID) (data string, has bool)
 	// Len counts the elements of a set that have not expired.
 	Len(SetID) int
-	// OverRate reports whether one more packet exceeds a rate; the packet is counted if it does not.
+	// OverRate reports whether one more packet exceeds a rate limit, and counts the packet if it does not.
 	OverRate(LimitID, nft.Rate) bool
-	// Open returns the number of open connections that count towards a limit.
+	// Open returns the number of open connections that a connection limit counts.
 	Open(LimitID) uint32
 }
 
-// SetID names a set of the table of a family.
+// SetID identifies a set by family and name.
 type SetID struct {
 	Family nft.Family
 	Name   string
 }
 
-// LimitID names the limit of a chain or, with a key, of an element of a set.
+// LimitID identifies the limit of a chain or, if Key is set, of an element of a set.
 type LimitID struct {
 	Family    nft.Family
 	Name, Key string
 }
 
-// Trail is what a packet leaves behind.
+// Trail holds the state that a packet leaves behind for later packets.
 type Trail struct {
 	Lessons map[ElementID]Lesson
-	Opens   []LimitID // the limits that count its connection if the packet is delivered
+	Opens   []LimitID // connection limits that count the packet's connection, if it is delivered
 }
 
 // ElementID names an element of a set.
@@ -322,7 +322,7 @@ type ElementID struct {
 // A Lesson is the addition of an element to a dynamic set by a packet, or its removal.
 type Lesson struct {
 	Data    string
-	Timeout time.Duration // 0: it does not expire
+	Timeout time.Duration // 0 if the element does not expire
 	Removed bool
 }
 
@@ -334,13 +334,13 @@ func (f *flow) set(name string) *nft.SetContent {
 	return s
 }
 
-// found is the result of a lookup: an element with its set; the zero value for none.
+// found is an element that a lookup found, and its set; the zero value if none was found.
 type found struct {
 	nft.Element
 	set *nft.SetContent
 }
 
-// lookup finds the element for the current values of fields.
+// lookup finds the element of a set with the current values of fields as its key.
 func (f *flow) lookup(name string, fields []nft.Field) (found, bool) {
 	s, key := f.set(name), f.key(fields)
 	e, ok := f.element(s, key)
@@ -393,8 +393,8 @@ func (f *flow) remembered(e ElementID) (data string, has bool) {
 	return f.host.Memory.Recall(e)
 }
 
-// learn adds an element, or restarts the timeout of an existing one, whose data stays as
-// it was (nft_rhash_update). It returns false if the set is full.
+// learn evaluates an Update: it adds an element, or restarts the timeout of an existing one but keeps its data (nft_rhash_update). With Add it leaves
+// an existing element unchanged. It returns false if the set is full.
 func (f *flow) learn(u nft.Update) bool {
 	s, e := f.set(u.Map), ElementID{SetID{f.family, u.Map}, f.key(u.Key)}
 	data := f.key(u.Data)
@@ -427,8 +427,8 @@ func (f *flow) leave(e ElementID, l Lesson) {
 	f.trail.Lessons[e] = l
 }
 
-// full reports whether a set has no room. The kernel also counts expired elements until
-// it collects them, a moment later.
+// full reports whether a set has reached its maximum size. The kernel also counts expired elements until garbage collection removes them; full does
+// not.
 func (f *flow) full(s *nft.SetContent, id SetID) bool {
 	n := len(s.Elements)
 	if f.host.Memory != nil {
@@ -447,8 +447,8 @@ func (f *flow) overRate(name, key string, r nft.Rate) bool {
 	return f.limited && !f.isReset && f.host.Memory.OverRate(LimitID{f.family, name, key}, r)
 }
 
-// overConnections reports whether a client has as many open connections as it may. If it has not, this
-// one is counted, provided that it is delivered.
+// overConnections reports whether a client already has the maximum number of open connections. If it does not, the packet's connection will be
+// counted once it is delivered.
 func (f *flow) overConnections(name, key string, most uint32) bool {
 	if !f.limited || f.isReset {
 		return false

@@ -26,7 +26,7 @@ const TableName = "svcctl-trace"
 // perSecond bounds the packets that are traced in a second.
 const perSecond = 10
 
-// buffer is the size of the receive buffer in bytes: no less than Linux gives by default.
+// buffer is the size of the receive buffer in bytes. It is not smaller than the default of Linux.
 const buffer = 256 << 10
 
 // Filter selects packets to trace. A zero field matches all.
@@ -35,16 +35,16 @@ type Filter struct {
 	From     netip.Prefix
 	To       netip.Addr
 	Protocol nft.Protocol
-	Port     uint16 // the destination's; needs Protocol
-	// Established traces packets of connections that are tracked already, instead of first packets.
+	Port     uint16 // destination port; requires Protocol
+	// Established selects packets of established connections instead of first packets.
 	Established bool
 }
 
-// ErrBusy reports that another trace runs: there is one at a time.
+// ErrBusy means that another trace is running. Only one trace can run at a time.
 var ErrBusy = errors.New("another trace runs already: wait until it ends")
 
-// Run traces what the filters choose until ctx is done, and hands each Step to each. netns is a
-// file descriptor of the network namespace, 0: the current one.
+// Run traces the packets selected by filters until ctx is done, and calls each with every Step. netns is a file descriptor of the network namespace;
+// 0 means the current one.
 func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) error {
 	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: netns}, unix.NFNLGRP_NFTRACE, buffer)
 	if err != nil {
@@ -107,7 +107,7 @@ func familiesOf(filters []Filter) (families []nft.Family) {
 	return families
 }
 
-// choose adds, for each family,
+// choose adds the table that selects packets, for each family of the filters:
 //
 //	create table ip svcctl-trace { flags owner; }
 //	chain prerouting { type filter hook prerouting priority mangle; … meta nftrace set 1; }
@@ -134,8 +134,8 @@ func choose(conn *nftables.Conn, filters []Filter, flags nftables.TableFlags) er
 	return nil
 }
 
-// expressions returns the rule that traces the packets of the filter: ip saddr … ip daddr … meta l4proto … th dport … ct state new limit rate
-// 10/second meta nftrace set 1. Fields that the filter leaves open are left out.
+// expressions returns the expressions of the rule that traces the packets of the filter: ip saddr … ip daddr … meta l4proto … th dport … ct state new
+// limit rate 10/second meta nftrace set 1. It omits the matches for zero fields.
 func (f *Filter) expressions() (out []expr.Any) {
 	add := func(more ...expr.Any) { out = append(out, more...) }
 	source, destination, length := uint32(12), uint32(16), uint32(4)
@@ -171,35 +171,35 @@ func (f *Filter) expressions() (out []expr.Any) {
 	return out
 }
 
-// Kind is the kind of a Step: a rule, the return from a chain, or a policy.
+// Kind is the kind of a Step: the verdict of a rule, the return from a chain, or the policy of a base chain.
 type Kind uint8
 
 // The kinds of steps (enum nft_trace_types).
 const (
 	KindPolicy Kind = unix.NFT_TRACETYPE_POLICY // a base chain ended with its policy
-	KindReturn Kind = unix.NFT_TRACETYPE_RETURN // a chain ended and its caller goes on
+	KindReturn Kind = unix.NFT_TRACETYPE_RETURN // a chain ended and evaluation continues in its caller
 	KindRule   Kind = unix.NFT_TRACETYPE_RULE   // a rule gave a verdict
 )
 
-// Step is one decision about a packet.
+// Step is one step in the evaluation of a packet.
 type Step struct {
-	// Packet is the same for all steps of a packet (a hash: two packets may share it).
+	// Packet is an ID that all steps of a packet have in common. It is a hash, so two packets may have the same one.
 	Packet       uint32
-	Family       string // of the table: ip, ip6, inet, bridge
+	Family       string // family of the table: ip, ip6, inet, bridge
 	Table, Chain string
 	Rule         uint64 // the handle of the rule, for KindRule
 	Kind         Kind
 	// Verdict is accept, drop, continue, return, queue, or "goto CHAIN", "jump CHAIN".
 	Verdict string
-	// Header is the packet as this chain sees it; nil but at a chain's first step.
+	// Header holds the headers of the packet in this chain. It is set only in the first step of a chain, otherwise nil.
 	Header *Header
-	// In and Out are interface indexes, 0 where there is none.
+	// In and Out are the indexes of the incoming and outgoing interface, 0 if there is none.
 	In, Out int
-	// Connection is the ID of the tracked connection, 0 before kernel 6.18.
+	// Connection is the conntrack ID of the packet's connection; 0 before kernel 6.18.
 	Connection uint32
 }
 
-// Header holds the fields of a packet's IP and transport headers that the description of a trace needs.
+// Header holds the fields of a packet's IP and transport headers that are used to describe a trace.
 type Header struct {
 	Protocol byte
 	From, To netip.AddrPort // port 0 for protocols without ports
@@ -208,10 +208,10 @@ type Header struct {
 
 var familyNames = map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_ARP: "arp"}
 
-// The attributes of struct nft_trace that package unix lacks (kernel 6.18).
+// traceConnectionID is NFTA_TRACE_CT_ID (kernel 6.18), which package unix does not define.
 const traceConnectionID = 18
 
-// decode reads a message of NFNLGRP_NFTRACE.
+// decode decodes a message of NFNLGRP_NFTRACE; false for other messages.
 func decode(m *nfnetlink.Message) (s Step, ok bool) {
 	if m.Kind != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE {
 		return s, false
@@ -265,18 +265,18 @@ func decode(m *nfnetlink.Message) (s Step, ok bool) {
 	return s, s.Table != "" && s.Packet != 0
 }
 
-// rulesetVerdicts names the verdicts after which evaluation of the ruleset goes on (NFT_*), packetVerdicts those that end it (NF_*).
+// rulesetVerdicts names the verdicts after which evaluation continues (NFT_*), packetVerdicts those that end it (NF_*).
 var (
 	rulesetVerdicts = map[int32]string{unix.NFT_CONTINUE: "continue", unix.NFT_BREAK: "continue", unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto", unix.NFT_RETURN: "return"}
 	packetVerdicts  = map[int32]string{0: "drop", 1: "accept", 2: "stolen", 3: "queue"}
 )
 
-// codeText names a verdict of the kernel. The verdict queue has the number of the queue above the low byte.
+// codeText returns the name of a verdict code. For the verdict queue, the bits above the low byte are the number of the queue.
 func codeText(code int32) string {
 	return cmp.Or(rulesetVerdicts[code], packetVerdicts[code&0xff], "unknown")
 }
 
-// headerOf decodes the headers as far as the message has them: the kernel sends the first bytes of each.
+// headerOf decodes the IP and transport headers. The kernel sends only their first bytes. It returns nil if the IP header is incomplete.
 func headerOf(network, transport []byte) *Header {
 	var h Header
 	var from, to netip.Addr

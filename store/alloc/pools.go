@@ -11,30 +11,30 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Pool is a range of load balancer IPs of one family, both ends included.
+// Pool is an inclusive range of load balancer IPs of one family. Several ranges may belong to one named pool.
 type Pool struct {
 	First, Last netip.Addr
-	// Name names the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
+	// Name is the name of the pool that the range belongs to, such as "metallb-system/lan"; "" for a range from command-line flags.
 	Name string
 	// OnRequest reserves the addresses for requests that name the pool or the address.
 	OnRequest bool
-	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a request names one.
+	// AvoidEnds skips IPv4 addresses that end in .0 or .255, unless a request asks for that address.
 	AvoidEnds bool
-	// For restricts the pool to some Services; nil: all may have addresses.
+	// For restricts the pool to some Services; nil means all Services.
 	For *Audience
-	// Internal marks addresses that only inside clients reach. They are given to internal requests, and
-	// to requests that name them.
+	// Internal marks addresses that only inside clients can reach. They are allocated to internal requests, and to requests that ask for a specific
+	// address.
 	Internal bool
 }
 
 // An Audience selects the Services that may get addresses of a pool without asking for it by name (serviceAllocation of a MetalLB
 // IPAddressPool).
 type Audience struct {
-	// Namespaces has the namespaces of the Services; nil: all. An empty list that is not nil selects none.
+	// Namespaces lists the namespaces of the Services; nil means all. An empty list that is not nil selects none.
 	Namespaces []string
-	// Selectors select by labels: one of them has to match. An empty list matches any labels.
+	// Selectors select Services by labels: at least one of them must match. An empty list matches any labels.
 	Selectors []object.LabelSelector
-	// Priority orders the pools of one request, the lowest first; 0 is the last.
+	// Priority orders the pools for a request: the lowest number comes first, but 0 comes last.
 	Priority int
 }
 
@@ -78,21 +78,21 @@ func (p Pool) tooLarge() bool {
 	return high > 1 || high == 1 && low64(p.Last) >= low64(p.First)
 }
 
-// Request describes the load balancer IPs that a Service asks for, and what decides with which Services it can share one.
+// Request describes the load balancer IPs that a Service asks for, and the conditions for sharing one with other Services.
 type Request struct {
-	// Owner is "namespace/name".
+	// Owner is the "namespace/name" of the Service.
 	Owner string
-	// Requested are the addresses that the Service names.
+	// Requested are the specific addresses that the Service asks for.
 	Requested []netip.Addr
-	// SharingKey lets Services with equal keys that are not empty hold one address.
+	// SharingKey allows Services with equal, non-empty keys to share an address.
 	SharingKey string
 	// Internal restricts the request to internal addresses.
 	Internal bool
-	// Pool is the name of the pool that addresses are to come from, with or without its namespace; "": any.
+	// Pool is the name of the pool to allocate from, with or without its namespace; "" means any pool.
 	Pool string
-	// Labels are the owner's, for Pool.For. They decide when an address is given.
+	// Labels are the labels of the Service, which Pool.For selects by. They matter only when an address is allocated.
 	Labels map[string]string
-	// Ports lists the ports that the Service serves on its address.
+	// Ports lists the ports of the Service. Services that share an address must not have a port in common.
 	Ports []Port
 }
 
@@ -102,7 +102,7 @@ func (c Request) Equal(other Request) bool {
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
-// clash returns why two requests cannot both hold addr; "" when they can.
+// clash returns the reason why two requests cannot both hold addr; "" if they can.
 func (c Request) clash(other Request, addr netip.Addr) string {
 	bothAsk := slices.Contains(c.Requested, addr) && slices.Contains(other.Requested, addr)
 	if sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey; !bothAsk && !sameKey {
@@ -119,9 +119,9 @@ func (c Request) clash(other Request, addr netip.Addr) string {
 // Pools allocates load balancer IPs. The zero value is not usable; see NewPools.
 type Pools struct {
 	pools []*poolState
-	// requests has the requests on each held address: more than one if it is shared.
+	// requests holds the requests that hold each allocated address; a shared address has several.
 	requests map[netip.Addr][]Request
-	// keyed are the addresses held under a sharing key, for later claims.
+	// keyed holds the addresses allocated with a sharing key, by key, to be shared by later requests.
 	keyed map[string][]netip.Addr
 }
 
@@ -130,8 +130,7 @@ type poolState struct {
 	used uint64 // the number of its addresses that are held
 }
 
-// NewPools returns an allocator for some pools, with nothing held. Earlier pools are used up first.
-// Pools may not overlap.
+// NewPools returns an allocator for the given pools, without allocations. Earlier pools are used up first. Pools must not overlap.
 func NewPools(pools []Pool) (*Pools, error) {
 	p := &Pools{requests: map[netip.Addr][]Request{}, keyed: map[string][]netip.Addr{}}
 	for i, pool := range pools {
@@ -151,8 +150,8 @@ func NewPools(pools []Pool) (*Pools, error) {
 // Contains reports whether an address lies in a pool.
 func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
 
-// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses, for internal requests or
-// else for all others.
+// Serves reports whether there is a pool of the family (IPv4 if ipv4 is set, otherwise IPv6) for internal requests if internal is set, otherwise for
+// all others.
 func (p *Pools) Serves(ipv4, internal bool) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 && pool.Internal == internal })
 }
@@ -179,10 +178,8 @@ func (p *Pools) text(of func(*poolState) bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// Take registers an address that a request asks for, beside other requests that can share it. A
-// request of the same owner on that address is replaced. An internal request may have internal
-// addresses alone, and those that its owner already has. Errors: *RangeError, *HeldError,
-// *PoolError.
+// Take allocates a specific address to a request, possibly shared with other requests. It replaces a request of the same owner for that address. An
+// internal request can get only internal addresses, and addresses that its owner already holds. Errors: *RangeError, *HeldError, *PoolError.
 func (p *Pools) Take(addr netip.Addr, request Request) error {
 	switch _, had := p.RequestOf(addr, request.Owner); {
 	case request.Internal && !p.IsInternal(addr) && !had:
@@ -195,12 +192,12 @@ func (p *Pools) Take(addr netip.Addr, request Request) error {
 	return p.Hold(addr, request)
 }
 
-// suits reports whether a request may have addresses of the pool: it names this pool or none, and the pool is for its Service.
+// suits reports whether a request may get addresses of the pool: it names this pool or none, and For includes its Service.
 func (p *Pool) suits(c *Request) bool {
 	return (c.Pool == "" || c.Names(p.Name)) && p.For.Includes(c)
 }
 
-// Names reports whether a request asks for the pool of a given name: the whole "namespace/name", or the name alone.
+// Names reports whether a request asks for the pool with the given name, "namespace/name", by the full name or the part after the slash.
 func (c *Request) Names(pool string) bool {
 	_, name, _ := strings.Cut(pool, "/")
 	return c.Pool == pool || c.Pool == name && name != ""
@@ -215,13 +212,13 @@ func (p *Pool) endsAvoided(addr netip.Addr) bool {
 	return last == 0 || last == 255
 }
 
-// Suits reports whether some pool of the family (IPv4, or else IPv6) may serve a request that is given an address automatically.
+// Suits reports whether Next may use some pool of the family (IPv4 if ipv4 is set, otherwise IPv6) for a request.
 func (p *Pools) Suits(ipv4 bool, request *Request) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.isOffered(ipv4, request) })
 }
 
-// Offered describes the pools of a family (IPv4, or else IPv6) that Next uses for a request: their ranges as text,
-// the number of their addresses, and the owners that hold some of these, ordered by address.
+// Offered describes the pools of a family (IPv4 if ipv4 is set, otherwise IPv6) that Next may use for a request: their ranges as text, the total
+// number of their addresses, and the owners that hold addresses in them, ordered by address.
 func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64, holders []string) {
 	offered := func(pool *poolState) bool { return pool.isOffered(ipv4, request) }
 	for _, pool := range p.pools {
@@ -246,8 +243,8 @@ func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64
 	return p.text(offered), size, holders
 }
 
-// isOffered reports whether Next may use the pool for a request for an address of a family (IPv4, or else IPv6): not if the pool is only
-// for requests that name it (OnRequest) and this one does not.
+// isOffered reports whether Next may use the pool for a request for an address of a family (IPv4 if ipv4 is set, otherwise IPv6). A pool with
+// OnRequest is used only if the request names it.
 func (p *Pool) isOffered(ipv4 bool, c *Request) bool {
 	return p.First.Is4() == ipv4 && p.Internal == c.Internal && p.suits(c) && (!p.OnRequest || c.Pool != "")
 }
@@ -262,7 +259,7 @@ func (p *Pool) first(owner string, taken func(netip.Addr) bool) (netip.Addr, boo
 	return plus(p.First, n), ok
 }
 
-// NameOf returns the name of the pool that an address lies in; false if it lies in none.
+// NameOf returns the name of the pool that contains an address; false if no pool does.
 func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
 	if pool := p.of(addr); pool != nil {
 		return pool.Name, true
@@ -270,7 +267,7 @@ func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// Replace replaces the pools and keeps all requests on the addresses that they hold. It returns the error of NewPools.
+// Replace replaces the pools and keeps all allocations. It fails if NewPools does, and then changes nothing.
 func (p *Pools) Replace(pools []Pool) error {
 	next, err := NewPools(pools)
 	if err != nil {
@@ -285,8 +282,7 @@ func (p *Pools) Replace(pools []Pool) error {
 	return nil
 }
 
-// Hold registers what an owner already has, also outside of all pools. The only error
-// is *HeldError.
+// Hold records that an owner already has an address, which may be outside of all pools. The only error is *HeldError.
 func (p *Pools) Hold(addr netip.Addr, request Request) error {
 	for _, other := range p.requests[addr] {
 		if other.Owner == request.Owner {
@@ -301,10 +297,9 @@ func (p *Pools) Hold(addr netip.Addr, request Request) error {
 	return nil
 }
 
-// Next allocates an address of a family (IPv4, or else IPv6) to a request: one that Services
-// with the same sharing key hold and that has no conflicting port, else the first free one from
-// a point that depends on the owner's name, in the first pool that has any. It skips addresses
-// for which avoid returns true; a nil avoid skips none. The only error is ErrFull.
+// Next allocates an address of a family (IPv4 if ipv4 is set, otherwise IPv6) to a request. It prefers an address that Services with the same sharing
+// key hold, if no port conflicts. Otherwise it uses the first free address in the first pool that has any, starting at a point that depends on the
+// owner's name. It skips addresses for which avoid returns true; a nil avoid skips none. The only error is ErrFull.
 func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	for _, addr := range p.keyed[request.SharingKey] {
 		pool := p.of(addr)
@@ -360,10 +355,10 @@ func (p *Pools) RequestOf(addr netip.Addr, owner string) (Request, bool) {
 	return Request{}, false
 }
 
-// Sharing returns the requests on an address. The caller must not change them.
+// Sharing returns the requests that hold an address. The caller must not change the slice.
 func (p *Pools) Sharing(addr netip.Addr) []Request { return p.requests[addr] }
 
-// Holders returns, by address, the owners with a request on it, sorted.
+// Holders returns the owners that hold each allocated address, sorted by name.
 func (p *Pools) Holders() map[netip.Addr][]string {
 	holders := make(map[netip.Addr][]string, len(p.requests))
 	for addr, requests := range p.requests {
@@ -375,7 +370,7 @@ func (p *Pools) Holders() map[netip.Addr][]string {
 	return holders
 }
 
-// put registers a request that is known to fit.
+// put records a request that holds an address, without checks.
 func (p *Pools) put(addr netip.Addr, request Request) {
 	if pool := p.of(addr); pool != nil && len(p.requests[addr]) == 0 {
 		pool.used++
@@ -400,14 +395,13 @@ func (p *Pools) of(addr netip.Addr) *poolState {
 
 func (p *Pool) offset(addr netip.Addr) uint64 { return low64(addr) - low64(p.First) }
 
-// Size returns the number of addresses in the pool; 2^64-1 for one of 2^64, which does not fit.
+// Size returns the number of addresses in the pool, but 2^64-1 for a pool of 2^64 addresses.
 func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) }
 
 // A home is the value that a seed gets when only the values are held that taken reports. Where the record of the holders
 // is lost, it is the best guess of the value that an owner had.
 
-// Home returns the first free address in the order in which Next tries them for an owner, with taken in place of the holders; false: none
-// is free.
+// Home returns the address that Next would allocate to an owner if only the addresses for which taken returns true were held; false if none is free.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	base := a.prefix.Addr()
 	n, ok := pick(1, a.band, a.last, owner, func(n uint64) bool { return taken(plus(base, n)) })
@@ -417,15 +411,14 @@ func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr,
 // Size returns the number of addresses that can be allocated.
 func (a *Addresses) Size() uint64 { return a.last }
 
-// Home returns the first free port in the order in which Next tries them for a seed, with taken in place of the holders; false: none is
-// free.
+// Home returns the port that Next would allocate for a seed if only the ports for which taken returns true were held; false if none is free.
 func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
 	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool { return taken(uint16(n)) })
 	return uint16(n), ok
 }
 
-// Home returns the first free address in the order in which Next tries them for a request without a sharing key, with taken in place of the
-// holders; false: none is free.
+// Home returns the address that Next would allocate to a request without a sharing key if only the addresses for which taken returns true were held;
+// false if none is free.
 func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, pool := range p.pools {
 		if !pool.isOffered(ipv4, request) {
@@ -441,10 +434,10 @@ func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (
 // ErrFull means that a range has no free value left.
 var ErrFull = errors.New("range is full")
 
-// RangeError means that a value lies outside of its range. The texts are those of Kubernetes
-// (pkg/registry/core/service/ipallocator and portallocator).
+// RangeError means that a requested address or port is outside of the range. Its texts are those of Kubernetes (pkg/registry/core/service/ipallocator
+// and portallocator).
 type RangeError struct {
-	// Value is an address; empty for a port, which Kubernetes does not repeat.
+	// Value is the address; empty for a port, because the text of Kubernetes does not contain it.
 	Value string
 	// Range is the valid range: a CIDR, or "first-last".
 	Range string
@@ -458,14 +451,13 @@ func (e *RangeError) Error() string {
 	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
 }
 
-// HeldError means that another owner holds a value. Its text begins as that of Kubernetes and goes
-// on with the owner's name.
+// HeldError means that another owner holds an address or port. Its text begins like that of Kubernetes and continues with the owner's name.
 type HeldError struct {
-	// What has the word for a value: "IP" or "port".
+	// What names the kind of value: "IP" or "port".
 	What string
-	// Owner is "namespace/name" of the Service that holds the value.
+	// Owner is the "namespace/name" of the Service that holds the value.
 	Owner string
-	// Why names what prevents sharing the value; may be empty.
+	// Why is the reason why the value cannot be shared; may be empty.
 	Why string
 }
 
@@ -478,11 +470,11 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// PoolError means that an address lies in a pool that a request does not name, or that is for other Services (Pool.For).
+// PoolError means that an address is in a pool that the request does not name, or that is restricted to other Services (Pool.For).
 type PoolError struct {
 	Value string
-	Pool  string // where the value lies
-	Asked string // the pool that the owner asks for; "": any
+	Pool  string // name of the pool that contains the address
+	Asked string // name of the pool that the owner asks for; "" means any
 }
 
 func (e *PoolError) Error() string {

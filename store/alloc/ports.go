@@ -9,23 +9,21 @@ import (
 	"slices"
 )
 
-// Limits of the band at the low end of the range that automatic node ports use last, so
-// that it is left for ports that users choose: a 32nd of the range, at least 16 and at most
-// 128 ports; none in a range of 16 or fewer (Kubernetes, KEP-3668).
+// Size of the band at the low end of the node port range. Automatic allocation uses the band last, to leave it for ports that users choose. It is
+// 1/32 of the range, at least 16 and at most 128 ports; a range of 16 or fewer ports has no band (Kubernetes, KEP-3668).
 const (
 	portBandMin  = 16
 	portBandMax  = 128
 	portBandPart = 32
 )
 
-// Space decides which protocols share port numbers.
+// Space determines whether a port number is allocated per protocol or for all protocols.
 type Space int
 
 const (
-	// PerProtocol allows different Services to hold one number on different protocols.
+	// PerProtocol allows different Services to have the same number for different protocols.
 	PerProtocol Space = iota
-	// Shared gives a number to one Service on all protocols, as Kubernetes does. The
-	// Service itself may use it on several.
+	// Shared allocates a number to one Service for all protocols, as Kubernetes does. That Service may use it with several protocols.
 	Shared
 )
 
@@ -47,7 +45,7 @@ type Ports struct {
 	owners            map[Port]string
 }
 
-// NewPorts returns an allocator for the ports from first to last, with nothing held.
+// NewPorts returns an allocator for the ports from first to last, without allocations.
 func NewPorts(first, last uint16, space Space) (*Ports, error) {
 	if first == 0 || last < first {
 		return nil, fmt.Errorf("node port range %d-%d is empty: write it like 30000-32767", first, last)
@@ -63,8 +61,7 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 	return p, nil
 }
 
-// portBand returns the number of ports at the low end that automatic values avoid, in a range of
-// this size.
+// portBand returns the size of the band at the low end of a range of size ports, which automatic allocation uses last.
 func portBand(size uint64) uint64 {
 	if size <= portBandMin {
 		return 0
@@ -72,16 +69,15 @@ func portBand(size uint64) uint64 {
 	return min(max(portBandMin, size/portBandPart), portBandMax)
 }
 
-// Range returns the text "first-last".
+// Range returns the range in the form "first-last".
 func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
 
-// Contains reports whether a port lies in the range, so that it can be allocated.
+// Contains reports whether a port is in the range.
 func (p *Ports) Contains(number uint16) bool {
 	return uint64(number) >= p.first && uint64(number) <= p.last
 }
 
-// Take registers an owner for a port that it asks for. It does nothing if the owner holds
-// it already. Errors: *RangeError, *HeldError.
+// Take allocates a specific port to an owner. It does nothing if the owner already holds the port. Errors: *RangeError, *HeldError.
 func (p *Ports) Take(port Port, owner string) error {
 	if _, held := p.owners[port]; !held && !p.Contains(port.Number) {
 		return &RangeError{Range: p.Range()}
@@ -89,8 +85,7 @@ func (p *Ports) Take(port Port, owner string) error {
 	return p.Hold(port, owner)
 }
 
-// Hold registers what an owner already has, also outside of the range. The only
-// error is *HeldError.
+// Hold records that an owner already has a port, which may be outside of the range. The only error is *HeldError.
 func (p *Ports) Hold(port Port, owner string) error {
 	if holder, held := p.rival(port, owner); held {
 		return &HeldError{What: "port", Owner: holder}
@@ -106,10 +101,9 @@ func (p *Ports) put(port Port, owner string) {
 	p.owners[port] = owner
 }
 
-// Next allocates to the owner one port number that is free on all of the protocols: the
-// first one from a point that depends on the seed, in the upper band, then in the lower
-// one. The seed is the owner's name, for further numbers of the owner followed by their
-// purpose. The only error is ErrFull.
+// Next allocates to the owner a port number that is free for all of the protocols. It searches upward from a point that depends on the seed, first
+// above the band, then in the band. The seed is the owner's name; for further numbers of the same owner it also contains their purpose. The only
+// error is ErrFull.
 func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
 	checked := protocols
 	if p.space == Shared {
@@ -141,17 +135,16 @@ func (p *Ports) Release(port Port, owner string) {
 	}
 }
 
-// Owner returns the holder of a port.
+// Owner returns the owner that holds a port; false if none does.
 func (p *Ports) Owner(port Port) (string, bool) {
 	owner, held := p.owners[port]
 	return owner, held
 }
 
-// Holders returns the holders by port. It may not be changed.
+// Holders returns the owners by port. The caller must not change the map.
 func (p *Ports) Holders() map[Port]string { return p.owners }
 
-// rival returns another owner that holds the port or, with Space Shared, its number on any protocol;
-// "" if there is none.
+// rival returns another owner that holds the port or, with Space Shared, the same number for any protocol; false if there is none.
 func (p *Ports) rival(port Port, owner string) (string, bool) {
 	if holder, held := p.owners[port]; held && holder != owner {
 		return holder, true
@@ -167,17 +160,15 @@ func (p *Ports) rival(port Port, owner string) (string, bool) {
 	return "", false
 }
 
-// Limits of the band at the low end of the range that automatic cluster IPs use last,
-// so that it is left for addresses that users choose: a sixteenth of the range, at
-// least 16 and at most 256 addresses; none in a range of 16 or fewer (Kubernetes,
-// KEP-3070).
+// Size of the band at the low end of the cluster IP range. Automatic allocation uses the band last, to leave it for addresses that users choose. It
+// is 1/16 of the range, at least 16 and at most 256 addresses; a range of 16 or fewer addresses has no band (Kubernetes, KEP-3070).
 const (
 	addressBandMin  = 16
 	addressBandMax  = 256
 	addressBandPart = 16
 )
 
-// minIPv6Bits is the shortest IPv6 service prefix: 64 bits, as in Kubernetes 1.33.
+// minIPv6Bits is the minimum prefix length of an IPv6 service range, as in Kubernetes 1.33.
 const minIPv6Bits = 64
 
 // Addresses allocates the cluster IPs of one family from one prefix. The network
@@ -185,15 +176,15 @@ const minIPv6Bits = 64
 // usable; see NewAddresses.
 type Addresses struct {
 	prefix netip.Prefix
-	// band and last are offsets from the network address. [1, band) is left for
-	// addresses that users choose; automatic ones come from [band, last] first.
+	// band and last are offsets from the network address. [1, band) is the band for addresses that users choose. Automatic allocation uses [band,
+	// last] first.
 	band, last uint64
 	used       uint64 // the number of addresses of the range that are held
 	owners     map[netip.Addr]string
 }
 
-// NewAddresses returns an allocator for a prefix, with nothing held. It refuses prefixes
-// without a usable address and IPv6 prefixes shorter than 64 bits.
+// NewAddresses returns an allocator for a prefix, without allocations. It returns an error for a prefix without a usable address, and for an IPv6
+// prefix shorter than 64 bits.
 func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	if !prefix.IsValid() {
 		return nil, fmt.Errorf("service range %q is not a valid prefix: write it like 10.96.0.0/16", prefix)
@@ -219,8 +210,7 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	}, nil
 }
 
-// addressBand returns the number of addresses at the low end that automatic values avoid, in a
-// range with the given highest offset.
+// addressBand returns the size of the band at the low end of a range with the given highest offset, which automatic allocation uses last.
 func addressBand(highest uint64) uint64 {
 	switch {
 	case highest < addressBandMin:
@@ -231,7 +221,7 @@ func addressBand(highest uint64) uint64 {
 	return max(addressBandMin, (highest+1)/addressBandPart)
 }
 
-// Prefix returns the range.
+// Prefix returns the prefix from which addresses are allocated.
 func (a *Addresses) Prefix() netip.Prefix { return a.prefix }
 
 // Contains reports whether an address lies in the range and can be allocated.
@@ -243,8 +233,7 @@ func (a *Addresses) Contains(addr netip.Addr) bool {
 	return n >= 1 && n <= a.last
 }
 
-// Take registers an owner for an address that it asks for. It does nothing if the owner
-// holds it already. Errors: *RangeError, *HeldError.
+// Take allocates a specific address to an owner. It does nothing if the owner already holds the address. Errors: *RangeError, *HeldError.
 func (a *Addresses) Take(addr netip.Addr, owner string) error {
 	if _, held := a.owners[addr]; !held && !a.Contains(addr) {
 		return &RangeError{Value: addr.String(), Range: a.prefix.String()}
@@ -252,8 +241,7 @@ func (a *Addresses) Take(addr netip.Addr, owner string) error {
 	return a.Hold(addr, owner)
 }
 
-// Hold registers what an owner already has, also outside of the range. The only
-// error is *HeldError.
+// Hold records that an owner already has an address, which may be outside of the range. The only error is *HeldError.
 func (a *Addresses) Hold(addr netip.Addr, owner string) error {
 	if holder, held := a.owners[addr]; held && holder != owner {
 		return &HeldError{What: "IP", Owner: holder}
@@ -269,9 +257,8 @@ func (a *Addresses) put(addr netip.Addr, owner string) {
 	a.owners[addr] = owner
 }
 
-// Next allocates a free address to the owner: the first one from a point that depends on the
-// owner's name, in the upper band, then in the lower one. It skips addresses for which avoid
-// returns true; a nil avoid skips none. The only error is ErrFull.
+// Next allocates a free address to the owner. It searches upward from a point that depends on the owner's name, first above the band, then in the
+// band. It skips addresses for which avoid returns true; a nil avoid skips none. The only error is ErrFull.
 func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	if a.used == a.last {
 		return netip.Addr{}, ErrFull
@@ -298,13 +285,13 @@ func (a *Addresses) Release(addr netip.Addr, owner string) {
 	}
 }
 
-// Owner returns the holder of an address.
+// Owner returns the owner that holds an address; false if none does.
 func (a *Addresses) Owner(addr netip.Addr) (string, bool) {
 	owner, held := a.owners[addr]
 	return owner, held
 }
 
-// Holders returns the holders by address. It may not be changed.
+// Holders returns the owners by address. The caller must not change the map.
 func (a *Addresses) Holders() map[netip.Addr]string { return a.owners }
 
 func (a *Addresses) offset(addr netip.Addr) uint64 {
@@ -352,15 +339,15 @@ func startAt(seed string, first, last uint64) uint64 {
 	return first + n
 }
 
-// mix spreads a hash over all its bits (the finalizer of MurmurHash3), since FNV of
-// names that differ in their last letter alone differs in few of them.
+// mix spreads a hash over all of its bits, with the finalizer of MurmurHash3. FNV hashes of names that differ only in the last letter differ in few
+// bits.
 func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
 	return h ^ h>>33
 }
 
-// low64 returns an IPv4 address as a number, or the last 64 bits of an IPv6 one.
+// low64 returns an IPv4 address, or the low 64 bits of an IPv6 address, as a number.
 func low64(addr netip.Addr) uint64 {
 	if addr.Is4() {
 		b := addr.As4()
@@ -370,7 +357,7 @@ func low64(addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(b[8:])
 }
 
-// plus returns the address n after another one, which must be of the same family.
+// plus returns addr + n. The result must be of the same family.
 func plus(addr netip.Addr, n uint64) netip.Addr {
 	if addr.Is4() {
 		b := addr.As4()

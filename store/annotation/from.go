@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// EndpointsFrom is the annotation with the sources from which svcctl discover reads the endpoints of a Service; with the suffix
-	// ".PORT", those of one port.
+	// EndpointsFrom is the annotation that lists the sources from which svcctl discover reads the endpoints of a Service. With the suffix ".PORT" it
+	// lists the sources for one port.
 	EndpointsFrom = domain + "endpoints-from"
-	// EndpointsState and EndpointsReleased are annotations of the Leases of svcctl discover: its report, and the time when held endpoints
-	// were released.
+	// EndpointsState and EndpointsReleased are annotations on the Leases of svcctl discover: its status report, and the time when held endpoints were
+	// released.
 	EndpointsState    = domain + "endpoints-state"
 	EndpointsReleased = domain + "endpoints-released"
 
@@ -34,18 +34,18 @@ const (
 	mostHold    = 24 * time.Hour
 )
 
-// Source is one of the sources in EndpointsFrom, which have blanks between them: PROVIDER:NAME[?PARAMETERS].
+// Source is one source in EndpointsFrom, in the form PROVIDER:NAME[?PARAMETERS]. The annotation separates sources by blanks.
 type Source struct {
-	// Provider is the name of a provider of svcctl discover, which is its kind (dns, consul) unless --from gives another one.
+	// Provider is the name of a provider of svcctl discover. By default that is the kind of provider (dns, consul); --from can define other names.
 	Provider string
 	Name     string
-	// Params are the parameters, encoded and sorted, without hold.
+	// Params holds the parameters except hold, URL-encoded and sorted by name.
 	Params string
-	// Hold is how long an endpoint stays that is in no answer any more.
+	// Hold is how long an endpoint is kept after the last answer that contained it.
 	Hold time.Duration
 }
 
-// String returns PROVIDER:NAME[?PARAMETERS] without the parameter hold. Sources with one String are one query to the provider.
+// String returns PROVIDER:NAME[?PARAMETERS] without the parameter hold. Sources with equal strings share one query to the provider.
 func (s Source) String() string {
 	if s.Params == "" {
 		return s.Provider + ":" + s.Name
@@ -53,14 +53,14 @@ func (s Source) String() string {
 	return s.Provider + ":" + s.Name + "?" + s.Params
 }
 
-// Portless reports whether answers for the source have no ports: those of dns without SRV records, and of docker without published ports.
-// It is false for a provider that --from gives another name.
+// Portless reports whether answers for the source contain no ports: dns without SRV records, and docker without published ports. It returns false for
+// a provider with a name defined by --from.
 func (s Source) Portless() bool {
 	return s.Provider == "dns" && !strings.HasPrefix(s.Name, "_") || s.Provider == "docker" && !strings.Contains(s.Params, "published=")
 }
 
-// Sources returns the sources of the endpoints of a port of a Service, from the annotation of the port or else of the Service. It leaves
-// out those that cannot be parsed.
+// Sources returns the sources for the endpoints of a port of a Service, from the annotation for the port if it exists, otherwise from that for the
+// Service. It omits sources that cannot be parsed.
 func Sources(svc *object.Service, port string) (list []Source) {
 	text, own := svc.Metadata.Annotations[EndpointsFrom+"."+port]
 	if !own || port == "" {
@@ -77,7 +77,7 @@ func Sources(svc *object.Service, port string) (list []Source) {
 	return list
 }
 
-// isFrom reports whether a key is EndpointsFrom, for the Service or for a port.
+// isFrom reports whether a key is EndpointsFrom, alone or with the suffix for a port, and returns the name of the port.
 func isFrom(key string) (port string, is bool) {
 	rest, is := strings.CutPrefix(key, EndpointsFrom)
 	if rest == "" {
@@ -86,7 +86,7 @@ func isFrom(key string) (port string, is bool) {
 	return strings.CutPrefix(rest, ".")
 }
 
-// HasSources reports whether annotations of a Service name sources for svcctl discover.
+// HasSources reports whether the annotations of a Service include EndpointsFrom, for the Service or for a port.
 func HasSources(a map[string]string) bool {
 	for key := range a {
 		if _, is := isFrom(key); is {

@@ -13,58 +13,57 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// localSecret begins a value of the AWS certificate annotation that names a Secret in place of an ARN.
+// localSecret is the prefix of a value in the AWS certificate annotation that names a Secret instead of an ARN.
 const localSecret = "secret:"
 
-// Front has the settings of a port for TLS and HTTP. It has more than 15 fields: one for each annotation, and
-// the reason why annotations cannot be followed.
+// Front holds the TLS and HTTP settings of a port. It has more than 15 fields: one for each annotation, and the reason why the port cannot be served.
 type Front struct {
-	// Key is the annotation that asks for it; if it is "", none does, and the other fields are not set.
+	// Key is the annotation that asks for TLS or HTTP on the port. If it is "", there is none, and the other fields are not set.
 	Key string
 	// Why is the reason why the port cannot be served, "" if it can, and WhyKey is the annotation concerned.
 	Why, WhyKey string
-	// Misplaced is set when Why is about the protocol of the port; else no port could follow the annotation.
+	// Misplaced means that Why is about the protocol of the port. Otherwise the annotation would be invalid for every port.
 	Misplaced bool
-	// Unencrypted is set when Why is that TLS is asked for and cannot be given.
+	// Unencrypted means that the annotations ask for TLS that cannot be provided, so that the port must not be served in plain text.
 	Unencrypted bool
 
-	// Secrets are the names of the Secrets with certificates for clients; the first one is for clients that name
-	// no server, or one that no certificate is for. None: there is no TLS towards clients.
+	// Secrets are the names of the Secrets with server certificates. The first one is the default, for clients without SNI or with a server name that
+	// no certificate matches. If it is empty, TLS is not terminated.
 	Secrets []string
 	Policy  *Policy
-	// ALPN are the protocols that clients are offered; nil: none.
+	// ALPN lists the protocols offered to clients; nil offers none.
 	ALPN []string
-	// ClientCA is the Secret with the CA that clients' certificates have to be from, "" if none is asked for.
-	// ClientOptional lets in clients without one.
+	// ClientCA is the name of the Secret with the CA that must have signed client certificates; "" if none are requested. ClientOptional also accepts
+	// clients without a certificate.
 	ClientCA       string
 	ClientOptional bool
 
-	// HTTP has requests passed on one by one, with headers that name the client.
+	// HTTP means that HTTP requests are forwarded individually, with headers that identify the client.
 	HTTP bool
-	// HTTP2 has them passed on over HTTP/2 without TLS, with prior knowledge (h2c), as gRPC needs it.
+	// HTTP2 means that requests are forwarded over HTTP/2 without TLS, with prior knowledge (h2c), as gRPC needs it.
 	HTTP2 bool
-	// Hosts are the hosts whose requests are passed on, as "*.example.com"; others get 404. Nil: all are.
+	// Hosts lists the host names, such as "*.example.com", for which requests are forwarded; other requests get a 404 response. Nil forwards all
+	// requests.
 	Hosts []string
-	// BackendTLS has connections to endpoints encrypted. BackendCA is the Secret with the CA that their
-	// certificate has to be from, for BackendName, "" if it is not checked.
+	// BackendTLS encrypts connections to endpoints. BackendCA is the name of the Secret with the CA that must have signed their certificates for
+	// BackendName; "" if certificates are not verified.
 	BackendTLS  bool
 	BackendCA   string
 	BackendName string
-	// BackendUnchecked is set when BackendCA is absent rather than "none".
+	// BackendUnchecked means that certificates are not verified because the annotation BackendCA is missing, rather than "none".
 	BackendUnchecked bool
 	ResponseTimeout  time.Duration
 
-	// Services has the Services that clients are passed on to by server name (SNI), without decrypting;
-	// nil: none.
+	// Services lists the Services to which TLS connections are forwarded by server name (SNI) without decryption; nil if there are none.
 	Services []NamedService
 }
 
 // NamedService assigns a TLS server name (SNI) to the Service that gets its connections.
 type NamedService struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
-	// more, "*" for any and for none.
+	// ServerName is in lower case. "*.example.com" matches all names with one more label, "**.example.com" names with one or more additional labels,
+	// and "*" any name or none.
 	ServerName string
-	// Service is in the namespace of the one that names it, "" if clients are reset.
+	// Service is the name of a Service in the same namespace; "" if clients are reset.
 	Service string
 }
 
@@ -119,7 +118,7 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
-// encrypt is refuse for a port that asks for TLS that cannot be terminated: it also sets Front.Unencrypted.
+// encrypt is like refuse, for a port that asks for TLS that cannot be terminated. It also sets Front.Unencrypted.
 func (r *frontReader) encrypt(key, format string, args ...any) {
 	if r.Why == "" {
 		r.Unencrypted = true
@@ -127,13 +126,13 @@ func (r *frontReader) encrypt(key, format string, args ...any) {
 	r.refuse(key, format, args...)
 }
 
-// asks records an annotation that asks for TLS or HTTP on the port; Front.Key is the first of these.
+// asks records that an annotation asks for TLS or HTTP on the port. Front.Key is the first such annotation.
 func (r *frontReader) asks(key string) {
 	r.Key = cmp.Or(r.Key, key)
 }
 
-// own returns the value of an annotation for this port, and the key that has it: that with the name or number of
-// the port before that for all ports. is reports whether the annotation exists, even if empty.
+// own returns the value of an annotation for this port, and its full key. An annotation with the name or number of the port takes precedence over the
+// annotation for all ports. is reports whether the annotation exists, even if empty.
 func (r *frontReader) own(key string) (from, value string, is bool) {
 	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
 		if from := key + "." + name; name != "" && given(r.a, from) {
@@ -185,8 +184,8 @@ func (r *frontReader) read() {
 // h2c is HTTP/2 without TLS, with prior knowledge (RFC 9113, 3.3).
 const h2c = "h2c"
 
-// spoken returns the backend protocol for the appProtocol of the port (Kubernetes ServicePort.appProtocol, KEP-3726; https is a name of
-// IANA); "" for one that does not need a relay.
+// spoken returns the backend protocol that the appProtocol of the port implies (Kubernetes ServicePort.appProtocol, KEP-3726; https is an IANA
+// service name); "" if it does not require a relay.
 func (r *frontReader) spoken() string {
 	switch strings.ToLower(object.Deref(r.port.AppProtocol)) {
 	case "kubernetes.io/h2c":
@@ -197,7 +196,7 @@ func (r *frontReader) spoken() string {
 	return ""
 }
 
-// readSecrets parses the annotations that name the Secrets with the certificates that clients are shown.
+// readSecrets parses the annotations that name the Secrets with server certificates.
 func (r *frontReader) readSecrets() {
 	key, value, is := r.own(TLSSecret)
 	if is && value == "" {
@@ -226,7 +225,7 @@ func (r *frontReader) readSecrets() {
 	}
 }
 
-// secretName returns the name of a Secret in the Service's namespace.
+// secretName returns the name of a Secret in the Service's namespace from text. It refuses the port if the name is invalid.
 func (r *frontReader) secretName(key, text string) string {
 	name := strings.TrimSpace(text)
 	if name == "" || strings.Contains(name, "/") || len(object.NameProblems(name)) > 0 {
@@ -397,7 +396,7 @@ func (r *frontReader) readServices() {
 	}
 }
 
-// isServerName reports whether a text is a host name, *, or * or ** with a host name behind it.
+// isServerName reports whether name is a host name, "*", or a host name with the prefix "*." or "**.".
 func isServerName(name string) bool {
 	if name == "*" {
 		return true
@@ -408,8 +407,8 @@ func isServerName(name string) bool {
 	return len(object.NameProblems(strings.TrimPrefix(name, "*."))) == 0
 }
 
-// Keys of annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices, BackendProtocol and HTTPHosts also exist
-// for one port, with a dot and its name or number behind the key; these take precedence.
+// Keys of annotations about TLS and HTTP on relayed ports. TLSSecret, TLSServices, BackendProtocol and HTTPHosts can also be set for one port, with a
+// dot and the port's name or number as suffix, which takes precedence.
 const (
 	TLSSecret       = object.AnnotationTLSSecret
 	TLSPolicy       = domain + "tls-policy"
@@ -438,8 +437,8 @@ const (
 // none is the value that turns a feature off.
 const none = "none"
 
-// halfTLS returns the first annotation that asks for TLS but names no port of the Service, or for which there is no certificate,
-// and the reason; the zero Bad if there is none. If there is one, all ports without TLS are refused, since any may be meant.
+// halfTLS returns the first annotation that asks for TLS but names no port of the Service, or has no certificate, and the reason; the zero Bad if
+// there is none. In that case all ports without TLS are refused, because each of them may be meant.
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {
@@ -466,8 +465,8 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 	return Bad{}
 }
 
-// idleFronts returns annotations that have no effect because another annotation about TLS or HTTP is missing. acts has those that do have
-// one; ended is set if TLS is terminated at a port.
+// idleFronts returns the annotations that have no effect because another annotation about TLS or HTTP is missing. acts holds the keys with an effect.
+// ended reports whether TLS is terminated on a port.
 func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
@@ -489,7 +488,7 @@ func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Ba
 	return bad
 }
 
-// wrongOfBackend returns the problem of the value of BackendCA, BackendName or ResponseTimeout; "" for a valid or empty one.
+// wrongOfBackend returns why the value of BackendCA, BackendName or ResponseTimeout is invalid; "" if it is valid or empty.
 func wrongOfBackend(key, text string) string {
 	text = strings.TrimSpace(text)
 	switch {
@@ -506,16 +505,16 @@ func wrongOfBackend(key, text string) string {
 	return ""
 }
 
-// isHostName reports whether certificates may be for a name: a host name, or an address.
+// isHostName reports whether text can be a name in a certificate: a host name or an IP address.
 func isHostName(text string) bool {
 	_, err := netip.ParseAddr(text)
 	return err == nil || len(object.NameProblems(strings.ToLower(text))) == 0
 }
 
-// perPort are the annotations that have a form for one port.
+// perPort lists the annotations that can also be set for one port.
 var perPort = []string{TLSSecret, TLSServices, BackendProtocol, HTTPHosts}
 
-// ofPort splits the key of an annotation for one port into the key without it and the port's name or number; port is "" for all other keys.
+// ofPort splits the key of an annotation for one port into the key for all ports and the port's name or number. For all other keys port is "".
 func ofPort(key string) (base, port string) {
 	for _, base := range perPort {
 		if port, is := strings.CutPrefix(key, base+"."); is {

@@ -15,17 +15,16 @@ import (
 // Bad is an annotation with an invalid or ineffective value, and the consequence.
 type Bad struct {
 	Key  string
-	Text string // the problem and its consequence: "“yes” is …; …"
-	// Idle is set when the value has a meaning, and no effect on this object.
+	Text string // the problem and its consequence
+	// Idle means that the value is valid but has no effect on this object.
 	Idle bool
 }
 
 // Field returns the field path of an annotation, as in "metadata.annotations[KEY]".
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// internalValues returns the value by which an annotation asks for an internal load balancer, and the value by which it does not; ""
-// for yes means that every value but no does. Unknown values count as yes too, as exposing an internal address would be the worse
-// mistake.
+// internalValues returns the values yes and no with which an annotation asks for an internal load balancer or not. If yes is "", every value but no
+// asks for one. Unknown values count as yes too, because exposing an internal address would be the worse mistake.
 func (r *Row) internalValues() (yes, no string) {
 	if values := strings.Split(r.Values, ", "); len(values) > 1 {
 		return values[0], values[1]
@@ -35,16 +34,15 @@ func (r *Row) internalValues() (yes, no string) {
 
 // Internal is the result of InternalOf: whether a load balancer is for internal clients only.
 type Internal struct {
-	// Key is the annotation that asks for it, "" if none does.
+	// Key is the annotation that asks for an internal load balancer; "" if there is none.
 	Key string
-	// Sources are prefixes that it names besides: the permitted clients where there are no source
-	// ranges. Nil: it names none.
+	// Sources are client prefixes in the annotation's value, which apply if the Service has no source ranges. It is nil if the value has none.
 	Sources []string
 	Bad     []Bad
 }
 
-// InternalOf parses the annotations of clouds and of svcctl that ask for an internal load
-// balancer. They have no meaning on Services of other types.
+// InternalOf parses the annotations, of clouds and of svcctl, that ask for an internal load balancer. They are ignored on Services of other types
+// than LoadBalancer.
 func InternalOf(svc *object.Service) (i Internal) {
 	if svc.Spec.Type != object.TypeLoadBalancer || len(svc.Metadata.Annotations) == 0 {
 		return i
@@ -73,8 +71,8 @@ func InternalOf(svc *object.Service) (i Internal) {
 	return i
 }
 
-// PrefersZone reports whether a load balancer turns the cross-zone balancing of AWS off, so that
-// traffic stays in its zone.
+// PrefersZone reports whether the annotations of a load balancer disable AWS cross-zone load balancing, so that traffic stays in its zone. It also
+// returns invalid annotations.
 func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return false, nil
@@ -96,7 +94,7 @@ func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	return false, bad
 }
 
-// IsNLB reports whether a load balancer asks to be an NLB of AWS, whose source ranges hold for node ports too.
+// IsNLB reports whether a load balancer asks to be an AWS NLB, where source ranges apply to node ports too.
 func IsNLB(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && isNLB(svc.Metadata.Annotations[awsType])
 }
@@ -114,17 +112,17 @@ func pairs(text string) map[string]string {
 	return values
 }
 
-// askedAddresses are the keys of annotations that ask for load balancer IPs, those of svcctl first.
+// askedAddresses lists the keys of annotations that request load balancer IPs, with that of svcctl first.
 var askedAddresses = []string{
 	LoadBalancerIPs, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips",
 	"kube-vip.io/loadbalancerIPs", azure + "load-balancer-ipv4", azure + "load-balancer-ipv6", openStack + "load-balancer-address",
 	aws + "private-ipv4-addresses", aws + "ipv6-addresses", "purelb.io/addresses", "loxilb.io/staticIP",
 }
 
-// Asked is one load balancer IP that an annotation asks for, in the form in which it is written there.
+// Asked is one load balancer IP requested by an annotation: the key, and the address as written there.
 type Asked struct{ Key, Text string }
 
-// Addresses returns the load balancer IPs that annotations ask for, in the order of the annotations.
+// Addresses returns the load balancer IPs that annotations request, in the order of askedAddresses.
 func Addresses(annotations map[string]string) (list []Asked) {
 	if len(annotations) == 0 {
 		return nil
@@ -139,7 +137,7 @@ func Addresses(annotations map[string]string) (list []Asked) {
 	return list
 }
 
-// AddressPool returns the name of the pool that a Service's annotations ask for; "": any.
+// AddressPool returns the name of the pool that a Service's annotations request; "" means any pool.
 func AddressPool(annotations map[string]string) string {
 	return cmp.Or(strings.TrimSpace(annotations["metallb.io/address-pool"]), strings.TrimSpace(annotations["metallb.universe.tf/address-pool"]))
 }
@@ -156,8 +154,8 @@ func Sharing(annotations map[string]string) string {
 	return ""
 }
 
-// UnreadableAccess returns the first annotation of a load balancer that refers to a list of clients in
-// a cloud, which is not available here; "" if there is none.
+// UnreadableAccess returns the first annotation of a load balancer that refers to a client list stored in a cloud, which svcctl cannot read; "" if
+// there is none.
 func UnreadableAccess(svc *object.Service) string {
 	lists := table().clientLists
 	i := slices.IndexFunc(lists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
@@ -167,9 +165,8 @@ func UnreadableAccess(svc *object.Service) string {
 	return lists[i].Key
 }
 
-// SourceRanges returns the client prefixes in an annotation of a cloud, or in
-// object.AnnotationSourceRanges (whose value is valid), for a Service without
-// spec.loadBalancerSourceRanges. It also returns the key of that annotation.
+// SourceRanges returns the client prefixes in an annotation of a cloud, or in object.AnnotationSourceRanges (already validated), for a Service
+// without spec.loadBalancerSourceRanges. It also returns the key of that annotation.
 func SourceRanges(annotations map[string]string) (ranges []string, key string) {
 	for _, key := range []string{object.AnnotationSourceRanges, azure + "allowed-ip-ranges"} {
 		if text := strings.TrimSpace(annotations[key]); text != "" {
@@ -181,23 +178,22 @@ func SourceRanges(annotations map[string]string) (ranges []string, key string) {
 
 // A Remark informs the author of an object about a label or an annotation, or about a field that an annotation needs.
 type Remark struct {
-	Field string // metadata.annotations[svcctl.io/balance]
+	Field string // such as metadata.annotations[svcctl.io/balance]
 	Text  string
-	// Refused is set when an annotation of svcctl has no meaning: an object with it is not stored.
+	// Refused means that a svcctl annotation is invalid, so that the object is not stored.
 	Refused bool
-	// Safe is set when the part of the object that the Remark is about is not served.
+	// Safe means that the affected part of the object is not served.
 	Safe bool
 }
 
-// String returns the text for the author of the object.
+// String returns the field and the text.
 func (r Remark) String() string { return r.Field + ": " + r.Text }
 
-// IsOurs reports whether a field is an annotation of svcctl.
+// IsOurs reports whether a field path is that of a svcctl annotation.
 func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annotations["+domain) }
 
-// Remarks returns remarks about unknown annotations of svcctl and those without effect on objects of this kind, about invalid values
-// of labels and, for kinds other than Service (see Values), of annotations. For Services of every type it includes those about
-// EndpointsFrom.
+// Remarks returns remarks about svcctl annotations that are unknown or have no effect on objects of this kind, and about invalid values of labels. It
+// includes invalid values of annotations for kinds other than Service (for these see Values), and invalid EndpointsFrom annotations of Services.
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
@@ -228,7 +224,7 @@ func Remarks(o object.Object) (list []Remark) {
 	return list
 }
 
-// Values returns the invalid values of a Service's annotations, except of those that other functions of this package parse.
+// Values returns the annotations of a Service with invalid values, except those that other functions of this package parse.
 func Values(svc *object.Service) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	if AreInert(a) {
@@ -252,7 +248,7 @@ func Values(svc *object.Service) (bad []Bad) {
 	return bad
 }
 
-// wrongAddress returns the problem of a value that is not an IP address.
+// wrongAddress returns the message about a value that is not an allowed IP address.
 func wrongAddress(text string) string {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Is4In6() {
 		return fmt.Sprintf("%q is an IPv4 address written as an IPv6 one, and is not given: write %s", text, addr.Unmap())
@@ -260,7 +256,7 @@ func wrongAddress(text string) string {
 	return fmt.Sprintf("%q is no address, so none is given for it: write addresses with commas between them, as 192.0.2.7", text)
 }
 
-// wrongValue returns the problem of the value of an annotation; "" if it is valid, or is checked elsewhere.
+// wrongValue returns the message about an invalid value of an annotation; "" if the value is valid, or is checked elsewhere.
 func wrongValue(key, value string) string {
 	trimmed := strings.TrimSpace(value)
 	if trimmed == "" && !strings.HasPrefix(key, domain) {
@@ -311,19 +307,18 @@ func unlessUpTo(value string, most uint64) string {
 
 // A Foreign is a label or annotation that asks for something svcctl does not do.
 type Foreign struct {
-	Field string // metadata.annotations[service.kubernetes.io/topology-mode]
-	Text  string // what happens instead
+	Field string // such as metadata.annotations[service.kubernetes.io/topology-mode]
+	Text  string // the consequence, and what to write instead
 }
 
-// String returns the text for the author of the object.
+// String returns the field and the text.
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
-// Foreigners returns the labels and annotations of an object that ask for something svcctl does not do,
-// including those because of which it refuses to serve the object.
+// Foreigners returns the labels and annotations of an object that ask for something that svcctl does not do, including those that make it refuse to
+// serve the object.
 func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
 
-// Unserved returns Foreigners without those because of which the Service is not served: a box
-// reports the latter as problems of the Service.
+// Unserved is like Foreigners, without the annotations that make svcctl refuse to serve the Service: those are reported as problems of the Service.
 func Unserved(o object.Object) []Foreign { return foreigners(o, false) }
 
 func foreigners(o object.Object, refused bool) (list []Foreign) {
@@ -355,8 +350,8 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 	return list
 }
 
-// foreign returns the text about a value that asks for something svcctl does not do; "" if it asks for nothing of the kind. refused
-// includes annotations with the effect Refused.
+// foreign returns the text about a value that asks for something that svcctl does not do; "" for any other value. If refused is set, it includes
+// annotations with the effect Refused.
 func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	kind := o.GetTypeMeta().Kind
 	switch svc, isService := o.(*object.Service); {
@@ -375,7 +370,7 @@ func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	return ""
 }
 
-// elsewhere returns the problem of an annotation on an object of a kind on which it has no effect; "": none.
+// elsewhere returns the message about an annotation on an object of a kind for which it has no effect; "" if no message is needed.
 func (r *Row) elsewhere(kind string) string {
 	switch {
 	case r.Label || !slices.Contains(judgedKinds, kind):
@@ -388,8 +383,8 @@ func (r *Row) elsewhere(kind string) string {
 	return ""
 }
 
-// Notes returns notes about unknown annotations of a Service whose keys look like those about load balancers.
-// The client that applies the object gets them; the status does not have them.
+// Notes returns notes about unknown annotations of a Service with keys that look like load balancer annotations. They are returned to the client that
+// applies the object, and are not part of the status.
 func Notes(o object.Object) (list []Foreign) {
 	if o.GetTypeMeta().Kind != object.KindService {
 		return nil
@@ -431,7 +426,7 @@ var judgedKinds = []string{
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
 }
 
-// ours returns "; write KEY" with the svcctl annotation that replaces this one, for the end of a message; "" if there is none.
+// ours returns "; write KEY", to end a message, with the svcctl annotation that replaces this one; "" if there is none.
 func (r *Row) ours() string {
 	if r.instead == "" {
 		return ""

@@ -34,22 +34,21 @@ const (
 
 // Relay has the settings of a Service for relaying its ports in user space.
 type Relay struct {
-	// Key is the annotation that asks for it; "": none does.
+	// Key is the annotation that asks for a relay of the ports; "" if there is none. Single ports may still be relayed (see Fronts).
 	Key string
-	// Userspace is set when all ports that can be relayed are; else only TCP ports are, for ProxyProtocol and
-	// ProxyFrom.
+	// Userspace means that all TCP and UDP ports are relayed. Otherwise only TCP ports are, for ProxyProtocol, ProxyFrom or Fronts.
 	Userspace bool
-	// Kernel is set when the kernel has to serve the ports; it conflicts with everything that needs a relay.
+	// Kernel means that the kernel must serve the ports. It conflicts with all settings that need a relay.
 	Kernel bool
-	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	// ProxyProtocol is the version of the PROXY protocol header sent to endpoints; 0 sends none.
 	ProxyProtocol int
-	// ProxyFrom are the balancers whose connections begin with a header.
+	// ProxyFrom are the prefixes of load balancers that begin connections with a PROXY protocol header.
 	ProxyFrom []netip.Prefix
-	// Transparent has TCP endpoints see clients at their own addresses.
+	// Transparent makes connections to TCP endpoints come from the clients' own addresses.
 	Transparent    bool
 	ConnectTimeout time.Duration
 	ConnectRetries int
-	// Fronts are the settings of the ports for TLS and HTTP, in their order; a port with one is relayed.
+	// Fronts holds the TLS and HTTP settings of each port, in the order of spec.ports. A port with a Key in its Front is relayed.
 	Fronts []Front
 	Bad    []Bad
 }
@@ -59,11 +58,10 @@ func (r *Relay) Fronted() bool {
 	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
-// Asked reports whether some port is to be relayed.
+// Asked reports whether the annotations ask for a relay of at least one port.
 func (r *Relay) Asked() bool { return r.Key != "" || r.Fronted() }
 
-// Relays reports whether a port of the Service, by its place in spec.ports, is relayed. SCTP never is, and UDP in userspace mode
-// alone.
+// Relays reports whether the port spec.ports[i] of the Service is relayed. SCTP is never relayed, and UDP only in userspace mode.
 func (r *Relay) Relays(svc *object.Service, i int) bool {
 	switch svc.Spec.Ports[i].Protocol {
 	case object.ProtocolTCP:
@@ -74,7 +72,7 @@ func (r *Relay) Relays(svc *object.Service, i int) bool {
 	return false
 }
 
-// OtherFamily is object.OtherFamily for the ports that are not relayed. A relay connects to endpoints of either IP family, so its ports
+// OtherFamily is like object.OtherFamily, but only for ports that are not relayed. A relay connects to endpoints of either IP family, so its ports
 // need no warning.
 func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, why string) {
 	if _, why = object.OtherFamily(svc, slices, ""); why == "" {
@@ -151,7 +149,7 @@ func (r *Relay) retries(a map[string]string) int {
 	return n
 }
 
-// readProxyProtocol reads the version of the PROXY header that endpoints get. The annotation of AWS holds for load balancers alone.
+// readProxyProtocol parses the version of the PROXY protocol header for endpoints. The AWS annotation applies only to Services of type LoadBalancer.
 func (r *Relay) readProxyProtocol(svc *object.Service) {
 	a, key := svc.Metadata.Annotations, ProxyProtocol
 	if strings.TrimSpace(a[key]) == "" {
@@ -175,8 +173,8 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 	}
 }
 
-// readProxyFrom parses the prefixes of the load balancers in front, whose connections begin with a PROXY
-// header. It leaves out invalid prefixes, whose connections are then taken to have no header.
+// readProxyFrom parses the prefixes of load balancers in front of svcctl that begin connections with a PROXY protocol header. It omits invalid
+// prefixes; connections from them are then treated as connections without a header.
 func (r *Relay) readProxyFrom(a map[string]string) {
 	text, given := a[ProxyFrom]
 	if !given {
@@ -225,15 +223,15 @@ const (
 
 // Logging has the settings of a Service for a log of its connections.
 type Logging struct {
-	// Key is the annotation that asks for it; "": none does.
+	// Key is the annotation that enables the log; "" if there is none.
 	Key string
-	// Buckets are annotations that name a place in a cloud, where nothing is written.
+	// Buckets lists the annotations that name a log bucket in a cloud. They have no effect.
 	Buckets []string
 	Bad     []Bad
 }
 
-// LoggingOf parses the annotations of a Service about a log of its connections. Those of AWS count on
-// load balancers alone; that of svcctl takes precedence.
+// LoggingOf parses the annotations of a Service about its connection log. AWS annotations apply only to Services of type LoadBalancer. The svcctl
+// annotation takes precedence.
 func LoggingOf(svc *object.Service) (l Logging) {
 	a := svc.Metadata.Annotations
 	if len(a) == 0 {
@@ -263,13 +261,13 @@ func LoggingOf(svc *object.Service) (l Logging) {
 	return l
 }
 
-// Policy has the versions of TLS and the cipher suites that clients are offered.
+// Policy defines the TLS versions and cipher suites offered to clients.
 type Policy struct {
-	// Name is the value of the annotation.
+	// Name is the value of the annotation that selects the policy.
 	Name string
-	// Min and Max are versions of crypto/tls.
+	// Min and Max are TLS versions, as in crypto/tls.
 	Min, Max uint16
-	// Suites has the cipher suites of TLS 1.2; those of TLS 1.3 are all allowed.
+	// Suites lists the allowed cipher suites of TLS 1.2. All cipher suites of TLS 1.3 are allowed.
 	Suites []uint16
 }
 
@@ -283,8 +281,8 @@ var (
 	goodSuites = append(slices.Clone(gcmSuites), tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
 )
 
-// policies lists the TLS policies, the default first. Those of AWS are in its tables of security policies of
-// Classic and Network Load Balancers.
+// policies lists the TLS policies; the first one is the default. The names of the AWS policies are those of the security policies of Classic and
+// Network Load Balancers.
 var policies = []Policy{
 	{"1.2", tls.VersionTLS12, tls.VersionTLS13, goodSuites},
 	{"1.3", tls.VersionTLS13, tls.VersionTLS13, nil},
@@ -300,8 +298,8 @@ var policies = []Policy{
 	{"ELBSecurityPolicy-TLS-1-2-2017-01", tls.VersionTLS12, tls.VersionTLS12, gcmSuites},
 }
 
-// obsolete lists the predefined policies of AWS whose purpose is TLS 1.0 and 1.1, or suites with CBC or
-// without forward secrecy.
+// obsolete lists predefined AWS policies that are not supported, because they exist for TLS 1.0 and 1.1, or for suites with CBC or without forward
+// secrecy.
 var obsolete = []string{
 	"ELBSecurityPolicy-TLS13-1-2-Ext1-2021-06", "ELBSecurityPolicy-TLS13-1-2-Ext2-2021-06", "ELBSecurityPolicy-TLS13-1-1-2021-06",
 	"ELBSecurityPolicy-TLS13-1-0-2021-06", "ELBSecurityPolicy-TLS-1-2-Ext-2018-06", "ELBSecurityPolicy-TLS-1-1-2017-01",

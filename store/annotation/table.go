@@ -9,18 +9,18 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Effect is how far an annotation is implemented.
+// Effect describes how svcctl handles an annotation.
 type Effect string
 
 // The effects of annotations.
 const (
-	Acts    Effect = "acts"    // it has the effect that it asks for
-	Kept    Effect = "kept"    // it informs people or other programs, and is kept without a warning
-	Named   Effect = "named"   // it has no effect, and gets a warning
-	Refused Effect = "refused" // it has no effect, and the part of the Service that would be wrong without it is not served
+	Acts    Effect = "acts"    // the annotation is implemented
+	Kept    Effect = "kept"    // the annotation is informational, and is stored without a warning
+	Named   Effect = "named"   // the annotation has no effect and causes a warning
+	Refused Effect = "refused" // the annotation has no effect, and the part of the Service that would be served wrongly without it is not served
 )
 
-// The values of Row.Of that the code compares with.
+// The values of Row.Of to which code refers.
 const (
 	ofSvcctl     = "svcctl"
 	ofKubernetes = "Kubernetes"
@@ -55,7 +55,7 @@ const (
 	Prepend      = domain + "prepend"
 	TTLSecurity  = domain + "ttl-security"
 	InternalPool = domain + "internal-pool"
-	// ExcludeNode is the label of Kubernetes on Nodes that are to get no traffic of load balancers.
+	// ExcludeNode is the Kubernetes label of Nodes that must not get load balancer traffic.
 	ExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 	skipMirror   = "endpointslice.kubernetes.io/skip-mirror"
@@ -72,38 +72,38 @@ const (
 // attributeCrossZone is the only attribute with an effect in the key=value list of the annotation awsAttributes.
 const attributeCrossZone = "load_balancing.cross_zone.enabled"
 
-// Row describes one annotation or label, or all whose keys have a prefix.
+// Row describes one annotation or label, or all with a common prefix of their keys.
 type Row struct {
-	// Key is the whole key, or its beginning followed by *.
+	// Key is the whole key, or a prefix of keys followed by *.
 	Key string
-	// Of is the program that defines it, a heading in the manual page.
+	// Of is the program that defines the annotation. It is a heading in the manual page.
 	Of string
-	// Kinds are the objects on which it means something; nil: Services.
+	// Kinds are the kinds of objects for which the annotation or label is defined; nil means Service.
 	Kinds []string
-	// Label is set for labels.
+	// Label is true for a label, and false for an annotation.
 	Label  bool
 	Effect Effect
-	// Values are the values that it takes, for people; "" when the text has them, or any value is accepted.
+	// Values describes the accepted values, for display; "" if Text describes them, or any value is accepted.
 	Values string
-	// Text describes it. For the effect Named it describes what happens instead and what to write.
+	// Text describes the annotation or label. For the effect Named it describes what happens instead and what to write.
 	Text string
-	// Page is the page of the manual with more, without .md.
+	// Page is the name of the manual page with more information, without .md.
 	Page string
 
-	// idle are values that ask for nothing, see asksNothing, nil if none does.
+	// idle lists the values that ask for nothing (see asksNothing); nil if there are none.
 	idle []string
-	// balancer is set for annotations that act on load balancers alone.
+	// balancer means that the annotation has an effect only on Services of type LoadBalancer.
 	balancer bool
-	// internal is set for those that ask for an internal load balancer.
+	// internal means that the annotation asks for an internal load balancer.
 	internal bool
-	// instead is the annotation that has its effect on other Services, or on other kinds, "" if none has.
+	// instead is the annotation with the same effect on Services of other types, or on other kinds; "" if there is none.
 	instead string
 }
 
 // isPattern reports whether the key of the row is a prefix followed by *.
 func (r *Row) isPattern() bool { return strings.HasSuffix(r.Key, "*") }
 
-// kinds returns the kinds of objects on which the annotation or label has a meaning.
+// kinds returns the kinds of objects for which the annotation or label is defined.
 func (r *Row) kinds() []string {
 	if r.Kinds == nil {
 		return []string{object.KindService}
@@ -119,10 +119,10 @@ var rows string
 // tables holds the rows of rows.txt and their indexes.
 type tables struct {
 	rows        []Row           // in the order of the manual page
-	byKey       map[string]*Row // of whole keys
-	patterns    []*Row          // the longer ones first
-	internals   []*Row          // those that ask for an internal load balancer
-	clientLists []*Row          // those that name a list of clients which is not available here
+	byKey       map[string]*Row // rows with a whole key, by key
+	patterns    []*Row          // rows with a prefix as key, longest first
+	internals   []*Row          // rows of annotations that ask for an internal load balancer
+	clientLists []*Row          // rows of annotations that refer to a client list stored in a cloud, which svcctl cannot read
 }
 
 // Table returns all rows, in the order of the manual page. The caller must not change it.
@@ -197,7 +197,7 @@ func parseRow(of string, cells []string, shared map[string]string) Row {
 	return r
 }
 
-// Find returns the row of a key, or else that of the longest prefix of it; nil if there is none.
+// Find returns the row of a key, or else the row with the longest matching prefix; nil if there is none.
 func Find(key string) *Row {
 	if r := table().byKey[key]; r != nil {
 		return r
@@ -213,7 +213,7 @@ func Find(key string) *Row {
 	return nil
 }
 
-// found returns, sorted, the keys that have a row as a label or, if labels is false, as an annotation.
+// found returns, sorted, the keys of values for which a row exists: of a label if labels is true, otherwise of an annotation.
 func found(values map[string]string, labels bool) (keys []string) {
 	for key := range values {
 		if r := Find(key); r != nil && r.Label == labels {
@@ -263,7 +263,7 @@ func (r *Row) asksNothing(value string) bool {
 	return isAny(value, r.idle...)
 }
 
-// isAny reports whether a value equals one of several, ignoring case and surrounding blanks.
+// isAny reports whether a value equals one of several, ignoring case and surrounding white space.
 func isAny(value string, of ...string) bool {
 	return slices.ContainsFunc(of, func(v string) bool { return strings.EqualFold(v, strings.TrimSpace(value)) })
 }
@@ -284,7 +284,7 @@ func Relays(key string) bool {
 	return r != nil && r.Effect == Acts && !r.balancer && r.Page == "relay"
 }
 
-// On returns what the row describes and the kinds that have it, as in "annotation of Service".
+// On returns whether the row describes an annotation or a label, and of which kinds, such as "annotation of Service".
 func (r *Row) On() string {
 	what := "annotation"
 	if r.Label {

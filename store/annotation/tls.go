@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// TLSKey returns the annotation of a cloud by which a TCP port of a Service asks for TLS to be terminated, "" if none
-// does, and why it cannot be terminated. why is "" if the certificate is one in the cloud.
+// TLSKey returns the annotation of a cloud that asks for TLS termination at a TCP port of a Service, "" if there is none, and why TLS cannot be
+// terminated. why is "" if the certificate is stored in the cloud.
 func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	if port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
 		return "", ""
@@ -38,8 +38,8 @@ func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	return "", ""
 }
 
-// isPlain reports whether a port is that of plain HTTP, by number, name or appProtocol. An invalid entry in a list of TLS ports is then not
-// taken to mean it.
+// isPlain reports whether a port serves plain HTTP, by its number, name or appProtocol. An invalid entry in a list of TLS ports is assumed not to
+// mean this port.
 func isPlain(p *object.ServicePort) bool {
 	return p.Port == 80 || strings.EqualFold(p.Name, "http") || strings.EqualFold(object.Deref(p.AppProtocol), "http")
 }
@@ -50,8 +50,8 @@ func AsksTLS(key, value string) bool {
 	return r != nil && r.Effect == Refused && !r.balancer && !r.asksNothing(value)
 }
 
-// certificates are the annotations of clouds that name certificates. An empty one asks for TLS, too, as a template may have
-// left the name out.
+// certificates lists the annotations of clouds that name certificates. An empty value also asks for TLS, because a template may have left out the
+// name.
 var certificates = []string{
 	awsCert, openStack + "default-tls-container-ref", oracle + "tls-secret", alibaba + "cert-id", alibabaOld + "cert-id",
 	digitalOcean + "certificate-id", digitalOcean + "certificate-name",
@@ -89,8 +89,7 @@ func portLists(svc *object.Service) (lists []portList) {
 	return lists
 }
 
-// strays returns the first entry of a list that is no TCP port of the Service, "" if there is none, and whether some other
-// entry is one.
+// strays returns the first entry of a list that is not a TCP port of the Service, "" if there is none. some reports whether another entry is one.
 func strays(svc *object.Service, list []string) (stray string, some bool) {
 	for _, entry := range list {
 		if entry = strings.TrimSpace(entry); entry == "" {
@@ -107,12 +106,12 @@ func strays(svc *object.Service, list []string) (stray string, some bool) {
 
 func isTCP(p *object.ServicePort) bool { return p.Protocol == object.ProtocolTCP || p.Protocol == "" }
 
-// notTCP returns the problem of an entry in a list of ports that is no TCP port of the Service.
+// notTCP returns the message about an entry in a list of ports that is not a TCP port of the Service.
 func notTCP(svc *object.Service, entry string) string {
 	return fmt.Sprintf("%q is no TCP port of the Service, which has %s", entry, tcpPorts(svc))
 }
 
-// tcpPorts lists the TCP ports of a Service: "80 (http), 443".
+// tcpPorts returns the TCP ports of a Service as text, such as "80 (http), 443".
 func tcpPorts(svc *object.Service) string {
 	var list []string
 	for i := range svc.Spec.Ports {
@@ -132,8 +131,8 @@ func tcpPorts(svc *object.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// tlsOfAWS returns the annotation of AWS by which a port asks for TLS, "" if none does. The ports are
-// those that ssl-ports lists by number or name or, without ssl-ports, all ports if there is a certificate.
+// tlsOfAWS returns the AWS annotation by which a port asks for TLS, "" if there is none. With ssl-ports these are the ports listed there by number or
+// name. Without ssl-ports all ports ask for TLS if there is a certificate.
 func tlsOfAWS(a map[string]string, port *object.ServicePort) string {
 	switch {
 	case has(a, awsSSLPorts) && !listed(a[awsSSLPorts], port):
@@ -150,8 +149,8 @@ func tlsOfOpenStack(a map[string]string, _ *object.ServicePort) string {
 	return firstGiven(a, openStack+"default-tls-container-ref")
 }
 
-// tlsOfOracle returns the annotation of Oracle by which a port asks for TLS, "" if none does. The ports
-// are those that ssl-ports lists or, without ssl-ports, all ports if there is a Secret.
+// tlsOfOracle returns the Oracle annotation by which a port asks for TLS, "" if there is none. With ssl-ports these are the ports listed there.
+// Without ssl-ports all ports ask for TLS if there is a Secret.
 func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	switch ports := oracle + "ssl-ports"; {
 	case has(a, ports) && listed(a[ports], port):
@@ -162,8 +161,8 @@ func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsOfAlibaba returns the annotation of Alibaba Cloud by which a port asks for TLS, "" if none does. The
-// ports are those of https or tcpssl in protocol-port or, without protocol-port, all ports if there is a certificate.
+// tlsOfAlibaba returns the Alibaba Cloud annotation by which a port asks for TLS, "" if there is none. With protocol-port these are its ports with
+// https or tcpssl. Without protocol-port all ports ask for TLS if there is a certificate.
 func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	for _, prefix := range []string{alibaba, alibabaOld} {
 		key := prefix + "protocol-port"
@@ -179,8 +178,7 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsPorts returns the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind unknown
-// protocols.
+// tlsPorts returns the ports after https:, tcpssl: or an unknown protocol in the Alibaba Cloud annotation protocol-port.
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		switch protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":"); {
@@ -194,8 +192,8 @@ func tlsPorts(text string) (ports []string) {
 	return ports
 }
 
-// tlsOfTencent returns the annotation of Tencent Cloud by which a port asks for TLS, "" if none
-// does: the ports whose protocols in the JSON end in TLS, or all if it cannot be parsed.
+// tlsOfTencent returns the Tencent Cloud annotation by which a port asks for TLS, "" if there is none. These are the ports with a protocol ending in
+// TLS in its JSON, or all ports if the JSON is invalid.
 func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	const key = tencentCloud + "specify-protocol"
 	if ports, all := portsInJSON(a[key]); all || slices.ContainsFunc(ports, func(p string) bool { return listed(p, port) }) {
@@ -204,8 +202,7 @@ func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// portsInJSON returns the ports that ask for TLS in the JSON of specify-protocol of Tencent Cloud. all is
-// set if it cannot be parsed.
+// portsInJSON returns the ports that ask for TLS in the JSON of the Tencent Cloud annotation specify-protocol. all is true if the JSON is invalid.
 func portsInJSON(text string) (ports []string, all bool) {
 	if strings.TrimSpace(text) == "" {
 		return nil, false
@@ -225,9 +222,8 @@ func portsInJSON(text string) (ports []string, all bool) {
 	return ports, false
 }
 
-// tlsOfDigitalOcean returns the annotation of DigitalOcean by which a port asks for TLS, "" if none
-// does: the ports of tls-ports, http2-ports and http3-port; all with a TLS protocol, or with a
-// certificate alone. With TLS passthrough none does.
+// tlsOfDigitalOcean returns the DigitalOcean annotation by which a port asks for TLS, "" if there is none. These are the ports in tls-ports,
+// http2-ports and http3-port, or all ports if there is a TLS protocol, or only a certificate. With TLS passthrough no port asks for TLS.
 func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 	if passedThrough(a) {
 		return ""
@@ -250,8 +246,8 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 // plainOfDigitalOcean reports whether a protocol of DigitalOcean is one without TLS.
 func plainOfDigitalOcean(protocol string) bool { return isAny(protocol, "", "tcp", "udp", "http") }
 
-// tlsOfOthers returns the annotation of other clouds by which a port asks for TLS, "" if none does. A certificate or a TLS protocol applies
-// to all ports; Linode has a protocol for each port.
+// tlsOfOthers returns the annotation of another cloud by which a port asks for TLS, "" if there is none. A certificate or a TLS protocol applies to
+// all ports, except that Linode has a protocol for each port.
 func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
 	if key := linode + "port-" + strconv.Itoa(int(port.Port)); has(a, key) {
 		if plainOfLinode(a[key]) {
@@ -267,7 +263,7 @@ func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
 	return firstGiven(a, hetzner+"http-certificates", scaleway+"certificate-ids", vultr+"ssl", huawei+"cert-id", huawei+"tls-certificate-ids")
 }
 
-// plainOfLinode reports whether the JSON settings of a port of Linode are without TLS. Those that cannot be parsed may ask for it.
+// plainOfLinode reports whether the JSON settings of a Linode port do not ask for TLS. It returns false for invalid JSON.
 func plainOfLinode(text string) bool {
 	var of struct {
 		Protocol string `json:"protocol"`
@@ -287,7 +283,7 @@ func given(a map[string]string, key string) bool {
 	return is
 }
 
-// firstGiven returns the first of some annotation keys that exists, "" if none does.
+// firstGiven returns the first of keys for which the annotation exists, even if empty; "" if there is none.
 func firstGiven(a map[string]string, keys ...string) string {
 	for _, key := range keys {
 		if given(a, key) {

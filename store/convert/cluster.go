@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Cluster reads the output of `kubectl get svc,endpointslices -o yaml`, with objects of MetalLB if there are any. The
-// objects are imported unchanged but for fields that have a meaning in their cluster alone.
+// Cluster converts the output of `kubectl get svc,endpointslices -o yaml`, which may also contain objects of MetalLB. It imports the objects
+// unchanged, except for fields that only have a meaning inside their cluster.
 func Cluster(text string, options Options) (*Imported, error) {
 	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}, generated: map[string]bool{}, hosts: map[string][]string{}, sets: map[string]string{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
@@ -79,17 +79,17 @@ func (r *cluster) namespaces() {
 
 type cluster struct {
 	reading
-	sliced, endpoints map[string]bool     // Services that have EndpointSlices, or an Endpoints object
+	sliced, endpoints map[string]bool     // sets of Services: those that have EndpointSlices, and those that have an Endpoints object
 	ips               []string            // load balancer IPs of all Services
-	generated         map[string]bool     // Services of Gateways
+	generated         map[string]bool     // Services generated for a Gateway
 	leaving           []string            // Services whose address is the egress source of their endpoints
-	hosts             map[string][]string // addresses of endpoints, by Service
-	sets              map[string]string   // names of source sets, by their networks
-	pools, announced  bool                // the input has MetalLB objects for pools, or for advertisements and peers
+	hosts             map[string][]string // endpoint addresses of each Service
+	sets              map[string]string   // names of source sets, keyed by their list of networks
+	pools, announced  bool                // whether the input has MetalLB address pools (pools), advertisements or peers (announced)
 	unserved          int                 // the number of objects of kinds that svcctl does not serve
 }
 
-// settings adds the flags of svcctl serve and the other programs that the imported objects need.
+// settings adds to the result the command-line flags that the imported objects require, for svcctl serve and the other programs.
 func (r *cluster) settings() {
 	if !r.pools && len(r.ips) > 0 {
 		ips := slices.Compact(slices.Sorted(slices.Values(r.ips)))
@@ -252,8 +252,8 @@ func (r *cluster) object(d *manifest.Document) {
 	r.out.Kept = append(r.out.Kept, k)
 }
 
-// nodesLost records that nodeName of endpoints is not imported: no endpoint is local to a box by the name of a cluster's
-// node, so with a policy Local clients would get no answer.
+// nodesLost records as a loss that the nodeName of n endpoints is not imported. No box has the name of a cluster node, so no endpoint would be local,
+// and with the traffic policy Local clients would get no answer.
 func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any)) {
 	switch {
 	case n == 1:
@@ -263,7 +263,7 @@ func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any))
 	}
 }
 
-// judge records an error for an object that is invalid in Kubernetes, too: then the input is not the output of kubectl.
+// judge records an error for an object that Kubernetes would reject as well: such input is not the output of kubectl.
 func (r *cluster) judge(d *manifest.Document, o object.Object) {
 	o = object.DeepCopy(o)
 	object.Default(o)
@@ -358,8 +358,8 @@ func (r *cluster) service(s *object.Service, lose func(field, format string, arg
 	}
 }
 
-// The keys of MetalLB's ConfigMap (before 0.13), and for each the field of the custom resources that replaced it. Node
-// selectors have the fields of a LabelSelector.
+// These maps go from keys of MetalLB's ConfigMap (before MetalLB 0.13) to the fields of the custom resources that replaced it. Node selectors have
+// the fields of a LabelSelector.
 var (
 	metallbPool    = map[string]string{"addresses": "addresses", "auto-assign": "autoAssign", "avoid-buggy-ips": "avoidBuggyIPs"}
 	metallbRoute   = map[string]string{"aggregation-length": "aggregationLength", "aggregation-length-v6": "aggregationLengthV6", "localpref": "localPref", "communities": "communities"}
@@ -369,7 +369,7 @@ var (
 		"keepalive-time": "keepaliveTime", "router-id": "routerID", "password": "password", "ebgp-multihop": "ebgpMultiHop", "bfd-profile": "bfdProfile", "node-selectors": "nodeSelectors"}
 )
 
-// metallbConfig converts a ConfigMap of MetalLB to pools, advertisements and peers. It reports whether there was one.
+// metallbConfig converts a ConfigMap of MetalLB to pools, advertisements and peers. It reports whether the text contains such a ConfigMap.
 func (r *cluster) metallbConfig(text string) (found bool) {
 	docs, err := lenient(text, func(int, string) {})
 	if err != nil {
@@ -466,7 +466,8 @@ func numbered(name string, i int) string {
 	return fmt.Sprintf("%s-%d", name, i+1)
 }
 
-// renamed returns a mapping with the keys of the new objects, by names. Keys that are neither in names nor in read are recorded as lost.
+// renamed returns a copy of the mapping with each key replaced by its value in names. Keys that are neither in names nor in read are left out and
+// recorded as lost.
 func (c *metallbMap) renamed(what string, of value, names map[string]string, read ...string) map[string]any {
 	spec := map[string]any{}
 	for _, key := range of.keys() {
@@ -482,7 +483,7 @@ func (c *metallbMap) renamed(what string, of value, names map[string]string, rea
 	return spec
 }
 
-// camel renames the keys match-labels and match-expressions, at the top of data, to those of a LabelSelector.
+// camel returns data with the top-level keys match-labels and match-expressions renamed to matchLabels and matchExpressions, as in a LabelSelector.
 func camel(data any) any {
 	switch d := data.(type) {
 	case []any:

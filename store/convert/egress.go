@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// kubeVIPEgress is the kube-vip annotation by which connections of a Service's endpoints get its address as their source; annotations that
-// refine it have it as a prefix (kube-vip, pkg/kubevip/annotations.go).
+// kubeVIPEgress is the kube-vip annotation that makes connections from a Service's endpoints use the Service's address as their source. Annotations
+// that refine it begin with it (kube-vip, pkg/kubevip/annotations.go).
 const kubeVIPEgress = "kube-vip.io/egress"
 
 // egress converts the kube-vip annotations for egress of a Service to those of svcctl. What would apply to more traffic than with kube-vip
@@ -59,7 +59,7 @@ func (r *cluster) egress(s *object.Service, service string, lose func(field, for
 	r.leaving = append(r.leaving, service)
 }
 
-// balancerIPs returns the load balancer IPs that a Service asks for, or if it asks for none, those in its status.
+// balancerIPs returns the load balancer IPs that a Service requests, or those in its status if it requests none.
 func balancerIPs(s *object.Service) (ips []string) {
 	for _, asked := range append(annotation.Addresses(s.Metadata.Annotations), annotation.Asked{Text: s.Spec.LoadBalancerIP}) {
 		if asked.Text != "" {

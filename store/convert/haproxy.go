@@ -53,11 +53,11 @@ type haproxy struct {
 
 // A proxy is a section of haproxy.cfg: frontend, backend, listen, defaults or another one.
 type proxy struct {
-	kind, name string // frontend, backend, listen; defaults, global and others
+	kind, name string // kind is the section's keyword: frontend, backend, listen, defaults, global or another one
 	line       int
-	from       *proxy // the defaults that hold for it
+	from       *proxy // the defaults section that applies to the proxy
 	lines      []haproxyLine
-	used       bool // it is imported
+	used       bool // whether the proxy is imported
 }
 
 // haproxyLine is a line in a section, split into words.
@@ -96,7 +96,7 @@ func (p *proxy) ownLines() map[int]bool {
 	return own
 }
 
-// last returns the last statement with one of some keywords, of the proxy or of its defaults.
+// last returns the last statement that has one of the keywords, in the proxy or its defaults. is reports whether there is one.
 func (p *proxy) last(keywords ...string) (found haproxyLine, is bool) {
 	for _, l := range p.statements() {
 		if slices.Contains(keywords, l.words[0]) {
@@ -114,7 +114,7 @@ func (p *proxy) mode() string {
 	return "tcp" // configuration.txt, mode
 }
 
-// front converts a frontend or listen section to Services, with the backend that it leads to.
+// front converts a frontend or listen section and the backend that it uses to Services.
 func (r *haproxy) front(p *proxy) {
 	switch p.kind {
 	case "backend":
@@ -184,9 +184,8 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	}
 }
 
-// backendOf returns the backend to which a frontend or listen leads unconditionally: that of the first use_backend
-// without a condition, or else of default_backend, or else the listen itself. If there is none, it returns nil and
-// records a loss.
+// backendOf returns the backend that a frontend or listen section uses unconditionally: that of the first use_backend without a condition, else that
+// of default_backend, else the listen section itself. If there is none, it returns nil and records a loss.
 func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	to, isUnconditional := haproxyLine{}, false
 	var conditions []haproxyLine

@@ -49,7 +49,7 @@ type haproxyBackend struct {
 	allBackups bool
 	defaults   []haproxyLine // default-server statements
 	backups    int
-	consistent haproxyLine // hash-type consistent; the zero value: none
+	consistent haproxyLine // the statement hash-type consistent; the zero value if there is none
 	checks     []checked
 }
 
@@ -59,7 +59,7 @@ type haproxyTimeout struct {
 	line int
 }
 
-// read reads the statements of the proxy: first those of its defaults, of which only the ones in haproxyRead count.
+// read converts the statements of the proxy: first those of its defaults section, of which only the ones in haproxyRead are used, then its own.
 func (b *haproxyBackend) read() {
 	b.kind = "tcp"
 	b.idles = map[string]haproxyTimeout{}
@@ -142,15 +142,16 @@ func (b *haproxyBackend) read() {
 	}
 }
 
-// loseOwn records a statement as lost if it is in the section of the proxy itself (own has the line numbers). Those of a defaults section
-// are recorded once, with that section.
+// loseOwn records a statement as lost if it is in the section of the proxy itself; own holds the line numbers of that section. Statements of a
+// defaults section are recorded once, with that section.
 func (b *haproxyBackend) loseOwn(l haproxyLine, own map[int]bool) {
 	if own[l.line] && !haproxyIsQuiet(l) {
 		b.lose(b.v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 	}
 }
 
-// haproxyHint returns the end of the text about a lost statement: the consequence, or what to write instead; "": nothing.
+// haproxyHint returns the end of the message about a lost statement: the consequence, or what to write instead. It returns "" if there is nothing to
+// add.
 func haproxyHint(l haproxyLine) string {
 	switch l.words[0] {
 	case "tcp-request", "http-request", "tcp-response":
@@ -165,7 +166,7 @@ func haproxyHint(l haproxyLine) string {
 	return ""
 }
 
-// frontLosses records those statements of a frontend as losses that have no counterpart.
+// frontLosses records the statements of a frontend that cannot be converted as losses.
 func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 	for _, l := range p.lines {
 		switch keyword := l.words[0]; {
@@ -193,8 +194,7 @@ func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
 
 const annotationIdle = "svcctl.io/idle-timeout"
 
-// idle sets the idle timeout of connections: timeout tunnel, or else the longer one of timeout client (of the frontend)
-// and timeout server.
+// idle sets the idle timeout of connections to timeout tunnel, or without one to the longer of timeout client (of the frontend) and timeout server.
 func (b *haproxyBackend) idle() {
 	if b.front != b.p {
 		delete(b.idles, "client")
@@ -326,7 +326,7 @@ func (b *haproxyBackend) balance(l haproxyLine) {
 	b.lose(b.v, l.line, "%s has no counterpart: servers are drawn at random, by weight", l)
 }
 
-// stickTable converts a stick table: it sets how long a client stays with its server.
+// stickTable converts a stick table: its expiry becomes the time for which a client stays with its server (session affinity).
 func (b *haproxyBackend) stickTable(l haproxyLine) {
 	kind, seconds := "", int64(0)
 	for i := 1; i+1 < len(l.words); i++ {
@@ -370,8 +370,8 @@ func (b *haproxyBackend) stick(l haproxyLine) {
 type haproxyCheck struct {
 	kind, path, host, status string         // kind: tcp, tls, http
 	port                     string         // the port for the checks of all servers, such as :8008
-	checkTLS, connects       bool           // the check uses TLS; there is a tcp-check connect or http-check connect
-	chk, send                haproxyRequest // the requests of option httpchk and of http-check send
+	checkTLS, connects       bool           // checkTLS: the check uses TLS; connects: there is a tcp-check connect or http-check connect
+	chk, send                haproxyRequest // the requests of option httpchk (chk) and of http-check send (send)
 	timeout                  time.Duration
 	timeoutLine              int
 }
@@ -382,7 +382,7 @@ type haproxyRequest struct {
 	line         int
 }
 
-// headers reads the request headers that configurations before haproxy 2.2 have behind the version in option httpchk.
+// headers reads the request headers that follow the HTTP version in option httpchk, a form from before haproxy 2.2.
 func (b *haproxyBackend) headers(l haproxyLine) {
 	for i, text := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
 		switch name, value, is := strings.Cut(text, ":"); {
@@ -444,8 +444,8 @@ func (b *haproxyBackend) request() {
 	}
 }
 
-// notRelayed returns why a frontend in HTTP mode cannot be converted; "": it can. HTTP is relayed to one backend without
-// routing, so a frontend that chooses a server by the request, or answers requests itself, has no counterpart.
+// notRelayed returns the reason why a frontend in HTTP mode cannot be converted, or "" if it can. HTTP is relayed to one backend without routing, so
+// a frontend that chooses a server by the request or answers requests itself cannot be converted.
 func (r *haproxy) notRelayed(p *proxy, mode string) string {
 	switch mode {
 	case "tcp":
@@ -469,7 +469,8 @@ func (r *haproxy) notRelayed(p *proxy, mode string) string {
 	return ""
 }
 
-// certificateOf returns a name for the Secret with the certificate of a bind, made of its file name; "" if the bind names no certificate.
+// certificateOf returns a name for the Secret with the certificate of a bind statement, derived from the certificate's file name. It returns "" if
+// the statement names no certificate.
 func certificateOf(words []string) string {
 	i := slices.Index(words, "crt")
 	if i < 0 || i+1 >= len(words) {

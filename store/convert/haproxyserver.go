@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// haproxyFlags are the parameters of server lines that take no value and have no counterpart; haproxyValues are those that take one.
+// haproxyFlags are the server parameters without a counterpart that take no value. haproxyValues are those that take one.
 var (
 	haproxyFlags = []string{
 		"agent-check", "allow-0rtt", "check-send-proxy", "check-via-socks4", "force-sslv3", "force-tlsv10", "force-tlsv11", "force-tlsv12", "force-tlsv13", "no-agent-check",
@@ -125,8 +125,8 @@ func isName(text string) bool {
 	return letter
 }
 
-// proxyProtocol sets the version of the PROXY header that servers get. It is one for the whole Service, that of the first server; other
-// servers lose theirs.
+// proxyProtocol sets the version of the PROXY protocol header that is sent to servers. A Service has one version, that of its first server; a
+// different setting of another server is recorded as lost.
 func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) {
 	switch all := b.v.Annotations[object.AnnotationProxyProtocol]; {
 	case s.proxy == all:
@@ -141,8 +141,7 @@ func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) 
 	}
 }
 
-// haproxyHost splits ADDRESS[:PORT], where an IPv6 address may be without brackets: then the text behind the last
-// colon is the port, as in haproxy.
+// haproxyHost splits ADDRESS[:PORT]. In an IPv6 address without brackets, the text after the last colon is the port, as in haproxy.
 func haproxyHost(text string) (host, port string) {
 	if rest, is := strings.CutPrefix(text, "["); is {
 		host, port, _ = strings.Cut(rest, "]")
@@ -327,7 +326,7 @@ func (r *haproxy) parse(text string) {
 	}
 }
 
-// open begins the proxy of a section line, with the defaults section that it inherits from.
+// open returns a new proxy for the section that the line begins, with the defaults section that it inherits from.
 func (r *haproxy) open(line int, words []string) *proxy {
 	p := &proxy{kind: words[0], line: line, from: r.last}
 	if len(words) > 1 {

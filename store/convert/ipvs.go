@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// directText is the text of the loss for servers in direct routing or tunnel mode, which svcctl translates instead.
+// directText is the text of the loss for servers in direct routing or tunnel mode. svcctl translates their packets (NAT) instead.
 const directText = "direct routing and tunnels have no counterpart: packets are translated, servers see the box's address as the client and answer through it"
 
 // IPVS reads the output of `ipvsadm -S -n` and converts its virtual services.
@@ -49,9 +49,9 @@ type ipvsScheduler struct {
 
 type ipvs struct {
 	reading
-	virtuals   map[string]*Virtual // by protocol and address as written
+	virtuals   map[string]*Virtual // virtual services, keyed by protocol and the address as written
 	schedulers map[*Virtual]ipvsScheduler
-	lost       map[string]bool // those that have no counterpart
+	lost       map[string]bool // virtual services that cannot be converted, keyed like virtuals
 	order      []*Virtual
 }
 

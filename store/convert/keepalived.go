@@ -41,7 +41,7 @@ var keepalivedSingle = []string{
 	"lvs_upper_threshold", "connect_port", "nb_get_retry", "path", "virtual_router_id", "priority", "advert_int", "interface",
 }
 
-// trailing adds a loss for surplus words in the statements of a block.
+// trailing records a loss for each statement of a block that has more words than it takes.
 func (r *keepalived) trailing(s statement) {
 	for _, in := range s.block {
 		if len(in.words) > 2 && slices.Contains(keepalivedSingle, in.words[0]) && (s.words[0] != "vrrp_script") {
@@ -54,7 +54,7 @@ func (r *keepalived) trailing(s statement) {
 type keepalived struct {
 	reading
 	groups map[string]statement
-	used   map[string]bool // groups that a virtual_server refers to
+	used   map[string]bool // virtual_server_group blocks that a virtual_server uses
 
 	vrrp vrrpElection
 }

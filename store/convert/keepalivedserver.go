@@ -23,8 +23,7 @@ type keepalivedServer struct {
 	checks    []checked
 }
 
-// keepalivedSays has the statements virtualhost, retry and connect_timeout of a virtual server, or of one real server, which
-// health checks inherit.
+// keepalivedSays holds the statements virtualhost, retry and connect_timeout of a virtual server or a real server. Health checks inherit them.
 type keepalivedSays struct {
 	host           string
 	retry, timeout *statement
@@ -41,7 +40,7 @@ func (k *keepalivedSays) read(s statement) {
 	}
 }
 
-// keepalivedChecks maps the blocks of health checks to the check in svcctl.io/health-check; "" has no counterpart.
+// keepalivedChecks maps the blocks of health checks to the kind of check in svcctl.io/health-check, or to "" if svcctl has no such check.
 var keepalivedChecks = map[string]string{
 	"TCP_CHECK": "tcp", "HTTP_GET": "http", "SSL_GET": "https", "PING_CHECK": "icmp", "UDP_CHECK": "udp", "DNS_CHECK": "dns",
 	"MISC_CHECK": "", "SMTP_CHECK": "", "BFD_CHECK": "", "FILE_CHECK": "",

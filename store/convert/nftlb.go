@@ -60,7 +60,7 @@ func (r *nftlb) document(doc value) {
 	}
 }
 
-// nftlbIdle are the values by which a setting is off or absent. Such a setting is dropped without a loss.
+// nftlbIdle lists the values that turn a setting off. Settings with such a value are dropped without a loss.
 var nftlbIdle = []string{"", "0", "none", "off", "0x0", "0x00000000", "0/second", "-1"}
 
 // nftlbDefaults has the defaults of settings that nftlb writes out (include/config.h, obj_print_verdict): the lifetime of
@@ -74,7 +74,7 @@ var nftlbLost = []string{
 	"flow-offload", "intra-connect", "queue", "iface", "oface", "ether-addr", "virtual-ethaddr", "responsettl", "counter-packets", "counter-bytes",
 }
 
-// rest records as losses the settings of an object that were not converted.
+// rest records as lost the settings of an object that were not converted: those not in read.
 func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 	for _, key := range of.keys() {
 		at := of.get(key)

@@ -17,9 +17,9 @@ import (
 // An Imported is the result of a Source: the objects and settings that it describes.
 type Imported struct {
 	Virtuals []*Virtual
-	// Kept are objects that are taken over as they are.
+	// Kept are the objects that are imported without conversion.
 	Kept []*Kept
-	// Settings are command lines of svcctl with the flags for settings of the source.
+	// Settings are svcctl command lines with flags that correspond to settings of the source.
 	Settings []string
 	// Losses has the losses that belong to no virtual service, in the order of the source.
 	Losses []Loss
@@ -43,26 +43,27 @@ func (m *Imported) Summary() string {
 	return text
 }
 
-// An Error is a place in a source that cannot be read.
+// An Error is an error in the source, with its line.
 type Error struct {
-	Line int // from 1
+	Line int // line number in the source, from 1
 	Text string
-	// Name is the host name for which Options.Names has no address; "": it is another error.
+	// Name is the host name that Options.Names has no address for; empty for other errors.
 	Name string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
 
-// A Source parses a configuration of another load balancer, or objects of a cluster. Its error joins all Errors; then nothing is imported.
+// A Source converts the configuration of another load balancer, or the objects of a cluster. Its error joins all values of type Error; if there is an
+// error, nothing is imported.
 type Source func(text string, options Options) (*Imported, error)
 
 // Options supply what the text of a source does not have.
 type Options struct {
-	// Namespace is the namespace of the objects; empty: it is left out.
+	// Namespace is the namespace of the created objects; if empty, the objects have none.
 	Namespace string
 	// Addresses stand for "all addresses of the box" in a source that listens at them.
 	Addresses []netip.Addr
-	// Names has the addresses of host names; a name that is not among them is an error.
+	// Names maps host names to their addresses. A host name in the source that is missing here is an error.
 	Names map[string][]netip.Addr
 	// KeepClusterIPs keeps the cluster IPs of Services of a cluster.
 	KeepClusterIPs bool
@@ -118,7 +119,7 @@ func (m *Imported) AllLosses() []Loss {
 	return slices.Compact(all) // services of one group lose the same
 }
 
-// reading is the state that all Source functions share: result, options, errors, and the names already given.
+// reading is the state that all Source functions share: the result, the options, the errors and the names that are in use.
 type reading struct {
 	out     Imported
 	options Options
@@ -211,7 +212,7 @@ func (r *reading) result() (*Imported, error) {
 	return &r.out, nil
 }
 
-// name makes a unique name for a Service (RFC 1035 label) of a text.
+// name derives a unique Service name (an RFC 1035 label) from a text.
 func (r *reading) name(text string) string {
 	const longest = 50 // leaves room for suffixes in the 63 of a label
 	text = strings.Map(func(c rune) rune {
@@ -294,8 +295,8 @@ func (r *reading) balance(v *Virtual, line int, name string) {
 	v.Annotations[object.AnnotationBalance] = algorithm
 }
 
-// hashPort makes the hash of a client include its port, if the statement on a line asks for that. Only Maglev can; with other algorithms it
-// is a loss.
+// hashPort includes the client's port in the hash that selects a server, if the statement on a line asks for that. Only Maglev can do so; with other
+// algorithms a loss is recorded.
 func (r *reading) hashPort(v *Virtual, line int) {
 	switch algorithm := v.Annotations[object.AnnotationBalance]; {
 	case line == 0:
@@ -307,7 +308,7 @@ func (r *reading) hashPort(v *Virtual, line int) {
 	}
 }
 
-// granularity sets how much of a client's address counts for affinity: an IPv4 netmask, or an IPv6 prefix length.
+// granularity sets the part of a client's address that counts for affinity, from an IPv4 netmask or an IPv6 prefix length.
 func (r *reading) granularity(v *Virtual, line int, text string) {
 	if bits, err := strconv.ParseUint(text, 10, 8); err == nil && bits >= 1 && bits <= 128 {
 		v.Annotations[object.AnnotationAffinityPrefix] = fmt.Sprintf("32,%d", bits)
@@ -334,7 +335,7 @@ func (r *reading) affinity(v *Virtual, line int, seconds int64) {
 	v.AffinitySeconds = int32(seconds)
 }
 
-// check has the annotations of a health check: keys without the prefix svcctl.io/health-check, of which "" holds the kind of check.
+// check holds the annotations of a health check. Its keys lack the prefix svcctl.io/health-check; the key "" has the kind of check.
 type check map[string]string
 
 const annotationCheck = "svcctl.io/health-check"
@@ -379,7 +380,7 @@ func (r *reading) check(v *Virtual, servers []checked) {
 	}
 }
 
-// bounded sets c[key] to a time, limited to [least, most]. A time out of these bounds is recorded as a loss.
+// bounded sets c[key] to the duration is, limited to [least, most]. A value out of these bounds is recorded as a loss.
 func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, most time.Duration) {
 	to := max(least, min(most, is))
 	if to != is {
@@ -398,7 +399,7 @@ func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
 	c[key] = strconv.FormatInt(to, 10)
 }
 
-// The bounds of svcctl.io/health-check-interval and -timeout.
+// These are the bounds of svcctl.io/health-check-interval and svcctl.io/health-check-timeout.
 const (
 	leastInterval, mostInterval = 200 * time.Millisecond, time.Hour
 	leastTimeout, mostTimeout   = 50 * time.Millisecond, time.Minute

@@ -21,7 +21,7 @@ type Virtual struct {
 	Type string
 	// ExternalIPs are addresses that are routed to the box.
 	ExternalIPs []netip.Addr
-	// LoadBalancerIPs are requested from the pools of the appliance.
+	// LoadBalancerIPs are the addresses to request from the pools of the appliance.
 	LoadBalancerIPs []netip.Addr
 	// KeepsClient preserves the client's source address: externalTrafficPolicy Local.
 	KeepsClient bool
@@ -29,11 +29,11 @@ type Virtual struct {
 	AffinitySeconds int32
 	Ports           []Port
 	Servers         []Server
-	// Annotations has the annotations of the Service besides the weights of Servers.
+	// Annotations are the annotations of the Service, without the one for the weights of Servers.
 	Annotations map[string]string
-	// Losses are comments above the Service.
+	// Losses are written as comments above the Service.
 	Losses []Loss
-	// Line is the first line of its description in the source, 0 if it has no source.
+	// Line is the first line of the virtual service in the source; 0 if it was not read from a source.
 	Line int
 }
 
@@ -41,7 +41,7 @@ type Virtual struct {
 type Port struct {
 	Protocol string // TCP, UDP or SCTP
 	Port     uint16
-	Target   uint16 // the port of servers that have none of their own; 0: the same as Port
+	Target   uint16 // the port of servers that set none; 0 means the same as Port
 }
 
 // A Server is an endpoint.
@@ -49,12 +49,12 @@ type Server struct {
 	Addr     netip.Addr
 	Port     uint16 // 0: the Target of each Port
 	Weight   uint16 // 1 is the default
-	Priority uint8  // 0 is used first
+	Priority uint8  // servers with priority 0 are used first
 }
 
 // A Loss is a feature of the source that the manifests lack.
 type Loss struct {
-	Line int    // in the source, from 1
+	Line int    // line number in the source, from 1
 	Text string // what has no counterpart, and what happens instead
 }
 
@@ -132,7 +132,7 @@ func (v *Virtual) families() (is4, is6 bool) {
 	return is4, is6
 }
 
-// servicePort returns the entry of spec.ports for a port. Its targetPort only informs users, as the EndpointSlices have the ports.
+// servicePort returns the entry of spec.ports for a port. Its targetPort is only informative: the ports of servers are in the EndpointSlices.
 func (v *Virtual) servicePort(p Port) object.ServicePort {
 	sp := object.ServicePort{Name: v.portName(p), Port: int32(p.Port)}
 	if p.Protocol != object.ProtocolTCP {
@@ -159,7 +159,7 @@ func (v *Virtual) portName(p Port) string {
 	return strings.ToLower(p.Protocol) + "-" + strconv.Itoa(int(p.Port))
 }
 
-// port returns the port that the server listens on for clients of p.
+// port returns the port on which the server receives connections that clients make to p.
 func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
 
 // weightsByAddress returns the weights of servers by address; nil if servers with one address have different weights.
@@ -192,7 +192,7 @@ func weightsText(weights map[netip.Addr]uint16) string {
 type sliceKey struct {
 	family   string // object.IPv4 or object.IPv6
 	priority uint8
-	weight   uint16 // 0 where the Service has the weights
+	weight   uint16 // the weight of the servers; 0 if the Service has the weights
 	port     uint16
 }
 
@@ -281,7 +281,7 @@ func yamlOf(losses []Loss, objects ...object.Object) (string, error) {
 // commentWidth is the width at which comments are wrapped, in characters.
 const commentWidth = 100
 
-// comment returns text as a YAML comment. Characters that are not printable are escaped: they come from files.
+// comment returns text as a YAML comment. It escapes characters that are not printable, since the text may come from a file.
 func comment(text string) string {
 	var b strings.Builder
 	line := "#"

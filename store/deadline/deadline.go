@@ -11,8 +11,8 @@ import (
 // Reading is the state of a machine's clocks at one moment.
 type Reading struct {
 	Wall time.Time     // the time of day
-	Boot string        // names the boot: /proc/sys/kernel/random/boot_id; "" when it cannot be read
-	Up   time.Duration // CLOCK_BOOTTIME
+	Boot string        // identifier of the boot, from /proc/sys/kernel/random/boot_id; "" if it cannot be read
+	Up   time.Duration // time since boot (CLOCK_BOOTTIME)
 }
 
 // bootID is a file of the kernel with a random identifier of the current boot.
@@ -28,13 +28,14 @@ func Now() Reading {
 	return r
 }
 
-// Deadline is a moment that survives restarts, reboots and changes of the clock: a time of day, and while the boot lasts, a time since
-// boot.
+// Deadline is a point in time that survives restarts, reboots and changes of the clock. It consists of a time of day and, for the boot in which it
+// was made, a time since boot.
 type Deadline struct {
-	Wall time.Time     `json:"wall"`           // the moment by the time of day
-	Boot string        `json:"boot,omitempty"` // the boot that Up is about
-	Up   time.Duration `json:"up,omitempty"`   // the moment by CLOCK_BOOTTIME
-	Most time.Duration `json:"most"`           // what was left when the deadline was made, or taken over by this boot
+	Wall time.Time     `json:"wall"`           // the deadline as a time of day
+	Boot string        `json:"boot,omitempty"` // identifier of the boot that Up refers to
+	Up   time.Duration `json:"up,omitempty"`   // the deadline as a time since boot (CLOCK_BOOTTIME)
+	// the upper bound of Left: the time left when the deadline was made, or when In converted it to a new boot
+	Most time.Duration `json:"most"`
 }
 
 // After returns the Deadline a duration d after now.
@@ -51,7 +52,7 @@ func (d Deadline) Left(now Reading) time.Duration {
 	return max(0, min(left, d.Most))
 }
 
-// In returns the Deadline as measured by the boot that now was read in. Without a reboot since it was made, it is unchanged.
+// In returns the Deadline relative to the boot in which now was read. If there was no reboot since it was made, it is unchanged.
 func (d Deadline) In(now Reading) Deadline {
 	if now.Boot == "" || d.Boot == now.Boot {
 		return d

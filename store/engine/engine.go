@@ -14,14 +14,13 @@ import (
 // several machines share. Keys are text with slashes; values are bytes that mean nothing to the
 // engine. An Engine is safe for concurrent use.
 type Engine interface {
-	// Load returns all pairs whose key begins with prefix, sorted by key. Damaged data is an error,
-	// never a part of the pairs.
+	// Load returns all pairs whose key begins with prefix, sorted by key. If data is damaged, it returns an error and no pairs.
 	Load(prefix string) ([]Pair, error)
 	// Scan calls use with the pairs whose key begins with prefix, sorted by key, some at a time. It
 	// skips pairs for which want returns false; a nil want selects all. Values are valid until use
 	// returns. Neither function may use the engine. An error of use ends the scan.
 	Scan(prefix string, want func(key string, sum Sum) bool, use func([]Pair) error) error
-	// Sums returns the Sum of each key.
+	// Sums returns the Sum of each key; the zero Sum for absent keys.
 	Sums(keys []string) ([]Sum, error)
 	// Commit applies a whole transaction or nothing of it, and returns only when it
 	// would survive a power failure. ErrConflict means that the comparison failed and
@@ -60,9 +59,8 @@ func ScanPairs(pairs []Pair, want func(key string, sum Sum) bool, use func([]Pai
 	return use(pairs)
 }
 
-// Transaction has the pairs to be committed together. The commit fails with ErrConflict unless
-// the pair at CompareKey was last written at CompareRevision (0: there is no such pair).
-// Deletes come before Puts; of Puts with one key the last one counts.
+// Transaction holds the changes that are committed together. The commit fails with ErrConflict unless the pair at CompareKey was last written at
+// CompareRevision (0: there is no such pair). Deletes are applied before Puts; of several Puts with the same key the last one counts.
 type Transaction struct {
 	CompareKey      string
 	CompareRevision uint64
@@ -136,10 +134,10 @@ func checksumOf(key, revisionAndValue []byte) sum {
 	return sum(hash.Sum(head[:0]))
 }
 
-// Shared is an Engine whose objects other machines change, too. It keeps a position in the commits of all machines, which only Follow
-// and Commit advance: a Commit succeeds only if no other machine has committed since that position. Otherwise it fails with
-// ErrConflict, once Follow can return the other commit. Follow, Published and Commits that put the head must not run concurrently.
-// During such a Commit others may call Keep, and Commit pairs that belong to this machine alone.
+// Shared is an Engine that several machines share. It keeps a position in the sequence of commits of all machines, which only Follow and Commit
+// advance. A Commit succeeds only if no other machine has committed since that position; otherwise it fails with ErrConflict, once Follow can return
+// the other commit. Follow, Published and Commits that put the head must not run concurrently. During such a Commit, other goroutines may call Keep,
+// and may Commit pairs that only this machine uses.
 type Shared interface {
 	Engine
 	// Follow returns the commits of other machines since the last call, in order. It does not wait.
@@ -151,22 +149,22 @@ type Shared interface {
 	// Refuse reports a change from Follow that cannot be read: nothing more is followed or committed
 	// until a newer program starts.
 	Refuse(why error)
-	// Keep writes pairs that belong to this machine alone, within a second.
+	// Keep writes pairs that only this machine uses. It returns before they are written, which takes up to a second.
 	Keep(t Transaction)
 	// Sealing returns the reason why secret pairs cannot be committed; nil if they can.
 	Sealing() error
-	// Tries returns the reason why trials are not possible; nil if they are.
+	// Tries returns the reason why trials (changes that are undone unless confirmed) are not possible; nil if they are.
 	Tries() error
-	// Rolls returns the reason why rollouts are not possible; nil if they are.
+	// Rolls returns the reason why rollouts (changes that boxes apply in stages) are not possible; nil if they are.
 	Rolls() error
 	// Fresh waits until readers see everything that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }
 
-// Alone is a Shared in memory without other machines: for a copy of a store, and for tests.
+// Alone is a Shared engine in memory that no other machine uses, for copies of a store and for tests.
 type Alone struct{ *Memory }
 
-// Follow implements Shared; so do the other methods.
+// These methods implement Shared.
 func (Alone) Follow() []Followed          { return nil }
 func (Alone) Arrived() <-chan struct{}    { return nil }
 func (Alone) Published()                  {}
@@ -177,25 +175,24 @@ func (Alone) Tries() error                { return nil }
 func (Alone) Rolls() error                { return nil }
 func (Alone) Fresh(context.Context) error { return nil }
 
-// Followed is a commit of another machine, in the form in which Shared.Follow returns it.
+// Followed is a commit of another machine, as returned by Shared.Follow.
 type Followed struct {
 	// Revision is the revision of the head after the commit, Note the value of the head.
 	Revision uint64
 	Note     []byte
 	Puts     []Pair
 	Deletes  []string
-	// Reload is set for the difference to a state that was read as a whole: the commits in between are
-	// not known, and Note is empty.
+	// Reload is set if the whole state was read again and this is the difference to the previous state. The individual commits are then unavailable,
+	// and Note is empty.
 	Reload bool
-	// Again is set when nothing has changed, but files are to be read again because some of their values
-	// were refused.
+	// Again is set if nothing has changed, but files have to be read again because some of their values were refused before.
 	Again bool
 }
 
-// AwayError means that a commit or a read was not sent, or was refused. Nothing was changed.
+// AwayError means that a commit or a read was not sent to the shared database, or was refused by it. Nothing was changed.
 type AwayError struct {
 	Why   string
-	Since time.Time // the zero Time: now
+	Since time.Time // when the cause of the error began; the zero Time means now
 }
 
 // Error implements error.

@@ -32,14 +32,13 @@ const (
 	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
 	// that has the file open can hold.
 	boltLockWait = 100 * time.Millisecond
-	// mappedBytes is the address space that is reserved for the file, in bytes. When the file
-	// outgrows it, bbolt maps it again, which makes it copy all pages of the transaction that is
-	// open.
+	// mappedBytes is the address space that is reserved for mapping the file, in bytes. When the file outgrows it, bbolt has to map the file again
+	// and copy all pages of the open transaction.
 	mappedBytes = 256 << 20
-	// growBytes is the space by which the file grows at least, in bytes. Each growth takes an fsync.
+	// growBytes is the minimum number of bytes by which the file grows. Each growth takes an fsync.
 	growBytes = 256 << 10
-	// keptBuffer bounds the buffer that is kept for the next commit, in bytes: commits of a few changes
-	// need similar sizes, and allocating one each time would be much of their cost.
+	// keptBuffer is the maximum size, in bytes, of a buffer that is kept for the next commit. Small commits need buffers of similar size, and
+	// allocating one each time would be a large part of their cost.
 	keptBuffer = 256 << 10
 )
 
@@ -59,16 +58,16 @@ var (
 type File struct {
 	path string
 	lock *os.File
-	key  *Key // nil: values are stored as they are
+	key  *Key // encrypts values; nil if values are stored in plain text
 
 	mu     sync.Mutex
 	db     *bbolt.DB
 	broken error
 	// verified is set once all pairs were checked against the digest.
 	verified bool
-	sealed   bool                  // values are encrypted, by key
+	sealed   bool                  // whether values are encrypted with key
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
-	buffer   []byte                // see room
+	buffer   []byte                // buffer that is reused between commits, see room
 	lent     []byte                // large buffer of the current commit, which giveBack puts into largeBuffers
 }
 
@@ -153,8 +152,7 @@ func openBolt(path string, readOnly bool) (*bbolt.DB, error) {
 	return db, err
 }
 
-// createFile creates an empty database. It writes it under another name first, so
-// that a crash cannot leave a part of one.
+// createFile creates an empty database. It writes the file under another name and renames it, so that a crash cannot leave an incomplete file.
 func createFile(path string) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -217,7 +215,7 @@ type DamagedError struct {
 	Cause error
 }
 
-// Error implements error. The text ends with the next step for the file of a single box.
+// Error implements error. The text ends with what to do next about the file on a single box.
 func (e *DamagedError) Error() string {
 	return fmt.Sprintf("%s is damaged: %v; put a backup of the file in its place, or move the file away to start again "+
 		"from the manifests (addresses and ports that were chosen automatically may change then)", e.Path, e.Cause)
@@ -227,7 +225,7 @@ func (e *DamagedError) Unwrap() error { return e.Cause }
 
 func damaged(path string, err error) error { return &DamagedError{path, err} }
 
-// largeBuffers keeps large buffers between commits in close succession, as at a start. Garbage collection empties it.
+// largeBuffers keeps large buffers for reuse by commits in close succession, as at program start. The garbage collector empties it.
 var largeBuffers sync.Pool // of *[]byte
 
 // giveBack returns the large buffer of a finished commit to largeBuffers.
@@ -272,14 +270,14 @@ func (f *File) room(puts []Pair) [][]byte {
 	return entries
 }
 
-// release lets the kernel drop the first size bytes of the mapped file from the memory of the process (MADV_DONTNEED): most
-// bytes that a start reads or writes are not read again, and the others are in the page cache.
+// release lets the kernel drop the first size bytes of the mapped file from the memory of the process (MADV_DONTNEED). Most of what the program reads
+// or writes at its start is not read again, and the rest is in the page cache.
 func (f *File) release(size int64) {
 	// A failure has no other effect.
 	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, f.db.Info().Data, uintptr(size), syscall.MADV_DONTNEED)
 }
 
-// verify compares the digest of all pairs with that of the last commit.
+// verify compares the digest of all pairs with the digest that the last commit stored.
 func verify(tx *bbolt.Tx) error {
 	var digest sum
 	err := tx.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
@@ -332,7 +330,7 @@ func (f *File) Commit(t Transaction) (err error) {
 	return nil
 }
 
-// noSpaceError is an ErrNoSpace whose text has the next step.
+// noSpaceError is an ErrNoSpace with a text that describes what to do next.
 type noSpaceError struct {
 	dir   string
 	cause error
@@ -394,8 +392,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// manyPuts is the number of puts from which a transaction fills its pages completely (bbolt's FillPercent 1.0): such a bulk load is
-// a first start, after which most objects do not change.
+// manyPuts is the number of puts from which a transaction fills its pages completely (bbolt's FillPercent 1.0). Such a bulk load happens at a first
+// start, and most of its objects do not change afterwards.
 const manyPuts = 1_000
 
 // apply applies a Transaction within a bbolt transaction.
@@ -453,9 +451,9 @@ const (
 	compactSuffix = ".compact"
 )
 
-// compact rewrites the file if at least half of it, and compactLeast, is free, and the disk has
-// room for both. The new file is renamed over the old one when it is complete and on disk: after a
-// crash there is one or the other. Failures that leave the old file usable are not returned.
+// compact rewrites the file if at least half of it, and at least compactLeast, is free, and the disk has room for both files. The new file replaces
+// the old one by a rename when it is complete and on disk, so a crash leaves one or the other. Failures that leave the old file usable are not
+// returned.
 func (f *File) compact() error {
 	fresh := f.path + compactSuffix
 	_ = os.Remove(fresh) // of a crash

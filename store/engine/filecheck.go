@@ -31,13 +31,13 @@ const (
 	branchElementSize = 16 // position 4, key size 4, page 8
 	leafElementSize   = 16 // flags 4, position 4, key size 4, value size 4
 	bucketHeaderSize  = 16 // root page 8, sequence 8
-	metaSize          = 64 // without the page header
-	leafIsBucket      = 1  // flag of a leaf element
+	metaSize          = 64 // size of a meta page's content without the page header
+	leafIsBucket      = 1  // flag of a leaf element that holds a bucket
 	longFreelist      = 0xFFFF
-	minPageSize       = 512 // of any machine; bbolt takes the machine's
+	minPageSize       = 512 // smallest page size of any machine; bbolt uses the page size of the machine
 )
 
-// openDataFile opens a file for reading, returns its size, and fails if users other than ours can access it.
+// openDataFile opens a file for reading and returns its size. It fails if users other than that of this process can access the file.
 func openDataFile(path string) (*os.File, int64, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -57,8 +57,8 @@ func openDataFile(path string) (*os.File, int64, error) {
 	return nil, 0, err
 }
 
-// checkDataFile is checkFile for an open file, which it maps instead of reading: a copy would be
-// the largest allocation of a start. wrong is the defect of the structure, nil if there is none.
+// checkDataFile runs checkFile on the file at a path. It maps the file instead of reading it, since a copy would be the largest allocation at program
+// start. wrong is the defect of the file's structure, nil if there is none.
 func checkDataFile(path string) (wrong, err error) {
 	file, size, err := openDataFile(path)
 	if err != nil {
@@ -93,9 +93,9 @@ func checkFile(data []byte) error {
 type fileCheck struct {
 	data     []byte
 	pageSize uint64
-	// pages is the high water mark: pages from there on are not in use.
+	// pages is the high water mark: pages with this ID and above are not in use.
 	pages uint64
-	// seen marks the pages that are accounted for, and found is their number.
+	// seen marks the pages that were found to be in use, and found is their number.
 	seen  []bool
 	found uint64
 }
@@ -175,8 +175,8 @@ func readMeta(data []byte, at uint64) (metaBlock, error) {
 	return m, nil
 }
 
-// page returns the bytes of a page with its overflow pages, its type, which must be one of those given, and its number of entries. It
-// accounts for these pages.
+// page returns the bytes of a page including its overflow pages, its type and its number of entries. It fails unless the type is one of kinds. It
+// marks these pages as used.
 func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, count int, err error) {
 	if id < 2 || id >= c.pages {
 		return nil, 0, 0, fmt.Errorf("there is no page %d", id)
@@ -238,8 +238,8 @@ func (c *fileCheck) tree(id uint64, low, high []byte) error {
 	return nil
 }
 
-// leaf checks the entries of a leaf page, and the buckets in them. data begins with a
-// page header; that of a bucket stored within its parent is not accounted for.
+// leaf checks the entries of a leaf page and the buckets in them. data begins with a page header. The page of a bucket that is stored inline in its
+// parent is not marked as used.
 func (c *fileCheck) leaf(id uint64, data []byte, count int, low, high []byte) error {
 	keys := make([][]byte, count)
 	for i := range count {
@@ -318,7 +318,7 @@ func slice(data []byte, element int, position, size uint32) ([]byte, error) {
 	return data[start:end], nil
 }
 
-// ordered checks that keys are strictly ascending and lie in [low, high); a nil bound is none.
+// ordered checks that keys are strictly ascending and lie in [low, high). A nil bound means no bound.
 func ordered(keys [][]byte, low, high []byte) error {
 	for i, key := range keys {
 		switch {
@@ -339,7 +339,7 @@ type DirectoryState string
 
 // The states of a data directory.
 const (
-	DirectoryAbsent DirectoryState = "absent" // there is none, or nothing in it yet
+	DirectoryAbsent DirectoryState = "absent" // the directory does not exist or is empty
 	DirectoryInUse  DirectoryState = "in use" // a process has it open
 	DirectorySound  DirectoryState = "sound"  // no process has it open, and its file is whole
 )
@@ -452,8 +452,8 @@ func lockDirectory(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("another svcctl uses the data directory %s%s: stop that one first, or give this one its own with --data-dir", dir, holder)
 }
 
-// unlockDirectory releases the lock of the directory. Closing the file would not release it at once: a child process has it open, too,
-// between fork and exec.
+// unlockDirectory releases the lock of the directory. Closing the file is not enough: between fork and exec, a child process has it open as well and
+// would keep the lock.
 func unlockDirectory(lock *os.File) error {
 	return errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_UN), lock.Close())
 }
@@ -467,9 +467,9 @@ func syncDirectory(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// AsOwner runs do as the owner (user and group) of a data directory, if this process is root and the directory is another
-// user's: files that do creates belong to that user. All threads of the process change to that user meanwhile. If the
-// directory does not exist, do runs unchanged.
+// AsOwner runs do with the user and group of the owner of a data directory, if this process is root and another user owns the directory. Files that
+// do creates then belong to that owner. Meanwhile all threads of the process run as that user. If the directory does not exist, do runs as the
+// current user.
 func AsOwner(dir string, do func() error) (err error) {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {

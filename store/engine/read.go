@@ -25,7 +25,7 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	return pairs, nil
 }
 
-// Get returns the pair of a key, if there is one.
+// Get returns the pair with a key. is reports whether it exists.
 func (f *File) Get(key string) (pair Pair, is bool, err error) {
 	err = f.each(key, func(one, key string) bool { return one == key }, func(key string, entry []byte) error {
 		pair, is = Pair{Key: key, Revision: entryRevision(entry)}, true
@@ -112,8 +112,8 @@ func (f *File) value(room []byte, key string, entry []byte) ([]byte, error) {
 	return append(room, value...), nil
 }
 
-// each calls use for the entries from key from on, in order, while belongs returns true. entry is valid until use returns.
-// An error of use ends the loop and is returned.
+// each calls use in key order for the entries whose key is at least from, as long as belongs returns true. entry is valid until use returns. An error
+// of use ends the loop and is returned.
 func (f *File) each(from string, belongs func(key, from string) bool, use func(key string, entry []byte) error) error {
 	return f.view(func(pairs *bbolt.Bucket, checked bool) error {
 		cursor := pairs.Cursor()

@@ -18,7 +18,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// sealMark is the prefix of a value that was encrypted by Keys. The ID of the key, a line feed and the ciphertext follow.
+// sealMark is the prefix of a value that Keys encrypted. It is followed by the ID of the key, a line feed and the ciphertext.
 const sealMark = "svcctl-sealed "
 
 // IsSealed reports whether a value was encrypted by Keys.
@@ -30,7 +30,7 @@ type Keys struct {
 	path string
 
 	mu   sync.Mutex
-	info os.FileInfo // of the file when keys were read
+	info os.FileInfo // information about the file when the keys were read
 	keys []*Key
 }
 
@@ -57,7 +57,7 @@ func (k *Keys) read() error {
 	return nil
 }
 
-// current returns the keys in the file, the one that encrypts first. After an error of reading it returns the earlier keys, too.
+// current returns the keys in the file; the first one encrypts. If the file cannot be read, it returns the previous keys with the error.
 func (k *Keys) current() ([]*Key, error) {
 	if k == nil {
 		return nil, nil
@@ -68,7 +68,7 @@ func (k *Keys) current() ([]*Key, error) {
 	return k.keys, err
 }
 
-// SealsBy returns the ID of the key that encrypts; "" if there is none.
+// SealsBy returns the ID of the key that encrypts new values; "" if there is no key.
 func (k *Keys) SealsBy() string {
 	keys, _ := k.current() // those of before, if the file cannot be read
 	if len(keys) == 0 {
@@ -122,8 +122,8 @@ func (k *Keys) Open(name string, sealed []byte) ([]byte, error) {
 	return nil, fmt.Errorf("it is sealed by key %s, and this box has %s", id, strings.Join(has, ", "))
 }
 
-// sealedKey is a key of metaBucket that exists if all values of the file are encrypted. Its value is sealedText,
-// encrypted, by which the right key is recognized.
+// sealedKey is a key of metaBucket that exists if all values of the file are encrypted. Its value is sealedText in encrypted form, which shows
+// whether a key is the right one.
 var (
 	sealedKey  = []byte("sealed")
 	sealedText = []byte("svcctl")
@@ -214,7 +214,8 @@ func (k *Key) unseal(key string, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
-// unlock determines whether the file is encrypted, and checks the key. A file in plain text is encrypted if there is a key.
+// unlock determines whether the file is encrypted, and checks that f.key can decrypt it. If there is a key and the file is in plain text, unlock
+// encrypts the file.
 func (f *File) unlock() error {
 	var check []byte
 	err := f.db.View(func(tx *bbolt.Tx) error {
@@ -239,7 +240,7 @@ func (f *File) unlock() error {
 	return nil
 }
 
-// sealAll rewrites the file with all values encrypted. After a crash the file is the old or the new one.
+// sealAll rewrites the file with all values encrypted. A crash leaves either the old or the new file.
 func (f *File) sealAll() error {
 	fresh := f.path + sealedSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {

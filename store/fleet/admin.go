@@ -18,9 +18,8 @@ import (
 // ErrExists means that etcd has a fleet of that name already.
 var ErrExists = errors.New("etcd has a fleet of that name already")
 
-// Init creates a fleet in etcd. With the data directory of a stopped box, its objects become those of the
-// fleet and keep their revisions, uids and addresses. It returns the number of objects, of all kinds,
-// that the fleet has then.
+// Init creates a fleet in etcd. If from is not empty, it is the data directory of a stopped box, and its objects become the objects of the fleet with
+// their revisions, UIDs and addresses. Init returns the number of objects, of all kinds, in the new fleet.
 func Init(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	revision := uint64(max(0, time.Now().Unix())) << 20 // as a store of one box begins
 	ops, first := objectsOf(cfg.First)
@@ -84,7 +83,7 @@ func (c *Config) visit() (*member, error) {
 	return e, nil
 }
 
-// objectsOf returns the objects among pairs, and the revision of the head.
+// objectsOf returns operations that put the objects among pairs, and the revision of the head.
 func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 	for _, p := range pairs {
 		switch {
@@ -186,8 +185,8 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count returns a head that follows on now, with the number and the digest of the objects that etcd has. ops delete the token key, which
-// invalidates all tokens: etcd went back and may lack the latest revocations.
+// count returns a head that follows now, with the number and the digest of the objects in etcd. ops delete the token key, which invalidates all
+// tokens: etcd was reset to an earlier state and may lack the latest revocations.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)
@@ -208,11 +207,11 @@ func (e *member) count(ctx context.Context, now *head) (next *head, ops []operat
 // Overview describes a fleet as read from etcd.
 type Overview struct {
 	ID string
-	// Format is the format of its data, Newest the newest that this program writes.
+	// Format is the format version of the fleet's data, and Newest the newest one that this program writes.
 	Format, Newest int
 	Revision       uint64
 	Epoch          uint64
-	Objects        int // of all kinds
+	Objects        int // number of objects of all kinds
 	Settings       json.RawMessage
 	Writer         string
 	Boxes          []Box
@@ -225,7 +224,7 @@ type Member struct {
 	// Size is the size of its database, in bytes.
 	Size   int64
 	Leader bool
-	// Alarms are the alarms of the member, such as NOSPACE: its database is full.
+	// Alarms are the etcd alarms of the member, such as NOSPACE (the database is full).
 	Alarms []string
 	Err    error
 }
@@ -332,9 +331,8 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	return now.Revision, objects, err
 }
 
-// Restore replaces the objects of a fleet by those of a data directory or backup, at a revision greater than all
-// that etcd has and in a new epoch, so that boxes with another history accept it. It returns the number of
-// objects, of all kinds, that the fleet has then.
+// Restore replaces the objects of a fleet by those of a data directory or backup. It uses a revision greater than all in etcd, and a new epoch, so
+// that boxes with a different history accept the content. It returns the number of objects, of all kinds, in the fleet.
 func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	ops, revision, err := cfg.readDirectory(from)
 	if err != nil {

@@ -27,7 +27,7 @@ type committer struct {
 	questions questions
 }
 
-// Commit implements engine.Engine. Pairs of this box alone go to the replica.
+// Commit implements engine.Engine. It writes pairs that only this box uses to the replica.
 func (e *committer) Commit(t engine.Transaction) error {
 	ops, revision, note, err := e.sharedPart(&t)
 	if err != nil {
@@ -82,7 +82,7 @@ func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision
 	return ops, revision, note, nil
 }
 
-// localPart returns the part of a transaction on keys of this box alone, which only the replica has.
+// localPart returns the part of a transaction on keys that are stored only in the replica of this box.
 func localPart(t *engine.Transaction) (local engine.Transaction) {
 	for i := range t.Puts {
 		if !isShared(t.Puts[i].Key) {
@@ -124,7 +124,7 @@ func (e *committer) commit(ctx context.Context, ops []operation, revision uint64
 	return e.commitWithRetry(ctx, seen, next, ops)
 }
 
-// beginCommit waits until a pending bundle is applied, and returns the head to commit and the one that it follows on. It fails with
+// beginCommit waits until a pending bundle is applied. It returns the head to commit (next) and the head that it follows (seen). It fails with
 // ErrConflict if the store has not followed all commits yet.
 func (e *committer) beginCommit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
 	for {
@@ -198,8 +198,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// landed records that the commit under way took place, with the modification revision of its head, unless the follower has recorded it
-// already.
+// landed records that the pending commit of this box took place, with the etcd modification revision of its head, unless the follower has recorded
+// that already.
 func (e *committer) landed(next *head, mod int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -213,8 +213,8 @@ func (e *committer) landed(next *head, mod int64) {
 	}
 }
 
-// resolveOutcome waits until the follower has seen whether the commit under way took place, after the answer of etcd was lost. The error is
-// ErrConflict if another commit came first, or ErrUnsettled.
+// resolveOutcome waits until the follower has seen whether the pending commit took place, after etcd's answer was lost. The error is ErrConflict if
+// another commit came first, or ErrUnsettled if the outcome stays unknown.
 func (e *committer) resolveOutcome() error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
@@ -230,8 +230,8 @@ func (e *committer) resolveOutcome() error {
 	return engine.ErrUnsettled
 }
 
-// errConflict waits until the store can follow the commit that came first, whose head is now (nil: unknown), and returns ErrConflict. If
-// that commit does not arrive within followTimeout, it returns an AwayError.
+// errConflict waits until the store can follow the commit that came first, and returns ErrConflict. now is the head of that commit, nil if unknown.
+// If the commit does not arrive within followTimeout, it returns an AwayError.
 func (e *committer) errConflict(now *head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
@@ -266,8 +266,8 @@ func (e *committer) runBundles(ctx context.Context) {
 	}
 }
 
-// commitReadable commits a head without operations if Secrets have become readable, because a key was added: the store then
-// gets them with a new revision, by which readers see the change.
+// commitReadable commits a head without operations if Secrets have become readable because a key was added. The store then assigns them a new
+// revision, so that readers notice the change.
 func (e *committer) commitReadable(ctx context.Context) error {
 	if e.client == nil { // a leaf gets them with the next commit of any box
 		return nil
@@ -283,11 +283,11 @@ func (e *committer) commitReadable(ctx context.Context) error {
 	return err
 }
 
-// ErrReplaced means that the shared key is no longer the one that was to be replaced.
+// ErrReplaced means that the shared key has been replaced since it was read.
 var ErrReplaced = errors.New("another box has replaced it")
 
-// ReplaceKey sets the shared key of a name, if the current one has the ID before, "" for none. Errors: ErrReplaced;
-// engine.AwayError if nothing was changed; others if the outcome is unknown.
+// ReplaceKey sets the shared key with a name, if the current key has the ID before ("" if there is no key yet). The error is ErrReplaced if it has
+// another ID, an engine.AwayError if nothing was changed, and another one if the outcome is unknown.
 func (e *committer) ReplaceKey(ctx context.Context, name, before string, value []byte) error {
 	if err := e.origin.refusal(); err != nil {
 		return err
@@ -396,7 +396,7 @@ const (
 	maxRequest    = 1 << 20
 	// partSize is the size of the parts of a bundle, in bytes.
 	partSize = 1 << 20
-	// maxValue is the largest object that a fleet takes, in bytes.
+	// maxValue is the maximum size of an object in a fleet, in bytes.
 	maxValue = 1<<20 + 1<<18
 	// maxBundle bounds the decompressed size of a bundle, in bytes.
 	maxBundle = 1 << 30
@@ -442,8 +442,8 @@ func decodeBundle(text []byte) (note []byte, ops []operation, err error) {
 	return note, ops, nil
 }
 
-// writeBundle writes the parts of a large commit under keys of their own. Each write compares the head that the commit follows
-// on, so that it fails once another commit came first. Parts have no effect until a head names them.
+// writeBundle writes the parts of a large commit under separate keys. Each write compares the head that the commit follows, so it fails once another
+// commit came first. Parts have no effect until a head refers to them.
 func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops []operation) (name string, parts int, err error) {
 	text, err := encodeBundle(note, ops)
 	if err != nil {
@@ -464,7 +464,7 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	return name, parts, nil
 }
 
-// readBundle reads the bundle that a head names, as of a revision of etcd; 0: the newest.
+// readBundle reads the bundle that a head refers to, as of an etcd revision (0 means the newest).
 func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*callTimeout)
 	defer cancel()
@@ -482,8 +482,8 @@ func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte
 	return decodeBundle(text)
 }
 
-// applyBundleOf writes the objects of a head's bundle to their keys, and deletes its parts and unused ones, unless there is a newer
-// head. Each step compares the head and is idempotent: several boxes may do it.
+// applyBundleOf writes the objects of a head's bundle to their keys, and deletes the parts of the bundle and unused parts, unless there is a newer
+// head. Each step compares the head and is idempotent, so several boxes may run it.
 func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	if h == nil || h.Bundle == "" {
 		return nil
@@ -522,8 +522,7 @@ func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	return err
 }
 
-// deleteStaleParts deletes the parts of bundles that no head can name any more, because their writers lost to another commit or
-// have died.
+// deleteStaleParts deletes the parts of bundles that no head can refer to any more, because their commits came too late or their boxes have stopped.
 func (e *member) deleteStaleParts(ctx context.Context) error {
 	now, _, err := e.askHead(ctx)
 	if err != nil || now == nil {

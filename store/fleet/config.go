@@ -33,47 +33,49 @@ const (
 	firstTry = time.Second
 	// settleTimeout bounds the wait for the outcome of a commit.
 	settleTimeout = 5500 * time.Millisecond
-	// followTimeout bounds the time for which a commit that lost to another one waits to receive that one.
+	// followTimeout is the maximum time that a commit waits to receive another commit that came first.
 	followTimeout = 5 * time.Second
-	// keepaliveTime is the idle time of a connection before a keepalive ping; etcd allows no shorter
-	// time. keepaliveTimeout is the timeout of its answer.
+	// keepaliveTime is the idle time after which a keepalive ping is sent on a connection; etcd allows no shorter time. keepaliveTimeout is the
+	// maximum time to wait for its answer.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 2 * time.Second
 )
 
 const (
-	// beatEvery is the interval of heartbeats, which read the head from etcd: a silent watch does not show whether the box is cut off.
+	// beatEvery is the interval of heartbeats, which read the head from etcd. They are needed because a watch without events does not show whether
+	// the box is cut off.
 	beatEvery = 2 * time.Second
 	// beatTimeout is the timeout of a heartbeat's read.
 	beatTimeout = 2 * time.Second
 	// missedBeats is the number of unanswered heartbeats after which the box counts as cut off. One goes
 	// unanswered whenever etcd elects a leader.
 	missedBeats = 2
-	// sweepEvery is the interval at which the box with the writer's turn deletes the remains of large commits
+	// sweepEvery is the interval at which the box that has the writer's turn (the one that runs the controllers) deletes the remains of large commits
 	// that failed.
 	sweepEvery = 5 * time.Minute
-	// leaseTTL is the time to live, in seconds, of the lease with which a box holds its name and its turns.
+	// leaseTTL is the time to live, in seconds, of the etcd lease with which a box holds its name and its turns (the right to run the controllers or
+	// to read a source).
 	leaseTTL = 6
 )
 
 // Config configures an Engine, and the functions that administer a fleet from outside of it.
 type Config struct {
-	// Fleet names the fleet, Box this box in it.
+	// Fleet is the name of the fleet, and Box the name of this box in the fleet.
 	Fleet, Box string
 	// Endpoints are the URLs of etcd's members.
 	Endpoints []string
-	// TLS is for https URLs; nil: the system's roots and no client certificate.
+	// TLS is used for https URLs. If nil, the system's root certificates and no client certificate are used.
 	TLS *tls.Config
-	// Dir is the data directory, which has the replica.
+	// Dir is the data directory that contains the replica.
 	Dir string
 	// DataKey encrypts Dir at rest, and decrypts the directory that Init or Restore reads; nil: they are not encrypted.
 	DataKey *engine.Key
-	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
+	// Keys are the keys of the fleet that encrypt the values of Secret objects; nil if there are none.
 	Keys *engine.Keys
-	// Readable reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
-	// value is sealed; nil: none.
+	// Readable reports whether this program can read the value of a key; if nil, it can read all. Secret reports whether the value of a key is
+	// encrypted; if nil, none is.
 	Readable, Secret func(key string) bool
-	// Settings has the settings that all boxes must have in common, as JSON.
+	// Settings are the settings that must be the same on all boxes, as JSON.
 	Settings json.RawMessage
 	// Version of the program, for reports.
 	Version string
@@ -83,13 +85,13 @@ type Config struct {
 	Conversion
 }
 
-// Words has the names for messages: the flag of each field of Settings, without dashes, and the files of the TLS configuration.
+// Words holds names for use in messages: the flag for each field of Settings, without dashes, and the files of the TLS configuration.
 type Words struct {
 	Flags map[string]string
 	Files Files
 }
 
-// Leaf configures a leaf, which has no Endpoints.
+// Leaf configures a leaf: a box that follows other boxes (cores) instead of etcd, and so has no Endpoints.
 type Leaf struct {
 	// Cores are the URLs of the APIs of boxes that follow etcd. CoreTLS has the CA of their certificates, and the certificate of
 	// this box.
@@ -105,8 +107,8 @@ type Conversion struct {
 	// Import converts the value of an object from that of a single box to that of the fleet; a nil result leaves the object out. If Import
 	// is nil, values stay as they are.
 	Import func(key string, value []byte) ([]byte, error)
-	// Restored merges the record of a source or a trial: value is that of the data directory, now that of etcd, nil for none. A nil result
-	// leaves the record out. If Restored is nil, the directory's value is used.
+	// Restored merges the record of a source or a trial. value is the one in the data directory and now the one in etcd, each nil if there is none. A
+	// nil result leaves the record out. If Restored is nil, the value in the data directory is used.
 	Restored func(key string, value, now []byte) ([]byte, error)
 	// First are the initial pairs, including the head, of a fleet that Init creates without a data directory.
 	First []engine.Pair
@@ -169,7 +171,7 @@ func (c *Config) open(key string, value []byte) ([]byte, error) {
 // errOvertaken means that the head has changed, so that a transaction which compared it had no effect.
 var errOvertaken = errors.New("the head has moved")
 
-// errGap means that a commit does not follow on the last one: some were missed.
+// errGap means that a commit does not directly follow the last one on this box: commits in between were missed.
 var errGap = errors.New("a commit does not follow on the one before it")
 
 // errNamesake means that another box uses the name of a leaf.
@@ -230,7 +232,7 @@ func isCompacted(err error) bool {
 	return errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errForgotten)
 }
 
-// fullError is engine.ErrNoSpace for a full etcd database.
+// fullError is an engine.ErrNoSpace that is returned if the etcd database is full.
 type fullError struct{ cause error }
 
 func (e fullError) Error() string {
@@ -240,16 +242,16 @@ func (e fullError) Error() string {
 func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause} }
 
 const (
-	// rounds is the number of times that each endpoint is tried, on average, for a call that members refuse because of their
-	// state. Concurrent calls use the endpoints in turn, too.
+	// rounds is the average number of times that each etcd endpoint is tried for a call that members refuse because of their state. Concurrent calls
+	// share the rotation of endpoints.
 	rounds = 4
 	// betweenRounds is the wait before members that refused a call are tried again: the election of a leader takes a second or more.
 	betweenRounds = 100 * time.Millisecond
 )
 
-// otherMember returns a gRPC interceptor that sends a call to the next member of etcd if one cannot serve it: a learner serves
-// nothing, and a member cut off from the majority has no leader. It requires a leader, so that such a member refuses the call
-// instead of leaving it unanswered. A call that is refused for these reasons had no effect.
+// otherMember returns a gRPC interceptor that sends a call to the next etcd member if one cannot serve it. A learner serves no calls, and a member
+// that is cut off from the majority has no leader. The call requires a leader, so that such a member refuses it instead of leaving it unanswered. A
+// call that is refused for these reasons had no effect.
 func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (err error) {
 		ctx = clientv3.WithRequireLeader(ctx)
@@ -270,13 +272,13 @@ func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 // errLearner is the error by which an etcd member refuses a call because it is a learner (it does not vote yet).
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
-// isOfMember reports whether a call was refused because of the state of the member that got it.
+// isOfMember reports whether an etcd member refused a call because of the member's state (a learner, or without a leader).
 func isOfMember(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, errLearner) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
-// leaseTimeout is the timeout of one attempt of keepLease, so that one hanging member does not use up the time of the heartbeat.
+// leaseTimeout is the timeout of one attempt of keepLease. It keeps a member that hangs from using up the time of the heartbeat.
 const leaseTimeout = time.Second
 
 // keepLease renews a lease, and tries another member where one does not answer. gone is set if the lease has expired or was
@@ -305,8 +307,8 @@ func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.Leas
 // hanging member until keepaliveTime and keepaliveTimeout have passed.
 const silentFor = 700 * time.Millisecond
 
-// ask runs a read of etcd, and after silentFor a second time at another member. It returns the first answer, or an error if there is
-// none.
+// ask runs a read of etcd, and runs it a second time, at another member, if there is no answer within silentFor. It returns the first successful
+// result, or an error if both fail.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx) // the slower question is not waited for
 	defer cancel()
@@ -344,8 +346,8 @@ func agree(a, b json.RawMessage) bool {
 	return bytes.Equal(a, b) || json.Valid(a) && json.Valid(b) && reflect.DeepEqual(fieldsOf(a), fieldsOf(b))
 }
 
-// SettingLines formats settings as command-line flags, one each: "--service-node-port-range 30000-32767". flags maps fields to flags
-// (Config.Flags); a field without one keeps its own name.
+// SettingLines formats settings as command-line flags, one in each element, such as "--service-node-port-range 30000-32767". flags maps fields to
+// flags (Words.Flags); a field that is not in flags is shown under its own name.
 func SettingLines(settings json.RawMessage, flags map[string]string) (lines []string) {
 	fields := fieldsOf(settings)
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
@@ -375,7 +377,7 @@ func differences(here, there json.RawMessage, flags map[string]string) string {
 	return strings.Join(texts, "; ")
 }
 
-// fieldsOf returns the fields of a JSON object; none when it is not one.
+// fieldsOf returns the fields of a JSON object, or none if the JSON is no object.
 func fieldsOf(settings json.RawMessage) map[string]any {
 	fields := map[string]any{}
 	if json.Unmarshal(settings, &fields) != nil || fields == nil {
@@ -391,7 +393,7 @@ func flagOf(field string, flags map[string]string) string {
 	return field
 }
 
-// settingText formats a value as a flag takes it; "" if there is none.
+// settingText formats a value in the form that its flag takes; "" if there is no value.
 func settingText(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -421,13 +423,13 @@ func shortened(text string) string {
 // Kind is the state of a box in its fleet.
 type Kind string
 
-// The kinds of states.
+// These are the states of a box in its fleet.
 const (
-	Following Kind = "Following" // all is well
+	Following Kind = "Following" // the box follows the commits of its fleet
 	CutOff    Kind = "CutOff"    // etcd does not answer
 	Waiting   Kind = "Waiting"   // the box has no replica, and has not read the objects of its fleet yet
 	Lagging   Kind = "Lagging"   // etcd answers, but commits do not arrive
-	WentBack  Kind = "WentBack"  // etcd is older than the state in force, or has another history
+	WentBack  Kind = "WentBack"  // etcd's content is older than that in force on the box, or has another history
 	OtherOne  Kind = "OtherFleet"
 	Emptied   Kind = "Emptied"  // etcd has no fleet of that name, or no objects of it
 	Damaged   Kind = "Damaged"  // the objects in etcd do not match the digest in the head
@@ -441,23 +443,24 @@ const (
 // State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
-	// Why has the reason and the next step; "" while all is well.
+	// Why is the reason for the state and what to do next; "" if Kind is Following.
 	Why   string
 	Since time.Time
-	// Revision is the revision of the newest commit that the box has followed, Of that of the newest commit in etcd as of its last answer.
+	// Revision is the revision of the newest commit that the box has followed. Of is the revision of the newest commit in etcd, as of etcd's last
+	// answer.
 	Revision, Of uint64
 	Epoch        uint64
 	// Answered is the time of etcd's last answer.
 	Answered time.Time
 	// Asked is set once the first attempt to reach etcd since the start has been answered or has failed.
 	Asked bool
-	// Writer is the box that runs the controllers, "" when it is not known.
+	// Writer is the box that runs the controllers, "" if there is none or it is unknown.
 	Writer string
-	// Replica is the error of writing the replica, nil if there is none.
+	// Replica is the last error of writing the replica, nil if writing succeeds.
 	Replica error
-	// Unreported is why etcd refused the last report of this box; "" if it did not, or did not answer.
+	// Unreported is the reason why etcd refused the last report of this box; "" if etcd accepted it or did not answer.
 	Unreported string
-	// Foreign names the keys of objects that another program has written or removed in etcd; "": none. They are not followed.
+	// Foreign lists the keys of objects that another program has written or removed in etcd; "" if there are none. The box ignores these changes.
 	Foreign string
 }
 
@@ -479,24 +482,24 @@ func (s *State) Follows() bool {
 	return false
 }
 
-// state is the State of this box and what it is derived from. It is guarded by position.mu.
+// state is the State of this box and the data from which it is derived. It is guarded by position.mu.
 type state struct {
 	State // presence.State adds the fields that other structs hold
 	// differs lists the settings that differ from the fleet's, "" if they agree.
 	differs string
-	// unreadable is the message about Secrets and shared keys that cannot be decrypted, since unreadableSince; "": all can. blind is set if
-	// there is a Secret among them.
+	// unreadable is the message about Secrets and shared keys that cannot be decrypted, "" if all can. unreadableSince is when that began. blind is
+	// set if a Secret is among them.
 	unreadable      string
 	unreadableSince time.Time
 	blind           bool
 	silent          silence
 }
 
-// silence has the errors of the last unanswered calls, so that later calls fail at once even before the heartbeat has decided
-// that the box is cut off. Any answer of the origin clears them.
+// silence holds the errors of the last unanswered calls to the origin (etcd or a core box). While they are set, later calls fail at once, even before
+// the heartbeat has decided that the box is cut off. Any answer of the origin clears them.
 type silence struct {
-	read  error // why the last read got no answer
-	write error // why the last commit got no answer
+	read  error // the error of the last read, if it was not answered
+	write error // the error of the last commit, if it was not answered
 }
 
 // refusal returns the error of a commit in this state, nil if it is possible.

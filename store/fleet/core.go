@@ -31,25 +31,25 @@ const (
 	maxCoreAnswer = 16 << 20
 )
 
-// coreClient is the origin of a leaf. It follows one core box, changes to the next one when that does not answer, and returns to one that
-// it prefers when that answers again.
+// coreClient is the origin of a leaf. It follows one core box, switches to the next one if that box does not answer, and returns to a preferred core
+// box when it answers again.
 type coreClient struct {
 	*member
-	cores []string // as this leaf prefers them
+	cores []string // URLs in the order in which this leaf prefers them
 	http  *http.Client
 
 	mu    sync.Mutex
 	at    int           // index in cores of the box in use
 	left  chan struct{} // closed when the leaf switches to another box
-	fresh bool          // the box in use has received no report yet
-	sent  []byte        // the Node that it received last
+	fresh bool          // the core box in use has received no report of this leaf yet
+	sent  []byte        // the Node object that the core box in use last received
 	node  []byte        // the Node to send
 
 	selector coreSelector
 }
 
-// newCoreClient returns the origin of a leaf. It orders the core boxes by a hash of leaf and core box, so that the leaves are
-// distributed evenly, also those of a core box that fails.
+// newCoreClient returns the origin of a leaf. It orders the core boxes by a hash of leaf and core box. So leaves are distributed evenly over the core
+// boxes, and if a core box fails, its leaves are distributed evenly over the others.
 func newCoreClient(e *member) *coreClient {
 	rank := func(core string) string {
 		sum := sha256.Sum256([]byte(e.cfg.Box + " " + core))
@@ -170,7 +170,7 @@ func (c *coreClient) decode(f *stream.Commit) (*transaction, error) {
 	return it, nil
 }
 
-// report sends the report of this leaf to the core box, and returns the box that has the writer's turn.
+// report sends the report of this leaf to the core box, and returns the name of the box that runs the controllers (has the writer's turn).
 func (c *coreClient) report(ctx context.Context, of Report) (writer string, err error) {
 	r := LeafReport{Instance: c.instance, Report: of}
 	c.mu.Lock()
@@ -241,7 +241,7 @@ func (e *member) Core() string {
 	return ""
 }
 
-// RoundTrip forwards a request of one of this leaf's API clients to the core box, or to the next one if that cannot be reached. It
+// RoundTrip forwards a request of an API client of this leaf to the core box in use, or to the next core box if that one cannot be reached. It
 // implements http.RoundTripper.
 func (e *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, is := e.origin.(*coreClient)
@@ -274,8 +274,8 @@ func (e *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.Join(failed...)
 }
 
-// returnUntil probes the core boxes that the leaf prefers to the current one, and changes back to them, until ctx is done. While the leaf
-// follows its first choice it does nothing.
+// returnUntil probes the core boxes that the leaf prefers to the current one, and switches back to one of them when it is stable. It runs until ctx
+// is done, and is idle while the leaf follows its first choice.
 func (c *coreClient) returnUntil(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
@@ -333,7 +333,7 @@ func (c *coreClient) current() (core string, left <-chan struct{}) {
 	return c.cores[c.at], c.left
 }
 
-// leaveCore switches from a core box to the next one, unless the leaf uses another one already.
+// leaveCore switches from the given core box to the next one, unless the leaf has already switched to another one.
 func (c *coreClient) leaveCore(core string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,8 +389,8 @@ func (c *coreClient) ask(ctx context.Context, method, path string, query url.Val
 	return nil, nil, c.verdict(failed)
 }
 
-// verdict combines the errors of all core boxes. If one of them holds back etcd's content, or lags, the result is a heldError with that
-// state.
+// verdict combines the errors of all core boxes. If the state of one of them is Lagging, or one in which it ignores etcd's content, the result is a
+// heldError with that state.
 func (c *coreClient) verdict(failed []error) error {
 	for _, err := range failed {
 		var refused *coreError
@@ -477,13 +477,13 @@ const maxLeafReport = 64 << 10
 // headAnswer is the JSON answer of a core box to a leaf's request for the head.
 type headAnswer struct {
 	Settings *settings `json:"settings,omitempty"`
-	Head     *head     `json:"head,omitempty"` // nil: there is none
+	Head     *head     `json:"head,omitempty"` // nil if the fleet has no head
 	Mod      int64     `json:"mod,omitempty"`
 	// Known is the revision of etcd up to which Head is the newest one.
 	Known int64 `json:"known"`
 }
 
-// boxesAnswer is the JSON answer of a core box to a leaf's request for the boxes and the holders of the turns of sources.
+// boxesAnswer is the JSON answer of a core box to a leaf's request for the boxes of the fleet and for the boxes that read each source.
 type boxesAnswer struct {
 	Boxes   []Box             `json:"boxes"`
 	Holders map[string]string `json:"holders"`
@@ -494,7 +494,7 @@ type reportAnswer struct {
 	Writer string `json:"writer,omitempty"`
 }
 
-// refusal is an error answer of a core box, as a Status of Kubernetes.
+// refusal is an error answer of a core box, in the form of a Kubernetes Status.
 type refusal struct {
 	Kind    string `json:"kind"`
 	Version string `json:"apiVersion"`

@@ -18,10 +18,10 @@ import (
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
-// Engine is an engine.Shared in etcd. The package comment names its parts.
+// Engine is an engine.Shared that stores the pairs in etcd. The package comment describes its parts.
 type Engine struct {
 	presence
-	filling  sync.Mutex // one look into the history of etcd for leaves at a time
+	filling  sync.Mutex // held while commits for leaves are read from etcd's history
 	snapshot *snapshot  // nil: no leaf reads all objects
 }
 
@@ -73,7 +73,7 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// adopt sets the state of this box from the content of the replica, whose position is c (nil: none).
+// adopt sets the state of this box from the content of the replica. c is the position of the replica, nil if the replica is empty.
 func (e *Engine) adopt(c *cursor) error {
 	pairs, err := e.replica.content()
 	if err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) Close() error {
 	return errors.Join(e.leave(), e.replica.close())
 }
 
-// Load implements engine.Engine: it reads the replica. Before the first call of Follow that has all commits.
+// Load implements engine.Engine by reading the replica. Before the first call of Follow, the replica has all commits.
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
 	return e.openPairs(pairs), err
@@ -165,17 +165,17 @@ const (
 	instanceKey = "fleet/instance"
 )
 
-// flushEvery is the interval at which followed commits are written to the replica. A crash loses the
-// last ones, which are then followed once more.
+// flushEvery is the interval at which followed commits are written to the replica. After a crash, the commits that were not written are followed
+// again.
 const flushEvery = time.Second
 
 // flushAgain is the wait after a failed write to the replica.
 const flushAgain = 5 * time.Second
 
-// cursor is the position of the replica in the fleet's commits, as stored in it.
+// cursor is the replica's position in the fleet's commits. It is stored in the replica.
 type cursor struct {
-	Fleet string `json:"fleet"` // its id
-	// Mod, ID and the fields below are those of the head.
+	Fleet string `json:"fleet"` // the ID of the fleet
+	// Mod, ID and the fields below are taken from the head of the last commit in the replica.
 	Mod     int64  `json:"mod"`
 	ID      string `json:"id"`
 	Epoch   uint64 `json:"epoch,omitempty"`
@@ -186,17 +186,17 @@ type cursor struct {
 	Format  int    `json:"format,omitempty"`
 }
 
-// replica is the copy of the fleet's objects in a file on this machine, with the pairs that wait to be written to it.
+// replica is the copy of the fleet's objects in a file on this machine, together with pairs that are not written to the file yet.
 type replica struct {
 	file *engine.File
 
-	writing  sync.Mutex // one flush at a time; it is held while the disk is waited for, mu is not
+	writing  sync.Mutex // held during a flush, also while waiting for the disk; mu is not
 	revision uint64     // of the head in the file
 
 	mu      sync.Mutex
-	waiting map[string]*engine.Pair // by key; nil: to be removed
-	next    uint64                  // the revision of the head after these pairs
-	err     error                   // why the last write failed
+	waiting map[string]*engine.Pair // pairs to be written, by key; nil means that the key is to be removed
+	next    uint64                  // revision of the head once these pairs are written
+	err     error                   // error of the last write, nil if it succeeded
 }
 
 func openReplica(dir string, key *engine.Key) (*replica, error) {
@@ -336,7 +336,7 @@ func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// write is flush; the caller holds r.writing.
+// write implements flush. The caller must hold r.writing.
 func (r *replica) write() error {
 	r.mu.Lock()
 	waiting, next, err := r.waiting, r.next, r.err
@@ -398,7 +398,7 @@ func (r *replica) load(prefix string) ([]engine.Pair, error) {
 
 func (r *replica) close() error { return errors.Join(r.flush(), r.file.Close()) }
 
-// snapshot returns all objects of the replica as of one head, including those that cannot be written to the file.
+// snapshot returns all objects of the replica as of one head, even if they could not be written to the file.
 func (r *replica) snapshot() (c *cursor, revision uint64, pairs []engine.Pair, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -412,7 +412,7 @@ func (r *replica) snapshot() (c *cursor, revision uint64, pairs []engine.Pair, e
 	return c, r.revision, pairs, err
 }
 
-// packPage is the number of objects in one frame of a packed state.
+// packPage is the number of objects in one frame of a state that pack encodes.
 const packPage = 500
 
 // pack returns all objects of the replica encoded as a stream for leaves (package stream), and the modification revision of their head.

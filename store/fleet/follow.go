@@ -13,21 +13,22 @@ import (
 )
 
 const (
-	// retryFollow is the wait before following is tried again after an error.
+	// retryFollow is the time to wait after an error before the box tries again to follow its fleet.
 	retryFollow = 300 * time.Millisecond
-	// bundlePatience is the time that the writer of a bundle has to apply it before other boxes do.
+	// bundlePatience is the time that other boxes leave to the writer of a bundle to apply it. Then they apply it themselves.
 	bundlePatience = 5 * time.Second
 )
 
 // follower applies the commits of other boxes to this one.
 type follower struct {
 	vault
-	restart       func() // ends the watch under way; nil: there is none
+	restart       func() // ends the current watch; nil if there is none
 	restarted     restarts
-	bundlePending chan struct{} // has a value when the head may have a bundle to apply
+	bundlePending chan struct{} // receives a value when the head may refer to a bundle that is to be applied
 }
 
-// checkFleet reads the settings of the fleet and checks that it is the one that this box belongs to and that the settings agree.
+// checkFleet reads the settings of the fleet from the origin. It returns an error if this is not the fleet that the box belongs to. It records in
+// which settings the box and the fleet differ.
 func (e *follower) checkFleet(ctx context.Context) error {
 	for {
 		s, mod, err := e.origin.settings(ctx)
@@ -99,7 +100,8 @@ func (e *follower) join(ctx context.Context) error {
 	return e.checkHistory(ctx, read, now)
 }
 
-// checkHistory returns an error unless etcd had, at its revision, the head that this box has applied last.
+// checkHistory returns an error unless etcd had read, the head that this box last applied, at the etcd revision of read. If etcd no longer has that
+// revision, checkHistory reads all objects.
 func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
 	switch was, _, err := e.origin.head(ctx, read.mod); {
 	case isCompacted(err):
@@ -181,7 +183,7 @@ func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 	return nil
 }
 
-// restarts decides when the watch is restarted because it delivers nothing.
+// restarts decides when a watch that delivers nothing is restarted.
 type restarts struct {
 	at       time.Time
 	read     int64 // the modification revision of the newest head at the last call of due
@@ -194,8 +196,8 @@ const (
 	leastPatience, mostPatience = 1500 * time.Millisecond, time.Minute
 )
 
-// due reports whether to restart the watch now. read is the modification revision of the newest head that the box has; the caller calls it
-// while etcd has a newer one.
+// due reports whether to restart the watch now. The caller calls it while etcd has a newer head than this box. read is the modification revision of
+// the newest head on this box.
 func (r *restarts) due(read int64, now time.Time) bool {
 	switch {
 	case read != r.read: // something came
@@ -234,8 +236,8 @@ func (e *follower) restartWatch() {
 	}
 }
 
-// awaitHead waits until the box has followed the head with a modification revision of at least mod, or holds returns true. It restarts a
-// silent watch meanwhile.
+// awaitHead waits until the box has followed a head with a modification revision of at least mod, or holds returns true. Meanwhile it restarts a
+// watch that delivers nothing.
 func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) error {
 	for {
 		some, cancel := context.WithTimeout(ctx, leastPatience)
@@ -326,7 +328,7 @@ func (e *follower) applyTransaction(ctx context.Context, it *transaction) (err e
 	return nil
 }
 
-// applyCommit applies a commit to the state; errGap if it does not follow on the newest one.
+// applyCommit applies a commit to the state of this box. The error is errGap if the commit does not directly follow the newest one on this box.
 func (e *follower) applyCommit(it *transaction) error {
 	h, ops := it.head, it.ops
 	e.mu.Lock()
@@ -370,7 +372,8 @@ func (e *follower) applyCommit(it *transaction) error {
 	return nil
 }
 
-// land makes the commit under way, of this box, the newest head. It is not queued for the store, which has it already. e.mu must be held.
+// land records that the pending commit of this box took place and makes its head h the newest one. The commit is not queued for the store, which
+// already has it. e.mu must be held.
 func (e *follower) land(h *head) {
 	e.inflight.landed = h
 	e.content.apply(e.inflight.ops)
@@ -385,7 +388,7 @@ func (e *follower) land(h *head) {
 	}
 }
 
-// wakeBundles wakes runBundles.
+// wakeBundles makes runBundles apply a pending bundle.
 func (e *follower) wakeBundles() {
 	select {
 	case e.bundlePending <- struct{}{}:
@@ -400,8 +403,8 @@ const (
 	awaitEvery = time.Second
 )
 
-// CatchUp follows, for firstWait at most, the commits made while this box was off, so that the store has them before its first
-// decision. It is called before Run.
+// CatchUp follows the commits that were made while this box was off, so that the store has them before its first decision. It takes at most
+// firstWait. It must be called before Run.
 func (e *follower) CatchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
 	defer cancel()
@@ -428,8 +431,8 @@ func (e *follower) CatchUp(ctx context.Context) {
 	<-followed
 }
 
-// Await waits until the objects of the fleet are read, if there is no replica with them; the State is Waiting meanwhile. It is called
-// before the store is opened.
+// Await returns at once if the replica has the objects of the fleet. Otherwise it waits until they have been read from the origin; meanwhile the
+// State is Waiting. It must be called before the store is opened.
 func (e *follower) Await(ctx context.Context) error {
 	for e.newestRead() == nil {
 		err := e.join(ctx)
@@ -453,17 +456,17 @@ func (e *follower) Await(ctx context.Context) error {
 	return nil
 }
 
-// question is one read of the newest head, whose result several readers wait for.
+// question is one read of the newest head. Several callers may wait for its result.
 type question struct {
 	answered chan struct{}
-	now      *head // nil: there is none
+	now      *head // nil if the fleet has no head
 	err      error
 }
 
-// questions has the read of the head that is under way, and the next one.
+// questions holds the current read of the head and the next one.
 type questions struct {
-	asked *question // under way; nil: none
-	next  *question // begins after asked, which may miss writes made since it began; nil: no reader waits
+	asked *question // the current read; nil if there is none
+	next  *question // the read that begins when asked ends, for callers that came after asked began; nil if there are none
 }
 
 // Fresh implements engine.Shared. Concurrent callers share one read of the head. While etcd does not answer, it fails at once.

@@ -15,9 +15,9 @@ import (
 
 // A core box serves its commits to leaves. While no leaf follows it keeps nothing for them.
 
-// snapshot has all objects as of one head, encoded for leaves. Leaves that ask at the same time share it.
+// snapshot holds all objects as of one head, encoded for leaves. Leaves that request it at the same time share it.
 type snapshot struct {
-	readers int // guarded by position.mu
+	readers int // number of leaves that read it, guarded by position.mu
 	ready   chan struct{}
 	// mod, data and err are valid once ready is closed.
 	mod  int64
@@ -207,7 +207,8 @@ func (e *Engine) openSnapshot(ctx context.Context, least int64) (w *snapshot, en
 //
 // An error is a Status of Kubernetes; of 503 its details name the state of the core box.
 
-// Commits returns the HTTP handler for the requests of leaves. box returns the name of the leaf that sent a request; "" means any.
+// Commits returns the HTTP handler for the requests of leaves. box returns the name of the leaf that sent a request; if it is "", the request may
+// come from any leaf.
 func (e *Engine) Commits(box func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+CommitsPath, e.serveStream)
@@ -327,7 +328,7 @@ func packed(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// answer writes v as JSON or, for an error, the HTTP status by which a leaf recognizes it.
+// answer writes v as JSON. If err is not nil, it writes the HTTP status that stands for the error to a leaf.
 func answer(w http.ResponseWriter, v any, err error) {
 	var held *heldError
 	var away *engine.AwayError

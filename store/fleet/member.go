@@ -18,9 +18,9 @@ import (
 type member struct {
 	cfg      Config
 	client   *clientv3.Client // nil on a leaf
-	prefix   string           // of all keys of the fleet
+	prefix   string           // prefix of all keys of the fleet in etcd
 	origin   origin
-	replica  *replica // nil for a command that is no box of the fleet
+	replica  *replica // nil for a command that administers the fleet without being one of its boxes
 	instance string   // identifies the data directory
 	reads    int      // the newest format that the program reads
 	step     func()   // called before and after each call that commits; tests set it
@@ -31,22 +31,23 @@ func (e *member) key(key string) string { return e.prefix + key }
 
 // origin is the source of commits that an Engine follows: etcd ([atEtcd]), or on a leaf a core box ([coreClient]).
 type origin interface {
-	// settings reads the settings of the fleet, and the modification revision of their key; 0 on a leaf, which does not write them.
+	// settings reads the settings of the fleet, and the modification revision of their key, which is 0 on a leaf, as a leaf does not write settings.
 	settings(ctx context.Context) (*settings, int64, error)
-	// head reads the head as of the revision at of etcd (0: the newest), nil if there is none, and the revision of etcd up to which there
-	// is no newer one. isCompacted recognizes the error for a revision that is not kept any more.
+	// head reads the head as of the etcd revision at (0 means the newest); nil if there is none. It also returns an etcd revision up to which there
+	// is no newer head. isCompacted recognizes the error for a revision that is no longer available.
 	head(ctx context.Context, at int64) (*head, int64, error)
-	// state reads all objects as of one head, whose modification revision is at least least, and the revision of etcd of the read.
+	// state reads all objects as of one head with a modification revision of at least least. It returns the head, the etcd revision of the read, and
+	// the objects.
 	state(ctx context.Context, least int64) (now *head, at int64, have map[string][]byte, err error)
 	// follow calls use with each transaction after the head read, in order, until ctx is done or a call fails. The caller has all
 	// transactions up to the revision watched of etcd.
 	follow(ctx context.Context, read *head, watched int64, use func(*transaction) error) error
 	boxes(ctx context.Context) ([]Box, error)
-	// holders returns the box that has the turn of each source, by the name of the source.
+	// holders returns, by the name of each source, the box that reads the source for the fleet (has its turn).
 	holders(ctx context.Context) (map[string]string, error)
 	// refusal returns the reason that this box cannot commit through the origin; nil if it can.
 	refusal() error
-	// from returns the name of the origin for messages, silence the reason that it does not answer.
+	// from returns the name of the origin for messages. silence returns the reason why the origin does not answer.
 	from() string
 	silence(err error) string
 	// close ends all connections.
@@ -224,7 +225,7 @@ func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][
 	return have, nil
 }
 
-// watchFrom opens a watch on all keys of the fleet that boxes share.
+// watchFrom opens an etcd watch, from a revision on, on all keys of the fleet that boxes share.
 func (e *member) watchFrom(ctx context.Context, from int64) clientv3.WatchChan {
 	return e.client.Watch(clientv3.WithRequireLeader(ctx), e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
 }
@@ -242,17 +243,17 @@ func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
 	return parts
 }
 
-// transaction is what one transaction of etcd changed.
+// transaction holds the changes of one etcd transaction.
 type transaction struct {
-	head     *head // nil: it is no commit
+	head     *head // nil if the transaction is not a commit
 	ops      []operation
 	note     []byte
-	settings []byte // new settings of the fleet; nil: unchanged
+	settings []byte // new settings of the fleet; nil if they are unchanged
 	mod      int64  // its revision in etcd
-	watched  int64  // all transactions up to this revision were delivered; 0: more may follow
+	watched  int64  // all transactions up to this revision have been delivered; 0 means that more may follow
 }
 
-// decode decodes the events of one transaction. It leaves out writes of objects that belong to a bundle.
+// decode decodes the events of one transaction. It leaves out the writes that copy the objects of a bundle to their keys.
 func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 	it := &transaction{mod: events[0].Kv.ModRevision}
 	for _, event := range events {
@@ -275,9 +276,9 @@ func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 	return it, nil
 }
 
-// compareHead runs operations in one etcd transaction if seen is still the newest head. Otherwise won is false and now the
-// newest head; nil if there is none, or this program cannot read it. It compares the value of the head, too, where that is
-// known: a restored etcd may reach the same revision with another head.
+// compareHead runs operations in one etcd transaction if seen is still the newest head. Otherwise won is false and now is the newest head, or nil if
+// there is none or this program cannot read it. If the value of seen is available, it is compared as well, since after a restore etcd may reach the
+// same revision with another head.
 func (e *member) compareHead(ctx context.Context, seen *head, ops ...clientv3.Op) (won bool, now *head, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -326,7 +327,7 @@ func (e *member) op(o *operation) clientv3.Op {
 	return clientv3.OpPut(e.key(o.Key), string(o.Value))
 }
 
-// refused converts an error of etcd for a commit or a read to the engine's error. Its text begins with what.
+// refused converts an error that etcd returned for a commit or a read to an error of package engine. The text of the error begins with what.
 func (e *member) refused(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
@@ -345,14 +346,14 @@ func (e *member) errUnreachable(err error) error {
 	return e.refused("etcd does not answer", err)
 }
 
-// denied returns the message, with the next step, for a call that etcd refused for lack of permission.
+// denied returns the message for a call that etcd refused for lack of permission. The message ends with what to do next.
 func (e *member) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
-// claimName takes the name of this box in etcd, unless a process with another data directory has it. A restarted process takes it over
-// from the earlier one, whose lease may not have ended yet. named is set if this process had the name with its present lease: if another
-// one has it now, that one uses a copy of the data directory.
+// claimName takes the name of this box in etcd, unless a process with another data directory has it. A restarted process takes the name over from its
+// predecessor, whose lease may not have expired yet. named is set if this process already had the name with its current lease. If another process has
+// the name then, that process uses a copy of the data directory, and copied is set.
 func (e *member) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
 	key := e.key(alivePrefix + box)
 	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
@@ -373,8 +374,8 @@ func (e *member) claimName(ctx context.Context, box, instance string, lease clie
 	return true, false, err
 }
 
-// claim takes a key with the lease of this box if wanted and free, and gives it up if not wanted. It returns the name
-// of the box that has the key afterwards.
+// claim takes a key with the lease of this box if wants is set and no box has the key. If wants is not set, claim gives the key up. It returns the
+// name of the box that has the key afterwards.
 func (e *member) claim(ctx context.Context, key string, lease clientv3.LeaseID, wants bool) (holder string, mine bool, err error) {
 	key = e.key(key)
 	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
@@ -409,12 +410,12 @@ func (e *member) Instance() string { return e.instance }
 // IsLeaf reports whether this box follows a core box rather than etcd.
 func (e *member) IsLeaf() bool { return e.client == nil }
 
-// namesake returns the error for a name that another box uses.
+// namesake returns the error for a box that cannot use its name because another box has it.
 func (e *member) namesake() error {
 	return &heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)}
 }
 
-// SourceHolders reads the box that has the turn of each source, by the name of the source.
+// SourceHolders returns, by the name of each source, the box that reads the source for the fleet (has its turn).
 func (e *member) SourceHolders(ctx context.Context) (map[string]string, error) {
 	return e.origin.holders(ctx)
 }
@@ -457,10 +458,10 @@ type Report struct {
 	Box     string `json:"box"`
 	Zone    string `json:"zone,omitempty"`
 	Version string `json:"version"`
-	// Accepted is the revision that the box has followed, Programmed the one that is in its kernel.
+	// Accepted is the revision that the box has followed. Programmed is the revision that is in force in its kernel.
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
-	// Problems counts the errors in the status of the box. Failing is why an accepted change is not in force.
+	// Problems is the number of errors in the status of the box. Failing is the reason why an accepted change is not in force.
 	Problems int `json:"problems,omitempty"`
 	// Errors are the first of the errors that Problems counts.
 	Errors  []ReportedProblem `json:"errors,omitempty"`
@@ -469,9 +470,9 @@ type Report struct {
 	Format int `json:"format,omitempty"`
 	// Core is the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
-	// Sources are the directories of manifests that it has.
+	// Sources are the directories of manifests on the box.
 	Sources []string `json:"sources,omitempty"`
-	// State is its state as a member of the fleet.
+	// State is the state of the box as a member of its fleet.
 	State Kind      `json:"state"`
 	Since time.Time `json:"since"`
 }
@@ -487,7 +488,7 @@ type ReportedProblem struct {
 // Box is a box of the fleet with its last report.
 type Box struct {
 	Report
-	// Present is set while the box reports.
+	// Present is set while the box has a valid lease, so it is running and reporting.
 	Present bool
 }
 

@@ -20,40 +20,40 @@ import (
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
-// position is the position of this box in the history of its fleet, and its state. The structs that embed it use its lock.
+// position holds the state of this box and its position in the history of its fleet. The structs that embed it use its lock.
 type position struct {
 	member
-	arrived chan struct{} // has a value when commits may wait for the store
+	arrived chan struct{} // has a value when there may be commits for the store to follow
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced by signal
 	content *content
-	// read is the newest head that was followed or committed; nil: nothing yet.
+	// read is the newest head that was followed or committed; nil if there is none yet.
 	read *head
-	// watched is the revision of etcd up to which all heads were seen.
+	// watched is the etcd revision up to which this box has seen all heads.
 	watched  int64
-	agreed   settings // of the fleet; the zero settings: not known yet
+	agreed   settings // settings of the fleet; zero until they are read
 	inflight *inflightCommit
 	inbox    inbox
 	feed     leafFeed
 	state    state
 }
 
-// inbox has the commits of other boxes that wait for the store to follow them.
+// inbox holds the commits of other boxes that the store has not followed yet.
 type inbox struct {
 	queue []engine.Followed
-	// taken is the modification revision of the newest head whose changes the store was given, published that of the newest head that the
-	// store's readers see.
+	// taken is the modification revision of the newest head that was passed to the store. published is that of the newest head that readers of the
+	// store see.
 	taken, published int64
 	busy             bool // the store was given commits and has not called Published yet
 }
 
-// inflightCommit is the commit of this box that was sent to etcd.
+// inflightCommit is a commit of this box that was sent to etcd and is pending.
 type inflightCommit struct {
 	id   string
 	ops  []operation
 	note []byte
-	// landed is the head that it became; nil: its outcome is not known.
+	// landed is the head of the commit once it took place; nil while the outcome is unknown.
 	landed *head
 }
 
@@ -64,7 +64,7 @@ func (e *position) newestRead() *head {
 	return e.read
 }
 
-// wait waits until holds, which is called with e.mu held, returns true, or ctx is done.
+// wait waits until holds returns true or ctx is done. It calls holds with e.mu held.
 func (e *position) wait(ctx context.Context, holds func() bool) error {
 	for {
 		e.mu.Lock()
@@ -220,7 +220,8 @@ func (e *position) Changes() <-chan struct{} {
 	return e.changed
 }
 
-// caughtUp records that the newest head of this box was still the newest at a revision of etcd.
+// caughtUp records that the head with the modification revision read, if it is the newest one of this box, was still the newest one in etcd at the
+// revision at.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
 	lagged := e.state.Kind == Lagging
@@ -233,7 +234,8 @@ func (e *position) caughtUp(read, at int64) {
 	}
 }
 
-// noteWatchError sets the state after the watch has failed, unless the last heartbeat was answered: etcd may be electing a leader.
+// noteWatchError sets the state after the watch has failed. If heartbeats were answered recently, it leaves the state unchanged, as etcd may be
+// electing a leader.
 func (e *position) noteWatchError(err error) {
 	e.mu.Lock()
 	recent := time.Since(e.state.Answered) < missedBeats*beatEvery+beatTimeout && e.state.Kind == Following
@@ -259,7 +261,7 @@ func (e *position) fits(s *settings) error {
 	return nil
 }
 
-// agreeOn stores the settings of the fleet, which fit, and records which of them differ from those of this box.
+// agreeOn stores the settings of the fleet after fits has accepted them, and records which of them differ from those of this box.
 func (e *position) agreeOn(s *settings) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -351,12 +353,12 @@ func (e *position) needsFormat(least int, of string) error {
 
 // leafFeed has the log of commits for leaves. It exists while a leaf follows this box.
 type leafFeed struct {
-	log     *stream.Log  // nil: no leaf follows
-	limit   atomic.Int64 // bounds the log, in bytes; 0: stream.DefaultLimit. Tests set it.
+	log     *stream.Log  // nil while no leaf follows this box
+	limit   atomic.Int64 // maximum size of the log, in bytes; 0 means stream.DefaultLimit; set by tests
 	readers int
 }
 
-// newLog returns an empty log of commits for leaves, which begins at a position.
+// newLog returns an empty log of the commits after a position, for leaves.
 func (l *leafFeed) newLog(at stream.Position) *stream.Log {
 	return stream.NewLog(at, cmp.Or(int(l.limit.Load()), stream.DefaultLimit))
 }
@@ -386,11 +388,11 @@ const (
 	fleetKey         = "fleet"
 	headKey          = "head"
 	objectPrefix     = "object/"
-	sealedPrefix     = "sealed/" // NAME/ID, see SharedKey
+	sealedPrefix     = "sealed/" // followed by NAME/ID, see SharedKey
 	sourcePrefix     = "source/"
 	trialPrefix      = "trial/"
 	rolloutPrefix    = "rollout/"
-	sharedEnd        = "trial0" // the first key behind all that boxes share
+	sharedEnd        = "trial0" // the first key after the range of keys that boxes share
 	bundlePrefix     = "bundle/"
 	alivePrefix      = "alive/"
 	boxPrefix        = "box/"
@@ -398,15 +400,15 @@ const (
 	sourceTurnPrefix = "turn/source/"
 )
 
-// format is the newest format of a fleet's data that this program reads, and the format of a fleet that it creates. A
-// fleet has a format that all of its boxes read; Upgrade raises it.
+// format is the newest data format of a fleet that this program reads, and the format of fleets that it creates. All boxes of a fleet have to read
+// the fleet's format; Upgrade raises it.
 const format = rolloutFormat
 
-// The formats of a fleet's data, with what each adds. Format 1 has objects and sources.
+// These are the data formats of a fleet, each with what it adds to the previous one. Format 1 has objects and sources.
 const (
-	sealedFormat  = 2 // Secrets, sealed, and trials
-	accessFormat  = 3 // the key of tokens and the CA, sealed; heads carry their format
-	rolloutFormat = 4 // rollouts: a box with an older program would program changes before its step
+	sealedFormat  = 2 // adds encrypted Secrets, and trials
+	accessFormat  = 3 // adds the encrypted shared keys for tokens and the CA; heads contain their format
+	rolloutFormat = 4 // adds rollouts, which an older program would ignore: it would apply a change before its step
 )
 
 // needsFormat returns an error if a fleet has a lower format than a feature needs.
@@ -509,25 +511,25 @@ func (c *content) apply(ops []operation) {
 	}
 }
 
-// head is the value of the head key in etcd. Each commit writes it and compares the one before, so that it orders the commits.
+// head is the value of the head key in etcd. Each commit replaces the head, after comparing it with the previous one, so that the heads determine the
+// order of commits.
 type head struct {
 	Revision uint64 `json:"revision"`
 	ID       string `json:"id"`
-	// Previous is the ID of the head before.
+	// Previous is the ID of the previous head.
 	Previous string `json:"previous,omitempty"`
 	Box      string `json:"box"`
-	// Epoch counts how often an operator declared this content valid.
+	// Epoch increases each time an operator declares the content of etcd valid.
 	Epoch uint64 `json:"epoch,omitempty"`
-	// Objects and Digest are of all objects after this commit.
+	// Objects is the number of all objects after this commit, and Digest is their digest.
 	Objects int `json:"objects"`
 	Digest  sum `json:"digest"`
-	// Bundle is the name of the bundle with the operations of this commit; "": none. Parts is the number of its parts.
+	// Bundle is the name of the bundle with the operations of this commit, "" if there is none. Parts is the number of its parts.
 	Bundle string `json:"bundle,omitempty"`
 	Parts  int    `json:"parts,omitempty"`
-	// Format is that of the fleet; 0: lower than 3. A program that does not read it makes no head that follows
-	// on this one.
+	// Format is the data format of the fleet; 0 means a format below 3. A program that cannot read the format commits no head after this one.
 	Format int `json:"format,omitempty"`
-	// Note is the store's description of the commit. That of a bundle is in the bundle.
+	// Note is the store's description of the commit. If the commit has a bundle, its note is in the bundle instead.
 	Note json.RawMessage `json:"note,omitempty"`
 
 	mod int64 // the modification revision of the key
@@ -544,7 +546,7 @@ func (h *head) encode() (string, error) {
 	return h.text, nil
 }
 
-// next returns the head that follows on h for a commit by a box. The commit changes no objects yet.
+// next returns a head that follows h, for a commit by a box. The returned head still has the number and digest of objects of h.
 func (h *head) next(box string) *head {
 	n := *h
 	n.Revision, n.ID, n.Previous, n.Box, n.Note = h.Revision+1, newID(), h.ID, box, nil
@@ -562,8 +564,7 @@ func newID() string {
 type settings struct {
 	ID     string `json:"id"`
 	Format int    `json:"format"`
-	// Settings has the settings that all boxes must have in common; nil until the first box has
-	// joined.
+	// Settings are the settings that must be the same on all boxes; nil until the first box has joined.
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
 
@@ -585,7 +586,7 @@ func splitKey(key string) (name, id string, is bool) {
 	return name, id, true
 }
 
-// isNamed reports whether an etcd key is that of a shared key of a given name.
+// isNamed reports whether an etcd key belongs to the shared key with a given name.
 func isNamed(key, name string) bool {
 	of, _, is := splitKey(key)
 	return is && of == name

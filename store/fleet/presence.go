@@ -14,19 +14,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lease is the etcd lease of this box, and the box that has the writer's turn.
+// lease is the etcd lease of this box, together with the box that runs the controllers (has the writer's turn).
 type lease struct {
-	id     clientv3.LeaseID // 0: none
-	until  time.Time        // the lease cannot expire before
+	id     clientv3.LeaseID // 0 if there is no lease
+	until  time.Time        // time before which the lease cannot expire
 	holder string
 	mine   bool
 }
 
-// presence maintains the name, lease, turns and report of this box in etcd, and those of the leaves that follow it.
+// presence maintains the name, lease, turns and report of this box in etcd, and those of the leaves that follow it. A turn is the right to run the
+// controllers or to read a source.
 type presence struct {
 	committer
-	heartbeatNow chan struct{} // has a value when the next heartbeat is due at once
-	report       func() Report // nil: there are no reports
+	heartbeatNow chan struct{} // has a value if the next heartbeat is to be made at once
+	report       func() Report // nil if the box makes no reports
 	lease        lease
 	sources      sourceTurns
 	leaves       leafPresence
@@ -43,33 +44,33 @@ type leafPresence struct {
 
 // leaf is a leaf that follows this box.
 type leaf struct {
-	heard time.Time // when its last report came
+	heard time.Time // time of its last report
 	sent  string    // its report as last written to etcd
-	node  []byte    // its Node, as JSON; nil: it has not sent any
+	node  []byte    // its Node object as JSON; nil until it has sent one
 }
 
-// heartbeat has the state that heartbeats keep from one to the next.
+// heartbeat holds the state that is kept between heartbeats.
 type heartbeat struct {
 	missed int
-	behind int64  // this box's newest modification revision when the last beat found a newer head in etcd; 0: it found none
+	behind int64  // if the last heartbeat found a newer head in etcd: the modification revision of this box's newest head at that time; otherwise 0
 	sent   string // this box's report as last written to etcd
 	swept  time.Time
-	named  clientv3.LeaseID // the lease with which the name was taken; 0: none
+	named  clientv3.LeaseID // the lease with which the box's name was taken; 0 if it was not taken
 }
 
-// SourceTurn is the turn of a source: which box reads its directory of manifests for the fleet.
+// SourceTurn is the turn of a source: the right of one box to read the source's directory of manifests for the fleet.
 type SourceTurn struct {
-	// Holder is the box that has the turn; "" when none has it, or it is not known.
+	// Holder is the box that has the turn; "" if no box has it, or the holder is unknown.
 	Holder string
 	// Mine is set while this box has the turn and its lease cannot have expired.
 	Mine bool
-	// Vacant is the time since which no box has it; the zero Time while one has.
+	// Vacant is the time since which no box has the turn; zero while a box has it.
 	Vacant time.Time
 }
 
-// sourceTurns has the sources in whose turns this box is interested, and their state at the last heartbeat.
+// sourceTurns holds the sources that this box wants to read or observe, and their turns as of the last heartbeat.
 type sourceTurns struct {
-	willing map[string]bool // by source; true: take its turn, false: only observe it
+	willing map[string]bool // by source; true means to take its turn, false only to observe it
 	known   map[string]SourceTurn
 }
 
@@ -255,7 +256,8 @@ func (e *presence) leave() error {
 	return e.origin.close()
 }
 
-// claimTurn takes the writer's turn if no box has it.
+// claimTurn takes the writer's turn, the right to run the controllers, if willing is set and no box has it. If willing is not set, it gives the turn
+// up.
 func (e *presence) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
 	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
 	if err != nil && willing {
@@ -282,10 +284,9 @@ func (e *presence) complete(r Report) Report {
 	return r
 }
 
-// WantSources sets the sources whose turns this box is to take (true) or only to observe (false). Turns that are
-// not wanted any more are given up. It takes effect with the next heartbeat, which it triggers. A turn is an etcd
-// key with the lease of the box. It only avoids conflicts: the store makes sure, in each commit, that one box
-// alone changes the objects of a source.
+// WantSources sets the sources that this box wants to read for the fleet (true) or only to observe (false). It takes effect with the next heartbeat,
+// which it triggers: the box takes the turns of the sources that it wants, and gives up others. A turn is an etcd key with the lease of the box. It
+// only avoids conflicts: in each commit, the store ensures that only one box changes the objects of a source.
 func (e *presence) WantSources(willing map[string]bool) {
 	e.mu.Lock()
 	same := maps.Equal(e.sources.willing, willing)
@@ -309,7 +310,8 @@ func (e *presence) SourceTurn(name string) SourceTurn {
 	return t
 }
 
-// claimSources takes those turns of sources that are wanted and free, and gives up those that are not wanted.
+// claimSources takes the turns of sources that this box wants and no other box has, and gives up those that it does not want. If able is not set, it
+// takes none.
 func (e *presence) claimSources(ctx context.Context, lease clientv3.LeaseID, able bool) error {
 	e.mu.Lock()
 	willing := maps.Clone(e.sources.willing)

@@ -20,10 +20,10 @@ import (
 	"time"
 )
 
-// Files has the paths of the files of a TLS configuration, for messages; "" where there is none.
+// Files holds the paths of the files of a TLS configuration, for messages; "" for a file that is not configured.
 type Files struct{ CA, Cert string }
 
-// handshakeTimeout bounds the connection by which Unreached finds the reason of an error.
+// handshakeTimeout is the timeout of the connection that Unreached makes to find the reason for an error.
 const handshakeTimeout = time.Second
 
 // Unreached returns, for each endpoint of etcd, the reason that it does not answer and the next step. Since the etcd client only
@@ -162,7 +162,7 @@ func validity(of *tls.Config) string {
 	return fmt.Sprintf("; this one is from %s until %s", leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// checkProtocol returns, for a server without TLS, what it answers to the HTTP/2 preface.
+// checkProtocol sends the HTTP/2 preface to a server without TLS and returns a message about the server's answer.
 func checkProtocol(conn net.Conn) string {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return err.Error()
@@ -207,12 +207,13 @@ func (c Config) recordPeerCert(s *shown) *Config {
 const (
 	// probeEvery is the interval at which a leaf probes the core boxes that it prefers to the current one.
 	probeEvery = 10 * time.Second
-	// returnAfter is the time for which such a core box has to answer all probes before the leaf returns to it. A hash of the leaf's name
-	// adds up to the same time again, so that the leaves do not return all at once.
+	// returnAfter is the time for which a preferred core box has to answer all probes before the leaf returns to it. Up to the same time is added,
+	// derived from a hash of the leaf's name, so that leaves do not all return at once.
 	returnAfter = time.Minute
-	// mostReturn bounds that time, which doubles after a short return (see coreSelector.left).
+	// mostReturn is the upper bound of the time in returnAfter, which doubles if the leaf has to leave soon after a return (see coreSelector.left).
 	mostReturn = time.Hour
-	// settled is the multiple of that time for which a core box has to serve after a return to count as stable; the time is then reset.
+	// settled defines when a core box counts as stable after a return: when it has served for settled times the time for which it had to answer
+	// probes. That time is then reset.
 	settled = 10
 )
 
@@ -223,11 +224,11 @@ type coreSelector struct {
 	cores       []preferred
 }
 
-// preferred is the record of probes and returns for one core box.
+// preferred holds the results of probes of one core box, and the returns to it.
 type preferred struct {
-	since time.Time     // since when it has answered each probe; zero: it has not answered the last one
-	wait  time.Duration // how long it has to answer before a return
-	back  time.Time     // when the leaf returned to it; zero: the leaf has not, or left since
+	since time.Time     // time since which it has answered all probes; zero if it did not answer the last one
+	wait  time.Duration // time for which it has to answer probes before the leaf returns
+	back  time.Time     // time when the leaf returned to it; zero if the leaf has not, or has left it since
 }
 
 // newCoreSelector returns the coreSelector of a leaf. The constants above are divided by pace.

@@ -16,9 +16,9 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Upgrade raises the format of a fleet to the newest one that this program and all boxes read, and returns the formats
-// before and after. A box that cannot be reached counts with its last report, unless it is in without: if such a box
-// comes back with an old version, it does not follow the fleet and reports so.
+// Upgrade raises the data format of a fleet to the newest one that this program and all boxes read. It returns the formats before and after. The last
+// report of a box counts even if the box cannot be reached, unless the box is in without. If a box in without comes back with an old version, it does
+// not follow the fleet and reports that.
 func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -56,9 +56,8 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 	}
 }
 
-// raise writes settings with a newer format and a head of that format in one transaction, if the settings in etcd are those
-// expected. A concurrent commit of a box then loses to it, and a box that reads the old settings and the new head finds the
-// format in the head.
+// raise writes settings with a newer format and a head of that format in one etcd transaction, if the settings in etcd still have the modification
+// revision mod. A concurrent commit of a box then fails, and a box that reads the old settings but the new head finds the new format in the head.
 func (e *member) raise(ctx context.Context, s *settings, mod int64) (raised bool, err error) {
 	now, _, err := e.askHead(ctx)
 	if err != nil {
@@ -120,8 +119,8 @@ func understand(all []Box, without []string) error {
 	return nil
 }
 
-// Reseal encrypts all Secrets and shared keys of a fleet with the first key, in one commit. It returns their number, and how
-// many of them were encrypted with another key.
+// Reseal encrypts all Secrets and shared keys of a fleet with the first key of the key file, in one commit. It returns their number (all), and how
+// many were encrypted with another key before (changed).
 func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -169,8 +168,8 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	return all, len(ops), err
 }
 
-// OpenSecrets decrypts the Secrets in the data directory of a box that has left its fleet, so that `svcctl serve` without
-// --fleet can start from it. No process may have the directory open. It returns their number.
+// OpenSecrets decrypts the Secrets in the data directory of a box that has left its fleet, so that `svcctl serve` without --fleet can use the
+// directory. No process may have it open. OpenSecrets returns the number of Secrets.
 func OpenSecrets(cfg Config, dir string) (opened int, err error) {
 	err = cfg.inDirectory(dir, func(file *engine.File, revision uint64) error {
 		out := engine.Transaction{CompareKey: headKey, CompareRevision: revision}

@@ -31,12 +31,11 @@ type vault struct {
 	keys map[string]sharedKey // by name
 	// unreadable has the reasons why secret objects and shared keys cannot be opened, by key.
 	unreadable map[string]string
-	// foreign are the keys of objects that another program has written in etcd.
+	// foreign are the keys of objects in etcd that a program other than svcctl has written.
 	foreign map[string]bool
 }
 
-// openedPrefix begins the replica keys with the last version that this box could decrypt of each Secret that it
-// cannot decrypt now.
+// openedPrefix is the prefix of the replica keys that hold the last version that this box could decrypt, for each Secret that it cannot decrypt now.
 const openedPrefix = "fleet/opened/"
 
 // The names of shared keys: the key that signs tokens, and the CA.
@@ -45,10 +44,10 @@ const (
 	CAKey    = "ca"
 )
 
-// sharedKey is a shared key, decrypted if this box can.
+// sharedKey is a key that the boxes of the fleet share, in decrypted form if this box can decrypt it.
 type sharedKey struct {
 	id    string
-	value []byte // nil: this box cannot open it
+	value []byte // nil if this box cannot decrypt it
 }
 
 // SharedKey returns the shared key of a name, and its ID. The ID is "" if there is none; the value is nil if this
@@ -199,8 +198,8 @@ func (e *vault) updateUnreadable() {
 	e.signal()
 }
 
-// openPairs decrypts the Secrets among pairs of the replica. For one that this box cannot decrypt it returns the last version that
-// it could, if there is one.
+// openPairs decrypts the Secrets among pairs of the replica. If this box cannot decrypt a Secret, it returns the last version that the box could
+// decrypt, if there is one.
 func (e *vault) openPairs(pairs []engine.Pair) []engine.Pair {
 	if e.cfg.Secret == nil || !slices.ContainsFunc(pairs, func(p engine.Pair) bool { return e.cfg.Secret(p.Key) }) {
 		return pairs

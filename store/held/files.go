@@ -10,15 +10,15 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// Files has the files that a trial changed: the stored content of each before the trial and, after the trial was undone, the content that
-// is held back.
+// Files holds the files that a trial (a change that is undone unless it is confirmed) has changed. It stores the content of each file before the
+// trial and, once the trial was undone, the tried content that is held back (ignored).
 type Files struct {
-	prefix string // begins their keys
+	prefix string // prefix of the engine keys of the files
 	stored map[string]bool
 	held   map[string]file
 }
 
-// NewFiles returns an empty Files whose engine keys have a prefix.
+// NewFiles returns an empty Files. prefix is the prefix of its engine keys.
 func NewFiles(prefix string) *Files {
 	return &Files{prefix: prefix, stored: map[string]bool{}, held: map[string]file{}}
 }
@@ -28,11 +28,11 @@ type content struct {
 	was     bool // the file existed before the trial
 	text    []byte
 	refused bool // the content with hash is held back
-	is      bool // the file existed when it was held back
+	is      bool // the file existed when its content was held back
 	hash    manifest.Hash
 }
 
-// Bits of the first byte of a stored content. The hash follows, if the file exists, and then the content before the trial.
+// These are bits of the first byte of a stored content. The byte is followed by the hash, if the file exists, and the content before the trial.
 const (
 	fileWas     = 1
 	fileRefused = 2
@@ -70,10 +70,10 @@ func decode(value []byte) (c content) {
 	return c
 }
 
-// file is a held file. While its content on disk has the hash, its content before the trial is used instead.
+// file is a file with content that is held back. While its content on disk has the stored hash, its content before the trial is used instead.
 type file struct {
 	content
-	before *manifest.File // nil: it did not exist
+	before *manifest.File // the file before the trial; nil if it did not exist
 }
 
 func (c content) hold(path string) file {
@@ -85,7 +85,7 @@ func (c content) hold(path string) file {
 	return f
 }
 
-// Load decodes stored files. back is set if the trial was undone, so that they are held.
+// Load decodes stored files. back is set if the trial was undone, so that the tried contents of the files are held back.
 func (f *Files) Load(pairs []engine.Pair, back bool) {
 	for _, pair := range pairs {
 		if path, is := strings.CutPrefix(pair.Key, f.prefix); is {
@@ -97,7 +97,7 @@ func (f *Files) Load(pairs []engine.Pair, back bool) {
 	}
 }
 
-// Paths returns the paths of the held files, or if there are none of all files with a stored content, sorted.
+// Paths returns the sorted paths of the held files or, if no file is held, of all files with a stored content.
 func (f *Files) Paths() []string {
 	if len(f.held) > 0 {
 		return slices.Sorted(maps.Keys(f.held))
@@ -119,8 +119,8 @@ func (f *Files) Keys() (keys []string) {
 	return keys
 }
 
-// Keep adds to a commit the present contents of the files that the commit replaces or deletes (keys with the prefix copies), as read
-// from an engine. It returns the paths, which the caller passes to Kept after the commit.
+// Keep stores the current contents of the files that a commit replaces or deletes, by adding puts to the commit. These are the files with keys that
+// begin with copies; their contents are read from an engine. Keep returns the paths, which the caller passes to Kept after the commit.
 func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *engine.Transaction) (kept []string, err error) {
 	keys := slices.Clone(out.Deletes)
 	for _, p := range out.Puts {
@@ -152,7 +152,8 @@ func (f *Files) Kept(paths []string) {
 	}
 }
 
-// Hold returns Files that hold back each file whose content differs from that before the trial, and adds their stored forms to a commit.
+// Hold returns a Files that holds back each file that differs from its content before the trial, and adds the stored forms of these files to a
+// commit.
 func (f *Files) Hold(from engine.Engine, revision uint64, found manifest.Files, out *engine.Transaction) (*Files, error) {
 	next := NewFiles(f.prefix)
 	pairs, err := from.Load(f.prefix)
@@ -176,8 +177,8 @@ func (f *Files) Hold(from engine.Engine, revision uint64, found manifest.Files, 
 	return next, nil
 }
 
-// Effective returns the files with the content before the trial in place of held content. released are the paths of held files that
-// have changed since: they are not held any more.
+// Effective returns the files, with content that is held back replaced by the content before the trial. released are the paths of held files that
+// have changed since; they are no longer held back.
 func (f *Files) Effective(files manifest.Files) (taken manifest.Files, released []string) {
 	if len(f.held) == 0 {
 		return files, nil

@@ -18,9 +18,10 @@ type Index struct {
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
-	// podsWith are the Pods with a label, by their "namespace/name".
+	// podsWith maps each label to the Pods that have it, by their "namespace/name".
 	podsWith map[label]map[string]*object.Pod
-	// selectors has the Services with a selector, each under one label of it: the one with the fewest Services when it was added, mostly none.
+	// selectors holds the Services that have a selector. Each is stored under one label of its selector: the one that had the fewest Services when it
+	// was added, usually none.
 	selectors map[label]selecting
 
 	externals Externals
@@ -106,7 +107,7 @@ func (x *Index) Add(added object.Object) {
 	}
 }
 
-// find returns the index of a slice by its name, or the one at which it would be inserted.
+// find returns the index of the EndpointSlice with a name in a sorted list, or the index at which it would be inserted.
 func find(list []object.Object, name string) (i int, found bool) {
 	return slices.BinarySearchFunc(list, name, func(o object.Object, name string) int { return cmp.Compare(o.GetMeta().Name, name) })
 }
@@ -155,7 +156,7 @@ func (x *Index) Remove(removed object.Object) {
 	}
 }
 
-// Put sets an entry of an inner map, which it creates if needed.
+// Put sets the entry key of the inner map at, which it creates if needed.
 func Put[K, L comparable, V any](all map[K]map[L]V, at K, key L, value V) {
 	if all[at] == nil {
 		all[at] = map[L]V{}
@@ -163,7 +164,7 @@ func Put[K, L comparable, V any](all map[K]map[L]V, at K, key L, value V) {
 	all[at][key] = value
 }
 
-// Drop removes an entry of an inner map, and the inner map if it is empty then.
+// Drop removes the entry key of the inner map at, and the inner map if it becomes empty.
 func Drop[K, L comparable, V any](all map[K]map[L]V, at K, key L) {
 	if delete(all[at], key); len(all[at]) == 0 {
 		delete(all, at)
@@ -234,8 +235,8 @@ func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ServiceKey returns the "namespace/name" of a Service, or of the Service that a slice or
-// Endpoints object is for; "" for a slice of none, and for other kinds.
+// ServiceKey returns the "namespace/name" of a Service, or of the Service that an EndpointSlice or Endpoints object belongs to. It returns "" for an
+// EndpointSlice without a Service, and for other kinds.
 func ServiceKey(o object.Object) string {
 	meta := o.GetMeta()
 	switch o.(type) {
@@ -249,7 +250,7 @@ func ServiceKey(o object.Object) string {
 	return ""
 }
 
-// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod; a Pod only has some if the selector matches it.
+// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod. A Pod has endpoint addresses only if the selector matches it.
 func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	switch o := o.(type) {
 	case *object.EndpointSlice:
@@ -279,7 +280,7 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 type selecting struct {
 	key  string
 	one  *object.Service
-	more map[string]*object.Service // not nil: all of them are here
+	more map[string]*object.Service // if not nil, it holds all Services of the set
 }
 
 // with returns the set with a Service added. It may change the map of the receiver.
@@ -347,8 +348,8 @@ func (x Externals) Add(key string, svc *object.Service) {
 // lookup, which few boxes ever make, and then kept up to date.
 type hostIndex struct{ services map[netip.Addr][]string }
 
-// EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times. whole unpacks a
-// packed EndpointSlice.
+// EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, possibly with duplicates. whole unpacks packed
+// EndpointSlices.
 func (x *Index) EndpointsAt(addr netip.Addr, whole func([]object.Object) []*object.EndpointSlice) []string {
 	h := &x.hosts
 	if h.services == nil {
@@ -388,8 +389,7 @@ func (h *hostIndex) remove(key string, s *object.EndpointSlice) {
 	}
 }
 
-// endpointAddrs returns the first address of each endpoint of a slice: the others have no meaning
-// (discovery/v1 Endpoint.addresses).
+// endpointAddrs returns the first address of each endpoint of an EndpointSlice. Further addresses have no meaning (discovery/v1 Endpoint.addresses).
 func endpointAddrs(s *object.EndpointSlice) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {
 		for i := range s.Endpoints {

@@ -22,13 +22,13 @@ import (
 // A client has to read everything again (HTTP 410).
 var ErrExpired = errors.New("too old resource version")
 
-// A Journal has the entries that the engine stores, in memory. It is not safe for concurrent changes.
+// A Journal holds, in memory, the entries that the engine stores: the latest changes of objects. It is not safe for concurrent changes.
 type Journal struct {
 	bounds Bounds
-	// since is the revision before the first entry: the state that is known furthest back.
+	// since is the revision before the first entry: the oldest state that the journal can reconstruct.
 	since   uint64
 	entries []*Entry // by revision
-	bytes   int      // their sizes
+	bytes   int      // total size of the entries
 	last    map[object.Ref]*Entry
 	// stale are the keys of stored entries that Load dropped; the next commit deletes them.
 	stale []string
@@ -38,7 +38,7 @@ type Journal struct {
 type Update struct {
 	puts    []engine.Pair
 	deletes []string
-	entries []*Entry // the new ones
+	entries []*Entry // new entries
 	drop    int      // number of the oldest entries to drop
 	// Reset is set when all entries are dropped: the journal begins after this commit, at Revision.
 	Reset    bool
@@ -51,8 +51,8 @@ func (u *Update) AddTo(t *engine.Transaction) {
 	t.Deletes = append(t.Deletes, u.deletes...)
 }
 
-// Plan returns the Update for changes that follow on the revision previous. If they exceed the
-// bounds, the journal begins after them, empty.
+// Plan returns the Update for changes that follow the revision previous. If the changes exceed the bounds, the Update empties the journal, which then
+// begins after them.
 func (j *Journal) Plan(changes []Change, previous uint64, at time.Time) (Update, error) {
 	u := Update{deletes: j.stale}
 	for i := range changes {
@@ -92,8 +92,7 @@ func (j *Journal) Restart(revision uint64) Update {
 	return Update{deletes: deletes, Reset: true, Revision: revision}
 }
 
-// room returns how many of the oldest entries have to be dropped so that a number of new ones, with a size in
-// bytes, fit into the bounds.
+// room returns how many of the oldest entries have to be removed to make room for a number of new entries with a total size in bytes.
 func (j *Journal) room(entries, size int) int {
 	if len(j.entries)+entries <= j.bounds.Entries && j.bytes+size <= j.bounds.Bytes {
 		return 0
@@ -146,8 +145,7 @@ func (j *Journal) add(e *Entry) {
 	}
 }
 
-// Load loads the stored entries. It drops those before a gap, counted back from the revision
-// of the store.
+// Load loads the stored entries up to a revision, that of the store. It drops all entries that are older than the latest gap.
 func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	j.Reset(revision)
 	decoded, errs := make([]*Entry, len(pairs)), make([]error, len(pairs))
@@ -169,8 +167,8 @@ func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	}
 }
 
-// After returns the entries after a revision. The error is ErrExpired if the journal does not go
-// back to it, or it is in the future.
+// After returns the entries after a revision. The error is ErrExpired if the journal begins later than the revision, or the revision is greater than
+// now.
 func (j *Journal) After(revision, now uint64) ([]*Entry, error) {
 	if revision < j.since || revision > now {
 		return nil, ErrExpired
@@ -201,7 +199,7 @@ func (e *Entry) After(current object.Object) Version {
 	return Version{object: current}
 }
 
-// A Decoder decodes versions, each once: the version after a change is the same as that before the next change.
+// A Decoder decodes versions and caches the results: the version after a change is the same as the version before the next change.
 type Decoder map[*byte]object.Object
 
 // Decode returns the object of a version, nil for none.
@@ -244,8 +242,8 @@ func (j *Journal) Concerns(kind string) bool {
 	return false
 }
 
-// Recent returns the revision after which the newest changes were made: as many as given, of objects for which
-// about returns true (nil: of any). If there are fewer, it returns Since.
+// Recent returns the revision after which the newest changes were made. It counts the given number of changes of objects for which about returns
+// true; a nil about counts all. If there are fewer changes, it returns Since.
 func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	for _, e := range slices.Backward(j.entries) {
 		if about != nil && !about(e.Ref) {
@@ -292,9 +290,8 @@ func unpacked(data []byte) ([]byte, error) {
 // Prefix begins the engine keys of journal entries.
 const Prefix = "journal/"
 
-// Owner is the owner of an object: the file at a path, a controller, which generates it from other
-// objects, or the API when both are empty. Only the owner can change it; but a file may take over
-// the name of an object of a controller.
+// Owner is the owner of an object: the file at a path, a controller that generates the object from others, or the API if both fields are empty. Only
+// the owner can change the object, except that a file may take over the name of a controller's object.
 type Owner struct {
 	File       string `json:"file,omitempty"`
 	Controller string `json:"controller,omitempty"`
@@ -316,23 +313,23 @@ func (o Owner) String() string {
 type Caller struct {
 	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
 	Manager string `json:"manager,omitempty"` // the field manager
-	Agent   string `json:"agent,omitempty"`   // User-Agent
-	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
+	Agent   string `json:"agent,omitempty"`   // the User-Agent of the HTTP request
+	Verb    string `json:"verb,omitempty"`    // "create", "update", "patch", "apply" or "delete"
 	// Trial is the ID of the Trial that the change belongs to: undoing the Trial undoes the change.
 	Trial string `json:"trial,omitempty"`
-	// Rollout is the ID of the rollout that the change belongs to: some boxes have it before others.
+	// Rollout is the ID of the rollout that the change belongs to: boxes apply the change in stages.
 	Rollout string `json:"rollout,omitempty"`
 }
 
 // Bounds limits the journal, both in memory and in the engine.
 type Bounds struct {
 	Entries, Bytes int
-	// Recent is the number of newest entries whose old versions are kept as objects, for watches
-	// that follow closely. The others have only the JSON.
+	// Recent is the number of newest entries for which the old versions are kept as decoded objects, for watches that are nearly up to date. Other
+	// entries have only the JSON.
 	Recent int
 }
 
-// DefaultBounds suffice for some minutes of a busy box, and for a batch of 10,000 objects.
+// DefaultBounds returns bounds that are sufficient for some minutes of a busy box, and for a batch of 10,000 objects.
 func DefaultBounds() Bounds { return Bounds{Entries: 10_000, Bytes: 8 << 20, Recent: 1_000} }
 
 // A Change is one change of one object.
@@ -340,29 +337,29 @@ type Change struct {
 	Revision uint64
 	Ref      object.Ref
 	Owner    Owner         // of the object after the change, or of the deleted object
-	By       *Caller       // nil: no client of the API
-	Old      object.Object // what was there before; nil: nothing
+	By       *Caller       // client that made the change; nil if it was not made through the API
+	Old      object.Object // object before the change; nil if there was none
 }
 
-// slack is the fraction of the bounds (1/slack) that is made free at once when they are
-// reached, so that not every change has to drop entries.
+// slack is the denominator of the fraction of the bounds that is freed when they are reached (1/slack), so that not every change has to remove
+// entries.
 const slack = 8
 
-// Entry is a change in the journal, with the version before it. The version after it is the one before
-// the next change of the same object, or else the present one.
+// Entry is a change in the journal, with the version of the object before it. The version after it is found in the next change of the same object or,
+// without a later change, is the current object.
 type Entry struct {
 	Revision uint64
-	Previous uint64 // the revision before
+	Previous uint64 // revision of the previous entry
 	At       time.Time
 	Ref      object.Ref
 	Owner    Owner
 	By       Caller
-	// old is the JSON of the version before, see packed; nil when there was none.
+	// old is the JSON of the version before the change, possibly compressed (see packed); nil if the object did not exist.
 	old []byte
 	// size is the size of the stored form, in bytes.
 	size int
 
-	// recent is the object that old encodes, while the entry is among the newest.
+	// recent is the decoded form of old, which is kept for the newest entries.
 	recent object.Object
 	// next is the next change of the same object. The lock of the Journal guards it, and recent.
 	next *Entry

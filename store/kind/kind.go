@@ -18,7 +18,7 @@ var StatusVerbs = []string{"get", "patch", "update"}
 // All returns all kinds: first the core group, then the other groups sorted by name.
 func All() []Kind { return slices.Clone(table()) }
 
-// table is All without a copy; callers must not modify it.
+// table holds the result of All. Callers must not modify it.
 var table = sync.OnceValue(func() []Kind {
 	all := object.Strategies()
 	kinds := make([]Kind, len(all))

@@ -23,13 +23,12 @@ const (
 const (
 	// fieldsType is the only supported fieldsType of a ManagedFieldsEntry.
 	fieldsType = "FieldsV1"
-	// maxUpdaters is the number of managers with operation Update, above which
-	// the oldest are merged into one (DefaultMaxUpdateManagers of
-	// apimachinery).
+	// maxUpdaters is the maximum number of managers with operation Update. If there are more, the oldest ones are merged into one
+	// (DefaultMaxUpdateManagers of apimachinery).
 	maxUpdaters = 10
 	// ancient is the name of the manager that the oldest ones are merged into.
 	ancient = "ancient-changes"
-	// firstApply is the manager that owns, after the first apply, the fields that the object had before.
+	// firstApply is the manager that owns, from the first apply on, the fields that the object had before it.
 	firstApply = "before-first-apply"
 	// unknown is the manager name of clients that give none.
 	unknown = "unknown"
@@ -55,8 +54,7 @@ type ownership struct {
 	time       *time.Time
 }
 
-// managers maps the owners of an object to their fields. An applier is one owner whatever API version
-// it applied in.
+// managers maps the owners of an object to their fields. A manager with operation Apply is one owner for all API versions.
 type managers map[owner]ownership
 
 func ownerOf(e object.ManagedFieldsEntry) owner {
@@ -197,8 +195,8 @@ func withoutEntries(o map[string]any) map[string]any {
 	return o
 }
 
-// Same reports whether the managedFields of two objects differ only in their times. If
-// nothing else differs either, a write is dropped and the old times stay.
+// Same reports whether two lists of managedFields differ only in their times. If the objects are equal otherwise, the write is dropped and the old
+// times are kept.
 func Same(a, b []object.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(sorted(a), sorted(b), func(a, b object.ManagedFieldsEntry) bool {
 		if ownerOf(a) != ownerOf(b) || a.APIVersion != b.APIVersion {
@@ -233,9 +231,8 @@ func ApplyFile(live map[string]any, document object.Object, k kind.Kind, now tim
 	return merged, nil
 }
 
-// MergeFile returns an object with the new document of its file applied, when other managers have
-// written to it, too. The file's values override theirs, fields that the document had and has no
-// more are removed, and fields that others added stay.
+// MergeFile returns an object that other managers have written to, with a new document of its file applied. The file's values override theirs, fields
+// that are no longer in the document are removed, and fields that others added are kept.
 func MergeFile(live, document object.Object, now time.Time) (object.Object, error) {
 	k, ok := kind.ByName(live.GetTypeMeta().APIVersion, live.GetTypeMeta().Kind)
 	if !ok {
@@ -272,7 +269,7 @@ func Unchanged(before, o object.Object) bool {
 	return unmanaged || sameEntries(entries, had)
 }
 
-// sameEntries is Same for two lists of entries, faster if they are equal.
+// sameEntries is like Same, but faster if the two lists are equal.
 func sameEntries(a, b []object.ManagedFieldsEntry) bool {
 	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
 		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
@@ -289,8 +286,8 @@ func SameText(a, b object.Object) bool {
 }
 
 const (
-	// kubectl is the manager name of `kubectl apply --server-side`. Under this name only
-	// it takes over fields from client-side `kubectl apply` without conflicts.
+	// kubectl is the manager name of `kubectl apply --server-side`. Only under this name does it take over fields from client-side `kubectl apply`
+	// without conflicts.
 	kubectl = "kubectl"
 	// maxAnnotations is the greatest total size of an object's annotations, in
 	// bytes (TotalAnnotationSizeLimitB of apimachinery).
@@ -321,9 +318,8 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	return func(c Conflict) bool { return same.contains(c.path) }
 }
 
-// renewLastApplied returns an object whose last-applied annotation, if it has one, is updated to
-// what was applied now, so that client-side and server-side apply can alternate. An annotation
-// that would be too large is removed.
+// renewLastApplied returns an object with its last-applied annotation, if it has one, updated to the object that is being applied, so that
+// client-side and server-side apply can alternate. An annotation that would be too large is removed.
 func renewLastApplied(merged, applied map[string]any) map[string]any {
 	before := annotationsOf(merged)
 	if text, _ := before[object.AnnotationLastApplied].(string); text == "" {

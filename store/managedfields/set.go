@@ -25,10 +25,10 @@ var leaf = &set{self: true}
 
 // The prefixes of path elements in FieldsV1.
 const (
-	elementField = "f:" // the field of a name
-	elementKeys  = "k:" // the item of a list with these keys, an object in JSON
-	elementValue = "v:" // the member of a set, in JSON
-	elementIndex = "i:" // the item of a list at an index; only read
+	elementField = "f:" // followed by a field name
+	elementKeys  = "k:" // followed by the keys of a list item, as a JSON object
+	elementValue = "v:" // followed by the value of an item in a list of type set, as JSON
+	elementIndex = "i:" // followed by the index of a list item; accepted but never written
 	elementSelf  = "."
 )
 
@@ -101,7 +101,7 @@ func without(s *set, elements []string) *set {
 	return left
 }
 
-// withNamed returns a set to which each struct field that has descendants in the set is added.
+// withNamed returns the set with each struct field added that has descendants in the set.
 func withNamed(s *set, t *schema.Type) *set {
 	if s == nil || len(s.children) == 0 {
 		return s
@@ -252,7 +252,7 @@ func compact(value any) string {
 	return string(text)
 }
 
-// merge returns a value with another one applied to it; nil is an absent value.
+// merge returns live with applied applied to it. nil means an absent value.
 func merge(live, applied any, t *schema.Type) any {
 	switch {
 	case applied == nil:
@@ -275,9 +275,8 @@ func merge(live, applied any, t *schema.Type) any {
 	return merged
 }
 
-// mergeItems merges an applied list into a live one, item by item. Applied items are in the
-// order of the applied list; other live items stay in front of the next item that both lists
-// have.
+// mergeItems merges an applied list into a live one, item by item. Applied items keep the order of the applied list. Each other live item stays in
+// front of the next item that is in both lists.
 func mergeItems(live, applied []any, t *schema.Type) []any {
 	appliedOrder, fromApplied := items(applied, t)
 	_, fromLive := items(live, t)
@@ -398,18 +397,18 @@ func dropEmptied(o map[string]any) {
 
 // A Conflict is a field that another manager owns with a value different from the applied one.
 type Conflict struct {
-	// Manager is the owner as messages name it: "gitops" if it applied the field; with its API version if it updated it: "kubectl-edit"
-	// using v1.
+	// Manager is the owner in the form used in messages: such as "gitops" if it applied the field, or with its API version if it updated the field:
+	// "kubectl-edit" using v1.
 	Manager string
 	// Name is the name of the owner alone.
 	Name string
-	// Field is the path of the field: .spec.ports[port=80,protocol="TCP"].targetPort
+	// Field is the path of the field, such as .spec.ports[port=80,protocol="TCP"].targetPort.
 	Field string
 
 	path []string
 }
 
-// Message returns the message of the cause in a Status; the reason of the cause is FieldManagerConflict.
+// Message returns the message of the conflict as a cause in a Kubernetes Status. The reason of such a cause is FieldManagerConflict.
 func (c Conflict) Message() string { return "conflict with " + c.Manager }
 
 // A ConflictError lists the conflicts because of which an apply was refused (HTTP 409).

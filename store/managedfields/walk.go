@@ -209,8 +209,8 @@ func equal(a, b any, t *schema.Type) bool {
 	return a == b
 }
 
-// elementOf returns the path element of a list item: the value, for a list of type set, or else its
-// keys. An absent key counts as its default.
+// elementOf returns the path element of a list item: its value if the list has type set, otherwise its keys. An absent key counts as having its
+// default value.
 func elementOf(item any, list *schema.Type) (string, error) {
 	if list.Set {
 		switch item.(type) {
@@ -252,7 +252,7 @@ func items(list []any, t *schema.Type) (order []string, by map[string]any) {
 	return order, by
 }
 
-// checkLists returns an error for an object with two items of one key in a list.
+// checkLists returns an error if a list in an object has two items with the same key.
 func checkLists(value any, t *schema.Type, path []string) error {
 	switch content := value.(type) {
 	case map[string]any:

@@ -20,10 +20,9 @@ type Writer struct {
 	Manager string
 	// APIVersion is the version in which the object is written.
 	APIVersion string
-	// Subresource through which it is written: "status", or "".
+	// Subresource is the subresource through which the object is written: "status", or "" for the object itself.
 	Subresource string
-	// Ignored are the top-level fields that this way of writing has no effect on: "status"
-	// of the object itself, everything else of its status.
+	// Ignored are the top-level fields that the write does not change: "status" if the object itself is written, all others if its status is written.
 	Ignored []string
 	// Type is the type of the object.
 	Type *schema.Type
@@ -73,7 +72,7 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 	return withEntries(o, all.encode())
 }
 
-// managersBefore returns the managers that the object has before a write.
+// managersBefore returns the managers that apply before a write: those of live, or those that written sets instead unless keep is set.
 func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
 		entries, reset, err := entriesOf(written)
@@ -179,7 +178,7 @@ func created(applied map[string]any, by Writer) map[string]any {
 	return withEntries(applied, all.encode())
 }
 
-// applyAs is apply, but forces conflicts with client-side `kubectl apply` if the writer is `kubectl apply --server-side`.
+// applyAs is like apply, but if the writer is `kubectl apply --server-side`, it overrides conflicts with client-side `kubectl apply`.
 func applyAs(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, error) {
 	merged, after, conflicts := apply(live, applied, maps.Clone(all), by, force)
 	if len(conflicts) > 0 && by.Manager == kubectl {
@@ -219,8 +218,7 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	return merged, all, nil
 }
 
-// takeFields removes the fields of a change from all owners but one, and returns a Conflict for each
-// field that it removed from an owner.
+// takeFields removes the fields of a change from all owners except self. It returns a Conflict for each removed field.
 func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
 	var conflicts []Conflict
 	left := managers{}
@@ -262,8 +260,8 @@ func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[s
 	return object(intersection(difference(whole, kept), last))
 }
 
-// Settled reports whether an apply changes nothing: the manager owns exactly the applied fields, with
-// their values in the object. It may return false for such a case; Apply then has the same result.
+// Settled reports whether an apply would change nothing: the manager owns exactly the applied fields, and the object has the applied values. It may
+// return false although nothing would change; Apply then finds that out.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastAppliedFields(live, by)
 	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[object.AnnotationLastApplied] != nil {
@@ -295,7 +293,7 @@ func hasEntries(o map[string]any) bool {
 	return contains
 }
 
-// unchangedBy reports whether applying a value to another one leaves that unchanged.
+// unchangedBy reports whether applying applied to live leaves live unchanged.
 func unchangedBy(live, applied any, t *schema.Type) bool {
 	switch {
 	case applied == nil:

@@ -88,11 +88,11 @@ func writeYAML(root *node) ([]byte, error) {
 	return w.Bytes(), nil
 }
 
-// isBlock reports whether a node has lines of its own: a mapping or a list that is not empty.
+// isBlock reports whether a node is written on lines of its own, because it is a mapping or list that is not empty.
 func (n *node) isBlock() bool { return len(n.fields)+len(n.items) > 0 }
 
-// block writes a mapping or list that is not empty, with the indentation before in front of each line. begun means that the indentation of the
-// first line is written already.
+// block writes a mapping or list that is not empty. Each line begins with the indentation before; begun is set if the indentation of the first line
+// is already written.
 func (w *yamlWriter) block(n *node, before string, begun bool) {
 	const deeper = "  "
 	begin := func() {
@@ -208,7 +208,7 @@ func (w *yamlWriter) key(s string) string {
 	return w.text(s)
 }
 
-// mergeKey is the key that, unquoted, YAML 1.1 takes as a merge key.
+// mergeKey is the key that YAML 1.1 takes as a merge key if it is not quoted.
 const mergeKey = "<<"
 
 const byteOrderMark = "\xef\xbb\xbf"
@@ -253,7 +253,7 @@ const (
 	dash
 	question
 	hash
-	control // not allowed in YAML
+	control // control character that is not allowed in YAML
 )
 
 // byteClass maps bytes to their class for countStructure. Of the control characters
@@ -275,17 +275,15 @@ var byteClass = func() (class [256]uint8) {
 // takes as much memory as a few nodes. A comma counts twice, because in a flow mapping
 // such as {a,b} each entry is a key and an empty value.
 const (
-	documentCharge = 3 // itself, its root and the root's first child
+	documentCharge = 3 // the document, its root and the first child of the root
 	flowCharge     = 2
-	questionCharge = 2 // "? a:" is a mapping as a key, and an empty value
+	questionCharge = 2 // in "? a:", a mapping is the key, and the value is empty
 	commentCharge  = 3
 )
 
-// countStructure bounds what the YAML parser would build, in one pass that allocates
-// nothing: it returns an error for text with more nodes in a document than the limit,
-// more documents than the limit, or control characters. The count is at least the number
-// of nodes of the document, and close to it for ordinary text; punctuation within
-// scalars counts, too.
+// countStructure returns an error if the text has more documents than the limit, a document with more nodes than the limit, or control characters. It
+// limits what the YAML parser would build, in one pass without allocations. It counts at least the nodes of the document, and few more for ordinary
+// text, as punctuation within scalars counts, too.
 func countStructure(data []byte, limits Limits) *refusal {
 	nodes, documents := documentCharge, 1
 	start := 0 // of the document
@@ -342,7 +340,7 @@ func countDocuments(data []byte, limits Limits) *refusal {
 	return nil
 }
 
-// endsToken reports whether the indicator in front of offset i is followed by a blank, a line break or the end of the text.
+// endsToken reports whether offset i, which follows an indicator, has a blank, a line break or a flow indicator, or is the end of the text.
 func endsToken(data []byte, i int) bool {
 	if i >= len(data) {
 		return true

@@ -9,8 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// readJSON decodes consecutive JSON values, and the items of a List one by one, so that
-// a List of any length needs the memory of its largest item.
+// readJSON decodes consecutive JSON values, and the items of a List one by one, so that a List needs no more memory than its largest item.
 func (r *reading) readJSON(data []byte) *refusal {
 	s := &jsonScanner{text: data, line: 1, limits: r.limits}
 	for {
@@ -49,8 +48,8 @@ type jsonRange struct {
 	line, column int
 }
 
-// list scans one value. If it is a List of a served kind, list returns the texts of
-// its items; the rest of the List is only checked.
+// list scans one value. If the value is a List that is decoded item by item (see listOf), list returns the texts of its items; the rest of the List
+// is only checked.
 func (s *jsonScanner) list() (*jsonList, *refusal) {
 	start := s.at
 	s.stop = start + maxDocumentBytes
@@ -130,10 +129,10 @@ type jsonScanner struct {
 	text      []byte
 	at        int
 	line      int
-	lineStart int  // offset of the line's first byte
-	before    int  // number of columns in front of text on its first line
+	lineStart int  // offset of the first byte of the current line
+	before    int  // number of columns in the file before text, on its first line
 	stop      int  // offset beyond which skip fails
-	last      bool // of duplicate keys the last one counts, not the first
+	last      bool // the last of duplicate keys counts instead of the first
 	limits    Limits
 	nodes     int
 	path      path
@@ -175,7 +174,7 @@ func (s *jsonScanner) space() {
 	}
 }
 
-// next skips white space and consumes one of the bytes in want, which words names in an error.
+// next skips white space and consumes one of the bytes in want. words describes want in the error message if another byte follows.
 func (s *jsonScanner) next(want, words string) (byte, *refusal) {
 	s.space()
 	if s.at == len(s.text) || strings.IndexByte(want, s.text[s.at]) < 0 {
@@ -185,8 +184,8 @@ func (s *jsonScanner) next(want, words string) (byte, *refusal) {
 	return s.text[s.at-1], nil
 }
 
-// members calls each for every member of an object, with the key in its quotes, the
-// place of the key, and the scanner at the value.
+// members calls each for every member of an object, with the quoted key and the position of the key. The scanner is then at the value, which each has
+// to consume.
 func (s *jsonScanner) members(each func(key []byte, line, column int) *refusal) *refusal {
 	s.at++
 	for i := 0; ; i++ {
@@ -222,7 +221,7 @@ func (s *jsonScanner) members(each func(key []byte, line, column int) *refusal) 
 	}
 }
 
-// elements calls each with the scanner at every element of an array.
+// elements calls each for every element of an array. The scanner is then at the element, which each has to consume.
 func (s *jsonScanner) elements(each func(i int) *refusal) *refusal {
 	s.at++
 	for i := 0; ; i++ {
@@ -265,7 +264,7 @@ func (s *jsonScanner) skip(depth int) *refusal {
 	return err
 }
 
-// count adds a value to the number of nodes, and returns an error if the value exceeds the limits of depth or number.
+// count counts a value as a node. It returns an error if the value exceeds the limit of nesting depth or of the number of nodes.
 func (s *jsonScanner) count(depth int) *refusal {
 	if depth > s.limits.Depth {
 		return s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)

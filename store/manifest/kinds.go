@@ -22,11 +22,11 @@ var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 	return served
 })
 
-// implied is the kind and API version of items in a typed List that have none themselves.
+// implied is the kind and API version that a typed List (such as a ServiceList) implies for items without their own.
 type implied struct{ kind, apiVersion string }
 
-// listOf reports whether a kind is a List whose items are decoded one by one, and the kind
-// that they imply: a v1 List has items of any kind, a typed List those of a served kind.
+// listOf reports whether objects of a kind are Lists that are decoded item by item, and returns the kind that such a List implies for its items: none
+// for a v1 List, which has items of any kind, and the item kind for a typed List of a served kind.
 func listOf(kind, apiVersion string) (implied, bool) {
 	if kind == "List" && apiVersion == "v1" {
 		return implied{}, true
@@ -91,7 +91,7 @@ func (u *unit) decodeItems(d *decoding, doc parsed, as implied) {
 	}
 }
 
-// decodeObject adds one object, or all of its problems.
+// decodeObject adds one object, or all problems of the object if it is invalid.
 func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	u.count++
 	defer func() { u.problems = append(u.problems, d.problems...) }()
@@ -176,7 +176,8 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	return nil, false
 }
 
-// Instead returns, in brackets for a message, what to use in place of a kind of Kubernetes that is not served; "": nothing.
+// Instead returns a hint, in parentheses for a message, what to use instead of a Kubernetes kind that is not served. It returns "" if there is no
+// hint.
 func Instead(kind string) string {
 	switch kind {
 	case "Ingress", "IngressClass", "GRPCRoute":

@@ -19,19 +19,18 @@ import (
 // A File is the decoded content of one file. It is immutable.
 type File struct {
 	Path string
-	// Hash is the hash of the text, by which files are compared; the reader of the file sets it.
+	// Hash is the hash of the file's text, used to compare files. It is set by the reader of the file.
 	Hash Hash
-	// Documents are the valid objects, in the order of the text. Of a sealed File, the result of Opened has them.
+	// Documents are the valid objects, in the order of the text. They are empty in a sealed File; see Opened.
 	Documents []Document
 	// Err is set when the file as a whole cannot be used; Documents is empty then.
 	Err *Problem
-	// Problems has the problems of single documents, in the order of the text: errors, whose
-	// document is not among Documents, and warnings.
+	// Problems are the problems of single documents, in the order of the text: warnings, and errors. A document with an error is not in Documents.
 	Problems []Problem
 
-	limits unique.Handle[Limits] // nearly all files have the same
+	limits unique.Handle[Limits] // limits used for decoding; a handle, since nearly all files have the same ones
 	units  []placed              // in the order of the text
-	seal   *seal                 // nil: it is decoded
+	seal   *seal                 // set while the file is sealed (not decoded yet); nil if it is decoded
 }
 
 // A Hash is the SHA-256 of a text.
@@ -39,8 +38,7 @@ type Hash [sha256.Size]byte
 
 // A Document is one object of a file.
 type Document struct {
-	// Object is shared between the Files that Update made from each other: do not
-	// change it, copy it.
+	// Object is shared by the Files that Update derived from each other. Do not modify it; copy it first.
 	Object object.Object
 	// Line is the first line of the object, from 1.
 	Line int
@@ -48,9 +46,8 @@ type Document struct {
 	layout layout
 }
 
-// Position returns the line and column of a field of the object, from 1, or those of its nearest
-// ancestor that the text has. Paths are Kubernetes': "spec.ports[0].port",
-// "metadata.labels[app.kubernetes.io/name]"; "" is the object itself.
+// Position returns the line and column of a field of the object, from 1, or of its nearest ancestor that is in the text. Paths have the form that
+// Kubernetes uses: "spec.ports[0].port", "metadata.labels[app.kubernetes.io/name]"; "" is the object itself.
 func (d *Document) Position(field string) (line, column int) {
 	below, column := d.layout.find(field)
 	return d.Line + below, column
@@ -63,27 +60,26 @@ func (f *File) Problem(d *Document, field, reason, message string) Problem {
 		Field: field, Reason: reason, Message: message}
 }
 
-// A unit is a decoded piece of text that does not depend on its position in the file: a
-// YAML document, a JSON value or an item of a List in JSON. Its lines count from its own
-// first.
+// A unit is a decoded piece of text that does not depend on its position in the file: a YAML document, a JSON value or an item of a List in JSON. Its
+// line numbers are relative to its first line.
 type unit struct {
 	documents []Document
 	problems  []Problem
-	count     int // objects, the bad and the unserved ones included
+	count     int // number of objects, including invalid ones and those of kinds that are not served
 
-	// Memory that the next unit reuses.
+	// The fields below are memory that the next unit reuses.
 	path   path
 	places layoutWriter
 	last   *lastTexts
 }
 
-// placed is the position of a unit in a file, and the range of its documents and problems in those of the File.
+// placed is the position of a unit in a file, with the ranges of its documents and problems in the slices of the File.
 type placed struct {
 	key                 unitKey
 	line                int32 // where the text starts in the file, from 1
-	document, documents int32 // index of the first document, and their number
+	document, documents int32 // index of the first document in File.Documents, and the number of documents
 	problem, problems   int32
-	count               int32 // as in unit
+	count               int32 // see unit.count
 }
 
 // unitKey identifies the text of a unit: two hashes with random seeds, and the column where it begins.
@@ -100,8 +96,7 @@ func Decode(path string, data []byte, limits Limits) *File {
 	return (&File{Path: path}).Update(data, limits)
 }
 
-// Update decodes the next content of the same file. Documents whose text is
-// unchanged keep their Object.
+// Update decodes a new content of the same file. Documents with unchanged text keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
 	f = f.Opened()
@@ -126,10 +121,10 @@ type reading struct {
 	limits Limits
 	old    *File // the previous content; nil when it was read under other limits
 	next   int   // index of the unit of old that is expected next
-	// apart is set when the text is only split into pieces.
+	// apart is set if the text is only split into pieces and not decoded.
 	apart  bool
 	pieces []piece
-	count  int // objects so far, the bad and the unserved ones included
+	count  int // number of objects so far, including invalid ones and those of kinds that are not served
 
 	*workspace
 }
@@ -137,22 +132,22 @@ type reading struct {
 // A workspace is the reusable memory of a reading.
 type workspace struct {
 	yaml      yamlReader
-	fresh     unit // the unit that was decoded last
+	fresh     unit // the most recently decoded unit
 	units     []placed
 	documents []Document
 	problems  []Problem
-	// index has the position of each unit in units, oldIndex that in the units of the old file. oldIndex is filled when a unit is not the one that
-	// comes next in the old file.
+	// index maps the key of each unit to its position in units, and oldIndex to its position in the units of the old file. oldIndex is only filled
+	// when a unit is not the one that comes next in the old file.
 	index, oldIndex map[unitKey]int
 }
 
-// workspaces is a pool of workspaces: most files are small, and a start reads many of them.
+// workspaces is a pool of workspaces, since most files are small and many of them are read at program start.
 var workspaces = sync.Pool{New: func() any { return &workspace{index: map[unitKey]int{}, oldIndex: map[unitKey]int{}} }}
 
-// largeWorkspace is the number of nodes from which a workspace is not reused.
+// largeWorkspace is the number of nodes or units above which a workspace is not reused.
 const largeWorkspace = 20_000
 
-// free returns a workspace to the pool. It keeps no references to decoded objects.
+// free returns a workspace to the pool, unless it is large. It keeps no references to decoded objects.
 func (w *workspace) free() {
 	if len(w.yaml.nodes.nodes.values) > largeWorkspace || len(w.units) > largeWorkspace {
 		return
@@ -272,7 +267,7 @@ func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
 	return at.documentsIn(r.old.Documents), at.problemsIn(r.old.Problems), at, ok
 }
 
-// oldUnit returns the unit of the previous content with a key. It tries them in order first.
+// oldUnit returns the unit of the previous content with a key. It first tries the unit that comes next in order.
 func (r *reading) oldUnit(key unitKey) (placed, bool) {
 	units := r.old.units
 	i, ok := r.next, r.next < len(units) && units[r.next].key == key
@@ -316,16 +311,15 @@ func (f *File) Renamed(path string) *File {
 
 // Limits bound the memory and time for decoding one file. A zero field has its default.
 type Limits struct {
-	// Bytes is the most bytes of a file.
+	// Bytes is the maximum size of a file, in bytes.
 	Bytes int
-	// Documents is the most documents of a file, items of Lists included.
+	// Documents is the maximum number of documents in a file, including items of Lists.
 	Documents int
-	// Depth is the most mappings and lists inside each other.
+	// Depth is the maximum nesting depth of mappings and lists.
 	Depth int
-	// Keys is the most keys of one mapping.
+	// Keys is the maximum number of keys in one mapping.
 	Keys int
-	// Nodes is the most scalars, mappings and lists of one document; an item of a List
-	// in JSON counts as a document.
+	// Nodes is the maximum number of scalars, mappings and lists in one document. An item of a List in JSON counts as a document.
 	Nodes int
 	// Aliases is the most nodes that the aliases and merge keys of one document add.
 	Aliases int
@@ -362,8 +356,8 @@ func (l Limits) orDefaults() Limits {
 	}
 }
 
-// Files is an immutable list of files sorted by path, each path once. Updated shares unchanged chunks with the list before,
-// and Changes skips shared chunks.
+// Files is an immutable list of files sorted by path, with each path at most once. It consists of chunks: Updated shares unchanged chunks with the
+// previous list, and Changes skips shared chunks.
 type Files struct{ chunks []chunk }
 
 // chunk is a part of the list, with 1 to chunkMost files.
@@ -371,10 +365,10 @@ type chunk []*File
 
 const chunkMost = 256
 
-// FilesOf returns the files of a map from paths, sorted.
+// FilesOf returns the files of a map that has their paths as keys.
 func FilesOf(files map[string]*File) Files { return Files{}.Updated(files) }
 
-// Updated returns the list with the files of a map replaced or added by path; a nil file is removed.
+// Updated returns a copy of the list in which the files in with, which has paths as keys, are replaced or added. A nil file removes the path.
 func (f Files) Updated(with map[string]*File) (next Files) {
 	next.chunks = slices.Clone(f.chunks)
 	for paths := slices.Sorted(maps.Keys(with)); len(paths) > 0; {
@@ -406,7 +400,7 @@ func (f Files) Updated(with map[string]*File) (next Files) {
 	return next
 }
 
-// find returns the index of the file at a path, or the one at which it would be inserted, and whether it is there.
+// find returns the index of the file at a path, or the index at which it would be inserted. found reports whether it is present.
 func (c chunk) find(path string) (i int, found bool) {
 	return slices.BinarySearchFunc(c, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
 }
@@ -435,8 +429,8 @@ func (f Files) Get(path string) *File {
 	return nil
 }
 
-// Changes calls each, sorted by path, for every path whose file differs between two lists. The
-// file before or after is nil if there is none.
+// Changes calls each, in the order of paths, for every path whose file differs between two lists. was or is is nil if the list has no file at the
+// path.
 func (f Files) Changes(before Files, each func(was, is *File)) {
 	is, was := f.chunks, before.chunks
 	same := func(a, b chunk) bool { return len(a) == len(b) && &a[0] == &b[0] }
@@ -473,11 +467,11 @@ func (f Files) flat() chunk {
 
 // Copies decodes the stored copies of files.
 type Copies interface {
-	// Copy decodes the copy of the file at a path; nil when there is none that can be read.
+	// Copy decodes the copy of the file at a path. It returns nil if there is no readable copy.
 	Copy(path string) *File
 }
 
-// A seal has the object names of a File that is not decoded yet, and the Copies to decode it from.
+// A seal holds the object names of a File that is not decoded yet, and the Copies from which it can be decoded.
 type seal struct {
 	names  []object.Ref
 	copies Copies
@@ -485,14 +479,13 @@ type seal struct {
 	opened *File
 }
 
-// Sealed returns a File without problems that is decoded from copies when its documents are first
-// requested. Only names has to be given, one for each document.
+// Sealed returns a File without problems that is decoded from copies when its documents are first requested. names has the name of the object in each
+// document.
 func Sealed(path string, hash Hash, names []object.Ref, copies Copies) *File {
 	return &File{Path: path, Hash: hash, seal: &seal{names: names, copies: copies}}
 }
 
-// Names returns the names of the objects in a sealed File, in the order of the text; ok is false for
-// a decoded one.
+// Names returns the names of the objects in a sealed File, in the order of the text. ok is false if the File is not sealed.
 func (f *File) Names() (names []object.Ref, ok bool) {
 	if f.seal == nil {
 		return nil, false
@@ -505,7 +498,7 @@ func (f *File) HasObjects() bool {
 	return f != nil && (len(f.Documents) > 0 || f.seal != nil && len(f.seal.names) > 0)
 }
 
-// Opened returns the File, decoded. If the copy of a sealed one cannot be read, the result has no documents.
+// Opened returns the File in decoded form. If the copy of a sealed File cannot be read, the result has no documents.
 func (f *File) Opened() *File {
 	if f.seal == nil {
 		return f
@@ -527,7 +520,8 @@ func (f *File) Document(i int) *Document {
 	return nil
 }
 
-// Declares reports whether a document may be about an object of this name; an empty namespace means any.
+// Declares reports whether the File may have a document for an object. For a File that is not sealed, it always returns true. A name without a
+// namespace matches any namespace.
 func (f *File) Declares(ref object.Ref) bool {
 	names, sealed := f.Names()
 	return !sealed || slices.ContainsFunc(names, func(name object.Ref) bool {

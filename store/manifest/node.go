@@ -23,18 +23,17 @@ const (
 	kindList
 )
 
-// A node is a value of a document after anchors, merge keys and tags are resolved:
-// what YAML and JSON have in common. Lines and columns count from 1.
+// A node is a value of a YAML or JSON document after anchors, merge keys and tags are resolved. Lines and columns count from 1.
 type node struct {
 	kind kind
 	// oldBool marks an unquoted yes, no, on, off, y or n: text to YAML 1.2, a bool to
 	// YAML 1.1 and so to kubectl.
 	oldBool      bool
 	line, column int
-	// size is the number of nodes in this value, itself included; height the greatest number of mappings and lists nested in it.
+	// size is the number of nodes in this value, including itself. height is the greatest nesting depth of mappings and lists in it.
 	size, height int
 
-	text   string // scalars: as written, without quotes
+	text   string // the text of a scalar as written, without quotes
 	fields []field
 	items  []*node
 }
@@ -137,7 +136,7 @@ type nodeStock struct {
 	nodes   stock[node]
 	entries stock[field]
 	members stock[*node]
-	// The entries of unfinished mappings and lists, those of the outer ones first.
+	// The entries of mappings and lists that are not finished; those of outer ones come first.
 	openEntries []field
 	openMembers []*node
 }
@@ -154,9 +153,8 @@ func (s *nodeStock) new(n node) *node {
 	return out
 }
 
-// openFields begins a mapping, and returns the first of its fields, for fields and
-// closeFields. addField adds a field to the innermost open mapping, fields returns those
-// added so far, and closeFields ends the mapping and returns all.
+// openFields begins a mapping. It returns the index of the mapping's first field, which is passed to fields and closeFields. addField adds a field to
+// the innermost open mapping, fields returns the fields added so far, and closeFields ends the mapping and returns all of its fields.
 func (s *nodeStock) openFields() (first int)  { return len(s.openEntries) }
 func (s *nodeStock) addField(f field)         { s.openEntries = append(s.openEntries, f) }
 func (s *nodeStock) fields(first int) []field { return s.openEntries[first:] }
@@ -177,7 +175,7 @@ func (s *nodeStock) closeItems(first int) []*node {
 	return out
 }
 
-// stock allocates values of one type, which are all freed at once.
+// stock allocates values of one type. All of them are freed together.
 type stock[T any] struct {
 	values []T
 	used   int
@@ -201,15 +199,15 @@ func (s *stock[T]) take(n int) []T {
 const (
 	ReasonSyntax             = "Syntax"             // not YAML or JSON
 	ReasonEncoding           = "Encoding"           // not UTF-8, or control characters
-	ReasonLimit              = "LimitExceeded"      // one of Limits
+	ReasonLimit              = "LimitExceeded"      // the file exceeds one of the Limits
 	ReasonDuplicateKey       = "DuplicateKey"       // a key twice in one mapping
 	ReasonUnknownField       = "UnknownField"       // the kind has no such field
-	ReasonWrongType          = "WrongType"          // text where a number is wanted, and the like
+	ReasonWrongType          = "WrongType"          // a value has the wrong type, such as a string instead of a number
 	ReasonRequired           = "Required"           // kind, apiVersion or name is missing
-	ReasonUnsupportedVersion = "UnsupportedVersion" // a served kind in a version that is not
+	ReasonUnsupportedVersion = "UnsupportedVersion" // a served kind, in an API version that is not served
 	ReasonNotServed          = "NotServed"          // warning: a kind that is not served here
 	ReasonAmbiguous          = "AmbiguousText"      // warning: unquoted yes, no, on, off
-	ReasonIgnoredField       = "IgnoredField"       // warning: a field of Kubernetes that has no effect here
+	ReasonIgnoredField       = "IgnoredField"       // warning: a Kubernetes field that has no effect in svcctl
 )
 
 // Problem is something wrong in a file.
@@ -227,28 +225,26 @@ func excerpt(s string) string {
 // ReasonHost is the Reason of problems with the host, not with an object or a file.
 const ReasonHost = "Host"
 
-// layout has the positions of an object's fields, relative to its first line. Objects written alike
-// share one layout.
+// layout holds the positions of an object's fields, relative to its first line. Objects with the same layout of fields share it.
 type layout struct {
-	// packed has a place for each node, in the order of the text, followed by the places of the nodes inside. A place is four varints: the number
-	// of lines from the previous place, the column, the number of places in the node including its own, and one of itemPlace, ownPlace and the
-	// numbers from firstName on. After ownPlace follow the length and the text of the name.
+	// packed has one entry, called a place, for each node in the order of the text; the places of inner nodes follow that of the outer node. A place
+	// consists of four varints: the number of lines since the previous place, the column, the number of places in the node including its own, and one
+	// of itemPlace, ownPlace and the numbers from firstName on. After ownPlace, the length and the text of the field name follow.
 	packed unique.Handle[string]
 }
 
-// The last number of a place in a layout: a list item, a field whose name follows, such as a label,
-// or firstName plus the index of the name among those of structures.
+// These are the values of the last number of a place in a layout: itemPlace for a list item, ownPlace for a field whose name follows, such as a
+// label, or firstName plus the index of the field name among those of structures.
 const (
 	itemPlace = iota
 	ownPlace
 	firstName
 )
 
-// layoutOf returns the positions of the fields in a node. That of a mapping entry is
-// where the key is.
+// layoutOf returns the positions of the fields in a node. The position of a mapping entry is that of its key.
 func layoutOf(root *node) layout { return new(layoutWriter).of(root) }
 
-// of is layoutOf, with the memory of the previous call reused.
+// of is like layoutOf, but reuses the memory of the previous call.
 func (w *layoutWriter) of(root *node) layout {
 	w.packed, w.line = w.packed[:0], root.line
 	w.item(root)
@@ -307,8 +303,8 @@ func (w *layoutWriter) inside(n *node) {
 	}
 }
 
-// find returns the line and column of a field, or of its nearest ancestor in the layout. Lines count from 0, the object's first line. It
-// scans the packed places once and skips the branches that the field is not in.
+// find returns the line and column of a field, or of its nearest ancestor in the layout. Lines count from 0, which is the first line of the object.
+// find scans packed once and skips branches that do not contain the field.
 func (l layout) find(field string) (line, column int) {
 	packed, below := []byte(l.packed.Value()), 0
 	number := func() uint64 {

@@ -5,14 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// yamlReader reads one YAML document: block mappings and lists, flow collections, all kinds of
-// scalars, comments, anchors, aliases and merge keys, as kubectl, kustomize, Helm and people
-// write them. It makes the same nodes as the YAML library and the converter, at a fifth of
-// their cost. What it does not read (tags, complex keys, directives), and every text with a
-// mistake in it, it leaves to them, so that each error has one wording. FuzzReader holds the
-// two against each other.
+// yamlReader reads one YAML document: block mappings and lists, flow collections, all kinds of scalars, comments, anchors, aliases and merge keys, as
+// kubectl, kustomize, Helm and people write them. It produces the same nodes as the YAML library and the converter, at a fifth of their cost.
+// Documents that it does not support (tags, complex keys, directives) or that have an error are parsed by the YAML library instead, so that each
+// error has only one wording. FuzzReader compares the results of both.
 //
-// The texts of its nodes are parts of the document: a caller that keeps one clones it.
+// The strings in its nodes are substrings of the document, so a caller that keeps one has to clone it.
 type yamlReader struct {
 	limits  Limits
 	nodes   nodeStock
@@ -22,16 +20,15 @@ type yamlReader struct {
 
 	text  string
 	at    int  // offset of the next byte
-	line  int  // its line, from 1
-	start int  // offset of that line
-	first bool // nothing but spaces is before it on its line
-	wide  bool // the text has characters of several bytes
+	line  int  // line of the next byte, from 1
+	start int  // offset of the first byte of that line
+	first bool // only spaces precede the next byte on its line
+	wide  bool // the text has non-ASCII characters
 	// The last result of column: counted characters from the start of the line to the offset countedTo.
 	countedTo, counted int
 }
 
-// read reads one document; ok is false when it has to be left to the library. The nodes are
-// good until the next call.
+// read reads one document. ok is false if the document has to be parsed by the YAML library instead. The nodes are valid until the next call.
 func (r *yamlReader) read(text []byte, limits Limits) (root *node, ok bool) {
 	r.nodes.reset()
 	r.limits, r.text = limits, string(text)
@@ -59,7 +56,7 @@ func (r *yamlReader) read(text []byte, limits Limits) (root *node, ok bool) {
 	return root, true
 }
 
-// notKnown is the panic value that ends yamlReader.read when the text has to be left to the YAML library.
+// notKnown is the panic value that ends yamlReader.read if the document has to be parsed by the YAML library instead.
 type notKnown struct{}
 
 func (r *yamlReader) must(known bool) {
@@ -97,7 +94,7 @@ const none = -1
 
 func (r *yamlReader) ended() bool { return r.at >= len(r.text) }
 
-// peek returns the byte at an offset from the next one; 0 beyond the end of the text, which contains no byte 0.
+// peek returns the byte that is ahead bytes after the next one. It returns 0 beyond the end of the text, which contains no byte 0.
 func (r *yamlReader) peek(ahead int) byte {
 	if r.at+ahead >= len(r.text) {
 		return 0
@@ -109,8 +106,8 @@ func isBlank(b byte) bool        { return b == ' ' || b == '\t' }
 func isBreak(b byte) bool        { return b == '\n' || b == '\r' || b == 0 }
 func isBlankOrBreak(b byte) bool { return isBlank(b) || isBreak(b) }
 
-// indent returns the column of the next byte, from 0; none at the end of the text. Only spaces precede a token that begins a line, or that follows
-// "- " at its beginning.
+// indent returns the column of the next byte, from 0, or none at the end of the text. Columns count bytes here, as only spaces and "- " precede a
+// token that begins a block collection.
 func (r *yamlReader) indent() int {
 	if r.ended() {
 		return none
@@ -118,7 +115,7 @@ func (r *yamlReader) indent() int {
 	return r.at - r.start
 }
 
-// column returns the column of an offset in the line, in characters, from 1.
+// column returns the column, in characters from 1, of an offset in the current line.
 func (r *yamlReader) column(offset int) int {
 	if !r.wide {
 		return offset - r.start + 1
@@ -143,7 +140,7 @@ func (r *yamlReader) breakLine() {
 	r.start, r.first = r.at, true
 }
 
-// endOfLine returns the offset at which the current line ends: of its line break, or of the end of the text.
+// endOfLine returns the offset of the line break that ends the current line, or of the end of the text.
 func (r *yamlReader) endOfLine() int {
 	end := strings.IndexByte(r.text[r.at:], '\n')
 	if end < 0 {
@@ -183,13 +180,13 @@ func (r *yamlReader) skip() {
 	}
 }
 
-// marker reports whether a document begins or ends at the beginning of the line.
+// marker reports whether a document marker (--- or ...) is at the current position, the beginning of a line.
 func (r *yamlReader) marker() bool {
 	rest := r.text[r.at:]
 	return (strings.HasPrefix(rest, "---") || strings.HasPrefix(rest, "...")) && isBlankOrBreak(r.peek(3))
 }
 
-// trailer reads the rest of the document behind its root, which may be comments.
+// trailer reads the rest of the document after the marker "...", which may only have comments.
 func (r *yamlReader) trailer() {
 	for !r.ended() {
 		end := r.endOfLine()
@@ -205,14 +202,15 @@ func (r *yamlReader) trailer() {
 // isItem reports whether an item of a block list is next.
 func (r *yamlReader) isItem() bool { return r.peek(0) == '-' && isBlankOrBreak(r.peek(1)) }
 
-// new returns a new node that begins at an offset in the current line. It leaves the text to the library if depth exceeds the limit.
+// new returns a new node that begins at an offset in the current line. If depth exceeds the limit, reading ends, and the YAML library parses the
+// document.
 func (r *yamlReader) new(kind kind, offset, depth int) *node {
 	r.must(depth <= r.limits.Depth)
 	return r.nodes.new(node{kind: kind, line: r.line, column: r.column(offset), size: 1})
 }
 
-// value reads the next value, in a collection whose column is parent, and goes to the token behind it. Only if r.first is set may the value be a
-// block mapping or list. indentless means that a list may begin in the column of the collection, which is a mapping.
+// value reads the next value, in a collection with the column parent, and moves to the token after it. The value may only be a block mapping or list
+// if r.first is set. indentless is set if the collection is a mapping, so that a list may begin in the column of the mapping.
 func (r *yamlReader) value(parent, depth int, indentless bool) *node {
 	var out *node
 	mayBeKey := r.first
@@ -261,8 +259,8 @@ func (r *yamlReader) isKey() bool {
 	return r.peek(ahead) == ':' && isBlankOrBreak(r.peek(ahead+1))
 }
 
-// plainKey returns the field of an unquoted key. A key that kubectl reads differently (see
-// keyToKubectl) leaves the text to the library.
+// plainKey returns the field of an unquoted key. If kubectl reads the key differently (see keyToKubectl), reading ends, and the YAML library parses
+// the document.
 func (r *yamlReader) plainKey(text string, start int) field {
 	_, oldBool := oldBoolValue(text)
 	_, differs := keyToKubectl(text)
@@ -331,7 +329,7 @@ func (r *yamlReader) fieldValue(indent, depth int) *node {
 	return r.nodes.new(node{kind: kindNull, line: line, column: column, size: 1})
 }
 
-// merge adds the fields of the value of a merge key, as converter.merge does.
+// merge adds the fields of the value of a merge key (<<) to a mapping, like converter.merge.
 func (r *yamlReader) merge(from, out *node, first int, keys *keySet) {
 	sources := []*node{from}
 	if from.kind == kindList {
@@ -424,7 +422,7 @@ func (r *yamlReader) closeAnchor(name string, n *node, line, column int) {
 	n.line, n.column = line, column
 }
 
-// alias reads an alias and returns its value. The nodes are shared with the anchor, but count as often as they are used.
+// alias reads an alias and returns its value. The nodes are shared with the anchored value, but count toward the limit each time they are used.
 func (r *yamlReader) alias(depth int) *node {
 	target := r.anchors[r.name()]
 	r.must(target != nil && depth+target.height <= r.limits.Depth)
@@ -539,7 +537,7 @@ func (f flow) entry() (key field) {
 	return key
 }
 
-// next consumes the comma behind an entry. It reports whether another entry follows rather than the closing bracket.
+// next consumes the comma after an entry and moves to the next token. It consumes nothing if the collection ends with the closing bracket end.
 func (f flow) next(end byte) {
 	f.skip()
 	if f.peek(0) == end {

@@ -10,10 +10,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The positions in an unquoted scalar that a byte may have, as bits.
+// These bits describe the positions that a byte may have in an unquoted scalar.
 const (
-	begins    = 1 << iota // as the first byte
-	continues             // as a further byte, whatever bytes are around it
+	begins    = 1 << iota // may be the first byte
+	continues             // may be a further byte, regardless of the adjacent bytes
 )
 
 var plainClass = func() (class [256]uint8) {
@@ -38,7 +38,7 @@ func (r *yamlReader) plainLine(inFlow bool) string {
 	return r.plainRest(inFlow)
 }
 
-// plainRest is plainLine for a line that continues a scalar: its first character may be any.
+// plainRest is like plainLine, but for a line that continues a scalar and may begin with any character.
 func (r *yamlReader) plainRest(inFlow bool) string {
 	start, end, i := r.at, r.at, r.at
 	for i < len(r.text) {
@@ -223,8 +223,7 @@ func (r *yamlReader) quoted(depth int) *node {
 	return out
 }
 
-// quotedLine reads quoted text up to the end of the line and the blanks before the next
-// one; more is false when the quotes are closed.
+// quotedLine reads quoted text up to the end of the line and the blanks before the next line. more is false if the closing quote was read.
 func (r *yamlReader) quotedLine(quote byte) (more bool) {
 	text := len(r.buffer) // how much of the buffer is not blanks at the end of the line
 	for {
@@ -259,7 +258,7 @@ func (r *yamlReader) quotedLine(quote byte) (more bool) {
 	}
 }
 
-// breaks skips line breaks, and the blanks behind each, and returns their number.
+// breaks skips line breaks, each with the blanks after it, and returns the number of line breaks.
 func (r *yamlReader) breaks() (n int) {
 	for !r.ended() && isBreak(r.text[r.at]) {
 		r.breakLine()
@@ -339,8 +338,8 @@ func (r *yamlReader) blockScalar(parent, depth int) *node {
 	return out
 }
 
-// blockHeader reads the header line of a block scalar. indent is that of its text, or 0 if the
-// first line of text determines it.
+// blockHeader reads the header line of a block scalar. keep and strip are its chomping indicators + and -. indent is the indentation of the text, or
+// 0 if the first line of the text determines it.
 func (r *yamlReader) blockHeader(parent int) (keep, strip bool, indent int) {
 	r.at++
 	for range 2 {
@@ -368,8 +367,8 @@ func (r *yamlReader) blockHeader(parent int) (keep, strip bool, indent int) {
 	return keep, strip, indent
 }
 
-// emptyLines skips empty lines up to the indentation of the next line, and returns their number.
-// If the indentation is 0, it sets it to that of the next line.
+// emptyLines skips empty lines up to the indentation of the next line, and returns the number of empty lines. If *indent is 0, it is set to the
+// indentation of the next line.
 func (r *yamlReader) emptyLines(indent *int, parent int) (n int) {
 	deepest := 0
 	for {

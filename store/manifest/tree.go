@@ -95,8 +95,8 @@ func (t *Tree) each(f func(*Tree) error) error {
 	return nil
 }
 
-// Position returns the line and column of a field, from 1, or those of its nearest ancestor
-// that the text has. Paths are Kubernetes', as Document.Position has them.
+// Position returns the line and column of a field, from 1, or of its nearest ancestor that is in the text. Paths have the same form as for
+// Document.Position.
 func (t *Tree) Position(field string) (line, column int) {
 	below, column := t.layout.find(field)
 	return t.Line + below, column
@@ -132,7 +132,7 @@ type treeReader struct {
 	booleans map[string]bool
 	sent     bool     // the result is the JSON that kubectl sends for the text: see Object
 	literal  bool     // the text is JSON, whose numbers are kept as written
-	path     []string // without the indexes of lists
+	path     []string // path of the current field, without list indexes
 	problems []Problem
 	failed   bool
 }
@@ -269,9 +269,9 @@ func cutStep(field string) (first, rest string) {
 type Value struct {
 	// Data is made of map[string]any, []any, string, bool, json.Number and nil.
 	Data any
-	// Line is its first line, from 1.
+	// Line is the first line of the document, from 1.
 	Line int
-	// Duplicates lists the fields that are there twice, of which the last counts, as for kubectl: "spec.type".
+	// Duplicates lists the paths of fields that occur more than once, such as "spec.type". The last occurrence counts, as for kubectl.
 	Duplicates []string
 
 	layout layout // only of Values
@@ -283,8 +283,8 @@ func (v *Value) Position(field string) (line, column int) {
 	return v.Line + below, column
 }
 
-// Values decodes all documents of a YAML text, or JSON. It is for callers that need the
-// content and no objects; limits and interpretation of YAML are those of Decode.
+// Values decodes all documents of a text in YAML or JSON. It is for callers that need the content and no objects. It interprets YAML and applies
+// limits like Decode.
 func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	limits = limits.orDefaults()
 	text, err := checkText(text)
@@ -342,8 +342,8 @@ func jsonNumber(text string) (json.Number, error) {
 	}
 }
 
-// parseNumber parses a YAML number: as an integer, which includes floats without a fraction (kubectl reads 1e3 as 1000, too), or else as
-// a float, NaN if it is none.
+// parseNumber parses a YAML number. isWhole is set if it is an integer or a float without a fraction (kubectl also reads 1e3 as 1000), and whole is
+// its value. Otherwise float is the value, NaN if the text is no number.
 func parseNumber(text string) (whole int64, float float64, isWhole bool, err error) {
 	plain := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 	if digits := strings.TrimLeft(plain, "-"); len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {

@@ -21,20 +21,21 @@ const maxProblems = 50
 type decoding struct {
 	file     string
 	ref      object.Ref
-	partly   bool // the kind is one of which only a part is read
+	partly   bool // the kind is one of which svcctl reads only some fields
 	secrets  bool // the object is a Secret: messages show none of its values
 	path     path
 	problems []Problem
 	failed   bool
 	dropped  bool // problems beyond maxProblems were dropped
-	doubted  bool // an unknown field was warned about, which is done once for a kind that is partly read
+	doubted  bool // a warning about an unknown field was already added; there is only one for a kind that is read partly
 	last     *lastTexts
-	// texts are the maps of strings that were decoded last, for sharing: the selector of a Service often equals its labels.
+	// texts are the most recently decoded maps of strings. Equal maps are shared, since the selector of a Service often equals its labels.
 	texts [2]map[string]string
 }
 
-// lastTexts interns strings that were decoded last, and pointers to strings, in tables indexed by a hash of the length and three bytes: many
-// Services have equal names of ports and nodes, and annotation keys. It is kept between documents, so it has no long strings, and none of Secrets.
+// lastTexts interns the most recently decoded strings, and pointers to strings, in tables that are indexed by a hash of the length and three bytes.
+// Many Services have equal port names, node names and annotation keys. The tables are kept between documents, so they contain no long strings and no
+// values of Secrets.
 type lastTexts struct {
 	texts    [1024]string
 	pointers [32]*string
@@ -108,7 +109,7 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 	}
 }
 
-// bools has one pointer for each bool, which all decoded objects share.
+// bools has one pointer to each bool. All decoded objects share these pointers.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
 func (d *decoding) structure(n *node, v reflect.Value) {
@@ -128,8 +129,8 @@ func (d *decoding) structure(n *node, v reflect.Value) {
 	}
 }
 
-// ignoredFields are fields of Kubernetes objects that are accepted and dropped. A field that an old version of Kubernetes used for the routing of
-// packets gets a warning.
+// ignoredFields are fields of Kubernetes objects that are accepted and dropped. There is a warning for a field that affected the routing of packets
+// in an old version of Kubernetes.
 var ignoredFields = map[string]struct{ warn bool }{
 	"metadata.managedFields":              {},
 	"metadata.selfLink":                   {}, // not filled since 1.20
@@ -177,15 +178,15 @@ func (d *decoding) slice(n *node, v reflect.Value) {
 	}
 }
 
-// secret reports whether the value at the current path is one that messages must not show.
+// secret reports whether messages must not show the value at the current path.
 func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
-// longestShared is the length of the longest string that is interned, in bytes: that of an object's name.
+// longestShared is the maximum length of a string that is interned, in bytes: the maximum length of an object's name.
 const longestShared = 253
 
-// placeOf returns an index below places for a string that is not empty: a hash of its length and three of its bytes.
+// placeOf returns a hash of a string's length and three of its bytes, as an index from 0 to places-1. The string must not be empty.
 func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1]) + 131*int(text[len(text)/2])) % places
 }
@@ -289,7 +290,7 @@ func (d *decoding) time(n *node, v reflect.Value) {
 	d.wrongType(n, `a time as in "2006-01-02T15:04:05Z" (RFC 3339)`)
 }
 
-// addFlaws adds the problems that the parser found, now that the object is identified.
+// addFlaws adds the problems that the parser found. They can be added only after the object is identified.
 func (d *decoding) addFlaws(flaws []flaw) {
 	for _, f := range flaws {
 		d.report(Problem{File: d.file, Line: f.line, Column: f.column, Object: d.ref, Field: f.path.String(),
@@ -385,7 +386,7 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	slices.Sort(p.names)
 }
 
-// Nearest returns the most similar of some names to a misspelled one, or "" if none is similar.
+// Nearest returns the name that is most similar to a misspelled word, or "" if none is similar.
 func Nearest(word string, names iter.Seq[string]) string {
 	const most = 2 // edits that still look like a slip
 	best, distance := "", most+1
@@ -398,8 +399,8 @@ func Nearest(word string, names iter.Seq[string]) string {
 	return best
 }
 
-// EditDistance returns the number of letters to insert, delete, replace or swap with the next one to turn one name into another
-// (optimal string alignment), or a number greater than most if there are more.
+// EditDistance returns the number of edits that turn one name into another (optimal string alignment): inserting, deleting or replacing a letter, or
+// swapping two adjacent letters. If there are more than most, it returns a number greater than most.
 func EditDistance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
@@ -451,7 +452,7 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	v.Set(reflect.ValueOf(m))
 }
 
-// saysSame reports whether a node would decode, without problems, to exactly this map, which is not empty.
+// saysSame reports whether a node would decode without problems to exactly the map m. It returns false for an empty map.
 func saysSame(n *node, m map[string]string) bool {
 	if len(m) == 0 || len(n.fields) != len(m) {
 		return false

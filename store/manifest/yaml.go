@@ -39,7 +39,7 @@ func (r *reading) readYAML(data []byte) *refusal {
 	return nil
 }
 
-// parseYAML parses YAML documents, with yamlReader or else the YAML library.
+// parseYAML parses YAML documents with yamlReader, or with the YAML library if yamlReader cannot parse them.
 func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
 	if err := countStructure(text, r.limits); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (c *converter) convert(n *yaml.Node, depth int) (*node, *refusal) {
 	return out, err
 }
 
-// alias returns the node of the anchor that an alias names. The nodes are shared with the anchor, but count as often as they are used.
+// alias returns the node that an alias refers to. The nodes are shared with the anchored value, but count toward the limit each time they are used.
 func (c *converter) alias(n *yaml.Node, depth int) (*node, *refusal) {
 	if _, open := c.open[n.Alias]; open {
 		return nil, refuse(n.Line, n.Column, ReasonSyntax, "could not be parsed: anchor %s contains itself", excerpt(n.Value))
@@ -204,7 +204,7 @@ func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
 	return nil
 }
 
-// key returns the text of a key, which is a string whatever type it looks like.
+// key returns the text of a key. A key is always a string, even if it looks like a value of another type.
 func (c *converter) key(n *yaml.Node) (string, bool) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -229,8 +229,8 @@ func (c *converter) judgeKey(n *yaml.Node) {
 	}
 }
 
-// keyToKubectl returns the key that kubectl reads in place of an unquoted one that is a number in YAML, if
-// it differs: 1.10 is "1.1" to it, and 010 is "8". It returns "" for null, which kubectl refuses.
+// keyToKubectl returns how kubectl reads an unquoted key that looks like a number, and whether that differs from text: 1.10 becomes "1.1", and 010
+// becomes "8". For null, which kubectl refuses, it returns "".
 func keyToKubectl(text string) (as string, differs bool) {
 	switch kindOfPlain(text) {
 	case kindNull:
@@ -247,9 +247,8 @@ func keyToKubectl(text string) (as string, differs bool) {
 	return as, as != "" && as != text
 }
 
-// merge adds those keys of a merge key's value ("<<: *base", or a list of such) that the
-// mapping lacks: keys of the mapping itself take precedence, then the earlier ones of the
-// list.
+// merge adds to a mapping those keys of a merge key's value ("<<: *base", or a list of aliases) that the mapping lacks. Keys of the mapping itself
+// take precedence, then those of earlier list items.
 func (c *converter) merge(n *yaml.Node, out *node, keys *keySet, depth int) *refusal {
 	value, err := c.convert(n, depth)
 	if err != nil {
@@ -305,7 +304,7 @@ func (c *converter) scalar(n *yaml.Node, out *node) {
 	}
 }
 
-// collectionTag returns an error for a mapping or list with the tag of another type.
+// collectionTag adds an error for a mapping or list that has the tag of another type.
 func (c *converter) collectionTag(n *yaml.Node, want string) {
 	if tag := n.ShortTag(); tag != want {
 		c.flaw(n, ReasonWrongType, "the tag %s has no meaning here; remove it", excerpt(tag))
@@ -417,8 +416,7 @@ func lineAt(text []byte, number int) []byte {
 
 const conflictMessage = "this line is a conflict marker of git: the merge is not finished; resolve it, and commit"
 
-// conflictMarker returns the first line with a conflict marker of git in a text that cannot be
-// parsed; 0 if there is none.
+// conflictMarker returns the number of the first line with a git conflict marker; 0 if there is none. The text is one that could not be parsed.
 func conflictMarker(text []byte) int {
 	number := 0
 	for line := range bytes.Lines(text) {

@@ -13,20 +13,20 @@ import (
 // Annotations that control which endpoint a new connection gets. Services and EndpointSlices have no fields for this;
 // kube-router, loxilb and Cilium use annotations too.
 const (
-	// AnnotationBalance of a Service names the balancing algorithm: see BalanceNames.
+	// AnnotationBalance is the annotation of a Service that selects the balancing algorithm; for its values see BalanceNames.
 	AnnotationBalance = "svcctl.io/balance"
 	// AnnotationWeight of an EndpointSlice, Endpoints or Pod is the weight of its endpoints.
 	AnnotationWeight = "svcctl.io/weight"
-	// AnnotationWeights of a Service has weights by endpoint address, which take precedence over AnnotationWeight: "10.1.2.3=5,
-	// 10.1.2.4=0".
+	// AnnotationWeights of a Service lists weights by endpoint address, such as "10.1.2.3=5, 10.1.2.4=0". They take precedence over AnnotationWeight.
 	AnnotationWeights = "svcctl.io/weights"
-	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the tier of its endpoints: 0 is used first.
+	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the priority tier of its endpoints, from 0 to MaxPriority. Lower tiers are used
+	// first.
 	AnnotationPriority = "svcctl.io/priority"
-	// AnnotationShare of an EndpointSlice is the relative share of the port's connections for its backend: "9", or
-	// "BACKEND=9" where several slices form one backend.
+	// AnnotationShare of an EndpointSlice is the relative share of the port's connections that its backend gets, such as "9". The form "BACKEND=9"
+	// names the backend, for several EndpointSlices that form one backend.
 	AnnotationShare = "svcctl.io/share"
 
-	// The annotations of Cilium for balancing, which are read where those of svcctl are absent.
+	// These annotations of Cilium for balancing apply where the corresponding annotation of svcctl is absent.
 	AnnotationCiliumBalance = "service.cilium.io/lb-algorithm"
 	AnnotationCiliumWeight  = "service.cilium.io/weight"
 )
@@ -61,7 +61,7 @@ var balanceAliases = map[string]string{
 	"lc": BalanceLeastConnection, "wlc": BalanceLeastConnection, "sed": BalanceLeastConnection, "nq": BalanceLeastConnection, "twos": BalanceLeastConnection,
 }
 
-// ParseBalance returns the algorithm that a name, or an alias of IPVS, stands for.
+// ParseBalance returns the algorithm with a name, or with an alias that is the name of an IPVS scheduler.
 func ParseBalance(value string) (name string, err error) {
 	if errs := checkBalance(root(""), value); len(errs) > 0 {
 		return "", fmt.Errorf("%s", errs[0].Body())
@@ -97,8 +97,8 @@ func ParsePriority(value string) (uint8, error) {
 	return uint8(n), nil
 }
 
-// BackendShare is a relative share of the connections of a port, and the name of the backend that gets it; "": the backend is the slice
-// itself.
+// BackendShare is a relative share of the connections of a port, and the name of the backend that gets it. If the name is "", the backend is the
+// EndpointSlice with the annotation.
 type BackendShare struct {
 	Backend string
 	Share   uint32
@@ -167,8 +167,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, checkBy(ParseWeights))...)
 }
 
-// checkEndpointWeights checks the annotations of an object that names endpoints; old is nil
-// for a new one.
+// checkEndpointWeights validates the balancing annotations of an object that lists endpoints. old is the previous version, nil for a new object.
 func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 	weight := checkBy(ParseWeight)
 	errs := checkAnnotation(meta, old, AnnotationWeight, weight)
@@ -193,7 +192,7 @@ func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
 	}
 }
 
-// checkAnnotation runs a check on an annotation that exists and differs from that of the old object.
+// checkAnnotation runs a check on an annotation if it exists and differs from the one in the old object.
 func checkAnnotation(meta, old *ObjectMeta, key string, check func(path, string) Errors) Errors {
 	value, has := meta.Annotations[key]
 	if !has {
@@ -222,7 +221,7 @@ func (m *ObjectMeta) WeightOf() uint16 {
 	return 1 // also of what validation refuses
 }
 
-// PriorityOf returns the tier of an object's endpoints, 0 where its annotations give none.
+// PriorityOf returns the priority tier of an object's endpoints; 0 if its annotations set none.
 func (m *ObjectMeta) PriorityOf() uint8 {
 	if value := m.Annotations[AnnotationPriority]; value != "" {
 		priority, _ := ParsePriority(value) // refused by validation: 0
@@ -231,7 +230,8 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 	return 0
 }
 
-// ShareOf returns the share of an EndpointSlice. Without a valid annotation the share is 1, with an empty Backend.
+// ShareOf returns the share of an EndpointSlice. If the annotation names no backend, Backend is the name of the EndpointSlice. Without a valid
+// annotation, the share is 1 and Backend is empty.
 func (m *ObjectMeta) ShareOf() BackendShare {
 	share, err := ParseShare(m.Annotations[AnnotationShare])
 	if err != nil {
@@ -248,8 +248,7 @@ const (
 	// AnnotationAffinityScope is the scope of session affinity: each port, or all ports of the Service. spec
 	// has no field for it (kubernetes#103000).
 	AnnotationAffinityScope = "svcctl.io/affinity-scope"
-	// AnnotationAffinityPrefix is the prefix length by which affinity groups clients, for IPv4 and IPv6:
-	// "24,64".
+	// AnnotationAffinityPrefix holds the prefix lengths, for IPv4 and IPv6, of the client networks that share one affinity entry, such as "24,64".
 	AnnotationAffinityPrefix = "svcctl.io/affinity-prefix"
 	// AnnotationAffinityRefresh selects what restarts the affinity timeout: new connections, or all packets.
 	AnnotationAffinityRefresh = "svcctl.io/affinity-refresh"
@@ -263,8 +262,8 @@ const (
 	AffinityRefreshPackets     = "packets"
 )
 
-// ParseAffinityPrefix reads the value of AnnotationAffinityPrefix. A length that is absent is that of a whole
-// address: 32 or 128.
+// ParseAffinityPrefix parses the value of AnnotationAffinityPrefix. Without an IPv6 length, ipv6 is 128. If the value is invalid, the lengths are 32
+// and 128.
 func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
 	four, six, both := strings.Cut(value, ",")
 	if !both {
@@ -292,39 +291,37 @@ func checkAffinity(meta, before *ObjectMeta) Errors {
 	})...)
 }
 
-// AnnotationRetryAfter of a Service is how long an endpoint may leave a client's SYN unanswered
-// until the client's next one gets another endpoint: "1s", or "1".
+// AnnotationRetryAfter of a Service is the time for which an endpoint may leave a client's SYN unanswered, such as "1s" or "1". After it, the next
+// SYN of the client goes to another endpoint.
 const AnnotationRetryAfter = "svcctl.io/retry-after"
 
-// The shortest and the longest time of AnnotationRetryAfter. A client repeats its SYN after a
-// second; a shorter time would give up endpoints that are only far away.
+// These are the bounds of AnnotationRetryAfter. A client retransmits its SYN after a second; a shorter time would give up endpoints that merely have
+// a long round-trip time.
 const (
 	MinRetryAfter = time.Second
 	MaxRetryAfter = 30 * time.Second
 )
 
-// AnnotationSlowStart of a Service is how long a new endpoint takes until it has its whole weight: "30s".
+// AnnotationSlowStart of a Service is the time in which the weight of a new endpoint grows to its full value, such as "30s".
 const AnnotationSlowStart = "svcctl.io/slow-start"
 
-// The shortest and the longest time in AnnotationSlowStart.
+// These are the bounds of AnnotationSlowStart.
 const (
 	MinSlowStart = time.Second
 	MaxSlowStart = 15 * time.Minute
 )
 
-// AnnotationEject of a Service takes endpoints without a health check out of balancing while they do not accept
-// connections: "true" or "false".
+// AnnotationEject of a Service, if "true", takes endpoints without a health check out of balancing while they do not accept connections.
 const AnnotationEject = "svcctl.io/eject"
 
-// AnnotationFastPath of a Service lets established connections bypass rules and routing (flowtable): "true" or "false".
+// AnnotationFastPath of a Service, if "true", lets packets of established connections bypass rules and routing (nftables flowtable).
 const AnnotationFastPath = "svcctl.io/fast-path"
 
-// AnnotationEgress of a Service makes connections that its endpoints initiate leave the box with an address of the Service as
-// their source: "vip", or at most one of its addresses for each family.
+// AnnotationEgress of a Service sets the source address of connections that its endpoints initiate, when they leave the box, to an address of the
+// Service: "vip", or a list of at most one of its addresses for each IP family.
 const AnnotationEgress = "svcctl.io/egress"
 
-// AnnotationAdopt of a Service keeps TCP connections to its load balancer IPs and external IPs open when another box
-// takes over: "true" or "false".
+// AnnotationAdopt of a Service, if "true", keeps TCP connections to its load balancer IPs and external IPs open when another box takes over.
 const AnnotationAdopt = "svcctl.io/adopt-connections"
 
 // ParseBool reads the value of an annotation that is "true" or "false".
@@ -369,7 +366,8 @@ func ParseSeconds(value string) (time.Duration, error) {
 const (
 	// AnnotationRateLimit bounds the new connections of each port of the Service: "100/s", "600/m".
 	AnnotationRateLimit = "svcctl.io/rate-limit"
-	// AnnotationClientRateLimit bounds the new connections of each client to each port of the Service: as AnnotationRateLimit.
+	// AnnotationClientRateLimit limits the rate of new connections of each client to each port of the Service. Its values are like those of
+	// AnnotationRateLimit.
 	AnnotationClientRateLimit = "svcctl.io/client-rate-limit"
 	// AnnotationClientConnections bounds the open connections of each client: 1 to 65535.
 	AnnotationClientConnections = "svcctl.io/client-connections"
@@ -383,7 +381,7 @@ const (
 	MaxConnections = 65535
 )
 
-// ParseRate reads a rate, "100/s" or "600/m".
+// ParseRate parses a rate such as "100/s" or "600/m". count is the number of connections in the time per.
 func ParseRate(value string) (count uint32, per time.Duration, err error) {
 	number, unit, _ := strings.Cut(strings.TrimSpace(value), "/")
 	per = map[string]time.Duration{"s": time.Second, "m": time.Minute}[unit]
@@ -403,8 +401,8 @@ func ParseConnections(value string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// CutPrefix cuts the prefix lengths of both families from the value of a limit of clients: "600/m per 32,64" counts all
-// clients of a prefix as one. Without them a client is an address: 32 and 128.
+// CutPrefix splits the prefix lengths of both IP families off the value of a limit for clients: "600/m per 32,64" counts all clients in a prefix as
+// one. Without prefix lengths, each address is a client: 32 and 128.
 func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
 	limit, lengths, given := strings.Cut(value, " per ")
 	if !given {

@@ -43,8 +43,7 @@ const (
 	NamespaceTerminating = "Terminating"
 )
 
-// finalizerKubernetes in NamespaceSpec.Finalizers keeps a Namespace until its content
-// is gone.
+// finalizerKubernetes in NamespaceSpec.Finalizers keeps a Namespace until all objects in it are removed.
 const finalizerKubernetes = "kubernetes"
 
 func (o *Namespace) GetMeta() *ObjectMeta { return &o.Metadata }
@@ -66,8 +65,7 @@ func (o *Namespace) setDefaults() {
 	}
 }
 
-// Node has the fields of core/v1 Node that this product reads and writes: for the box it runs on,
-// and for other boxes that users declare.
+// Node has the fields of core/v1 Node that svcctl reads and writes, for the Node of its own box and for Nodes of other boxes, which users declare.
 type Node struct {
 	TypeMeta
 	Metadata ObjectMeta `json:"metadata"`
@@ -424,7 +422,7 @@ type ConfigMap struct {
 	Immutable  *bool             `json:"immutable,omitempty"`
 }
 
-// Secret is core/v1 Secret. Its content is for relayed ports with TLS; nothing else reads it.
+// Secret is core/v1 Secret. Only ports that are relayed with TLS use its data.
 type Secret struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
@@ -438,7 +436,7 @@ type Secret struct {
 // secretOpaque is the default type of a Secret.
 const secretOpaque = "Opaque"
 
-// The type of a Secret with a certificate, and its keys (core/v1 SecretTypeTLS).
+// SecretTLS is the type of a Secret with a TLS certificate (core/v1 SecretTypeTLS). TLSCert and TLSKey are keys in its data.
 const (
 	SecretTLS = "kubernetes.io/tls"
 	TLSCert   = "tls.crt"
@@ -446,8 +444,8 @@ const (
 )
 
 const (
-	maxDataBytes = 1 << 20 // core.MaxSecretSize, of all values of a ConfigMap or Secret
-	maxDataKey   = 253     // validation.DNS1123SubdomainMaxLength
+	maxDataBytes = 1 << 20 // maximum total size of the values in a ConfigMap or Secret, in bytes (core.MaxSecretSize)
+	maxDataKey   = 253     // maximum length of a key in the data (validation.DNS1123SubdomainMaxLength)
 
 	dataKey     = "[-._a-zA-Z0-9]+"
 	dataKeyText = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' " +

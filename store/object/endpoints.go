@@ -8,7 +8,7 @@ import (
 
 var subsetsPath = root("subsets")
 
-// supportedProtocols are the protocols that a port may have, sorted for messages.
+// supportedProtocols returns the protocols that a port may have, sorted.
 func supportedProtocols() []string { return []string{ProtocolSCTP, ProtocolTCP, ProtocolUDP} }
 
 func (o *Endpoints) validate(previous Object) Errors {
@@ -77,7 +77,7 @@ func validateNodeName(p path, name *string) Errors {
 	return invalidFor(p, *name, dns1123SubdomainProblems(*name))
 }
 
-// validateEndpointPort checks what ports of Endpoints and of EndpointSlices have in common.
+// validateEndpointPort checks the rules that apply both to ports of Endpoints and to ports of EndpointSlices.
 func validateEndpointPort(p path, port *EndpointPort) Errors {
 	var errs Errors
 	if name := Deref(port.Name); name != "" {

@@ -11,14 +11,13 @@ var (
 	familyPolicyPath = root("spec.ipFamilyPolicy")
 )
 
-// DefaultFamilies fills in clusterIPs from clusterIP, and ipFamilyPolicy and ipFamilies where they
-// depend on the families of the box's service ranges (boxFamilies: IPv4, IPv6 or both, the primary
-// first) or on the stored Service (old, nil for a new one). It returns errors about values that
-// conflict. It allocates no cluster IPs: unless the Service is headless, the allocator then has to
-// provide one for each of ipFamilies, in that order. It is initIPFamilyFields of
-// pkg/registry/core/service/storage. As there, a Service that prefers dual stack neither gains nor
-// loses a second family because the box has changed, but only when its own policy, families or
-// cluster IPs change.
+// DefaultFamilies sets clusterIPs from clusterIP. It also sets ipFamilyPolicy and ipFamilies where they depend on the stored Service (old, nil for a
+// new one), or on the families of the box's service ranges (boxFamilies: IPv4, IPv6 or both, the primary first). It returns errors about values that
+// conflict. It allocates no cluster IPs: the allocator then has to allocate one for each of ipFamilies, in that order, unless the Service is
+// headless.
+//
+// It corresponds to initIPFamilyFields of pkg/registry/core/service/storage. As in Kubernetes, a Service that prefers dual stack does not gain or
+// lose its second family when the families of the box change, but only when its own policy, families or cluster IPs change.
 func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
 	syncClusterIPs(svc, old)
 	if svc.Spec.Type == TypeExternalName {
@@ -72,9 +71,8 @@ func keepsPreferredFamilies(svc, old *Service) bool {
 		sameClusterIPs(svc, old) && slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 
-// defaultFamilyPolicy sets a missing ipFamilyPolicy: to that of the stored Service, so
-// that only an explicit policy changes it between single and dual stack, or else to the
-// default.
+// defaultFamilyPolicy sets ipFamilyPolicy if it is missing. It takes the policy of the stored Service, so that only an explicit policy changes a
+// Service between single and dual stack; a new Service gets the default.
 func defaultFamilyPolicy(svc, old *Service) {
 	switch policy := &svc.Spec.IPFamilyPolicy; {
 	case *policy != nil:
@@ -92,9 +90,8 @@ func (o *Service) headlessWithoutSelector() bool {
 	return o.Headless() && len(o.Spec.Selector) == 0
 }
 
-// checkClusterIPs is ValidateServiceClusterIPsRelatedFields: it checks
-// clusterIPs, ipFamilies and ipFamilyPolicy as far as the families of the box do
-// not matter.
+// checkClusterIPs checks clusterIPs, ipFamilies and ipFamilyPolicy by the rules that do not depend on the families of the box
+// (ValidateServiceClusterIPsRelatedFields).
 func checkClusterIPs(s, old *Service) Errors {
 	if s.Spec.Type == TypeExternalName {
 		return nil
@@ -147,8 +144,7 @@ func checkEachClusterIP(ips []string, old *Service) Errors {
 	return errs
 }
 
-// checkIPFamilies checks valid cluster IPs against each other and against the
-// ipFamilies at the same indexes.
+// checkIPFamilies checks that two cluster IPs are of different families, and that each is of the family at the same index of ipFamilies.
 func checkIPFamilies(ips, families []string) Errors {
 	var errs Errors
 	count := map[string]int{}
@@ -213,7 +209,7 @@ func checkSingleStack(svc *Service) Errors {
 	return errs
 }
 
-// inferFamilies appends to ipFamilies the families of cluster IPs that it lacks.
+// inferFamilies appends to ipFamilies the families of the cluster IPs that have no entry there.
 func inferFamilies(svc *Service, boxFamilies []string) Errors {
 	if svc.Headless() {
 		return nil
@@ -234,8 +230,8 @@ func inferFamilies(svc *Service, boxFamilies []string) Errors {
 	return errs
 }
 
-// completeFamilies checks families and policy against the box's families, and
-// appends those that the policy adds.
+// completeFamilies checks families and policy against the box's families. It sets missing families, and appends the second one if the policy asks for
+// it.
 func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	spec := &svc.Spec
 	dual := *spec.IPFamilyPolicy != SingleStack
@@ -268,9 +264,10 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	return nil
 }
 
-// OtherFamily returns the family of a Service's cluster IP for which there are only endpoints of the other IP family, so that its
-// clients are refused, and a message about that; "" if there is none. at is inserted into the message after "client" or "addresses"
-// to name the ports concerned; "" means all. A headless Service has no cluster IP and uses endpoints of both families.
+// OtherFamily checks whether all endpoints of a Service are of the other IP family than one of its cluster IPs, so that connections to that cluster
+// IP are refused. It returns the family of the cluster IP and a message; both are "" if there is no such cluster IP. at is inserted into the message
+// after "client" or "addresses" to name the ports concerned; "" means all ports. A headless Service has no cluster IP and uses endpoints of both
+// families.
 func OtherFamily(svc *Service, slices []*EndpointSlice, at string) (family, why string) {
 	if svc.Headless() || svc.Spec.Type == TypeExternalName {
 		return "", ""

@@ -21,7 +21,7 @@ const (
 	KindReferenceGrant = "ReferenceGrant"
 )
 
-// GroupGateway is the API group of these kinds, APIVersionGateway their API version. Files may use older versions.
+// GroupGateway is the API group of the Gateway API, and APIVersionGateway the API version of its kinds. Files may use older versions.
 const (
 	GroupGateway      = "gateway.networking.k8s.io"
 	APIVersionGateway = GroupGateway + "/v1"
@@ -39,7 +39,7 @@ const (
 	AnnotationListener = "svcctl.io/listener"
 )
 
-// The protocols of listeners, besides TCP and UDP.
+// The protocols of listeners, in addition to TCP and UDP.
 const (
 	ProtocolHTTP  = "HTTP"
 	ProtocolHTTPS = "HTTPS"
@@ -350,7 +350,7 @@ func (s *ListenerSetSpec) rules(at path) Errors {
 	return listenerRules(at.child("listeners"), s.Listeners)
 }
 
-// listenerRules returns the errors of rules about a list of listeners as a whole.
+// listenerRules checks the validation rules for a list of listeners that the rules for single fields do not cover.
 func listenerRules(at path, listeners []Listener) Errors {
 	var needless, notTerminated, noMode, named, sameName, samePlace bool
 	type place struct{ port, protocol, hostname string }
@@ -434,8 +434,8 @@ func (i *GatewayInfrastructure) rules(at path) Errors {
 	return errs
 }
 
-// rules returns the errors of one requirement of a selector, such as an invalid operator, with which the selector would select
-// everything. Kubernetes checks this beyond the CustomResourceDefinitions.
+// rules returns the errors of one requirement of a selector, such as an invalid operator. With such a requirement the selector would select
+// everything. Kubernetes checks this in addition to the CustomResourceDefinitions.
 func (r *LabelSelectorRequirement) rules(at path) Errors {
 	var errs Errors
 	if r.Key == "" {
@@ -458,7 +458,7 @@ func (r *LabelSelectorRequirement) rules(at path) Errors {
 	return errs
 }
 
-// violated returns an error if is is set: a list or structure violates a rule. The message omits the value.
+// violated returns an error with the message if is is true, that is, if a list or structure violates a rule. The error omits the value.
 func violated(is bool, at path, message string) Errors {
 	if !is {
 		return nil
@@ -466,7 +466,7 @@ func violated(is bool, at path, message string) Errors {
 	return invalid(at, omitted{}, message)
 }
 
-// rules returns the errors of rules about a Condition, for kinds whose fields have tags; conditions of other kinds have no rules.
+// rules checks a condition by the rules of the CustomResourceDefinitions. It is only called for kinds with tags on their fields.
 func (c *Condition) rules(at path) Errors {
 	var errs Errors
 	for _, f := range []struct{ name, value, words string }{

@@ -91,7 +91,7 @@ func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// unlessKept returns an error for a text that has a problem ("": none). It accepts any text in kept, the values of the
+// unlessKept returns an error for a text with a problem; "" means that there is none. It accepts every text in kept, which has the values of the
 // stored object.
 func unlessKept(p path, value string, kept set, problem string) Errors {
 	if problem == "" || kept[value] {
@@ -128,8 +128,8 @@ func cidrProblem(value string) string {
 	return ""
 }
 
-// checkReachableIP is checkIP for the addresses of endpoints and for external IPs: it
-// also refuses unspecified, loopback and link-local addresses.
+// checkReachableIP checks the address of an endpoint or an external IP. In addition to invalid addresses it refuses unspecified, loopback and
+// link-local ones, unless they are in kept.
 func checkReachableIP(p path, value string, kept set) Errors {
 	problems := unreachableProblems(value)
 	if problem := ipProblem(value); problem != "" {
@@ -269,8 +269,7 @@ type ServiceCIDRStatus struct {
 	Conditions []Condition `json:"conditions,omitempty" schema:"keys=type merge=type"`
 }
 
-// IPAddress is networking.k8s.io/v1 IPAddress: it records the holder of a cluster IP. Its
-// name is the address in canonical form.
+// IPAddress is networking.k8s.io/v1 IPAddress: it records which object has a cluster IP. Its name is the address in canonical form.
 type IPAddress struct {
 	TypeMeta
 	Metadata ObjectMeta    `json:"metadata"`

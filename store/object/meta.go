@@ -266,7 +266,7 @@ func HasLabels(labels, selector map[string]string) bool {
 	return true
 }
 
-// Matches reports whether labels meet all requirements; a selector without any matches everything.
+// Matches reports whether labels meet all requirements of the selector. A selector without requirements matches everything.
 func (s *LabelSelector) Matches(labels map[string]string) bool {
 	if !HasLabels(labels, s.MatchLabels) {
 		return false

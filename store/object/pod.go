@@ -31,7 +31,7 @@ type PodSpec struct {
 type Container struct {
 	Name  string `json:"name,omitempty"`
 	Image string `json:"image,omitempty"`
-	// RestartPolicy Always makes an init container one that runs beside the others.
+	// RestartPolicy "Always" makes an init container a sidecar, which keeps running while the other containers run.
 	RestartPolicy *string         `json:"restartPolicy,omitempty"`
 	Ports         []ContainerPort `json:"ports,omitempty" schema:"keys=containerPort,protocol merge=containerPort"`
 	// ReadinessProbe is how the box checks that the Pod is ready for traffic.
@@ -91,9 +91,8 @@ func (o *Pod) Terminal() bool {
 // Terminating reports whether the Pod is being deleted.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready reports whether the Pod may get traffic: by its condition Ready; without conditions, by
-// whether its phase is Running; and without a phase, true. Pods of Kubernetes always have both; a
-// Pod without them stands for a server that is up.
+// Ready reports whether the Pod may get traffic. The condition Ready decides. Without any condition, a Pod is ready if its phase is Running or empty.
+// Pods of Kubernetes always have conditions and a phase; a Pod without them stands for a server that is up.
 func (o *Pod) Ready() bool {
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == podReady {
@@ -185,8 +184,7 @@ func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
 	return 0, false
 }
 
-// setDefaults is SetDefaults_Pod for the fields that are read here, and completes podIP
-// from podIPs and the reverse.
+// setDefaults sets the defaults of SetDefaults_Pod for the fields that are read here. It also sets podIP from podIPs, or podIPs from podIP.
 func (pod *Pod) setDefaults() {
 	for _, containers := range [][]Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -301,11 +299,11 @@ type Probe struct {
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketAction `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCAction      `json:"grpc,omitempty"`
-	// Seconds; 0 stands for the default.
+	// The fields ending in Seconds are in seconds; 0 means the default.
 	InitialDelaySeconds int32 `json:"initialDelaySeconds,omitempty"`
 	TimeoutSeconds      int32 `json:"timeoutSeconds,omitempty"`
 	PeriodSeconds       int32 `json:"periodSeconds,omitempty"`
-	// Results in a row; 0 stands for the default.
+	// The thresholds are numbers of consecutive results; 0 means the default.
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }

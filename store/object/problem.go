@@ -21,7 +21,7 @@ type Problem struct {
 	Message string
 	// Warning is set when the object works in all other respects, or is left out on purpose.
 	Warning bool
-	// Cause names the fault, if problems of several objects may come from it (wire.Problem.Cause).
+	// Cause identifies the underlying fault if it may cause problems of several objects (wire.Problem.Cause).
 	Cause string
 }
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Annotations of a Service about relaying its ports in user space. The keys of those about TLS and HTTP may end in a dot and
-// the name or number of a port; such an annotation applies to that port only.
+// Annotations of a Service for relaying its ports in user space. The keys of the TLS and HTTP annotations may be followed by a dot and the name or
+// number of a port. The annotation then applies to that port only.
 const (
 	AnnotationProxyMode       = "svcctl.io/proxy-mode"
 	AnnotationProxyProtocol   = "svcctl.io/proxy-protocol"
@@ -40,8 +40,8 @@ func IsKernelMode(value string) bool {
 	return mode == "kernel" || mode == "nftables"
 }
 
-// checkRelayed returns errors for relay annotations that cannot work on any port of the Service. An error that the old
-// version has, too, is left out: it was stored before this check existed, and is reported in the status.
+// checkRelayed returns errors for relay annotations that cannot work on any port of the Service. It leaves out errors that the old version has too,
+// because that version was stored before this check existed. The status reports them.
 func checkRelayed(s, old *Service) Errors {
 	errs := relayConflicts(s)
 	if old == nil || len(errs) == 0 {
@@ -77,8 +77,8 @@ func relayConflicts(s *Service) (errs Errors) {
 	return errs
 }
 
-// asksRelay returns the feature of the TCP relay that an annotation asks for; "": none. forAll is set when it
-// applies to all ports.
+// asksRelay returns the feature of the TCP relay that an annotation asks for; "" if it asks for none. forAll is set if the annotation applies to all
+// ports.
 func asksRelay(key, value string) (what string, forAll bool) {
 	value = strings.ToLower(strings.TrimSpace(value))
 	switch is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }; {
@@ -99,10 +99,9 @@ func asksRelay(key, value string) (what string, forAll bool) {
 	return "", false
 }
 
-// AnnotationPortRanges of a Service lists port ranges that it serves besides spec.ports:
-// "rtp=10000-20000/UDP". The name is that of a port of the Service whose endpoints serve the range; the
-// endpoint gets each connection at the port that the client sent to. "*" stands for every port, or every
-// protocol.
+// AnnotationPortRanges of a Service lists port ranges that it serves in addition to spec.ports, such as "rtp=10000-20000/UDP". The name is that of a
+// port in spec.ports. The endpoints of that port serve the range, and get each connection at the port to which the client sent it. "*" stands for
+// every port, or for every protocol.
 const AnnotationPortRanges = "svcctl.io/port-ranges"
 
 // MaxPortRanges bounds the ranges of a Service.
@@ -110,7 +109,7 @@ const MaxPortRanges = 16
 
 // PortRange is a range of ports in one protocol, both ends included.
 type PortRange struct {
-	Name        string // of the port in spec.ports
+	Name        string // name of the port in spec.ports that has the endpoints
 	Protocol    string
 	First, Last uint16
 }
@@ -191,7 +190,7 @@ func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
 	return list, nil
 }
 
-// parsePorts parses "10000-20000", "*", or a single port.
+// parsePorts parses "10000-20000", a single port, or "*" (1 to 65535). ok is false for any other text.
 func parsePorts(text string) (first, last uint16, ok bool) {
 	if text == "*" {
 		return 1, 65535, true

@@ -20,7 +20,7 @@ import (
 // of a list or the values of a mapping. A field whose json tag has no omitempty or omitzero is required.
 // The texts of errors are those of Kubernetes for CustomResourceDefinitions (k8s.io/apiextensions-apiserver).
 
-// forms maps the names of formats in tags to the form of a string.
+// forms has the forms of strings, by their names in tags.
 var forms = map[string]form{
 	"group":       {0, 253, &pattern{text: "^$|^" + dns1123Subdomain + "$"}},
 	"kind":        {1, 63, &pattern{text: "^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$"}},
@@ -64,7 +64,7 @@ type fieldRule struct {
 	Tags
 	index int
 	name  string
-	// fallback is the default, if there is one.
+	// fallback is the default of the field, from its tag, if hasFallback is set.
 	fallback    string
 	hasFallback bool
 	value, each valueRule
@@ -77,7 +77,7 @@ type valueRule struct {
 	enum    []string
 }
 
-var fieldRules sync.Map // of reflect.Type: []fieldRule
+var fieldRules sync.Map // cache of the rules of structures: reflect.Type to []fieldRule
 
 func rulesOf(t reflect.Type) []fieldRule {
 	if known, has := fieldRules.Load(t); has {
@@ -137,7 +137,8 @@ func number(text string) int {
 	return n
 }
 
-// TagsOf returns the tags of a field, by its JSON name, in a structure whose fields have tags; false for other structures.
+// TagsOf returns the Tags of the field with a JSON name. It returns false if there is no such field, or if no field of the structure has validation
+// tags.
 func TagsOf(structure reflect.Type, field string) (Tags, bool) {
 	has := false
 	for i := range structure.NumField() {
@@ -170,7 +171,7 @@ func Experimental(structure, field string) string {
 	return ""
 }
 
-// setTagged sets the absent fields of a value whose tag has a default. Absent structures stay absent, except spec.
+// setTagged sets absent fields in v to the defaults in their tags. It leaves an absent structure as it is, unless it is spec.
 func setTagged(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -217,7 +218,7 @@ func fallbackOf(t reflect.Type, text string) reflect.Value {
 // A ruled structure has validation rules beyond those of its single fields.
 type ruled interface{ rules(at path) Errors }
 
-// checkTagged returns the errors of a structure by its tags and rules, and those of all structures in it.
+// checkTagged validates a structure, and the structures in it, by the tags of their fields and by their rules methods.
 func checkTagged(at path, v reflect.Value) Errors {
 	var errs Errors
 	for _, r := range rulesOf(v.Type()) {

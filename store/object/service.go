@@ -13,8 +13,7 @@ var (
 
 const onlyLoadBalancerText = "may only be used when `type` is 'LoadBalancer'"
 
-// validate is pkg/apis/core/validation ValidateService, in its order; old is
-// nil for a new Service.
+// validate is ValidateService of pkg/apis/core/validation, with the errors in the same order. previous is nil for a new Service.
 func (s *Service) validate(previous Object) Errors {
 	old, _ := previous.(*Service)
 	return slices.Concat(
@@ -208,8 +207,8 @@ func checkNodePorts(s *Service) Errors {
 	return errs
 }
 
-// sourceRanges returns the prefixes that may use the Service's load-balancer addresses, from the
-// field, or else from the annotation. Blanks around a prefix are removed.
+// sourceRanges returns the prefixes of clients that may use the load balancer IPs of a Service, from spec.loadBalancerSourceRanges or, if that is
+// empty, from the annotation. It removes blanks around each prefix.
 func (o *Service) sourceRanges() (ranges []string, fromAnnotation bool) {
 	ranges = o.Spec.LoadBalancerSourceRanges
 	if len(ranges) == 0 {

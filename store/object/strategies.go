@@ -61,9 +61,9 @@ func metalLB(name, plural, version string, verbs []string) Resource {
 // A Resource describes how the API serves a kind.
 type Resource struct {
 	Group      string // "" is the core group
-	Version    string // v1
-	Name       string // EndpointSlice
-	Plural     string // endpointslices, as in paths
+	Version    string // such as v1
+	Name       string // kind, such as EndpointSlice
+	Plural     string // plural name, as in API paths, such as endpointslices
 	ShortNames []string
 	Namespaced bool
 	// InAll puts the kind into `kubectl get all`.
@@ -73,8 +73,7 @@ type Resource struct {
 	// Open means that unknown fields of Kubernetes are accepted and dropped, because only
 	// part of the kind is stored.
 	Open bool
-	// Custom means that the kind is one of a CustomResourceDefinition in Kubernetes: protobuf has no
-	// messages of it.
+	// Custom means that Kubernetes defines the kind by a CustomResourceDefinition, so that it has no protobuf messages.
 	Custom bool
 	// Verbs are the verbs of the kind, sorted.
 	Verbs []string
@@ -88,29 +87,28 @@ func (r *Resource) APIVersion() string {
 	return r.Group + "/" + r.Version
 }
 
-// Stored reports whether objects of the kind are stored; reviews, which are only requests, are not.
+// Stored reports whether objects of the kind are stored or computed. It is false for reviews, which are only requests.
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
 // A Strategy has all properties in which kinds differ, as the strategies of Kubernetes' registry do. A
 // new kind needs an entry in strategies, and its type.
 type Strategy struct {
 	Resource
-	// View means that objects are stored as another kind, of which this one is another form (events.k8s.io).
+	// View means that the kind is another form of a stored kind (Event of events.k8s.io), and is not stored itself.
 	View bool
-	// InFiles means that manifests may have objects of the kind, OlderVersions are API versions that are also read there.
+	// InFiles means that manifests may have objects of the kind. OlderVersions are API versions that are accepted there too.
 	InFiles       bool
 	OlderVersions []string
 	// Ephemeral means that objects serve API clients only: Services never depend on them.
 	Ephemeral bool
 	// Passing means that objects expire by themselves: they do not delay the deletion of their Namespace.
 	Passing bool
-	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate), VersionRequired that a PUT
-	// must contain the resourceVersion that it replaces (AllowUnconditionalUpdate is false).
+	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate). VersionRequired means that a PUT must contain the resourceVersion
+	// of the version that it replaces (AllowUnconditionalUpdate is false).
 	CreateOnUpdate, VersionRequired bool
 	// HasGeneration means that metadata.generation counts the versions of the spec.
 	HasGeneration bool
-	// StatusOnCreate means that a client may set the status when it creates an object, SpecOfServer that
-	// clients cannot write the spec, only the server does.
+	// StatusOnCreate means that a client may set the status when it creates an object. SpecOfServer means that only the server writes the spec.
 	StatusOnCreate, SpecOfServer bool
 
 	// sample is an empty object of the kind. The rules of one kind are methods of its type, see defaulter and
@@ -147,7 +145,7 @@ var (
 var (
 	byType = map[reflect.Type]*Strategy{}
 	byMeta = map[TypeMeta]*Strategy{}
-	byKind = map[string]*Strategy{} // without views
+	byKind = map[string]*Strategy{} // without kinds that are views
 )
 
 func init() {
@@ -177,7 +175,7 @@ func StrategyFor(apiVersion, kind string) *Strategy {
 	return byMeta[TypeMeta{APIVersion: apiVersion, Kind: kind}]
 }
 
-// StrategyOfKind returns the strategy of a kind by the name alone, which Refs have; nil for an unknown one.
+// StrategyOfKind returns the strategy of the stored kind with a name, such as the Kind of a Ref; nil if it is unknown.
 func StrategyOfKind(kind string) *Strategy { return byKind[kind] }
 
 // New returns an empty object of the kind with its TypeMeta set.
@@ -229,7 +227,7 @@ func (s *Strategy) KeepOwned(o, before Object) {
 	}
 }
 
-// The kinds that exist in the API alone, not in manifests.
+// Kinds of Kubernetes that manifests cannot have, except for Secret.
 const (
 	KindNamespace               = "Namespace"
 	KindNode                    = "Node"
@@ -244,7 +242,7 @@ const (
 	KindSelfSubjectReview       = "SelfSubjectReview"
 )
 
-// The API versions of these kinds.
+// The API versions of kinds that only the API has, not manifests.
 const (
 	APIVersionEvents         = "events.k8s.io/v1"
 	APIVersionNetworking     = "networking.k8s.io/v1"
@@ -253,7 +251,7 @@ const (
 	APIVersionAuthentication = "authentication.k8s.io/v1"
 )
 
-// The API versions of the kinds in manifests.
+// The API versions of kinds that manifests may have.
 const (
 	APIVersionCore      = "v1"
 	APIVersionDiscovery = "discovery.k8s.io/v1"

@@ -31,7 +31,7 @@ type ObjectMeta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty" schema:"keys=uid merge=uid"`
 	Finalizers        []string          `json:"finalizers,omitempty" schema:"set merge"`
-	// ManagedFields has the fields that each manager owns. Manifests do not have it.
+	// ManagedFields lists the fields that each manager owns. Objects in manifests do not have it.
 	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
@@ -59,7 +59,7 @@ const (
 	KindPod           = "Pod"
 )
 
-// Ref names an object.
+// Ref identifies an object by kind, namespace and name.
 type Ref struct {
 	Kind, Namespace, Name string
 }
@@ -261,8 +261,7 @@ type ForNode struct {
 	Name string `json:"name" schema:"required"`
 }
 
-// IntOrString is a port number, or the name of a port when Name is not empty.
-// The zero value is absent.
+// IntOrString is a port number, or the name of a port if IsString is set. The zero value means that the field is absent.
 type IntOrString struct {
 	Int  int32
 	Name string

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// PatchFromOld copies allocated values of the stored Service (old, which is not changed) to an update
-// that does not give them, so that applying the same document again changes nothing. Call Default before,
-// and DefaultFamilies after it. It copies cluster IPs, IP families, node ports (of the port with the same
-// name or, if a port was renamed, with the same protocol and number) and the health-check port. It does
-// not copy node ports to a load balancer that allocates none, which is how these are released; see
-// KeepNodePorts. It drops values that the new type does not use and that the update did not change, as
-// the node ports of a Service that became ClusterIP. It is patchAllocatedValues and
-// dropTypeDependentFields of pkg/registry/core/service; families and renamed ports are copied besides, as
-// a client that patches would. It leaves the status to the caller, except the ingress of a Service that
-// is no longer a load balancer.
+// PatchFromOld copies allocated values from the stored Service (old) to an update that does not specify them, so that applying the same document
+// again changes nothing. Default has to be called before it, and DefaultFamilies after it.
+//
+// It copies cluster IPs, IP families, the health-check port, and node ports. A node port is taken from the port with the same name or, if a port was
+// renamed, with the same protocol and number. It does not copy node ports to a load balancer that allocates none, which is how these are released;
+// see KeepNodePorts. It removes values that the new type does not use and that the update did not change, such as the node ports of a Service that
+// became ClusterIP. It leaves the status to the caller, except for the ingress of a Service that is no longer a load balancer.
+//
+// It corresponds to patchAllocatedValues and dropTypeDependentFields of pkg/registry/core/service. In addition, it copies families and the node ports
+// of renamed ports, as a client that patches would.
 func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
 		spec := &svc.Spec
@@ -36,7 +36,7 @@ func PatchFromOld(svc, old *Service) {
 	dropUnused(svc, old)
 }
 
-// AllocatesNodePorts reports whether ports of the Service that name no node port get one.
+// AllocatesNodePorts reports whether node ports are allocated to the ports of the Service that specify none.
 func (s *Service) AllocatesNodePorts() bool {
 	switch s.Spec.Type {
 	case TypeNodePort:
@@ -54,10 +54,9 @@ type protocolNumber struct {
 	number   int32
 }
 
-// KeepNodePorts copies stored node ports to the ports of an update that name none.
-// PatchFromOld does so for Services that allocate node ports. With documents that are
-// applied rather than put, omitting a field does not remove it, so load balancers that no
-// longer allocate node ports keep theirs, too.
+// KeepNodePorts copies stored node ports to the ports of an update that specify none. PatchFromOld calls it for Services that allocate node ports.
+// Documents in files are applied, not put: omitting a field does not remove it. So with files, load balancers that no longer allocate node ports keep
+// those that they have.
 func KeepNodePorts(svc, old *Service) {
 	names, taken := map[string]bool{}, map[protocolNumber]bool{}
 	for _, port := range svc.Spec.Ports {
@@ -159,9 +158,8 @@ func (svc *Service) validateChange(previous Object) Errors {
 	return errs
 }
 
-// checkClusterIPChange returns errors for changes of cluster IPs: they are immutable,
-// except that a second one may be added, and removed with the policy SingleStack, and
-// that ExternalName has none.
+// checkClusterIPChange returns errors for changes of cluster IPs, which are immutable. As exceptions, a second one may be added, or removed with the
+// policy SingleStack, and a Service that becomes ExternalName loses them.
 func checkClusterIPChange(svc, old *Service) Errors {
 	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() && old.Headless() {
 		return nil
@@ -186,8 +184,7 @@ func checkClusterIPChange(svc, old *Service) Errors {
 	return errs
 }
 
-// checkFamiliesChange returns errors for changes of ipFamilies by the rules of
-// checkClusterIPChange; those of a headless Service may change.
+// checkFamiliesChange returns errors for changes of ipFamilies, which follow the rules of checkClusterIPChange. A headless Service may change them.
 func checkFamiliesChange(svc, old *Service) Errors {
 	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() || old.Headless() {
 		return nil
@@ -210,14 +207,12 @@ func checkFamiliesChange(svc, old *Service) Errors {
 	return errs
 }
 
-// defaultNamespace is the namespace of an object of a namespaced kind that names none.
+// defaultNamespace is the namespace of an object that specifies none, if its kind is namespaced.
 const defaultNamespace = "default"
 
-// Default sets the defaults of absent fields that follow from the object alone (SetDefaults_Service,
-// SetDefaults_Endpoints, SetDefaults_EndpointSlice, SetDefaults_Pod). It is idempotent. DefaultFamilies
-// sets those that depend on the service ranges of the box. One difference is intentional: Kubernetes
-// silently drops a sessionAffinityConfig beside sessionAffinity None; here it stays, and Validate refuses
-// it.
+// Default sets absent fields to the defaults that depend on the object alone (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice,
+// SetDefaults_Pod). It is idempotent. DefaultFamilies sets the defaults that depend on the service ranges of the box. One difference from Kubernetes
+// is intentional: a sessionAffinityConfig with sessionAffinity None is not dropped silently, but kept, so that Validate refuses it.
 func Default(o Object) {
 	s := StrategyOf(o)
 	if meta := o.GetMeta(); meta.Namespace == "" && s.Namespaced {

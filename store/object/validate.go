@@ -15,8 +15,8 @@ import (
 
 // Options turn single validation rules on or off. The zero value is the default.
 type Options struct {
-	// RelaxedServiceNames accepts a Service name that begins with a digit (an RFC
-	// 1123 label, as Kubernetes does since 1.36); else it is an RFC 1035 label.
+	// RelaxedServiceNames accepts any RFC 1123 label as the name of a Service, so that it may begin with a digit, as Kubernetes does since 1.36.
+	// Without it, the name must be an RFC 1035 label.
 	RelaxedServiceNames bool
 }
 
@@ -91,9 +91,9 @@ const (
 	labelValueText = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', " +
 		"and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '" + labelValue + "')"
 
-	maxLabel     = 63  // RFC 1035 section 2.3.4
-	maxSubdomain = 253 // RFC 1035 section 2.3.4, without the length bytes at both ends
-	maxPortName  = 15  // RFC 6335 section 5.1
+	maxLabel     = 63  // maximum length of a DNS label (RFC 1035 section 2.3.4)
+	maxSubdomain = 253 // maximum length of a DNS name, without the length bytes at both ends (RFC 1035 section 2.3.4)
+	maxPortName  = 15  // maximum length of a service name (RFC 6335 section 5.1)
 )
 
 var (
@@ -125,7 +125,7 @@ func (p *pattern) MatchString(text string) bool {
 // NameProblems returns the problems of the name of an object, or of a host (RFC 1123).
 func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }
 
-// matchProblems checks the length of a text, then its pattern.
+// matchProblems checks the length of a value and matches it against a pattern. text is the problem of a value that does not match.
 func matchProblems(value string, longest int, re *pattern, text string) []string {
 	var problems []string
 	if len(value) > longest {
@@ -210,8 +210,7 @@ func labelKeyProblems(value string) []string {
 	return problems
 }
 
-// portNameProblems checks the name of a port as a targetPort, an IANA service name
-// (RFC 6335 section 5.1) in lower case.
+// portNameProblems checks the name of a port in a targetPort. It must be an IANA service name (RFC 6335 section 5.1) in lower case.
 func portNameProblems(value string) []string {
 	problems := matchProblems(value, maxPortName, portNameRE,
 		"must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
@@ -291,7 +290,7 @@ const (
 // ClusterIPNone in ServiceSpec.ClusterIP makes a Service headless.
 const ClusterIPNone = "None"
 
-// Labels and annotations with a meaning.
+// Labels and annotations of Kubernetes that have a meaning here.
 const (
 	// LabelServiceName is the label of an EndpointSlice with the name of its Service.
 	LabelServiceName = "kubernetes.io/service-name"
@@ -311,30 +310,29 @@ const (
 
 // Limits of Kubernetes, each with the constant or package it is from.
 const (
-	// MaxEndpointsAddresses is the most addresses, ready and not, in one Endpoints
-	// object (the endpoints controller's truncation limit).
+	// MaxEndpointsAddresses is the maximum number of addresses, ready or not, in an Endpoints object. The Kubernetes endpoints controller truncates
+	// longer lists.
 	MaxEndpointsAddresses = 1000
 
-	maxSliceEndpoints = 1000  // pkg/apis/discovery/validation maxEndpoints
-	maxSliceAddresses = 100   // maxAddresses, of one endpoint
-	maxSlicePorts     = 20000 // maxPorts
-	maxSliceTopology  = 16    // maxTopologyLabels
-	maxSliceHints     = 8     // maxZoneHints and maxNodeHints
+	maxSliceEndpoints = 1000  // endpoints of an EndpointSlice (maxEndpoints of pkg/apis/discovery/validation)
+	maxSliceAddresses = 100   // addresses of one endpoint (maxAddresses)
+	maxSlicePorts     = 20000 // ports of an EndpointSlice (maxPorts)
+	maxSliceTopology  = 16    // entries of deprecatedTopology of one endpoint (maxTopologyLabels)
+	maxSliceHints     = 8     // zone hints and node hints of one endpoint (maxZoneHints, maxNodeHints)
 
-	maxAnnotationBytes = 256 << 10 // apimachinery TotalAnnotationSizeLimitB
+	maxAnnotationBytes = 256 << 10 // total size of the annotations of an object (apimachinery TotalAnnotationSizeLimitB)
 
-	defaultAffinitySeconds = 10800 // v1.DefaultClientIPServiceAffinitySeconds
-	maxAffinitySeconds     = 86400 // core.MaxClientIPServiceAffinitySeconds
+	defaultAffinitySeconds = 10800 // default of the ClientIP session affinity timeout (v1.DefaultClientIPServiceAffinitySeconds)
+	maxAffinitySeconds     = 86400 // maximum of that timeout (core.MaxClientIPServiceAffinitySeconds)
 )
 
-// Headless reports whether the Service asked for no cluster IP at all.
+// Headless reports whether the Service is headless: its cluster IP is "None".
 func (o *Service) Headless() bool {
 	ips := o.clusterIPs()
 	return len(ips) == 1 && ips[0] == ClusterIPNone
 }
 
-// NeedsClusterIP reports whether the Service has a type with cluster IPs, "None"
-// included.
+// NeedsClusterIP reports whether the type of the Service has cluster IPs. It is also true for a headless Service.
 func (o *Service) NeedsClusterIP() bool { return o.Spec.Type != TypeExternalName }
 
 // NeedsNodePort reports whether the Service has a type whose ports may have node ports.
@@ -418,7 +416,7 @@ type Error struct {
 	Field string
 	// Value is the refused value; not shown for Required, Forbidden and TooLong.
 	Value any
-	// Detail describes the values that are accepted.
+	// Detail describes the problem or the values that are accepted.
 	Detail string
 }
 
@@ -494,7 +492,7 @@ func Join(lists ...Errors) Errors {
 // rare.
 type path struct {
 	base  string
-	steps [4]step // that follow base
+	steps [4]step // the steps after base
 	n     int     // number of steps in use
 }
 
@@ -505,7 +503,7 @@ type step struct {
 	key   bool
 }
 
-// root returns the path that name is: a field of the object, or several steps joined as in "spec.ports".
+// root returns the path of a field of the object. name may have several steps, as in "spec.ports".
 func root(name string) path { return path{base: name} }
 
 func (p path) child(name string) path { return p.with(step{name: name}) }
@@ -553,7 +551,7 @@ func invalid(p path, value any, detail string) Errors {
 	return Errors{Invalid(p.String(), value, detail)}
 }
 
-// invalidFor returns an error of invalid for each problem.
+// invalidFor returns an invalid error for each problem of a value.
 func invalidFor[T any](p path, value T, problems []string) Errors {
 	var errs Errors
 	for _, problem := range problems {

@@ -19,9 +19,9 @@ import (
 
 // Set has the stored versions that objects had before the changes of a trial or a rollout; nil for objects that did not exist.
 type Set struct {
-	*Head // nil: there is no such trial or rollout
+	*Head // nil if there is no trial or rollout
 	Kind  Kind
-	// Before is changed by Put alone.
+	// Before has the versions before the changes. Only Put changes it.
 	Before map[object.Ref]*record.Record
 	slices map[string][]object.Ref // the EndpointSlices in Before, by their Service
 	// Outside is set when this machine programs the versions in Before, not the changes.
@@ -58,8 +58,8 @@ func (s *Set) Put(ref object.Ref, before *record.Record) {
 	s.Before[ref] = before
 }
 
-// Change is a change of an object: the versions before and after it (nil: none), the owner after it, or that of the removed object, and the
-// client that made it.
+// Change is a change of one object. Old and Next are its versions before and after, nil if there is none. Owner is the owner of Next, or of Old if
+// the object is removed. By is the client that made the change; nil for a file or a controller.
 type Change struct {
 	Ref   object.Ref
 	Old   *record.Record
@@ -68,8 +68,8 @@ type Change struct {
 	By    *journal.Caller
 }
 
-// Belongs reports whether a change is part of the set: a write of the set's client; in a timed set with Files, a change of a file; in a
-// staged set, EndpointSlices or Endpoints that a controller generates from an object in it.
+// Belongs reports whether a change is part of the set. These are the writes with the set's ID, in a timed set with Files the changes of files, and in
+// a staged set the EndpointSlices and Endpoints that a controller generates from an object in the set.
 func (s *Set) Belongs(c *Change) bool {
 	switch {
 	case !s.Pending():
@@ -98,7 +98,7 @@ func endpointsRef(key string) object.Ref {
 	return ref
 }
 
-// AddBefore adds to a commit the stored form of the version that an object had before the changes.
+// AddBefore adds to a commit the version that an object had before the changes; nil means that it did not exist.
 func (k Kind) AddBefore(ref object.Ref, before *record.Record, revision uint64, out *engine.Transaction) error {
 	pair := engine.Pair{Key: k.ObjectKey(ref), Revision: revision}
 	if before != nil {
@@ -122,14 +122,14 @@ func (s *Set) AddHead(revision uint64, out *engine.Transaction) error {
 	return nil
 }
 
-// Clone returns a set of the same versions.
+// Clone returns a copy of the set that can be changed independently.
 func (s *Set) Clone() *Set {
 	next := *s
 	next.Before, next.slices = maps.Clone(s.Before), maps.Clone(s.slices)
 	return &next
 }
 
-// AddEnd adds the end of the set to a commit: it deletes the versions, and replaces the head by another one, or deletes it.
+// AddEnd adds the end of the set to a commit: the versions are deleted, and the given head replaces that of the set; nil deletes it.
 func (s *Set) AddEnd(head *Head, revision uint64, out *engine.Transaction) error {
 	for ref := range s.Before {
 		out.Deletes = append(out.Deletes, s.Kind.ObjectKey(ref))
@@ -141,8 +141,8 @@ func (s *Set) AddEnd(head *Head, revision uint64, out *engine.Transaction) error
 	return s.With(head).AddHead(revision, out)
 }
 
-// Follow returns the set after pairs were loaded, or committed by another machine. It returns the set itself if the pairs do not
-// concern it; headed reports whether they include its head.
+// Follow returns the set as it is after a commit of another machine, or after loading. It returns s itself if f has no change of the set. headed
+// reports whether f has a head for it.
 func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	ours := func(key string) bool { return strings.HasPrefix(key, s.Kind.Prefix()) }
 	if !slices.ContainsFunc(f.Deletes, ours) && !slices.ContainsFunc(f.Puts, func(p engine.Pair) bool { return ours(p.Key) }) {
@@ -175,7 +175,7 @@ func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	return next, headed, nil
 }
 
-// decodeBefore decodes the stored version of an object before the changes; nil: it did not exist.
+// decodeBefore decodes the stored version that an object had before the changes; nil if the object did not exist.
 func decodeBefore(key string, pair engine.Pair) (object.Ref, *record.Record, error) {
 	ref, is := record.RefOfKey(key)
 	if !is {
@@ -222,7 +222,7 @@ const (
 // Kinds are all kinds.
 var Kinds = []Kind{Timed, Staged}
 
-// String returns the first part of the engine keys of a kind.
+// String returns "trial" or "rollout", which also begins the engine keys of the kind.
 func (k Kind) String() string { return [...]string{"trial", "rollout"}[k] }
 
 // Prefix returns the prefix of the engine keys of a kind.
@@ -239,12 +239,12 @@ func (k Kind) objectPrefix() string { return k.Prefix() + "object/" }
 // ObjectKey returns the engine key for the version of an object before the changes.
 func (k Kind) ObjectKey(ref object.Ref) string { return k.objectPrefix() + record.Key(ref) }
 
-// Holder returns the owner, in the allocator, of the values that a Service gave up in a set. No Service has such a name.
+// Holder returns the name under which the allocator reserves the values that Services gave up in a set. No Service has this name.
 func (k Kind) Holder() string {
 	return [...]string{"(on trial: it goes back unless confirmed)", "(in a rollout: some boxes serve it until that is done)"}[k]
 }
 
-// IDOf returns the ID of the set that a client's changes belong to, as its Caller gives it; "" for none.
+// IDOf returns the ID of the set that a client's writes belong to, from its Caller; "" if they belong to none.
 func (k Kind) IDOf(by *journal.Caller) string {
 	switch {
 	case by == nil:
@@ -255,7 +255,7 @@ func (k Kind) IDOf(by *journal.Caller) string {
 	return by.Rollout
 }
 
-// CallerOf returns a Caller whose changes belong to the set with an ID.
+// CallerOf returns a copy of by for writes that belong to the set with the given ID.
 func (k Kind) CallerOf(by journal.Caller, id string) journal.Caller {
 	if k == Timed {
 		by.Trial = id
@@ -287,8 +287,8 @@ type Phase string
 // The phases of a staged set.
 const (
 	Gathering   Phase = "Gathering"   // the client writes its changes, which no machine programs yet
-	Programming Phase = "Programming" // not all machines of the step have programmed them yet
-	Baking      Phase = "Baking"      // all have, and are watched
+	Programming Phase = "Programming" // the machines in Boxes are programming the changes
+	Baking      Phase = "Baking"      // all machines in Boxes have programmed the changes, and are being watched
 	Stopped     Phase = "Stopped"     // it waits for resume or undo
 	Done        Phase = "Done"
 	Undone      Phase = "Undone"
@@ -298,37 +298,36 @@ const (
 type Head struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`
-	// Ends is the time at which a timed set is rolled back, or the phase of a staged one ends. Each machine measures it by its own
-	// clocks, from the moment at which it receives it.
+	// Ends is the time at which a timed set is rolled back, or at which the phase of a staged set ends. Each machine measures it with its own clocks,
+	// from the moment at which it receives the head.
 	Ends deadline.Deadline `json:"ends"`
 	User string            `json:"user,omitempty"` // author of the set
 	// Files is set when a timed set covers all changes of files.
 	Files bool `json:"files,omitempty"`
-	// Back is the time at which a timed set was rolled back, while files are held for it; else nil.
+	// Back is the time at which a timed set was rolled back, if files are still held since then; else nil.
 	Back *time.Time `json:"back,omitempty"`
 
-	// The rest is of staged sets.
+	// The fields below are set in staged sets only.
 	Phase Phase `json:"phase,omitempty"`
-	// Turn counts the moves of the set: if two machines move it from the same Turn, one is refused (ErrMoved).
+	// Turn counts the changes of the head. If two machines replace the head with the same Turn, the second is refused (ErrMoved).
 	Turn uint64 `json:"turn,omitempty"`
-	// Boxes are the machines that program the changes, sorted by name. With Everyone all others do so too, from the moment at which
-	// they are connected.
+	// Boxes are the machines that program the changes, sorted by name. With Everyone, all other machines do so too, as soon as they are connected.
 	Boxes    []string `json:"boxes,omitempty"`
 	Everyone bool     `json:"everyone,omitempty"`
 	// Revision is the revision that the Boxes must have programmed.
 	Revision uint64 `json:"revision,omitempty"`
-	// Since is when the phase began. Why is the reason why it is Stopped or Undone.
+	// Since is the time at which the phase began. Why is the reason for the phases Stopped and Undone.
 	Since time.Time `json:"since,omitzero"`
 	Why   string    `json:"why,omitempty"`
 
-	// Plan has the fields of the set's user, a JSON object that is stored as a part of the head's.
+	// Plan is a JSON object with fields that the caller of the store adds. They are stored in the same JSON object as the other fields.
 	Plan json.RawMessage `json:"-"`
 }
 
 // plainHead is Head without its methods, for encoding/json.
 type plainHead Head
 
-// MarshalJSON implements json.Marshaler: the fields of Plan are in one object with those of the head.
+// MarshalJSON implements json.Marshaler. The fields of Plan are put into the same JSON object as the other fields.
 func (h Head) MarshalJSON() ([]byte, error) {
 	text, err := json.Marshal(plainHead(h))
 	if err != nil || len(h.Plan) <= len("{}") {
@@ -362,7 +361,7 @@ func (h *Head) Pending() bool {
 	return h != nil && h.Back == nil && h.Phase != Done && h.Phase != Undone
 }
 
-// Has reports whether a machine already programs the changes of a staged set.
+// Has reports whether a machine programs the changes of a staged set: all machines do after its end.
 func (h *Head) Has(box string) bool {
 	return !h.Pending() || h.Everyone || slices.Contains(h.Boxes, box)
 }
@@ -379,19 +378,19 @@ type State struct {
 	Services []string
 }
 
-// LocalEnd is the end of a set on the clocks of one machine, which alone stores it.
+// LocalEnd is the end of a set as measured by the clocks of one machine. It is stored only on that machine.
 type LocalEnd struct {
-	// ID (Head.EndID) and Of (Head.Ends.Wall) identify the end that is stored for all machines.
+	// ID (Head.EndID) and Of (Head.Ends.Wall) identify the end in the head that this is computed from.
 	ID string    `json:"id"`
 	Of time.Time `json:"of"`
-	// Here is the end on this machine.
+	// Here is the end by the clocks of this machine.
 	Here deadline.Deadline `json:"here"`
 }
 
 // EndKey returns the engine key of the LocalEnd of a kind.
 func (k Kind) EndKey() string { return "ends/" + k.String() }
 
-// EndID returns an identifier of the head's end: of a staged set each phase has an end of its own.
+// EndID returns an identifier of the time Ends. In a staged set it differs for each Turn, as each phase has its own end.
 func (h *Head) EndID() string {
 	if h.Turn > 0 {
 		return fmt.Sprint(h.ID, "/", h.Turn)
@@ -423,7 +422,7 @@ var (
 // StagedError means that an object is part of a rollout, so that other writes to it are refused.
 type StagedError struct {
 	ID  string
-	Ref object.Ref // the zero Ref: another rollout was to begin
+	Ref object.Ref // the object; the zero Ref if the refused request was to begin another rollout
 }
 
 // Error implements error.

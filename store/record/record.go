@@ -35,7 +35,8 @@ type Record struct {
 	Owner  Owner
 	// Digest is the digest of the stored form. A new version with an equal digest is equal to the stored one.
 	Digest Digest
-	// Created is the revision of its creation; 0 in the data of programs that did not store it. Asked has the later requests, see Since.
+	// Created is the revision at which the object was created; 0 if it was stored by a program that did not record this. Asked has the requests made
+	// later, see Since.
 	Created uint64
 	Asked   map[string]uint64
 	// Withheld is set when the object has values that belong to an older one: it is not programmed.
@@ -172,9 +173,9 @@ const RevisionShift = 20
 // Since is the age of a Service and of its requests for ports, as revisions. Creation times, in
 // whole seconds, could not order them.
 type Since struct {
-	Created uint64 // the revision of its creation
-	// Asked has the ports and ranges on load balancer IPs and external IPs that the Service requested
-	// after its creation, as "TCP 203.0.113.1:80" and "UDP 203.0.113.1:10000-20000".
+	Created uint64 // the revision at which the Service was created
+	// Asked has the revisions of requests made after the creation, by port or range on a load balancer IP or an external IP: "TCP 203.0.113.1:80" or
+	// "UDP 203.0.113.1:10000-20000".
 	Asked map[string]uint64
 }
 
@@ -205,7 +206,7 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 	return askKey(protocol, at) + "-" + strconv.Itoa(int(last))
 }
 
-// Since returns the age of a record. If it has no revision of creation, this is computed from the creation time, as first revisions are.
+// Since returns the age of the object. If the revision of its creation is not recorded, it is computed from the creation time, like first revisions.
 func (r *Record) Since() Since {
 	created := r.Created
 	if at := CreatedAt(r.Object); created == 0 && !at.IsZero() {
@@ -214,7 +215,7 @@ func (r *Record) Since() Since {
 	return Since{created, r.Asked}
 }
 
-// SinceNow returns the age of a version that replaces another one (nil: none) at a revision.
+// SinceNow returns the age of a version, next, that is written at a revision. before is the version that it replaces; nil if there is none.
 func SinceNow(before *Record, next object.Object, revision uint64) Since {
 	if before == nil {
 		return Since{Created: revision}
@@ -264,8 +265,8 @@ func asks(svc *object.Service) (keys []string) {
 	return keys
 }
 
-// SortByAge sorts objects by age, the oldest first, and by name within one age. New objects come
-// last.
+// SortByAge sorts items by the age of their objects, the oldest first. Items of the same age are sorted by name. Items without a Record (new objects)
+// come last.
 func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 	type aged struct {
 		since uint64 // the revision of its creation
@@ -288,11 +289,11 @@ func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 	}
 }
 
-// Packed is an EndpointSlice in compressed form. EndpointSlices are most of the memory of a box, and a plan only needs those of the
-// Services that change. Its metadata has only name and namespace.
+// Packed is an EndpointSlice in compressed form. EndpointSlices take most of the memory of a box, and a plan only needs those of the Services that
+// change. The metadata of a Packed has only name and namespace.
 type Packed struct {
 	ref     object.Ref
-	service string // the Service that its label names
+	service string // name of the Service, from the label kubernetes.io/service-name
 	form    []byte // its JSON, compressed by shorten
 }
 
@@ -312,7 +313,7 @@ func RefOf(o object.Object) object.Ref {
 	return object.RefOf(o)
 }
 
-// Packed returns the record with its EndpointSlice compressed; records of other kinds are returned as they are.
+// Packed returns a copy of the record with its EndpointSlice compressed. It returns a record of any other kind unchanged.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
@@ -343,12 +344,12 @@ func (r *Record) Whole() *Record {
 // Whole returns the object, decompressed if it is packed.
 func Whole(o object.Object) object.Object { return Selected(o, "", "") }
 
-// labelOfService begins the JSON text by which Selected looks for the Service of an EndpointSlice: a packed one stores the Service's name,
-// so it need not be decompressed for that.
+// labelOfService begins the text that callers of Selected use to find the EndpointSlices of a Service. A Packed has the name of its Service, so it
+// need not be decompressed to check for this text.
 const labelOfService = `"` + object.LabelServiceName + `":"`
 
-// Selected is Whole for an object with this name and this text in its JSON ("": any). It may return nil for a packed object that lacks
-// them.
+// Selected is Whole for a caller that only wants objects with this name and with this text in their JSON; "" matches any. It may return nil for a
+// packed object that does not match.
 func Selected(o object.Object, name, text string) object.Object {
 	p, is := o.(*Packed)
 	if !is {
@@ -400,10 +401,10 @@ var placesOfCommon = sync.OnceValue(func() (p places) {
 	return p
 })
 
-// shorten returns bytes in a compressed form in the manner of LZ77, with common as its dictionary: literal bytes, and references to bytes
-// before. A literal is twice its length and the bytes, a reference twice its length plus one and the distance; numbers are uvarints.
-// compress/flate with the same dictionary takes 21 us instead of 3 (4.5 instead of 2.1 to decompress) for a quarter less space: 6 % of the
-// CPU time of a cold start, 4 % of a change.
+// shorten returns text[len(common):] compressed like in LZ77, with common, which text begins with, as the dictionary. The form consists of literals
+// and of references to earlier bytes. A literal is twice its length followed by its bytes. A reference is twice its length plus one, followed by the
+// distance. Numbers are uvarints. compress/flate with the same dictionary takes 21 us instead of 3 (4.5 instead of 2.1 to decompress) for a quarter
+// less space: 6 % of the CPU time of a cold start, 4 % of a change.
 func shorten(text []byte) (form []byte) {
 	seen := placesOfCommon()
 	from := len(common) // of the bytes that are not in the form yet

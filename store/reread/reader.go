@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Into decodes JSON into the value that to points to, which must be zero except for interfaces that hold a pointer: it
-// decodes into their targets. It reports whether the text is in the form in which encoding/json writes such a value;
-// otherwise the value is unusable. The text is not retained.
+// Into decodes JSON into the value that to points to. That value must be zero, except for interfaces that hold a pointer: Into decodes into the
+// targets of these. It reports whether the text is in the form in which encoding/json writes such a value; if not, the value is unusable. The text is
+// not retained.
 func Into(text []byte, to any) bool {
 	v := reflect.ValueOf(to).Elem()
 	decode := decoderOf(v.Type())

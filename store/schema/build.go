@@ -17,27 +17,27 @@ import (
 // metaHome is the prefix of OpenAPI names for the structures that all API groups share.
 const metaHome = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
-// plan has all types that were built.
+// plan has the Types of all kinds, and all Types in them.
 type plan struct {
 	kinds         map[name]*Type
 	deleteOptions *Type
 	structures    map[structure]*Type
 }
 
-// name is the key of a kind in plan: its API version and name.
+// name is the key of a kind in plan: its API group, version and kind.
 type name struct{ group, version, kind string }
 
 func nameOf(k kind.Kind) name { return name{k.Group, k.Version, k.Name} }
 
-// structure is the key of a Type in plan: the Go type with what else distinguishes Types
-// made from it (API group, and whether unknown fields are kept).
+// structure is the key of a Type in plan: the Go type and what else distinguishes Types made from it, the prefix of OpenAPI names (of an API group),
+// and whether unknown fields are dropped silently.
 type structure struct {
 	of   reflect.Type
 	home string
 	open bool
 }
 
-// all builds every type, once.
+// all builds the Types of all kinds at its first call.
 var all = sync.OnceValue(func() *plan {
 	p := &plan{kinds: map[name]*Type{}, structures: map[structure]*Type{}}
 	for _, k := range kind.All() {
@@ -201,8 +201,7 @@ type Type struct {
 	Name string
 	// Short is the name of a Structure in messages: "ServiceSpec".
 	Short string
-	// Go is the name of the Structure in store/object. It differs from Short for types of
-	// the same name in two groups.
+	// Go is the name of the Go type of the Structure in package object. It differs from Short if two API groups have types of the same name.
 	Go  string
 	Doc string
 	// Fields are the fields of a Structure in the order of serialization.
@@ -211,8 +210,8 @@ type Type struct {
 	Open bool
 	// Enum are the allowed values of a Text, sorted; nil allows any.
 	Enum []string
-	Bits int   // of an Integer: 32 or 64
-	Elem *Type // of a List or a Map
+	Bits int   // size of an Integer: 32 or 64
+	Elem *Type // type of the items of a List, or of the values of a Map
 
 	// Atomic means that server-side apply treats a List, Map or Structure as one value
 	// with one owner. A List is atomic, or Set, or has Keys.
@@ -223,7 +222,7 @@ type Type struct {
 	Keys []string
 	// Merge means that a strategic merge patch merges a List item by item.
 	Merge bool
-	// MergeKey is the field that identifies items for it; "" for scalars.
+	// MergeKey is the field that identifies the items of a List with Merge; "" if the items are scalars.
 	MergeKey string
 
 	fields  map[string]*Field
@@ -239,13 +238,12 @@ type Field struct {
 	Required bool
 	// OmitZero means that the zero value is not serialized.
 	OmitZero bool
-	// Always means that an absent field equals the zero value: Kubernetes always
-	// serializes the field.
+	// Always means that Kubernetes serializes the field even if it is zero, so an absent field equals the zero value.
 	Always bool
-	// Default is the value of an absent field in a list key; nil: none.
+	// Default is the value of the field, as a key of list items, if it is absent; nil if there is none.
 	Default any
 
-	index []int // of the field in the Go type
+	index []int // index path of the field in the Go type
 }
 
 // Field returns the field with a name.
@@ -283,14 +281,14 @@ func (t *Type) ListType() string {
 // Kubernetes 1.36 (the tags patchStrategy and patchMergeKey of k8s.io/api and the markers listType, listMapKey, mapType and enum). Only
 // ports of a Service have different keys for strategic merge patch and for apply: to the former, 53/TCP and 53/UDP are the same port.
 type trait struct {
-	required bool     // by validation
+	required bool     // validation refuses an object without the field
 	keys     []string // x-kubernetes-list-map-keys
 	set      bool     // list type "set"
-	atomic   bool     // a map is atomic; lists are, unless they have keys or are sets
+	atomic   bool     // the map is atomic; a list is atomic unless it has keys or is a set
 	merge    bool     // patch strategy "merge"
 	mergeKey string   // patch merge key
-	enum     []string // the values, if they are few
-	fallback any      // the value of an absent field in the keys of list items
+	enum     []string // the allowed values; nil allows any
+	fallback any      // the value of an absent field that is a key of list items
 }
 
 func traitOf(tag string) (is trait) {
@@ -328,7 +326,7 @@ var ignored = map[string][]string{
 	"ResourceAttributes": {"fieldSelector", "labelSelector"},
 }
 
-// renamed maps structures whose Go name exists in two groups to their name in the API.
+// renamed maps Go names of structures, if two API groups have a structure of the same name, to the names in the API.
 var renamed = map[string]string{
 	"EventView": "Event", "ParentRef": "ParentReference", "RouteHeader": "HTTPHeader", "CAReference": "ObjectReference", "GatewayAddress": "GatewaySpecAddress",
 }

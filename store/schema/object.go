@@ -59,7 +59,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// fromValue converts a Go value to parsed JSON; nil for one that is omitted or null.
+// fromValue converts a Go value to parsed JSON. It returns nil for a nil value.
 func (t *Type) fromValue(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -97,7 +97,8 @@ func (t *Type) fromValue(v reflect.Value) any {
 	return fromSpecial(v.Interface())
 }
 
-// fromItem converts a value in a list or a map, in which null is not the same as absent.
+// fromItem converts a value in a list or a map to parsed JSON. For a nil value it returns the zero value of the type, because an item cannot be
+// omitted.
 func (t *Type) fromItem(v reflect.Value) any {
 	if made := t.fromValue(v); made != nil {
 		return made
@@ -105,7 +106,7 @@ func (t *Type) fromItem(v reflect.Value) any {
 	return t.zero()
 }
 
-// fromSpecial converts a value of a type that has its own MarshalJSON.
+// fromSpecial converts a value with a special JSON form, such as a time, to parsed JSON.
 func fromSpecial(v any) any {
 	switch v := v.(type) {
 	case time.Time:

@@ -23,14 +23,14 @@ type dialect struct {
 	// wrapped means that a reference with a description is wrapped in allOf. Otherwise
 	// the description is left out.
 	wrapped bool
-	// closed means that a structure which is not open has no other fields than those of its type.
+	// closed means that a structure allows only the fields of its type, unless the type is Open.
 	closed bool
 }
 
 var (
 	dialect2   = dialect{refs: "#/definitions/"}
 	dialect3   = dialect{refs: "#/components/schemas/", wrapped: true}
-	jsonSchema = dialect{refs: "#/definitions/", wrapped: true, closed: true} // draft 7
+	jsonSchema = dialect{refs: "#/definitions/", wrapped: true, closed: true} // JSON Schema draft 7
 )
 
 // The names of OpenAPI extensions of Kubernetes.
@@ -56,7 +56,7 @@ func (d dialect) schemas(kinds []kind.Kind) node {
 	return all
 }
 
-// ref is a reference to the schema of a name.
+// ref returns a reference to the schema with a name.
 func (d dialect) ref(name string) node { return node{"$ref": d.refs + name} }
 
 func gvkOf(k kind.Kind, name string) node {
@@ -220,7 +220,7 @@ type operation struct {
 // route is an API path with its operations.
 type route struct {
 	path       string
-	names      []string // path parameters
+	names      []string // names of the path parameters
 	operations []operation
 }
 
@@ -253,7 +253,7 @@ func routesOf(k kind.Kind) []route {
 	return routes
 }
 
-// routes returns the paths of a group version, or with "" of all, sorted.
+// routes returns the API paths of a group version, or of all group versions for "", sorted.
 func routes(apiVersion string) []route {
 	var all []route
 	for _, k := range kindsOf(apiVersion) {
@@ -279,7 +279,7 @@ func encode(document any) []byte {
 // Hint is the key of an annotation or label, with a description, for completion in an editor.
 type Hint struct {
 	Key   string
-	Kinds []string // of objects on which it means something
+	Kinds []string // the kinds of objects on which it has an effect
 	Label bool
 	Text  string
 }

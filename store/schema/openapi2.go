@@ -18,15 +18,15 @@ const version2 = "2.0"
 
 // field is a field of a protobuf message. Its value is text, a flag or a message.
 type field struct {
-	numbers []protowire.Number // of the field, then of the nested one-field messages around the value
-	of      string             // the message; "" for text and flags
+	numbers []protowire.Number // number of the field, then of the fields of nested one-field messages around the value
+	of      string             // name of the message in gnostic; "" for a string or a bool
 }
 
 func text(numbers ...protowire.Number) field               { return field{numbers, ""} }
 func message(of string, numbers ...protowire.Number) field { return field{numbers, of} }
 
-// gnostic has the fields of the messages of OpenAPI v2 in protobuf, by their keys in JSON (github.com/google/gnostic-models,
-// openapiv2/OpenAPIv2.proto). A parameter has its "in" as key; "*" stands for keys of any name, which the message contains beside the value.
+// gnostic has the fields of the protobuf messages of OpenAPI v2 by message and JSON key (github.com/google/gnostic-models,
+// openapiv2/OpenAPIv2.proto). The key of a parameter is its "in". "*" stands for any other key: its field is a message with the key and the value.
 var gnostic = sync.OnceValue(func() map[string]map[string]field {
 	return map[string]map[string]field{
 		"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},
@@ -58,9 +58,8 @@ var gnostic = sync.OnceValue(func() map[string]map[string]field {
 // title is the info.title of the OpenAPI documents.
 const title = "svcctl"
 
-// The media types of OpenAPI v2 in protobuf: OpenAPI2Asked is the one in the client's
-// Accept header, whose @ is invalid in a media type (RFC 9110 section 8.3.1), the other one
-// that of the answer.
+// The media types of OpenAPI v2 in protobuf. Clients send OpenAPI2Asked in the Accept header, although its @ is invalid in a media type (RFC 9110
+// section 8.3.1). OpenAPI2Type is the media type of the response.
 const (
 	OpenAPI2Asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	OpenAPI2Type  = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -123,7 +122,7 @@ func (f field) append(b []byte, value any) []byte {
 	return appendBytes(b, f.numbers[0], f.content(value))
 }
 
-// content encodes a value, and the messages around it.
+// content returns the encoded value, inside of the nested one-field messages around it.
 func (f field) content(value any) []byte {
 	var b []byte
 	switch f.of {
@@ -149,7 +148,7 @@ const version3 = "3.0.0"
 
 // Document is an OpenAPI v3 document.
 type Document struct {
-	// Path is its path in the index: "api/v1", "apis/discovery.k8s.io/v1".
+	// Path is the path of the document in the index: "api/v1" or "apis/discovery.k8s.io/v1".
 	Path string
 	JSON []byte
 	// Hash changes with the content. A client may cache the document under this hash
@@ -157,7 +156,7 @@ type Document struct {
 	Hash string
 }
 
-// documents3 maps paths to their OpenAPI v3 documents.
+// documents3 returns the OpenAPI v3 documents of all group versions.
 var documents3 = sync.OnceValue(func() []Document {
 	var all []Document
 	for _, k := range kindsOf("") {
@@ -172,8 +171,7 @@ var documents3 = sync.OnceValue(func() []Document {
 	return all
 })
 
-// OpenAPI3 returns the OpenAPI v3 document of a path: "api/v1",
-// "apis/discovery.k8s.io/v1".
+// OpenAPI3 returns the OpenAPI v3 document with a path such as "api/v1" or "apis/discovery.k8s.io/v1"; false if there is none.
 func OpenAPI3(path string) (Document, bool) {
 	all := documents3()
 	i := slices.IndexFunc(all, func(d Document) bool { return d.Path == path })
@@ -202,7 +200,7 @@ func document3(apiVersion string) node {
 	}
 }
 
-// paths returns the paths of a group version, or of all with "".
+// paths returns the paths object for a group version, or for all group versions if apiVersion is "".
 func (d dialect) paths(apiVersion string) node {
 	paths := node{}
 	for _, r := range routes(apiVersion) {

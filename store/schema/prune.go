@@ -53,7 +53,7 @@ func (t *Type) Prune(o map[string]any) (unknown []string, err error) {
 
 // A TypeError means that a value does not have the JSON form of its type.
 type TypeError struct {
-	Field string // spec.ports[0].port
+	Field string // path of the field, such as spec.ports[0].port
 	Text  string
 }
 
@@ -67,7 +67,7 @@ type pruner struct {
 // step is one element of a field path: a key or an index.
 type step struct {
 	key   string
-	index int // -1: a key
+	index int // -1 if the step is a key
 }
 
 // write appends the step to a path.
@@ -82,7 +82,7 @@ func (p part) write(b *strings.Builder) {
 	}
 }
 
-// A part of the current path is a step and the type of the value that it leads to.
+// A part of a path is a step, and the type of the structure, map or list in which it is a step.
 type part struct {
 	step
 	in *Type
@@ -115,7 +115,7 @@ func (p *pruner) fieldOf() (of, dotted string) {
 	return of, strings.Join(names, ".")
 }
 
-// mismatch returns the error that encoding/json has for a value of another type.
+// mismatch returns the error of encoding/json for a value that is not of type t. what names the type of the value.
 func (p *pruner) mismatch(what string, t *Type) error {
 	if len(p.place) == 0 {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())

@@ -49,7 +49,7 @@ type ResourceList struct {
 	Resources    []Resource `json:"resources"`
 }
 
-// Resource is meta/v1 APIResource: a kind or its status.
+// Resource is meta/v1 APIResource. It describes a kind or its subresource status.
 type Resource struct {
 	Name         string   `json:"name"`
 	SingularName string   `json:"singularName"`
@@ -120,7 +120,7 @@ func categories(k kind.Kind) []string {
 	return nil
 }
 
-// groupNames returns the names of all groups in the order of the table.
+// groupNames returns the names of all groups in the order of kind.All.
 func groupNames() []string {
 	var names []string
 	for _, k := range kind.All() {
@@ -153,8 +153,8 @@ func group(name string) Group {
 // aggregatedGroup is the API group of aggregated discovery documents.
 const aggregatedGroup = "apidiscovery.k8s.io"
 
-// AggregatedVersions are the versions of the aggregated form, which differ only in name,
-// the preferred one first. kubectl before 1.30 requests v2beta1.
+// AggregatedVersions are the versions of the aggregated documents, the preferred one first. Their contents are the same. kubectl before 1.30 requests
+// v2beta1.
 var AggregatedVersions = []string{"v2", "v2beta1"}
 
 // AggregatedType returns the media type of a version of the aggregated form.
@@ -211,7 +211,7 @@ type ResponseKind struct {
 	Kind    string `json:"kind"`
 }
 
-// Aggregated returns the aggregated document of the core group, or of all others.
+// Aggregated returns the aggregated document of the core group if core is set, or else that of all other groups.
 func Aggregated(version string, core bool) AggregatedList {
 	list := AggregatedList{Kind: "APIGroupDiscoveryList", APIVersion: aggregatedGroup + "/" + version, Items: []AggregatedGroup{}}
 	for _, name := range groupNames() {

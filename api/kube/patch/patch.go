@@ -34,10 +34,10 @@ const (
 	maxCopied = schema.MaxBytes
 )
 
-// The library reads its limit from a global variable. No other package uses the library.
+// The jsonpatch library reads its limit from a global variable. No other package here uses the library.
 func init() { jsonpatch.AccumulatedCopySizeLimit = maxCopied }
 
-// refusal is an error of one of the kinds above, with the text of Kubernetes.
+// refusal is an error of the kind ErrMalformed, ErrNotApplicable or ErrTooLarge, with the text that Kubernetes uses.
 type refusal struct {
 	kind error
 	text string
@@ -84,7 +84,7 @@ func mergeInto(o, patch map[string]any) {
 	}
 }
 
-// JSON applies a JSON patch (RFC 6902). duplicates are texts as in schema.Parse.
+// JSON applies a JSON patch (RFC 6902). duplicates are warnings about duplicate fields, as returned by schema.Parse.
 func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates []string, err error) {
 	parsed, duplicates, err := schema.Parse(patch)
 	if err != nil {
@@ -121,8 +121,8 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	return patched, duplicates, nil
 }
 
-// checkOperation refuses an operation that the library would take for another one: without a value it
-// would write null, which removes the field.
+// checkOperation returns an error for an operation that is invalid but that the jsonpatch library would accept. For example, it treats an add without
+// a value as null, which removes the field.
 func checkOperation(operation any) error {
 	fields, isObject := operation.(map[string]any)
 	named, _ := fields["op"].(string)
@@ -168,8 +168,8 @@ const (
 	directiveSwap   = "replace"
 
 	retainKeys = "$retainKeys"               // names the only fields to keep
-	setOrder   = "$setElementOrder/"         // followed by the name of a list: its element order
-	deleteFrom = "$deleteFromPrimitiveList/" // followed by the name of a list: the values to delete
+	setOrder   = "$setElementOrder/"         // prefix of a list's name; holds the order of its elements
+	deleteFrom = "$deleteFromPrimitiveList/" // prefix of a list's name; holds the values to delete
 )
 
 // Strategic applies a strategic merge patch: like Merge, but lists with a merge strategy
@@ -192,7 +192,7 @@ func Strategic(live, patch map[string]any, t *schema.Type) (merged map[string]an
 	return mergeObject(o, p, t), nil
 }
 
-// refuse ends Strategic with an error: a patch is applied as a whole or not at all.
+// refuse makes Strategic return an ErrMalformed error. It panics, so that no part of the patch is applied.
 func refuse(format string, args ...any) { panic(malformed(format, args...)) }
 
 // mergeObject merges a patch into an object; it may modify both. The type is nil if it is
@@ -258,8 +258,8 @@ func checkDirective(key string) {
 	}
 }
 
-// retain follows $retainKeys: it deletes all other fields. The patch may set only fields
-// that it names.
+// retain applies $retainKeys: it deletes all fields of live that the directive does not list. It refuses a patch that sets a field that the directive
+// does not list.
 func retain(live, patch map[string]any) {
 	value, ok := patch[retainKeys]
 	if !ok {
@@ -284,7 +284,7 @@ func retain(live, patch map[string]any) {
 	maps.DeleteFunc(live, func(key string, _ any) bool { return !keep[key] })
 }
 
-// mergeField merges the patch's value of a field.
+// mergeField merges the value of one field of a patch into live; null deletes the field.
 func mergeField(live map[string]any, key string, value any, t *schema.Type) {
 	if value == nil {
 		delete(live, key)
@@ -309,8 +309,8 @@ func mergeField(live map[string]any, key string, value any, t *schema.Type) {
 	}
 }
 
-// strip removes directives and nulls from a value that becomes part of the object, and
-// objects with a $patch directive as a whole.
+// strip removes directives and nulls from a new value that has nothing to merge with. Objects with the directive $patch are removed as a whole; keep
+// is false if value is one.
 func strip(value any) (plain any, keep bool) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -354,7 +354,7 @@ func deleteItems(live map[string]any, name string, values any) {
 	live[name] = slices.DeleteFunc(before, func(item any) bool { return isScalar(item) && gone[item] })
 }
 
-// isScalar reports whether a value is comparable.
+// isScalar reports whether a value is a scalar, and so can be a map key.
 func isScalar(value any) bool {
 	switch value.(type) {
 	case map[string]any, []any:
@@ -432,8 +432,8 @@ func mergeItems(live, patch []any, t *schema.Type) []any {
 	return merged
 }
 
-// followDirectives removes the items with a directive from a patch, and the items that
-// they delete from the list.
+// followDirectives splits a list patch. left is live without the items that the patch deletes, plain the items of the patch without a directive.
+// swapped reports whether the patch replaces the list.
 func followDirectives(live, patch []any, mergeKey string) (left, plain []any, swapped bool) {
 	left, plain = []any{}, []any{}
 	gone := map[any]bool{}
@@ -498,8 +498,7 @@ func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) {
 	delete(patch, name)
 }
 
-// checkOrder refuses a patch with items that are missing from its element order ($setElementOrder),
-// or that are in another order.
+// checkOrder refuses a patch with items that its $setElementOrder does not list, or lists in another order.
 func checkOrder(patch, wanted []any, mergeKey string) {
 	if len(patch) == 0 || len(wanted) == 0 {
 		return
@@ -520,9 +519,8 @@ func checkOrder(patch, wanted []any, mergeKey string) {
 	}
 }
 
-// order sorts a merged list. It merges two sequences: the items in wanted in that order, and
-// the others in their order in before. The next one of the others goes first if it preceded
-// the next wanted item in before.
+// order sorts a merged list. Items in wanted keep the order of wanted, all others the order that they had in before. When it merges both sequences,
+// one of the others goes first if it preceded the next wanted item in before.
 func order(merged, wanted, before []any, mergeKey string) []any {
 	rank, old := places(wanted, mergeKey), places(before, mergeKey)
 	type entry struct {

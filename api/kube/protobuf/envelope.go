@@ -22,7 +22,7 @@ import (
 // MediaType is the Content-Type of a body in the protobuf encoding of Kubernetes.
 const MediaType = "application/vnd.kubernetes.protobuf"
 
-// magic is the prefix of a body.
+// magic is the prefix of every body in the protobuf encoding of Kubernetes.
 var magic = []byte{'k', '8', 's', 0}
 
 // The fields of runtime.Unknown, and of the TypeMeta in it.
@@ -101,7 +101,7 @@ type numbering map[protowire.Number]string
 //go:embed numbers.txt
 var numbersText string
 
-// numbers has the field numbers of each message that can be decoded, by the name of the message.
+// numbers maps the name of each message that can be decoded to its field numbers.
 var numbers = sync.OnceValue(func() map[string]numbering {
 	all := map[string]numbering{}
 	for line := range strings.Lines(numbersText) {
@@ -122,8 +122,8 @@ var numbers = sync.OnceValue(func() map[string]numbering {
 	return all
 })
 
-// inline has the embedded messages whose fields JSON has in the outer message: by the name of the outer message, and the number of the
-// field there.
+// inline lists embedded messages that JSON inlines into the outer message. It maps the name of the outer message and the field number there to the
+// name of the embedded message.
 var inline = map[string]map[protowire.Number]string{
 	"core.v1.Probe": {1: "core.v1.ProbeHandler"},
 }
@@ -340,7 +340,7 @@ func integer(v value, bits int) (json.Number, error) {
 	return json.Number(strconv.FormatInt(n, 10)), want(v, protowire.VarintType)
 }
 
-// timeOf decodes meta/v1 Timestamp: seconds since 1970 and nanoseconds. Zero is no time.
+// timeOf decodes a meta/v1 Timestamp, which holds seconds since 1970 and nanoseconds. It returns nil for the zero time.
 func timeOf(b []byte, layout string) (any, error) {
 	const seconds, nanos protowire.Number = 1, 2
 	var s, n int64

@@ -190,7 +190,7 @@ func (p *parser) one() ([]string, error) {
 	return []string{value.text}, nil
 }
 
-// check returns all errors of the values.
+// check returns an error that lists all invalid values of the requirement.
 func (r requirement) check() error {
 	var errs []string
 	if r.operator == opGreater || r.operator == opLess {
@@ -278,7 +278,8 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Text returns a substring of the JSON of every match, as Labels.Text does, for a field with an IPv4 address: those have one spelling.
+// Text returns a text that the JSON of every matching object contains, or "", as Labels.Text does. It supports only IPv4 addresses, because they have
+// a single spelling.
 func (f Fields) Text() string {
 	if text, _ := f.Exact(FieldAddress); strings.Contains(text, ".") && !strings.Contains(text, ":") {
 		return `"` + text + `"`
@@ -286,7 +287,7 @@ func (f Fields) Text() string {
 	return ""
 }
 
-// Matches reports whether the selector selects an object of its kind.
+// Matches reports whether the selector selects an object, which must be of the kind that the selector was parsed for.
 func (f Fields) Matches(o object.Object) bool {
 	return !slices.ContainsFunc(f.terms, func(t term) bool { return slices.Contains(valuesOf(o, t.field), t.value) == t.not })
 }
@@ -340,7 +341,7 @@ func split(s string) []string {
 	return append(parts, s[start:])
 }
 
-// cutTerm splits a part at its first operator. The part before it has no escapes.
+// cutTerm splits a term of a field selector at its first operator. The field name before the operator has no escapes.
 func cutTerm(part string) (term, bool) {
 	i := strings.IndexByte(part, '=')
 	switch {
@@ -380,8 +381,8 @@ func unescape(s string) (string, error) {
 const (
 	fieldName      = "metadata.name"
 	fieldNamespace = "metadata.namespace"
-	// FieldAddress selects by the addresses of a Service, or of the endpoints of a slice, FieldNodePort by the node ports of a Service,
-	// including healthCheckNodePort. Kubernetes has neither.
+	// FieldAddress selects by the addresses of a Service, or of the endpoints of an EndpointSlice. FieldNodePort selects by the node ports of a
+	// Service, including healthCheckNodePort. Kubernetes has neither field.
 	FieldAddress  = "svcctl.io/address"
 	FieldNodePort = "svcctl.io/nodePort"
 )
@@ -470,7 +471,7 @@ func valuesOf(o object.Object, field string) (values []string) {
 	return []string{fmt.Sprint(v)}
 }
 
-// canonical replaces texts of IPv6 addresses by those that netip writes.
+// canonical replaces IPv6 addresses in texts by their canonical form (RFC 5952).
 func canonical(texts []string) []string {
 	for i, text := range texts {
 		if addr, err := netip.ParseAddr(text); err == nil && addr.Is6() {

@@ -12,10 +12,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// APIVersion of the forms in this package.
+// APIVersion is the apiVersion of the types in this package.
 const APIVersion = "meta.k8s.io/v1"
 
-// The kinds of the forms in this package.
+// The kinds of the types in this package.
 const (
 	KindTable        = "Table"
 	KindMetadata     = "PartialObjectMetadata"
@@ -60,8 +60,7 @@ type Metadata struct {
 	Metadata object.ObjectMeta `json:"metadata"`
 }
 
-// Include is the part of its object that a row contains: the value of includeObject in a
-// query.
+// Include is the part of an object that its row contains, as chosen by the query parameter includeObject.
 type Include string
 
 // The values of Include.
@@ -104,7 +103,8 @@ func MetadataOf(o object.Object) Metadata {
 	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: APIVersion}, Metadata: *o.GetMeta()}
 }
 
-// columns has the columns of each kind, each with the field that describes it. A column with * before its name is only in wide output.
+// columns maps each kind to its columns, in the form "NAME = FIELD"; the documentation of FIELD describes the column. A * before the name marks a
+// column that only wide output shows.
 var columns = map[string]string{
 	object.KindService:            "Name | Type = ServiceSpec.type | Cluster-IP = ServiceSpec.clusterIP | External-IP = ServiceSpec.externalIPs | Port(s) = ServiceSpec.ports | Age | *Selector = ServiceSpec.selector",
 	object.KindEndpoints:          "Name | Endpoints = Endpoints.subsets | Age",
@@ -133,7 +133,7 @@ var columns = map[string]string{
 	object.KindIPAddress:          "Name | ParentRef = IPAddressSpec.parentRef",
 }
 
-// Columns returns the columns of a kind: of one that is not in the table, a name and an age.
+// Columns returns the columns of a kind. A kind without an entry in columns has a name and an age.
 func Columns(k kind.Kind) []Column {
 	row, has := columns[k.Name]
 	if !has {
@@ -231,7 +231,7 @@ func cells(o object.Object, now time.Time) []any {
 	return []any{name, age}
 }
 
-// conditionText returns the status of a condition.
+// conditionText returns the status of the condition of a type, or "" if there is none.
 func conditionText(conditions []object.Condition, kind string) string {
 	for _, c := range conditions {
 		if c.Type == kind {
@@ -241,7 +241,7 @@ func conditionText(conditions []object.Condition, kind string) string {
 	return ""
 }
 
-// numberText returns a number that may be left out.
+// numberText formats a number; <none> if it is nil.
 func numberText(n *int32) string {
 	if n == nil {
 		return none
@@ -318,7 +318,7 @@ func endpointsText(o *object.Endpoints) string {
 	return listText(all, count)
 }
 
-// listText joins the first items of a list and the number of the others.
+// listText joins the first items of a list. If count, the length of the whole list, is greater, it adds the number of the remaining items.
 func listText(items []string, count int) string {
 	text := strings.Join(items[:min(len(items), shown)], ",")
 	if count > shown {
@@ -487,8 +487,7 @@ const (
 	year = 365 * day
 )
 
-// age returns the time since an event as kubectl shows it: exact if recent, then ever
-// rougher (HumanDuration of apimachinery).
+// age formats the time since an event like kubectl, less precisely for longer times (HumanDuration of apimachinery).
 func age(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return unknown
@@ -519,7 +518,7 @@ func age(t *time.Time, now time.Time) string {
 	return units(d, year, "y", 0, "")
 }
 
-// units formats a duration in one unit, and the rest in another one if there is any.
+// units formats a duration in a large unit, followed by the rest in a small unit if it is at least one. small may be 0 for no second unit.
 func units(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	text := fmt.Sprintf("%d%s", d/large, largeName)
 	if small == 0 || d%large < small {

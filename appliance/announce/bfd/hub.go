@@ -41,7 +41,7 @@ type Hub struct {
 	log *slog.Logger
 
 	mu        sync.Mutex
-	sessions  map[uint32]*Session // by our discriminator
+	sessions  map[uint32]*Session // by local discriminator
 	listeners map[netip.Addr]*listener
 }
 
@@ -60,7 +60,7 @@ type listener struct {
 	raws  [2]syscall.RawConn
 
 	mu  sync.Mutex // held while packets are read and delivered
-	buf [64]byte   // more than a packet has
+	buf [64]byte   // larger than any control packet
 	oob [128]byte
 }
 
@@ -224,8 +224,8 @@ func (h *Hub) deliver(local netip.Addr, port uint16, from netip.Addr, ttl int, b
 	s.receive(p, port, time.Now())
 }
 
-// find returns the session of a packet: by its discriminator, or by addresses if it has none. The
-// neighbor must be the sender either way; nil: no session.
+// find returns the session of a packet: the one with the discriminator yours, else the one with the packet's addresses. It returns nil if
+// no session has both addresses.
 func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,7 +246,7 @@ type Timers struct {
 	// from 50 ms to a minute. Packets are sent at the larger one of the sender's transmit and
 	// the receiver's receive interval.
 	Transmit, Receive time.Duration
-	// Multiplier is the number of silent intervals that make a failure.
+	// Multiplier is the detection multiplier: the session fails after this many intervals without a packet.
 	Multiplier int
 }
 
@@ -263,7 +263,7 @@ func (t Timers) withDefaults() Timers {
 	return Timers{cmp.Or(t.Transmit, defaultInterval), cmp.Or(t.Receive, defaultInterval), cmp.Or(t.Multiplier, defaultMultiplier)}
 }
 
-// Check returns all errors of Timers.
+// Check validates the intervals and the multiplier, and returns all errors joined.
 func (t Timers) Check() error {
 	t = t.withDefaults()
 	var all []error
@@ -285,7 +285,7 @@ type Machine struct {
 	timers  Timers
 	passive bool
 	mine    uint32
-	jitter  func() float64 // from 0 to 1
+	jitter  func() float64 // returns a random number from 0 to 1
 	admin   bool           // SetAdmin has taken the session down
 
 	phase      Phase
@@ -300,12 +300,12 @@ type Machine struct {
 	polling bool
 
 	sendAt time.Time
-	expire time.Time // end of the detection time; zero: none runs
+	expire time.Time // end of the detection time; zero if it is not running
 	spared bool      // expire was postponed once because of a late wake-up
 }
 
-// NewMachine returns a session that is down. mine is its discriminator, not 0; a passive one sends
-// nothing before the neighbor does. jitter is a source of random numbers from 0 to 1.
+// NewMachine returns a session that is down. mine is its discriminator, and must not be 0. If passive is set, it sends nothing before the
+// neighbor does. jitter returns random numbers from 0 to 1.
 func NewMachine(mine uint32, t Timers, passive bool, now time.Time, jitter func() float64) *Machine {
 	t = t.withDefaults()
 	return &Machine{
@@ -324,7 +324,7 @@ func (m *Machine) Detection() time.Duration {
 	return time.Duration(m.remote.Multiplier) * max(m.timers.Receive, m.remote.MinTx)
 }
 
-// Receive processes a packet of the neighbor. It returns the packet to send at once if that one was a poll; else nil.
+// Receive processes a packet of the neighbor. It returns the reply to send at once if p has the Poll bit; else nil.
 func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
 	if p.Yours != 0 && p.Yours != m.mine {
 		return nil
@@ -350,7 +350,7 @@ func (m *Machine) Receive(p Packet, now time.Time) (answer *Packet) {
 	return nil
 }
 
-// follow changes the phase by that in the neighbor's packet (RFC 5880, section 6.8.6).
+// follow changes the phase according to the phase in the neighbor's packet (RFC 5880, section 6.8.6).
 func (m *Machine) follow(p Packet, now time.Time) {
 	switch {
 	case p.Phase == AdminDown:
@@ -424,11 +424,12 @@ func (m *Machine) Next() time.Time {
 	return next
 }
 
-// Expires returns the end of the detection time: the session goes down unless a packet arrives before it. Zero: none runs.
+// Expires returns the end of the detection time, at which the session goes down unless a packet arrives. It is zero if the detection time
+// is not running.
 func (m *Machine) Expires() time.Time { return m.expire }
 
-// Advance takes the session down if the detection time is over, and returns the packet that is due; nil: none. Packets that arrived before
-// now must be passed to Receive first.
+// Advance takes the session down if the detection time is over. It returns the packet that is due, or nil. Packets that arrived before now
+// must be passed to Receive first.
 func (m *Machine) Advance(now time.Time) *Packet {
 	if !m.expire.IsZero() && !now.Before(m.expire) {
 		m.expired(now)

@@ -21,11 +21,11 @@ type Config struct {
 	// Local and Peer are addresses of both ends, of one family; link-local ones have a zone.
 	Local, Peer netip.Addr
 	Timers      Timers
-	// Passive sends nothing before the neighbor does.
+	// Passive is set to send nothing before the neighbor does.
 	Passive bool
-	// MultiHop is a neighbor several hops away (RFC 5883).
+	// MultiHop allows a neighbor several hops away (RFC 5883).
 	MultiHop bool
-	// MinTTL is the least TTL of a multihop neighbor's packets; 0 is 254. BIRD sends them with 64.
+	// MinTTL is the lowest TTL accepted in packets of a multihop neighbor; 0 means 254. BIRD sends them with 64.
 	MinTTL int
 }
 
@@ -37,7 +37,7 @@ const (
 	sendPatience = 20 * time.Millisecond
 )
 
-// Check returns all errors of a Config.
+// Check validates the addresses, the timers and the TTL, and returns all errors joined.
 func (c Config) Check() error {
 	var all []error
 	if !c.Local.IsValid() || !c.Peer.IsValid() || c.Local.Is4() != c.Peer.Is4() || c.Local.IsUnspecified() {
@@ -54,12 +54,12 @@ type State struct {
 	Phase      Phase
 	Since      time.Time
 	Diagnostic Diagnostic
-	// RemotePhase is that of the neighbor's last packet.
+	// RemotePhase is the phase in the neighbor's last packet.
 	RemotePhase Phase
-	// Detection is the silence after which the neighbor is dead; 0 before its first packet.
+	// Detection is the time without a packet after which the neighbor counts as down; 0 before its first packet.
 	Detection time.Duration
-	// Port is the destination port of our packets: 3784, or 4784 over several hops, or the port
-	// that the neighbor sent from last.
+	// Port is the destination port of our packets: 4784 with MultiHop; otherwise the port to which the neighbor sent its last packet before the
+	// session was Up, initially 3784.
 	Port uint16
 	// Failures counts how often an Up session went down.
 	Failures uint64
@@ -80,8 +80,8 @@ type Session struct {
 
 	mu      sync.Mutex
 	machine *Machine
-	out     *net.UDPConn // nil without sockets
-	port    uint16       // where the neighbor listens
+	out     *net.UDPConn // nil while the sockets are not open
+	port    uint16       // destination port of sent packets
 	state   State
 }
 
@@ -111,8 +111,8 @@ func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	return s, nil
 }
 
-// minTTL returns the least TTL that a packet on a port must have: Config.MinTTL with several hops, else 255. That holds too for a neighbor
-// one hop away that uses the multihop port, as FRR does with ttl-security.
+// minTTL returns the lowest TTL accepted in packets that arrive at port: Config.MinTTL on the multihop port of a multihop session,
+// otherwise 255. A neighbor one hop away that sends to the multihop port, as FRR does with ttl-security, thus needs a TTL of 255.
 func (s *Session) minTTL(port uint16) int {
 	if port == MultiHopPort && s.config.MultiHop {
 		return s.config.MinTTL
@@ -196,7 +196,7 @@ func (s *Session) problem(err error) {
 }
 
 // step advances the machine, and returns the time at which to call step again. At the end of the detection time it first reads the packets
-// that wait in the sockets: they count however late they are read.
+// queued in the sockets, because packets that arrived in time count even if they are read late.
 func (s *Session) step(l *listener) (next time.Time) {
 	s.mu.Lock()
 	at := s.machine.Expires()
@@ -327,10 +327,10 @@ func (d Diagnostic) String() string {
 type Packet struct {
 	Diagnostic Diagnostic
 	Phase      Phase
-	// Poll asks for a packet with Final, which ends a change of intervals.
+	// Poll requests a packet with Final set, which confirms a change of intervals.
 	Poll, Final  bool
 	Multiplier   uint8
-	Mine, Yours  uint32        // discriminators
+	Mine, Yours  uint32        // discriminators of the sender and of the receiver
 	MinTx, MinRx time.Duration // in microseconds on the wire
 	Demand       bool
 }
@@ -363,7 +363,7 @@ func (p Packet) Bytes() []byte {
 	return b
 }
 
-// ParsePacket decodes a packet. It returns an error for those that RFC 5880, section 6.8.6, wants discarded.
+// ParsePacket decodes a packet. It returns an error if RFC 5880, section 6.8.6, requires the packet to be discarded.
 func ParsePacket(b []byte) (Packet, error) {
 	if len(b) < packetLength {
 		return Packet{}, errors.New("shorter than a control packet")

@@ -97,8 +97,8 @@ func prepare(fd int, p Peer, to netip.Addr) error {
 	return os.NewSyscallError("setsockopt TCP_MD5SIG", unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key))
 }
 
-// addressesBeside returns one global address of each family to be next hops: local itself, else one of the interface that has local, or of
-// any interface if none has it any more. An invalid address: there is none.
+// addressesBeside returns one global address of each family for use as next hop: local itself, or another address of the interface that has
+// local. An address is invalid if there is none of its family.
 func addressesBeside(local netip.Addr) (ipv4, ipv6 netip.Addr) {
 	take := func(a netip.Addr) {
 		switch a = a.Unmap(); {

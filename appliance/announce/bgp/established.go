@@ -16,9 +16,10 @@ const (
 	// lastReading is the time for which a session still reads after its hold timer expired: a process that was stopped for a while reads what
 	// has arrived before it declares the peer dead.
 	lastReading = time.Second
-	// shutdownNotice is the time that Leave gives the peer to choose other paths, withdrawNotice that to remove withdrawn routes.
+	// shutdownNotice is how long Leave waits for the peer to choose other paths, withdrawNotice how long it waits for the peer to remove
+	// withdrawn routes.
 	shutdownNotice, withdrawNotice = 2 * time.Second, time.Second
-	// holdOfNone bounds the time to write a message when no hold time was agreed, leavePatience that for all messages of Leave.
+	// holdOfNone limits the time to write a message when no hold time was agreed. leavePatience limits it after Leave.
 	holdOfNone, leavePatience = 90 * time.Second, 5 * time.Second
 	// subBFDDown is the subcode of the Cease that is sent when BFD detects the loss of the peer (RFC 9384).
 	subBFDDown = 10
@@ -104,8 +105,8 @@ func (s *session) write(ctx context.Context) error {
 	return s.why(ctx, err)
 }
 
-// watch limits a write that blocks because the peer reads nothing: it aborts the write when ctx ends or on a reset, and shortens it after Leave. It
-// returns when done is closed, at the latest.
+// watch bounds a write that blocks because the peer reads nothing: it aborts the write when ctx ends or the session is reset, and shortens
+// its deadline after Leave. It returns when done is closed, or earlier.
 func (s *session) watch(ctx context.Context, done <-chan struct{}) {
 	for leave := s.speaker.leave; ; {
 		select {

@@ -27,7 +27,7 @@ const (
 	typeRefresh      = bgp.BGP_MSG_ROUTE_REFRESH
 )
 
-// minLength is the shortest length of each type of message, in bytes with the header.
+// minLength is the minimum length of each type of message, in bytes including the header.
 var minLength = map[uint8]int{
 	typeOpen: 29, typeUpdate: 23, typeNotification: 21, typeKeepalive: headerLength, typeRefresh: 23,
 }
@@ -35,7 +35,7 @@ var minLength = map[uint8]int{
 // header is the decoded header of a message.
 type header struct {
 	kind   uint8
-	length int // with the header
+	length int // in bytes, including the header
 }
 
 // notification is the content of a NOTIFICATION, sent or received, as an error (RFC 4271, section 4.5).
@@ -69,10 +69,10 @@ func parseHeader(b []byte) (header, error) {
 // open is the decoded content of an OPEN message.
 type open struct {
 	as       uint32
-	fourAS   bool // as is from the four-octet AS capability
+	fourAS   bool // as comes from the four-octet AS capability
 	id       netip.Addr
 	hold     time.Duration
-	families bool // ipv4 and ipv6 are from capabilities; otherwise there are none, which means IPv4
+	families bool // ipv4 and ipv6 come from multiprotocol capabilities; without any the peer supports only IPv4
 	ipv4     bool
 	ipv6     bool
 	// nextHop6 reports whether IPv4 routes may have IPv6 next hops (RFC 8950).
@@ -199,9 +199,9 @@ func familyOf(ipv6 bool) bgp.Family {
 // path holds the attributes that all routes of a session share.
 type path struct {
 	as, peerAS uint32
-	fourAS     bool         // the peer takes four octets
-	next4      []netip.Addr // of IPv4 routes; an IPv6 address where RFC 8950 was agreed
-	next6      []netip.Addr // of IPv6 routes: global, link-local, or both
+	fourAS     bool         // the peer supports four-octet AS numbers
+	next4      []netip.Addr // next hops of IPv4 routes; IPv6 addresses if RFC 8950 was agreed
+	next6      []netip.Addr // next hops of IPv6 routes: global, link-local, or both
 }
 
 // updates returns the UPDATE messages that announce a group of routes, as many as its prefixes need.
@@ -346,7 +346,7 @@ func serialize(m *bgp.BGPMessage) []byte {
 // Attributes are the path attributes of a route that differ between routes. They are shared between routes, compared by pointer and by
 // content, and must not change after a Speaker got them.
 type Attributes struct {
-	// LocalPref is sent to internal peers only; 0 is 100.
+	// LocalPref is sent to internal peers only; 0 means 100.
 	LocalPref uint32
 	// MED is sent when it is not 0.
 	MED uint32
@@ -369,7 +369,7 @@ const (
 // plain stands for the Attributes of a route for which nil was passed: all defaults.
 var plain = &Attributes{}
 
-// maxCommunities is the most bytes that all communities of a route may take, so that its UPDATE has room for prefixes.
+// maxCommunities is the maximum size, in bytes, of all communities of a route. It leaves room for prefixes in the UPDATE.
 const maxCommunities = 2048
 
 // Check returns an error if Prepend is out of range or the communities are too large for a message.
@@ -420,7 +420,7 @@ func Leaving(routes map[netip.Prefix]*Attributes) map[netip.Prefix]*Attributes {
 	return leaving
 }
 
-// group has the routes of one family with equal attributes, which one UPDATE can announce together.
+// group holds routes of one family with equal attributes, which one UPDATE can announce together.
 type group struct {
 	attributes *Attributes
 	ipv6       bool
@@ -458,7 +458,7 @@ func grouped(routes map[netip.Prefix]*Attributes) []group {
 	return all
 }
 
-// rib holds the routes that a peer is to have, and which of them changed since the last take. It is not safe for concurrent use.
+// rib holds the routes to announce to a peer, and which of them changed since the last take. It is not safe for concurrent use.
 type rib struct {
 	wanted map[netip.Prefix]*Attributes
 	dirty  map[netip.Prefix]struct{}
@@ -514,7 +514,7 @@ func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Pre
 	}
 }
 
-// take returns the routes that changed since the last take; nil for removed ones.
+// take returns the routes that changed since the last take. The value of a removed route is nil.
 func (r *rib) take() map[netip.Prefix]*Attributes {
 	changes := make(map[netip.Prefix]*Attributes, len(r.dirty))
 	for prefix := range r.dirty {

@@ -40,17 +40,17 @@ type session struct {
 	agreed agreement
 	path   path
 	sent   map[netip.Prefix]*Attributes
-	// withheld are routes that cannot be sent in this session, by whether they are IPv6: see cannot.
+	// withheld holds the routes that this session cannot carry (see cannot), by family: true is IPv6.
 	withheld map[bool]map[netip.Prefix]struct{}
-	refresh  chan bool  // families that the peer wants again: true is IPv6
-	ended    chan error // the reason to end the session, other than ctx
+	refresh  chan bool  // families that the peer requested by ROUTE-REFRESH: true is IPv6
+	ended    chan error // why the session must end, unless ctx ends it
 	writes   writing
 }
 
 // writing bounds the time for which one message of a session may be written.
 type writing struct {
 	mu      sync.Mutex
-	most    time.Duration // the longest time; 0: nothing but the final NOTIFICATION is written
+	most    time.Duration // longest time for a message; 0 allows only the final NOTIFICATION
 	closing bool          // the final NOTIFICATION is being written
 }
 
@@ -58,7 +58,7 @@ type writing struct {
 type agreement struct {
 	peer       open
 	ipv4, ipv6 bool
-	hold       time.Duration // 0: none
+	hold       time.Duration // the negotiated hold time; 0: no hold timer
 	keepalive  time.Duration
 	restart    bool
 }
@@ -90,8 +90,8 @@ func (s *session) run(ctx, connecting context.Context) error {
 	return err
 }
 
-// notify sends the peer the NOTIFICATION for err, the reason for which the session ends. It sends none if the peer ended the session, or is to keep
-// the routes (graceful restart).
+// notify sends the peer the NOTIFICATION for err, the reason why the session ends. It sends none if the peer ended the session, or if the
+// peer is to keep the routes (graceful restart).
 func (s *session) notify(err error) {
 	var n *notification
 	switch {
@@ -240,7 +240,7 @@ func (s *session) send(message []byte) error {
 	return err
 }
 
-// patience lets reads fail after d, or never when it is 0.
+// patience sets the read deadline to d from now, or removes it if d is 0.
 func (s *session) patience(d time.Duration) {
 	var until time.Time
 	if d > 0 {
@@ -364,7 +364,7 @@ func explainDial(p Peer, err error) string {
 	return err.Error()
 }
 
-// words returns a NOTIFICATION of the peer in words.
+// words describes a NOTIFICATION from the peer for operators.
 func (n *notification) words(p Peer) string {
 	name := func(names ...string) string {
 		if int(n.subcode) < len(names) && names[n.subcode] != "" {

@@ -34,7 +34,7 @@ const (
 // State describes a session at the time of the call.
 type State struct {
 	Phase Phase
-	Since time.Time // of the phase
+	Since time.Time // when Phase last changed
 	// Local and Remote are the session's addresses, Agreed its negotiated parameters; set
 	// while it is established.
 	Local, Remote netip.AddrPort
@@ -61,15 +61,15 @@ type Agreed struct {
 
 // Counters count events of a Speaker since New.
 type Counters struct {
-	Established uint64 // sessions
+	Established uint64 // sessions that were established
 	Updates     uint64 // UPDATE messages sent
-	Dropped     uint64 // UPDATE messages received, none of them read
+	Dropped     uint64 // UPDATE messages received; all are discarded unread
 }
 
 // link is a connection with the addresses of its local side.
 type link struct {
 	net.Conn
-	local netip.Addr // with the zone of a link-local one
+	local netip.Addr // with a zone if it is link-local
 	// next4 and next6 are addresses of the local interface that can be next hops, and
 	// linkLocal the local address of an unnumbered session.
 	next4, next6, linkLocal netip.Addr
@@ -91,7 +91,7 @@ var errStopped = errors.New("this program ended the session")
 // firstRetry is the wait after the first failed attempt. It doubles up to Timers.Connect.
 const firstRetry = time.Second
 
-// Speaker keeps a session with one peer. All methods may be called concurrently.
+// Speaker maintains a BGP session with one peer. All methods may be called concurrently.
 type Speaker struct {
 	peer    Peer
 	dial    func(context.Context, Peer) (link, error)
@@ -109,7 +109,7 @@ type Speaker struct {
 	running bool
 	leaving sync.Once
 
-	lastWords string // the reason in the last NOTIFICATION since a session was established; for Run alone
+	lastWords string // reason in the last NOTIFICATION since a session was established; used only by Run
 }
 
 // New returns a Speaker that does nothing before its Run. changed is called after each change of its State except for counters; it must not
@@ -204,8 +204,8 @@ func (s *Speaker) Reset(why string) {
 	}
 }
 
-// Leave ends the session and Run. Where the peer has another path no packet is lost: an established session with routes takes 3 s for it.
-// The error is that of ctx.
+// Leave ends the session and Run. An established session with routes takes 3 s to close, so that the peer moves to other paths, if it has
+// any, without packet loss. The error is ctx.Err() if ctx ends first.
 func (s *Speaker) Leave(ctx context.Context) error {
 	s.leaving.Do(func() { close(s.leave) })
 	s.mu.Lock()
@@ -287,7 +287,7 @@ func (s *Speaker) established(by *session) {
 	s.enter(Established)
 }
 
-// down records in the State why there is no session.
+// down records in the State why the session ended or was not established.
 func (s *Speaker) down(err error) {
 	words := explain(s.peer, s.State().Phase, err)
 	var n *notification
@@ -335,16 +335,16 @@ const (
 
 // Peer is a neighbor, with the settings of the session with it.
 type Peer struct {
-	// Addr is the address and port of the peer; port 0 is 179. Either Addr or Interface is set.
+	// Addr is the address and port of the peer; port 0 means 179. Either Addr or Interface is set.
 	Addr netip.AddrPort
 	// Interface names the interface on which the peer is found by its link-local address (an
 	// unnumbered peer). Router advertisements with a lifetime of 0 are sent there.
 	Interface string
-	// Source is the local address; unset, the kernel chooses it.
+	// Source is the local address. If it is not valid, the kernel chooses one.
 	Source netip.Addr
 
 	LocalAS uint32
-	// RemoteAS is the AS of the peer; 0 with Dynamic.
+	// RemoteAS is the AS of the peer. It is 0 if Dynamic is set.
 	RemoteAS uint32
 	Dynamic  Dynamic
 	// RouterID is an IPv4 address that identifies this speaker. Unset, it is an IPv4
@@ -364,21 +364,21 @@ type Peer struct {
 	TTLSecurity int
 }
 
-// Timers are the times of a session. The defaults of Hold, Keepalive and Connect, for 0, are 90 s, a third of the hold time and 10 s; Restart has
-// none.
+// Timers holds the timers of a session. 0 means a default of 90 s for Hold, a third of the agreed hold time for Keepalive and 10 s for
+// Connect. 0 disables Restart.
 type Timers struct {
-	// Hold is the time without a message from the peer after which the session ends: at least 3 s; the smaller time of both sides applies. NoHold
-	// asks for none.
+	// Hold is the proposed hold time, at least 3 s: the session ends after this time without a message from the peer. The smaller proposal of
+	// both sides applies. NoHold proposes none.
 	Hold time.Duration
 	// Keepalive is the interval of keepalives, at most a third of the agreed hold time.
 	Keepalive time.Duration
-	// Connect is the longest wait between attempts; the first ones come after 1 s, 2 s, ...
+	// Connect is the longest wait between connection attempts. The wait starts at 1 s and doubles after each failed attempt.
 	Connect time.Duration
 	// Restart asks the peer to keep the routes for this long when the session breaks (graceful restart, RFC 4724); at most 4095 s, 0 is off.
 	Restart time.Duration
 }
 
-// NoHold as the hold time asks for a session without hold timer and keepalives.
+// NoHold, as Timers.Hold, proposes a session without hold timer and keepalives.
 const NoHold = time.Duration(-1)
 
 const (
@@ -439,7 +439,7 @@ func (p Peer) withDefaults() Peer {
 	return p
 }
 
-// SameRouter reports whether both have the same address and port, or interface: a router has one session with this box.
+// SameRouter reports whether p and o have the same address and port, or the same interface. A router has only one session with this box.
 func (p Peer) SameRouter(o Peer) bool {
 	p, o = p.withDefaults(), o.withDefaults()
 	return p.Addr == o.Addr && p.Interface == o.Interface

@@ -24,13 +24,13 @@ const (
 	etherLen = 14
 	arpLen   = 28
 	ipv6Len  = 40
-	ndpLen   = 24 // of a solicitation or an advertisement without options
+	ndpLen   = 24 // length of a solicitation or an advertisement without options
 
 	arpRequest = 1
 	arpReply   = 2
 
 	protoICMPv6   = 58
-	hopLimit      = 255 // RFC 4861, sections 7.1.1 and 7.1.2: no router passed it on
+	hopLimit      = 255 // proves that no router forwarded it (RFC 4861, sections 7.1.1 and 7.1.2)
 	solicitation  = 135
 	advertisement = 136
 
@@ -43,11 +43,11 @@ const (
 
 // message is the decoded content of an ARP or NDP frame.
 type message struct {
-	claims netip.Addr // an address that the sender has; not valid: none
-	by     MAC        // of the sender
-	asks   netip.Addr // an address that is asked for; not valid: none
-	from   netip.Addr // of the host that asks; not valid: a probe, of a host that wants the address itself
-	reply  MAC        // the destination of the answer
+	claims netip.Addr // address claimed by the sender; invalid if none
+	by     MAC        // MAC address of the sender
+	asks   netip.Addr // address asked for; invalid if none
+	from   netip.Addr // address of the asking host; invalid in a probe, before the host uses the address it asks for
+	reply  MAC        // destination of the reply
 }
 
 // parse decodes an Ethernet frame. It returns false for one that is neither a valid ARP packet (RFC 826) nor a valid message of neighbor
@@ -217,8 +217,8 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// probe returns the frame that asks whether another host has an address that own does not use yet (RFC 5227, section 2.1.1; RFC 4862,
-// section 5.4.2).
+// probe returns the frame that asks whether another host has address a, which this box (MAC address own) does not use yet (RFC 5227,
+// section 2.1.1; RFC 4862, section 5.4.2).
 func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)

@@ -6,42 +6,43 @@ import (
 	"time"
 )
 
-// A new address is probed probeCount times, at probeInterval. RFC 5227 (section 1.1) and RFC 4862 demand a second and more between probes,
-// for lossy networks and booting hosts; here a Service waits for the address. A host that replies later is found by the announcements.
+// A new address is probed probeCount times, at probeInterval. RFC 5227 (section 1.1) and RFC 4862 require a second or more between probes,
+// for lossy networks and booting hosts. The interval here is shorter because a Service waits for the address. A host that replies later is
+// detected from its response to the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
-	// repeat is the interval of announcements of an address: bridges forget the port of a MAC address after 5 min.
+	// repeat is the interval of announcements of an address. It is shorter than the 5 min after which bridges drop the port of a MAC address.
 	repeat = 60 * time.Second
-	// reprobe is the interval at which an address that another host has is probed again.
+	// reprobe is the interval at which an address in use by another host is probed again.
 	reprobe = 10 * time.Second
-	// contend is the interval of new probes for an address that another host probes at the same time. A random time of up to twice that is
-	// added, so that one of both is first.
+	// contend is the delay before an address is probed again if another host probed it at the same time. A random time of up to twice contend
+	// is added, so that one of the hosts is first.
 	contend = time.Second
-	// defend is the time after a conflict in which a second one makes this box give the address up (RFC 5227, section 2.4).
+	// defend is the time after a conflict in which a second conflict makes this box give up the address (RFC 5227, section 2.4).
 	defend = 10 * time.Second
-	// defense is the least time between two announcements of an address that this box has by election.
+	// defense is the minimum time between two announcements of an address that this box answers for by election.
 	defense = time.Second
-	// contested is the time for which another host must claim an address that this box has by election, before the address counts as contested. In
-	// a takeover two boxes claim it for a moment, and for longer if they do not receive each other's adverts.
+	// contested is the time for which another host must claim an address that this box answers for by election, before the address counts as
+	// contested. Both boxes claim it for a moment during a takeover, and for longer if they do not receive each other's adverts.
 	contested = 3 * time.Second
-	// undisputed is the time without a claim by another host after which the next one begins a new contest.
+	// undisputed is the time without a claim by another host after which the next claim begins a new contest.
 	undisputed = 2 * repeat
 	// unanswered is the time without a claim after which a contest is over: three probes got no reply.
 	unanswered = 3*reprobe + reprobe/2
 )
 
-// bursts has the times of further announcements of a new address, counted from the first one, in case frames are lost.
+// bursts holds the times of the repeated announcements of a new address, counted from the first announcement, in case frames are lost.
 var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 
 // State is the state of an address on an interface.
 type State uint8
 
 const (
-	Probing   State = iota // for another host that has it
-	Announced              // answered and announced
-	Conflict               // another host has it
-	Standby                // another box answers for it
+	Probing   State = iota // checking whether another host has the address
+	Announced              // this box answers for the address and announces it
+	Conflict               // another host has the address
+	Standby                // another box of the election answers for the address
 )
 
 // String returns the state as `svcctl announce status` prints it.
@@ -51,16 +52,16 @@ func (s State) String() string { return [...]string{"probing", "announced", "con
 type Status struct {
 	Addr  netip.Addr
 	State State
-	// Rival is the host that has it, in state Conflict, or that has it as well.
+	// Rival is the MAC address of the other host that has Addr, in state Conflict or while Contested is set.
 	Rival MAC
-	// Contested is set when an election gave it to this box, and Rival has it as well.
+	// Contested is set when this box answers for Addr by election, but Rival claims it as well.
 	Contested bool
-	// Unanswered is set when another box should answer for it, and none does.
+	// Unanswered is set in state Standby when no other box answers for Addr.
 	Unanswered bool
 	Since      time.Time
 }
 
-// Counters count frames sent, replies and announcements, and conflicts.
+// Counters counts replies sent, announcements sent and conflicts.
 type Counters struct{ Answers, Announcements, Conflicts uint64 }
 
 // machine is the state machine of all addresses on one interface. Methods return the frames to send, and depend on nothing but their
@@ -69,8 +70,8 @@ type machine struct {
 	own     MAC
 	mine    map[MAC]bool // the MAC addresses of this box: their frames are no conflict
 	random  func(time.Duration) time.Duration
-	passive bool // another box answers
-	elected bool // an election decides which box answers, and not which was first
+	passive bool // another box of the election answers for all addresses
+	elected bool // an election decides which box answers, instead of which host was first
 
 	entries map[netip.Addr]*entry
 	queue   queue
@@ -81,24 +82,24 @@ type machine struct {
 // entry is one address and its timers.
 type entry struct {
 	Status
-	sent     int       // number of probes, or of announcements since gained
+	sent     int       // probes sent, or announcements sent since gained
 	gained   time.Time // when the announcements began
 	defended time.Time
 	// announced is the time of the last announcement. In an election it includes answers to the claims of other hosts.
 	announced time.Time
-	verified  bool // in state Standby: it is probed whether another box answers
-	// In an election: the times of the first and the last claim of another host in the present contest.
+	verified  bool // in state Standby: probes check whether another box answers
+	// times of the first and the last claim of another host in the current contest of an election
 	claimed, heard time.Time
-	next           time.Time // when there is something to do
-	index          int       // in the queue
+	next           time.Time // when tick handles the address next
+	index          int       // position in the queue
 }
 
 func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
 	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
 }
 
-// add starts to probe an address, and to announce it if no other host has it. known is set for one that this box announced a moment ago: it
-// is announced without probes.
+// add starts to probe an address, and announces it if no other host has it. If known is set, this box announced the address a moment ago,
+// and it is announced without probes.
 func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	if m.entries[a] != nil {
 		return
@@ -149,8 +150,8 @@ func (m *machine) refresh(now time.Time) {
 	}
 }
 
-// setPassive leaves all addresses to another box, or takes them over. The first call sets elected: from then on an election decides, not
-// which host was first.
+// setPassive leaves all addresses to another box, or takes them over. The first call sets elected: from then on an election decides which
+// box answers, rather than which host was first.
 func (m *machine) setPassive(now time.Time, passive bool) {
 	m.elected = true
 	if m.passive == passive {
@@ -166,7 +167,8 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 	}
 }
 
-// verify probes the lowest of the addresses in Standby, to see whether the active box answers for them. Status.Unanswered has the result.
+// verify starts probes of the lowest address in state Standby, to check that the active box answers. If no host replies, Status.Unanswered
+// is set.
 func (m *machine) verify(now time.Time) {
 	var lowest *entry
 	for _, e := range m.entries {
@@ -195,7 +197,8 @@ func (m *machine) endContest(e *entry) {
 	}
 }
 
-// contest records a claim by another host to an address that this box has by election. Claims that last for contested set Status.Contested.
+// contest records a claim by another host to an address that this box answers for by election. If claims continue for the time contested,
+// it sets Status.Contested.
 func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	if now.Sub(e.heard) >= undisputed {
 		e.claimed = now
@@ -230,7 +233,7 @@ func (m *machine) probe(now time.Time, e *entry) {
 	m.at(e, now)
 }
 
-// yield leaves an address to another host (state Conflict), and probes it again after later.
+// yield leaves an address to another host (state Conflict), and schedules new probes after the duration later.
 func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
 	if e.State != Conflict || e.Rival != rival {
 		m.changed[e.Addr] = struct{}{}
@@ -243,7 +246,7 @@ func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration)
 	m.at(e, now.Add(later))
 }
 
-// tick returns the frames that are due, and the time of the next call; the zero Time: none is needed.
+// tick returns the frames that are due, and the time of the next call; the zero Time if none is needed.
 func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 	for len(m.queue) > 0 {
 		e := m.queue[0]

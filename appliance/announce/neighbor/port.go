@@ -27,7 +27,7 @@ type Port struct {
 	ndp     *packet.Conn
 	wake    chan struct{}
 	changed func()      // called after addresses changed their states
-	may     func() bool // reports whether this box answers for addresses, while it is not passive
+	may     func() bool // reports whether this box still answers; called before frames are sent unless the machine is passive; may be nil
 
 	mu     sync.Mutex
 	m      *machine
@@ -35,8 +35,8 @@ type Port struct {
 }
 
 // Open opens an interface in the calling thread's network namespace. Frames about addresses outside of the prefixes are ignored. changed is
-// called after the state of an address changed, and must not block. may reports whether frames may be sent; it is called before they are,
-// unless the port is passive. nil: they may.
+// called after the state of an address changed, and must not block. may reports whether frames may be sent; nil means always. It is called
+// before frames are sent, unless the port is passive.
 func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func(), may func() bool) (*Port, error) {
 	if len(ifi.HardwareAddr) != len(MAC{}) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
@@ -122,10 +122,10 @@ func (p *Port) receive(frame []byte) {
 // recheck is the interval at which tick calls may (see Open) again after it returned false.
 const recheck = 100 * time.Millisecond
 
-// maySend reports whether frames may be sent. A passive machine sends none, so may is not called for it.
+// maySend reports whether frames may be sent. A passive machine sends at most probes, so may is not called for it.
 func (p *Port) maySend() bool { return p.m.passive || p.may == nil || p.may() }
 
-// tick sends the frames that are due, and returns the time of the next call; the zero Time: none is needed.
+// tick sends the frames that are due, and returns the time of the next call; the zero Time if none is needed.
 func (p *Port) tick() (next time.Time) {
 	p.do(func(now time.Time) (frames [][]byte) {
 		if !p.maySend() { // SetPassive is about to be called
@@ -173,8 +173,8 @@ func (p *Port) next() time.Time {
 	return p.m.queue[0].next
 }
 
-// Add starts to probe an address, and to announce it if no other host has it. known is set for one that this box announced a moment ago: it
-// is announced without probes.
+// Add starts to probe an address, and announces it if no other host has it. If known is set, this box announced the address a moment ago,
+// and it is announced without probes.
 func (p *Port) Add(a netip.Addr, known bool) {
 	p.do(func(now time.Time) [][]byte {
 		if p.m.entries[a] == nil && a.Is6() {
@@ -203,13 +203,14 @@ func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
 
-// SetPassive leaves all addresses to another box, or takes them over. From the first call on this decides whether the box answers, and no
-// longer which host had an address first.
+// SetPassive leaves all addresses to another box, or takes them over. After the first call an election decides which box answers, rather
+// than which host had an address first.
 func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
 
-// Verify probes whether the other box that should answer for all addresses does so. Status.Unanswered has the result.
+// Verify probes an address to check that the other box, which should answer for all addresses, does so. If no host replies,
+// Status.Unanswered is set.
 func (p *Port) Verify() {
 	p.do(func(now time.Time) [][]byte { p.m.verify(now); return nil })
 }
@@ -246,14 +247,14 @@ func (p *Port) Counters() Counters {
 	return p.m.Counters
 }
 
-// groupsOfSocket is the largest number of group memberships of one socket: the kernel charges them to its option memory
-// (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
+// groupsOfSocket is the maximum number of group memberships of one socket. The kernel charges memberships to the socket's option memory,
+// limited by net.core.optmem_max: 128 KiB hold 2,340 memberships; before Linux 6.7 the limit was 20 KiB.
 const groupsOfSocket = 2000
 
 // groups joins the solicited-node multicast groups of an interface and counts their uses: addresses with equal last 24 bits share a group.
 // The kernel reports memberships to switches (MLD).
 type groups struct {
-	index   int // of the interface
+	index   int // interface index
 	uses    map[netip.Addr]int
 	member  map[netip.Addr]*groupSocket
 	sockets []*groupSocket
@@ -321,8 +322,8 @@ func (g *groups) leave(group netip.Addr) {
 	}
 }
 
-// maxFilterPrefixes is the largest number of prefixes in a BPF program: each costs every frame a few instructions. With more of them the
-// program passes all frames.
+// maxFilterPrefixes is the maximum number of prefixes in a BPF program, because each prefix adds a few instructions for every frame. With
+// more prefixes the program passes all frames.
 const maxFilterPrefixes = 64
 
 // Offsets of fields in an Ethernet frame, in bytes.

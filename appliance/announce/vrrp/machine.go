@@ -11,10 +11,10 @@ import (
 type State uint8
 
 const (
-	Backup  State = iota // another box is active, or will be
-	Active               // it answers and advertises
-	Leaving              // it answers until it receives an advert of its successor
-	Out                  // it does not take part
+	Backup  State = iota // another box is active, or none is yet
+	Active               // this box answers and sends adverts
+	Leaving              // this box answers until it receives an advert of its successor
+	Out                  // this box does not take part
 )
 
 // String returns the state in lower case.
@@ -23,15 +23,15 @@ func (s State) String() string { return [...]string{"backup", "active", "leaving
 // Answers reports whether a box in this state answers for the addresses.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority that a box advertises while it is unhealthy: any other box takes over from it.
+// unwell is the priority that a box advertises while it is unhealthy. Any other box then takes over from it.
 const unwell = 1
 
 // Config has the settings of a virtual router.
 type Config struct {
 	VRID     uint8         // 1 to 255
-	Priority uint8         // 1 to 254, of which the highest wins
+	Priority uint8         // 1 to 254; the highest wins
 	Interval time.Duration // between adverts; whole centiseconds, up to MaxInterval
-	Preempt  bool          // a higher priority wins over the active box, too
+	Preempt  bool          // a box with a higher priority takes over from an active box
 }
 
 // Machine is the VRRP state machine of one virtual router on this box. It has no clock: calls pass the time. It is not safe for concurrent
@@ -41,30 +41,31 @@ type Machine struct {
 	priority uint8
 	state    State
 	since    time.Time
-	next     time.Time // time of the next advert (active), or of becoming active (otherwise); zero: never
-	// master is the active box, and interval the one that it advertises, at most mostInterval.
+	next     time.Time // next advert if active, otherwise the takeover; zero if none is scheduled
+	// master is the active box, and interval its advertised interval, limited to mostInterval.
 	master   netip.Addr
 	interval time.Duration
 	asked    time.Duration // the interval in the last advert of the master, which may exceed mostInterval
-	deadline time.Time     // when leaving: until then a successor is waited for
+	deadline time.Time     // when leaving: how long to wait for a successor
 
-	sent    time.Time     // when active: the last advert
+	sent    time.Time     // when active: time of the last advert
 	late    time.Duration // when active: the recent lateness of adverts
-	excused bool          // when backup: it becomes active at next even if Tick is late
+	excused bool          // when backup: become active at next even if Tick is called late
 }
 
-// Limits of the lateness of adverts. No clock is shared between boxes.
+// Limits of the lateness of adverts. Boxes share no clock.
 const (
-	// mostLate bounds the lateness of adverts that is taken into account, in intervals: so at most five times the configured interval is
-	// advertised.
+	// mostLate limits the lateness that is taken into account, in configured intervals. The advertised interval is thus at most five times the
+	// configured one.
 	mostLate = 4
-	// forget is the divisor of the lateness that each timely advert subtracts: after 177 of them half is left.
+	// forget controls the decay of the lateness: each timely advert subtracts 1/forget of it, so that it halves after 177 adverts.
 	forget = 256
 	// centisecond is the unit of intervals in adverts on the wire.
 	centisecond = 10 * time.Millisecond
 )
 
-// New returns a Machine in state Backup. It becomes active when it receives no adverts for three intervals and more.
+// New returns a Machine in state Backup. It becomes active if no advert arrives for Active_Down_Interval, a little more than three
+// intervals.
 func New(now time.Time, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
 	m.Join(now)
@@ -74,13 +75,13 @@ func New(now time.Time, cfg Config) *Machine {
 // State returns the role of the box, and the time of the last change.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
-// Master returns the address of the active box, from its adverts; an invalid address: it is this box, or unknown.
+// Master returns the address of the active box, from its adverts. It is invalid if this box is active or the active box is unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
 // Priority returns the priority in adverts of this box: the configured one, or 1 while the box is unwell.
 func (m *Machine) Priority() uint8 { return m.priority }
 
-// Next returns the time at which Tick is due; the zero Time: never.
+// Next returns the time at which Tick is due; zero means never.
 func (m *Machine) Next() time.Time { return m.next }
 
 // Interval returns the interval in adverts of this box, in whole centiseconds: the configured one plus the recent lateness of adverts, so
@@ -89,18 +90,18 @@ func (m *Machine) Interval() time.Duration {
 	return min((m.cfg.Interval + m.late).Truncate(centisecond), MaxInterval)
 }
 
-// Silent reports whether an active box has sent no advert for three intervals, because the process or the machine was stopped: another box
-// may have taken over. The caller should process the adverts that wait before anything else.
+// Silent reports whether this box is active but has sent no advert for three intervals, because the process or the machine was suspended.
+// Another box may have taken over meanwhile, so the caller should first process the queued adverts.
 func (m *Machine) Silent(now time.Time) bool {
 	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
 }
 
-// mostInterval returns the longest interval of a master that this box respects: that of a busy box with the same settings. Otherwise one
-// advert, which any host on the link can forge, would silence the boxes for three times MaxInterval.
+// mostInterval returns the longest master interval that this box respects: the one that a busy box with the same settings would advertise.
+// Without a limit one forged advert, which any host on the link can send, could keep the boxes passive for three times MaxInterval.
 func (m *Machine) mostInterval() time.Duration { return (1 + mostLate) * m.cfg.Interval }
 
-// Longer returns the interval that the master advertises, and the longest one that this box respects, if the former is longer; else 0 and
-// 0.
+// Longer returns the interval that the master advertises, and the longest interval that this box respects, if the master's is longer;
+// otherwise 0 and 0.
 func (m *Machine) Longer() (asked, most time.Duration) {
 	if most = m.mostInterval(); m.state != Backup || !m.master.IsValid() || m.asked <= most {
 		return 0, 0
@@ -168,15 +169,15 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	return nil
 }
 
-// advertise returns the advert of an active box, by its priority, and schedules the next one.
+// advertise returns the priority of the advert to send, and schedules the next one.
 func (m *Machine) advertise(now time.Time) []uint8 {
 	m.sent, m.next = now, now.Add(m.cfg.Interval)
 	return []uint8{m.priority}
 }
 
-// Receive processes the advert of another box. own is the source address of this box's adverts on the link where it arrived. It returns the
-// priorities of adverts to send in response. assert is set when another box was active too and this one stays active: it should announce
-// its addresses again.
+// Receive processes the advert of another box. own is the source address of this box's adverts on the receiving link. It returns the
+// priorities of adverts to send in response. assert is set if both boxes were active and this one stays active: it should announce its
+// addresses again.
 func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []uint8, assert bool) {
 	if a.VRID != m.cfg.VRID {
 		return nil, false
@@ -211,7 +212,7 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	return nil, false
 }
 
-// hold processes an advert in state Backup: that of an active box postpones the takeover.
+// hold processes an advert in state Backup. An advert of an active box postpones the takeover.
 func (m *Machine) hold(now time.Time, a *Advert) {
 	switch {
 	case a.Priority == 0:
@@ -228,8 +229,8 @@ func (m *Machine) takes(a *Advert) bool {
 	return a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 }
 
-// Leave hands over: the box stays active until it receives an advert of its successor, but at most for patience. A backup is Out at once.
-// It returns the priorities of adverts to send.
+// Leave starts to hand over: the box answers until it receives an advert of its successor, at most for the duration patience. A backup
+// becomes Out at once. Leave returns the priorities of adverts to send.
 func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8) {
 	switch m.state {
 	case Active:
@@ -243,14 +244,14 @@ func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8)
 	return nil
 }
 
-// Join starts again in state Backup, as New does; adverts received before do not count. The priority of SetPriority stays.
+// Join restarts in state Backup, as New does, and ignores adverts received before. It keeps the priority set by SetPriority.
 func (m *Machine) Join(now time.Time) {
 	m.become(now, Backup)
 	m.master, m.interval, m.excused = netip.Addr{}, m.cfg.Interval, false
 	m.next = now.Add(m.down())
 }
 
-// Protocol is the IP protocol number of VRRP, HopLimit the TTL or hop limit of its packets, which shows that no router forwarded them.
+// Protocol is the IP protocol number of VRRP. HopLimit is the TTL or hop limit of its packets, which proves that no router forwarded them.
 const (
 	Protocol = 112
 	HopLimit = 255
@@ -272,11 +273,11 @@ const (
 // Advert is a VRRP advertisement.
 type Advert struct {
 	VRID     uint8
-	Priority uint8 // 0: the sender leaves
+	Priority uint8 // 0 means that the sender leaves the election
 	Interval time.Duration
-	// Addresses are at most 255, of the family of the packet.
+	// Addresses are at most 255, all of the address family of the packet.
 	Addresses []netip.Addr
-	// Source and Destination are of the IP header.
+	// Source and Destination are the addresses in the IP header.
 	Source, Destination netip.Addr
 }
 

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// wait is the time for which the agent delays the response to a blocking query without a change; it adds up to a sixteenth.
+	// wait is the longest time for which the agent is asked to hold a blocking query without a change. The agent adds up to a sixteenth of it.
 	wait = time.Minute
-	// pace is the least time between two answers to one question, sharedPace that for questions without a blocking query of their own.
+	// pace is the least time between two answers to one question. sharedPace is the same for questions without a blocking query of their own.
 	pace, sharedPace = 100 * time.Millisecond, time.Second
-	// polls is the number of questions that have a blocking query of their own at a time, conns the number of connections for them.
+	// polls is the largest number of questions with a blocking query of their own at a time, conns the largest number of connections to the agent.
 	polls, conns = 128, 160
 	// sweep is the time in seconds over which all questions without a blocking query of their own are asked again.
 	sweep = 30
@@ -34,17 +34,17 @@ const (
 type Provider struct {
 	client   *remote.Client
 	token    bool       // a token is configured
-	defaults url.Values // parameters of the environment
+	defaults url.Values // query parameters that environment variables set
 	slots    chan struct{}
 	hubs     map[string]*hub // by the query parameters for datacenter, namespace and partition
-	mu       sync.Mutex      // of hubs
+	mu       sync.Mutex      // guards hubs
 }
 
-// hub has the questions of one datacenter and namespace that share blocking queries.
+// hub has the questions of one datacenter, namespace and partition that share blocking queries.
 type hub struct {
 	remote.Hub
 	mu        sync.Mutex
-	unchecked map[provider.Question]bool // the last list was empty, or had an instance without a check of its own
+	unchecked map[provider.Question]bool // questions with an empty last list, or with an instance without a check of its own
 }
 
 // New returns a Provider. It takes the address and the credentials from the environment variables of Consul's command line tool.
@@ -133,11 +133,11 @@ type poll struct {
 	client *remote.Client
 	path   string
 	query  url.Values
-	index  uint64 // of the last answer; 0: the next one comes at once
+	index  uint64 // X-Consul-Index of the last response; 0: the next request does not block
 	header http.Header
 }
 
-// next waits for the next response, decodes it into a value, and reports whether it may differ from the one before.
+// next waits for the next response, decodes it into the variable into, and reports whether it may differ from the previous response.
 func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 	query := maps.Clone(p.query)
 	held := time.Duration(0)
@@ -362,8 +362,8 @@ func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *
 	}
 }
 
-// sweepAfter wakes all questions, spread over sweep seconds, after any service changed. An instance that is registered with another address
-// keeps its name, tags and checks, so the shared queries do not show which one it is.
+// sweepAfter wakes all questions, spread over sweep seconds, after any service changed. It is needed because the shared queries do not show which
+// service changed if an instance is registered with another address but the same name, tags and checks.
 func sweepAfter(ctx context.Context, e *remote.Events, moved <-chan struct{}) error {
 	for {
 		select {

@@ -40,7 +40,7 @@ const (
 
 // Provider gets endpoints from A, AAAA and SRV records of one set of resolvers.
 type Provider struct {
-	server string // HOST:PORT; empty: those of resolv.conf
+	server string // HOST:PORT of the resolver; empty: use the resolvers of resolv.conf
 	conf   string
 }
 
@@ -124,7 +124,7 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 // pauses computes the times between two lookups of a name.
 type pauses struct {
 	counted bool // an answer had a TTL above 0
-	zeros   int  // answers with a TTL of 0 since then, looked up again after soon
+	zeros   int  // lookups after the pause soon, since the last answer with a TTL above 0
 }
 
 // next returns the time until the next lookup, after an answer with this TTL. empty reports that it had no records.
@@ -144,7 +144,7 @@ func (p *pauses) next(ttl time.Duration, empty bool) time.Duration {
 // lookup asks a set of resolvers for endpoints.
 type lookup struct {
 	servers []string
-	types   []uint16 // of addresses
+	types   []uint16 // the address record types to query: A, AAAA
 }
 
 // endpoints returns the endpoints of a name, by SRV records if it begins with "_", and the least TTL of all records used.

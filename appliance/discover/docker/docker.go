@@ -27,11 +27,12 @@ const (
 	pace  = 50 * time.Millisecond
 	again = time.Second
 	conns = 32
-	// before is the time by which a stream of events starts in the past, since a list of containers may be older than its response.
+	// before is how far in the past a stream of events starts, since a list of containers may be older than its response.
 	before = 2 * time.Second
 	// eventBytes is the largest size of one event in bytes.
 	eventBytes = 1 << 20
-	// newest is the newest minor version of the API that the fields used here were checked against. Newer daemons are asked with it.
+	// newest is the newest minor version of the API that the fields used here were checked against. It is also used with daemons that support a newer
+	// one.
 	newest = 55
 
 	labelWeight, labelPriority, labelZone = "svcctl.io/weight", "svcctl.io/priority", "svcctl.io/zone"
@@ -41,17 +42,17 @@ const (
 type Provider struct {
 	client *remote.Client
 	hub    remote.Hub
-	node   string // of the containers; empty: the daemon is on another host
+	node   string // node name of the endpoints; empty: the daemon is on another host
 	host   string // an address of the daemon's host; empty: this host
 
 	mu         sync.Mutex
-	containers map[string]container // seen in events, by ID
-	version    string               // of the API, as the path begins: /v1.55
+	containers map[string]container // containers seen in events, by container ID
+	version    string               // API version as a path prefix: /v1.55
 }
 
-// container is the state of a container by the events about it.
+// container is the state of a container according to events.
 type container struct {
-	labels map[string]string // from an event, together with its other attributes
+	labels map[string]string // labels and other attributes in the last event
 	ended  bool
 }
 
@@ -196,11 +197,12 @@ func (p *Provider) list(ctx context.Context, q provider.Question, labels provide
 
 type address struct {
 	address string
-	port    uint16 // 0: that of the Service
+	port    uint16 // 0: use the targetPort of the Service
 }
 
-// addresses returns the addresses of a container: in the network of the parameter or its only one, or that of the host for a container in
-// the host's network. With the parameter published it returns those of the host's published port.
+// addresses returns the addresses of a container in the network that the parameter "network" names, or else in its only network. For a container in
+// the host's network it returns the host's address. With the parameter "published" it returns the host's addresses and ports at which port is
+// published.
 func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []address, err error) {
 	if params.Has("published") {
 		for _, published := range c.Ports {
@@ -245,8 +247,8 @@ func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []a
 	return all, nil
 }
 
-// hostAddress returns the address of the daemon's host: given, if it is set, or that of the daemon's URL, or the one that this host uses
-// towards others.
+// hostAddress returns the address of the daemon's host: given, if it is not empty, else the address in the daemon's URL, else the source address of
+// this host's default route.
 func (p *Provider) hostAddress(given string) (string, error) {
 	if given = cmp.Or(given, p.host); given != "" {
 		if _, err := netip.ParseAddr(given); err != nil {
@@ -329,8 +331,8 @@ func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 	return errors.New("the stream of events ended: the daemon closed it")
 }
 
-// note records an event, and returns the labels of the container that changed; nil: unknown. concerned is false for events that cannot
-// change endpoints.
+// note records an event, and returns the labels of the container that changed, or nil if they cannot be determined. concerned is false for events
+// that cannot change endpoints.
 func (p *Provider) note(e *event) (labels map[string]string, concerned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

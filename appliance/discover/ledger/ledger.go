@@ -10,14 +10,14 @@ import (
 	"svcctl.io/svcctl/appliance/discover/provider"
 )
 
-// Times for which an absence of endpoints is in doubt.
+// Times that apply while endpoints are missing from answers and are not yet removed.
 const (
-	// lasting is the time for which answers must be empty until the last endpoint of a Service port is removed.
+	// lasting is the time for which answers must be empty before the last endpoint of a Service port is removed.
 	lasting = 30 * time.Second
-	// provedLasting is that time for answers with Proved. A daemon that is stopped ends its containers before itself. Its own end is then a
-	// failure, which stops this time.
+	// provedLasting replaces lasting if the answers have Proved set. A daemon that is stopped stops its containers first. The failure to reach the
+	// daemon then cancels the removal of their endpoints.
 	provedLasting = 2 * time.Second
-	// askEvery is the interval at which a question is asked again while an absence of endpoints is in doubt.
+	// askEvery is the interval at which a question is asked again while endpoints are missing from its answers and not yet removed.
 	askEvery = time.Second
 )
 
@@ -36,20 +36,20 @@ type Key struct {
 
 // Terms are the parameters of a claim that may change while it exists.
 type Terms struct {
-	// Hold is how long an endpoint stays after answers lack it.
+	// Hold is how long an endpoint stays in use after it is missing from answers.
 	Hold time.Duration
-	// Target is the port of endpoints that have none.
+	// Target is the port for endpoints that the provider reports without a port.
 	Target uint16
 }
 
-// Ledger computes the endpoints of claims from answers and failures. It removes endpoints only when an absence is credible. Its methods are
-// given the time, which never goes back.
+// Ledger computes the endpoints of claims from answers and failures. It removes endpoints only when their absence is credible. The times passed to
+// its methods must never go back.
 type Ledger struct {
 	started time.Time
 	claims  map[Key]*claim
 	asked   map[Asked]*asked
 	groups  map[string]*group // by provider
-	doubted map[*asked]bool   // questions of claims with an absence that is not believed yet
+	doubted map[*asked]bool   // questions with a missing endpoint that is still in force
 	failing map[*asked]bool   // questions that had no answer yet, or a failure after the last one
 	changed map[Key]bool
 }
@@ -59,27 +59,28 @@ type asked struct {
 	of     Asked
 	claims []*claim
 	begun  time.Time
-	good   time.Time // of the last answer; zero: there was none
+	good   time.Time // time of the last answer; zero: none yet
 	last   []provider.Endpoint
 	bad    []string  // the endpoints of the last answer that cannot be used
 	empty  time.Time // since when answers have been empty; zero: they are not
-	failed time.Time // of the first failure after good; zero: there was none
+	failed time.Time // time of the first failure after good; zero: none
 	why    string
 }
 
-// claim is a port of a Service with its current endpoints, those in force.
+// claim is a port of a Service with its endpoints in force: those that its EndpointSlices should have.
 type claim struct {
 	key Key
 	Terms
 	asked   *asked
 	service *service
 	inForce []provider.Endpoint // sorted by address and port
-	// gone has the endpoints in force that the last answer lacks, with the time between the answers that lacked them, without failures.
+	// gone maps the endpoints in force that the last answer lacks to the time for which successive answers have lacked them. Times during which the
+	// provider failed do not count.
 	gone map[place]time.Duration
 	read bool
 	// began is the time since which answers have been empty while endpoints are in force; zero: they are not.
 	began time.Time
-	due   time.Time // when a proved absence takes effect; zero: more answers are needed
+	due   time.Time // when the removal of endpoints takes effect without another answer; zero: never
 }
 
 // place identifies an endpoint: its address and port.
@@ -90,19 +91,19 @@ type place struct {
 
 func placeOf(e *provider.Endpoint) place { return place{e.Address, e.Port} }
 
-// service has the claims of one Service on one provider. held is set while its endpoints are kept, since too many Services lost theirs at
-// once.
+// service has the claims of one Service on one provider. held is set while its endpoints stay in force because too many Services lost their endpoints
+// at once.
 type service struct {
 	claims  []*claim
-	emptied time.Time // since when all claims with endpoints in force have empty answers; zero: they do not
+	emptied time.Time // since when all claims with endpoints in force have empty answers; zero: not all have
 	held    bool
 }
 
-// group has the Services of one provider, and the recent losses among them.
+// group has the Services of one provider, and those with answers that recently became empty.
 type group struct {
 	services map[string]*service
 	lost     []loss
-	most     int // the most Services that are held; 0: none are
+	most     int // largest number of Services held during the present hold; 0: no hold
 }
 
 // loss is a Service whose answers became empty; passed is set when its endpoints were removed.
@@ -119,7 +120,7 @@ func New(now time.Time) *Ledger {
 	}
 }
 
-// Claim adds a claim with the endpoints that are in force for it, stored, or changes the terms of an existing one.
+// Claim adds a claim with the endpoints that are stored for it. If the claim exists, it only changes its terms.
 func (l *Ledger) Claim(now time.Time, key Key, terms Terms, stored []provider.Endpoint) {
 	if c := l.claims[key]; c != nil {
 		c.Hold = terms.Hold
@@ -256,8 +257,8 @@ func (l *Ledger) Release(name string) (released int) {
 	return released
 }
 
-// take applies the last answer of its question to a claim. passed is the time since the answer before; 0 if there was a failure in between.
-// proved is Answer.Proved.
+// take applies the last answer of its question to a claim. passed is the time since the previous answer, or 0 if a failure came in between. proved is
+// Answer.Proved.
 func (l *Ledger) take(now time.Time, c *claim, passed time.Duration, proved bool) {
 	present := unique(withPorts(c.asked.last, c.Target))
 	has := make(map[place]bool, len(present))
@@ -336,8 +337,8 @@ func (s *service) isBare() bool {
 	return !slices.ContainsFunc(s.claims, func(c *claim) bool { return len(c.inForce) > 0 })
 }
 
-// mark updates since when all claims of the Service have empty answers. If too many Services became empty together, which looks like an
-// accident, it holds them.
+// mark updates the time since which all claims of the Service of a claim have empty answers. If too many Services become empty at the same time, it
+// holds them: their endpoints stay in force, as the loss looks like an accident.
 func (l *Ledger) mark(now time.Time, of *claim) {
 	s, g := of.service, l.groups[of.key.Provider]
 	was := s.emptied
@@ -400,7 +401,7 @@ func (g *group) held() (n int) {
 	return n
 }
 
-// settle ends the hold of a provider's Services when so many of them are back that the loss no longer looks like an accident.
+// settle ends the hold of a provider's Services when so many of them have endpoints again that the loss no longer looks like an accident.
 func (l *Ledger) settle(g *group) {
 	if g.most == 0 || brake.Remains(g.held(), g.most) {
 		return
@@ -422,7 +423,7 @@ func (l *Ledger) setInForce(c *claim, to []provider.Endpoint) {
 	}
 }
 
-// doubt updates whether a claim on the question has endpoints in force that the last answer lacks.
+// doubt adds the question to l.doubted if a claim on it has endpoints in force that the last answer lacks. Otherwise it removes the question.
 func (l *Ledger) doubt(q *asked) {
 	delete(l.doubted, q)
 	for _, c := range q.claims {
@@ -432,7 +433,7 @@ func (l *Ledger) doubt(q *asked) {
 	}
 }
 
-// again returns the time at which a question must be asked again because endpoints are missing in the last answer; zero: it need not be.
+// again returns the time at which a question must be asked again because endpoints are missing in the last answer; zero if that is not necessary.
 func (q *asked) again() (at time.Time) {
 	if !q.failed.IsZero() {
 		return at // it is asked again anyway

@@ -9,7 +9,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// patience is the time for which a failure must last before it is reported, patienceAtFirst that for which a first answer may be missing.
+// patience is the time for which a failure must last before it is reported. patienceAtFirst is the time for which the first answer may be missing
+// before that is reported.
 const (
 	patience        = 2 * time.Second
 	patienceAtFirst = 10 * time.Second
@@ -17,8 +18,8 @@ const (
 	mostReasons = 16
 )
 
-// Report returns the states of a provider's questions that deserve a report (failures and doubts), and the number of Services with claims
-// on it.
+// Report returns the states of a provider's questions that are worth a report (failures, empty and unusable answers), and the number of Services with
+// claims on the provider.
 func (l *Ledger) Report(now time.Time, name string) (states []wire.DiscoveredState, services int) {
 	type class struct{ word, why string }
 	found := map[class]*wire.DiscoveredState{}

@@ -22,7 +22,7 @@ const (
 	pace = 50 * time.Millisecond
 	// conns is the number of connections, below the agent's limit of 100 for each client.
 	conns = 64
-	// silence is the longest time for which a stream may have no heartbeat; one comes every 10 s.
+	// silence is the longest time without a heartbeat before a stream counts as failed; Nomad sends one every 10 s.
 	silence = 2 * time.Minute
 	// eventBytes is the largest size of one line of the stream in bytes.
 	eventBytes = 8 << 20
@@ -32,7 +32,7 @@ const (
 type Provider struct {
 	client *remote.Client
 	region string
-	space  string // the namespace of questions without one
+	space  string // namespace of questions that name none
 
 	mu   sync.Mutex
 	hubs map[string]*remote.Hub // by namespace

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Provider returns the endpoints for questions. A package that implements it has a function New(Config) (Provider, error), which makes no
-// connection. A server that cannot be reached is an error of Follow; what no later attempt could mend (a malformed URL, an unreadable
-// certificate) is an error of New.
+// Provider returns the endpoints for questions. A package that implements it has a function New(Config) (Provider, error), which makes no connection.
+// New returns errors that no later attempt can fix (a malformed URL, an unreadable certificate). Follow returns the others, such as that the server
+// cannot be reached.
 type Provider interface {
 	// Follow calls take with the complete answer to a question, first at once and then whenever it changed (an answer that is equal
 	// to the previous one may be repeated), until ctx is done or it fails.
@@ -37,13 +37,13 @@ type Config struct {
 	Node string
 }
 
-// Question is one word of the annotation svcctl.io/endpoints-from without the provider and the parameters that belong to all
-// providers (hold). Equal questions of several Services are asked once: the type is comparable.
+// Question is one word of the annotation svcctl.io/endpoints-from, without the provider and without the parameter hold, which all providers have.
+// Equal questions of several Services are asked once: the type is comparable.
 type Question struct {
 	// Name is the part before "?": a name in DNS, the name of a service, label selectors ("app=web").
 	Name string
-	// Params are the parameters after "?", sorted and encoded as in a URL. A parameter that the provider does not have is an error
-	// of Follow that lists those it has.
+	// Params are the parameters after "?", sorted and encoded as in a URL. For a parameter that the provider does not support, Follow returns an
+	// error that lists the supported ones.
 	Params string
 	// Port is the number of the targetPort, only with the parameter "published"; 0 otherwise.
 	Port uint16
@@ -67,7 +67,7 @@ func (q Question) String() string {
 type Answer struct {
 	// Endpoints are in any order. Those with the same address and port count once.
 	Endpoints []Endpoint
-	// Proved is set when the daemon that runs the endpoints itself reports their end. An empty answer is not doubted then.
+	// Proved is set when the report comes from the daemon that runs the endpoints. If such an answer is empty, the endpoints are removed sooner.
 	Proved bool
 }
 
@@ -77,14 +77,14 @@ type Endpoint struct {
 	Address string
 	// Port is the port; 0: the provider has none, and the targetPort of the Service port is used.
 	Port uint16
-	// State reports whether it takes connections.
+	// State reports whether the endpoint accepts connections.
 	State State
-	// Weight is its share relative to the others of the Service, 0 if the provider has none.
+	// Weight is the endpoint's share relative to the other endpoints of the Service; 0 if the provider has no weights.
 	Weight uint16
-	// Priority is 0 to 9; endpoints with a higher number are used when none of a lower one is ready. Other numbers, as those of SRV
-	// records, are ranked by the provider.
+	// Priority is 0 to 9. Endpoints are used only while no endpoint with a lower number is ready. The provider must map other ranges, such as the
+	// priorities of SRV records, to 0 to 9.
 	Priority uint8
-	// Node is the name of its host, and Zone that of its zone; empty: unknown.
+	// Node is the name of the endpoint's host, Zone its zone; empty if unknown.
 	Node, Zone string
 }
 
@@ -120,7 +120,7 @@ func (q Question) Only(names []string, many ...string) (url.Values, error) {
 	return values, nil
 }
 
-// Selector is a list of labels that something must have: KEY=VALUE, or KEY with any value, with commas between.
+// Selector is a list of required labels, KEY=VALUE or KEY for any value, separated by commas in text form.
 type Selector []string
 
 // SelectorOf parses the name of a question as a Selector.

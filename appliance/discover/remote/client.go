@@ -30,7 +30,7 @@ const (
 	answerTime = time.Minute
 	// answerBytes is the largest size of a response in bytes, after decompression.
 	answerBytes = 32 << 20
-	// pauseMost is the longest pause that Retry-After may ask for, pauseLeast the pause after a 429 without it.
+	// pauseMost is the longest pause that a Retry-After header can cause, pauseLeast the pause after status 429 without that header.
 	pauseMost, pauseLeast = 5 * time.Minute, time.Second
 )
 
@@ -38,9 +38,9 @@ const (
 type Server struct {
 	// URL is http://HOST:PORT, https://HOST:PORT or unix:///PATH.
 	URL string
-	// CA is a file of certificates, or a directory of such files, that sign the server's; empty: those of the system.
+	// CA is a file of CA certificates, or a directory of such files, that verify the server's certificate; empty: the system's.
 	CA string
-	// Cert and Key are files of the client's certificate; they are read at each connection.
+	// Cert and Key are the files of the client's certificate and key; they are read for each connection.
 	Cert, Key string
 	// Name is the name in the server's certificate; empty: the host of the URL.
 	Name string
@@ -48,11 +48,11 @@ type Server struct {
 	Insecure bool
 	// Header goes with each request.
 	Header http.Header
-	// TokenHeader gets the content of TokenFile, which is read at each request.
+	// TokenHeader is the header that gets the content of TokenFile, which is read for each request.
 	TokenHeader, TokenFile string
-	// Auth is USER:PASSWORD.
+	// Auth is USER:PASSWORD for HTTP basic authentication.
 	Auth string
-	// Conns is how many connections there are at most; the server has a limit for each client.
+	// Conns is the largest number of connections; the server has a limit for each client.
 	Conns int
 }
 
@@ -71,7 +71,7 @@ func HashiCorp(env map[string]string, prefix, token, header string) Server {
 	return s
 }
 
-// Bool returns the boolean value of a variable in env; otherwise, if it is not set. Other values are an error.
+// Bool returns the boolean value of a variable in env, or otherwise if it is not set. It returns an error for any other value.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -90,7 +90,7 @@ type Client struct {
 	http   http.Client
 
 	mu    sync.Mutex
-	until time.Time // no request is sent earlier, as the server has asked
+	until time.Time // earliest time of the next request, as the server requested
 }
 
 // NewClient returns a Client for a Server. It reads the files of certificates, and makes no connection.
@@ -180,8 +180,8 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.text }
 
-// Get sends a GET request for path, which is escaped. more has further headers, names and values in turn. A status other than 200 and codes
-// is a *StatusError. The caller must close the body.
+// Get sends a GET request for path, which must be escaped. more has further headers as alternating names and values. A status other than 200 and
+// codes is a *StatusError. The caller must close the body.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, more []string, codes ...int) (*http.Response, error) {
 	if err := c.pause(ctx); err != nil {
 		return nil, err
@@ -244,7 +244,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %w", c.server.URL, Plain(err))
 }
 
-// Plain returns the error of a connection without the local port, which differs at each attempt: a lasting error is to have one text.
+// Plain returns the error of a connection without the addresses: the local port differs at each attempt, and a lasting error should keep one text.
 func Plain(err error) error {
 	if op, is := errors.AsType[*net.OpError](err); is && op.Err != nil {
 		err = op.Err
@@ -310,7 +310,7 @@ func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll t
 	return resp.Header, nil
 }
 
-// Read reads the body of a response to its end, at most answerBytes and one more.
+// Read reads a response body to its end, or the first answerBytes+1 bytes of it.
 func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes+1))
 	if err != nil {
@@ -319,7 +319,7 @@ func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) 
 	return body, nil
 }
 
-// Unmarshal decodes one JSON value. It refuses null, an empty text and one longer than answerBytes.
+// Unmarshal decodes one JSON value. It returns an error for null, an empty text and a text longer than answerBytes.
 func Unmarshal(text []byte, into any) error {
 	switch {
 	case len(text) > answerBytes:
@@ -335,7 +335,7 @@ func Unmarshal(text []byte, into any) error {
 	return nil
 }
 
-// Sleep waits for d, or until ctx is done, whose error it returns.
+// Sleep waits for d. If ctx is done earlier, it returns the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -356,7 +356,7 @@ type Hub struct {
 	Again time.Duration
 
 	mu     sync.Mutex
-	run    *Events   // nil: none
+	run    *Events   // the running stream; nil: none runs
 	failed time.Time // when the last run failed
 }
 
@@ -367,7 +367,7 @@ const rest = 200 * time.Millisecond
 type Events struct {
 	ready, ended chan struct{}
 	opened       sync.Once
-	err          error // set before ended is closed
+	err          error // why the stream ended; set before ended is closed
 	stop         context.CancelFunc
 
 	mu        sync.Mutex
@@ -376,13 +376,13 @@ type Events struct {
 
 type follower struct {
 	question provider.Question
-	wake     chan struct{} // has room for one
+	wake     chan struct{} // capacity 1
 }
 
 // Ready is called by a stream when it is set up: no event is missed from then on.
 func (e *Events) Ready() { e.opened.Do(func() { close(e.ready) }) }
 
-// Wake makes those questions be asked again for which concerns returns true.
+// Wake causes the questions for which concerns returns true to be asked again.
 func (e *Events) Wake(concerns func(provider.Question) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -396,9 +396,9 @@ func (e *Events) Wake(concerns func(provider.Question) bool) {
 	}
 }
 
-// Follow calls list for a question when the stream is ready and after each event that concerns it, and passes the answer to take, until ctx
-// is done or an error. The first question starts stream, and the end of the last one ends it. The end of the stream is an error of all
-// questions.
+// Follow calls list for a question when the stream is ready and after each event that concerns the question. It passes each answer to take, until ctx
+// is done or an error occurs. The first question starts the stream, and the end of the last question stops it. If the stream ends, Follow returns an
+// error for all questions.
 func (h *Hub) Follow(ctx context.Context, q provider.Question, take func(provider.Answer), stream func(context.Context, *Events) error, list func(context.Context) (provider.Answer, error)) error {
 	h.mu.Lock()
 	wait := rest - time.Since(h.failed)

@@ -39,7 +39,7 @@ type Provider struct {
 	query  url.Values
 	at     string // path of the URL
 	hub    remote.Hub
-	groups atomic.Pointer[[]group] // the newest
+	groups atomic.Pointer[[]group] // the last groups read
 }
 
 // group is an element of the list in the file: targets with common labels.
@@ -97,8 +97,8 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	return p.hub.Follow(ctx, q, take, stream, func(context.Context) (provider.Answer, error) { return answerOf(*p.groups.Load(), labels) })
 }
 
-// answerOf returns the targets of the groups whose labels match. One target that is no address and port makes it an error, since the answer
-// would be incomplete without it.
+// answerOf returns the targets of the groups that have the labels. It returns an error if a target is not an address and port, since the answer would
+// be incomplete without it.
 func answerOf(groups []group, labels provider.Selector) (answer provider.Answer, err error) {
 	for i, g := range groups {
 		if !labels.Matches(g.Labels) {
@@ -134,7 +134,7 @@ func (p *Provider) take(groups []group, e *remote.Events) error {
 	return nil
 }
 
-// poll requests the URL at intervals, and takes its groups, until ctx is done or an error.
+// poll requests the URL periodically and passes its groups to take. It returns when ctx is done or after an error.
 func (p *Provider) poll(ctx context.Context, e *remote.Events) error {
 	etag := ""
 	for {
@@ -176,7 +176,7 @@ func (p *Provider) ask(ctx context.Context, etag string, e *remote.Events) (next
 	return resp.Header.Get("ETag"), p.take(groups, e)
 }
 
-// watch reads the file after each change, and takes its groups, until ctx is done or an error.
+// watch reads the file after each change and passes its groups to take. It returns when ctx is done or after an error.
 func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -33,14 +33,14 @@ type Slice struct {
 	Claim
 	Name string
 	group
-	// Endpoints is empty for a slice to remove, once the endpoints that it had are stored in other slices.
+	// Endpoints is empty for a slice that is to be deleted, once its former endpoints are stored in other slices.
 	Endpoints []provider.Endpoint
 }
 
 // group has the properties that all endpoints of a slice share.
 type group struct {
 	Family   string // address type
-	Number   uint16 // of the port
+	Number   uint16 // port number
 	Weight   uint16
 	Priority uint8
 }

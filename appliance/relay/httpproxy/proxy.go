@@ -20,36 +20,37 @@ import (
 	"time"
 )
 
-// The limits for one client.
+// Limits for one client.
 const (
-	headerBytes  = 64 << 10         // of the headers of a request, and of a response
-	headerTime   = 10 * time.Second // for the client to send the headers of a request
-	idleTime     = 75 * time.Second // between two requests
-	maxStreams   = 64               // concurrent HTTP/2 requests, and connections to the endpoint
-	idleBackends = 8                // idle connections to the endpoint
-	continueTime = time.Second      // wait for an endpoint's 100 Continue
+	headerBytes  = 64 << 10         // size of the headers of a request, and of a response
+	headerTime   = 10 * time.Second // timeout for receiving the headers of a request
+	idleTime     = 75 * time.Second // timeout of a connection without a request
+	maxStreams   = 64               // concurrent HTTP/2 requests, and connections to endpoints
+	idleBackends = 8                // idle connections to endpoints
+	continueTime = time.Second      // timeout for an endpoint's 100 Continue response
 )
 
-// Client is a client whose requests are passed on, with the settings for it.
+// Client describes a client, and how its requests are forwarded.
 type Client struct {
-	// Addr is the client's address, and Port the port that it connected to.
+	// Addr is the client's address. Port is the port that the client connected to.
 	Addr netip.Addr
 	Port uint16
-	// Secure is set for requests over TLS.
+	// Secure is set if the client uses TLS.
 	Secure bool
-	// Dial connects to an endpoint. Its errors may have a StatusError in them.
+	// Dial connects to an endpoint. Its error may wrap a StatusError.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Stale reports whether an idle connection must not be used for another request.
+	// Stale reports whether idle connections to endpoints must not be used for another request.
 	Stale func() bool
-	// ResponseTimeout bounds the time that an endpoint takes to send the headers of a response.
+	// ResponseTimeout is the maximum time that an endpoint may take to send the headers of a response.
 	ResponseTimeout time.Duration
-	// Hosts are the hosts whose requests are passed on, in lower case; "*.example.com" is all below it. Nil: all are.
+	// Hosts are the hosts whose requests are forwarded, in lower case. "*.example.com" matches all names below example.com. If nil, all requests are
+	// forwarded.
 	Hosts []string
 	// HTTP2 selects HTTP/2 without TLS (h2c) towards endpoints, instead of HTTP/1.1.
 	HTTP2 bool
 }
 
-// StatusError is an error with the HTTP status that the client gets.
+// StatusError is an error of Dial that determines the HTTP status of the response to the client.
 type StatusError struct {
 	Status int
 	Err    error
@@ -58,30 +59,30 @@ type StatusError struct {
 func (e *StatusError) Error() string { return e.Err.Error() }
 func (e *StatusError) Unwrap() error { return e.Err }
 
-// Proxy passes HTTP requests of clients on to endpoints. Its methods may be called concurrently.
+// Proxy is a reverse proxy that forwards HTTP requests of clients to endpoints. Its methods may be called concurrently.
 type Proxy struct {
 	log        *slog.Logger
 	headerTime time.Duration
 	bodyTime   time.Duration
 	reverse    *httputil.ReverseProxy
-	sessions   sync.Map // map[net.Conn]*session
-	// accepted passes connections to servers.http1, negotiated those that negotiated HTTP/2 (ALPN) to servers.http2.
+	sessions   sync.Map // map[net.Conn]*session, by client connection
+	// accepted passes client connections to servers.http1. negotiated passes those that negotiated HTTP/2 (ALPN) to servers.http2.
 	accepted, negotiated chan net.Conn
 
 	mu      sync.Mutex
-	ctx     context.Context // of Run; nil before
-	servers servers         // for new clients; after a Drain they serve one request for each connection
+	ctx     context.Context // context of Run; nil before Run is called
+	servers servers         // serve new clients; after a Drain, one request per connection
 	served  sync.WaitGroup
 }
 
-// servers serve the clients that connect until the next Drain. http2 has the connections that negotiated HTTP/2, http1 the others: they are
-// drained in different ways.
+// servers serves the clients that connect before the next Drain. http2 serves the connections that negotiated HTTP/2, http1 all others. They are
+// separate because they are drained in different ways.
 type servers struct {
 	http1, http2 *http.Server
-	stop         func() // ends accepting
+	stop         func() // makes both servers accept no further connections
 }
 
-// New returns a Proxy that serves no client before Run.
+// New returns a Proxy. It serves no clients until Run is called.
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
@@ -118,7 +119,7 @@ func (p *Proxy) newServer() *http.Server {
 	return server
 }
 
-// Run serves clients until ctx is done. Then it closes their connections.
+// Run serves clients until ctx is done, and then closes their connections.
 func (p *Proxy) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -130,7 +131,7 @@ func (p *Proxy) Run(ctx context.Context) {
 	p.served.Wait()
 }
 
-// begin makes servers accept new clients. The caller holds p.mu.
+// begin makes servers accept new clients. The caller must hold p.mu.
 func (p *Proxy) begin(all servers) {
 	accepting, stop := context.WithCancel(p.ctx)
 	all.stop = stop
@@ -145,9 +146,9 @@ func (p *Proxy) begin(all servers) {
 	}
 }
 
-// Drain makes clients use another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by GOAWAY. It
-// closes idle connections, but serves the first request of a new connection that is on its way. It returns when none of the present HTTP/2
-// connections has an open request, or ctx is done. Clients that connect meanwhile are served, each for one request.
+// Drain makes clients open another connection for their next request, by "Connection: close" (HTTP/1.1) or GOAWAY (HTTP/2). It closes idle
+// connections, but serves the first request of a new connection. It returns when the HTTP/2 connections open at the call have no open requests, or
+// ctx is done. New clients are served meanwhile, for one request per connection.
 func (p *Proxy) Drain(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx == nil || p.ctx.Err() != nil {
@@ -167,11 +168,11 @@ func (p *Proxy) Drain(ctx context.Context) {
 	_ = before.http2.Shutdown(ctx)
 }
 
-// firstTime is the time that a new client has for its first request.
+// firstTime is how long a Drain waits for the first request of a new client.
 const firstTime = time.Second
 
-// awaitFirst waits until each client of a server has sent a request, at most for firstTime. Shutdown closes connections without a request,
-// though one may be on its way.
+// awaitFirst waits until each client of a server has sent a request, for at most firstTime. It is called before Shutdown, which closes connections
+// without a request even if one is on its way.
 func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, firstTime)
 	defer cancel()
@@ -195,8 +196,8 @@ func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	}
 }
 
-// Serve serves a client until its connection is closed, and closes it. When ctx is done, requests that wait for an endpoint are canceled:
-// net/http does not notice the end of a client that has sent more than one request.
+// Serve serves the client of a connection until that is closed, and closes it. When ctx is done, requests that wait for an endpoint are canceled. The
+// caller must cancel ctx when the client is gone, since net/http does not notice this for a client that has sent more than one request.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -225,20 +226,20 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	_ = conn.Close()
 }
 
-// session is a client with its connections to endpoints.
+// session is a client connection with its connections to endpoints.
 type session struct {
 	client    Client
-	ctx       context.Context // of its requests
+	ctx       context.Context // context of its requests
 	transport *http.Transport
-	server    atomic.Pointer[http.Server] // the server that has its connection; nil: none yet
-	asked     atomic.Bool                 // a request was received
-	done      chan struct{}               // closed when the connection of the client has ended
+	server    atomic.Pointer[http.Server] // the server that serves the connection; nil if none does yet
+	asked     atomic.Bool                 // a request was received on the connection
+	done      chan struct{}               // closed when the client's connection has ended
 	once      sync.Once
 	mu        sync.Mutex
-	hijacked  bool // its connection was upgraded
+	hijacked  bool // the client's connection was upgraded
 }
 
-// The keys of values in the context of a request: its session and its body.
+// Keys of context values of a request: its *session, and its *timedBody.
 type (
 	sessionKey struct{}
 	bodyKey    struct{}
@@ -246,7 +247,8 @@ type (
 
 func (s *session) end() { s.once.Do(func() { close(s.done) }) }
 
-// state is the hook http.Server.ConnState: it ends the session of a closed connection.
+// state is the http.Server.ConnState hook. It ends the session when the client's connection is closed. For an upgraded connection the handler does
+// that.
 func (p *Proxy) state(c net.Conn, state http.ConnState) {
 	found, is := p.sessions.Load(c)
 	if !is {
@@ -295,7 +297,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	p.reverse.ServeHTTP(w, r)
 }
 
-// serves reports whether requests for a host are passed on.
+// serves reports whether requests for a host are forwarded. The host may include a port, which is ignored.
 func (c *Client) serves(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -307,19 +309,20 @@ func (c *Client) serves(host string) bool {
 	})
 }
 
-// streams reports whether a request may stay open without any data, as a gRPC stream does. Its endpoint decides for how long.
+// streams reports whether a request may stay open without sending any data, as a gRPC stream does. Such a request has no timeout for its body.
 func streams(s *session, r *http.Request) bool {
 	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// names reports whether a header, by its name, carries the client's address, or the host, port or protocol that it used. Servers that pass
-// headers on as variables, such as those of CGI (RFC 3875, 4.1.18) and WSGI, confuse X_Forwarded_For with X-Forwarded-For.
+// names reports whether a header, given by its name, states the client's address, or the host, port or protocol that the client used (Forwarded,
+// X-Forwarded-*). Underscores count as hyphens, since servers that pass headers as variables, such as those of CGI (RFC 3875, 4.1.18) and WSGI, treat
+// X_Forwarded_For and X-Forwarded-For alike.
 func names(header string) bool {
 	header = strings.ToLower(strings.ReplaceAll(header, "_", "-"))
 	return header == "forwarded" || strings.HasPrefix(header, "x-forwarded-")
 }
 
-// rewrite sets the headers with the client's address, and removes those that the client sent itself.
+// rewrite sets the X-Forwarded headers of a request to an endpoint, and removes the ones that the client sent.
 func rewrite(r *httputil.ProxyRequest) {
 	s := r.In.Context().Value(sessionKey{}).(*session)
 	out := r.Out
@@ -338,7 +341,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Port)))
 }
 
-// transport sends a request over a connection of its session.
+// transport is an http.RoundTripper that sends each request over a connection of its session.
 type transport struct{}
 
 func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -349,7 +352,7 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.transport.RoundTrip(r)
 }
 
-// failed responds to a request that got no response of an endpoint.
+// failed responds to the client if the endpoint did not respond to its request. The status depends on err.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if body, is := r.Context().Value(bodyKey{}).(*timedBody); is && body.slow.Load() { // net/http has ended the context for it
 		http.Error(w, "svcctl: "+errSlowBody.Error(), http.StatusRequestTimeout)
@@ -368,7 +371,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "svcctl: "+text, status)
 }
 
-// handed is a net.Listener for connections that were accepted elsewhere.
+// handed is a net.Listener that returns connections accepted elsewhere, from the channel conns.
 type handed struct {
 	conns chan net.Conn
 	done  <-chan struct{}
@@ -386,7 +389,7 @@ func (l *handed) Accept() (net.Conn, error) {
 func (l *handed) Close() error   { return nil }
 func (l *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
-// buffers is the httputil.BufferPool of the buffers for copying bodies.
+// buffers implements httputil.BufferPool for copying bodies.
 type buffers struct{}
 
 var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
@@ -394,18 +397,18 @@ var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 func (buffers) Get() []byte  { return pool.Get().(*[32 << 10]byte)[:] }
 func (buffers) Put(b []byte) { pool.Put((*[32 << 10]byte)(b)) }
 
-// The limits for slow bodies of requests, which would keep a connection open without end. The time spent waiting for a client's data may be
-// bodyTime in all, plus a second for each bodyRate bytes that were received. Time in which the endpoint does not read is not counted.
+// Limits for slow request bodies, which could keep a connection open forever. The total time spent waiting for a client's data may be bodyTime, plus
+// one second for each bodyRate bytes received. Time in which the endpoint does not read is not counted.
 const (
 	bodyTime = 30 * time.Second
-	bodyRate = 500 // bytes a second
+	bodyRate = 500 // bytes per second
 )
 
-// errSlowBody means that the body of a request was received more slowly than bodyRate.
+// errSlowBody means that a client sent the body of a request too slowly, see bodyRate.
 var errSlowBody = errors.New("the body of the request came too slowly")
 
-// timedBody is the body of a request that has to be received at a least rate. Only one goroutine reads it; slow is set when it was too
-// slow.
+// timedBody is the body of a request, with a minimum rate at which the client must send it. Only one goroutine may read it. slow is set once the
+// client was too slow.
 type timedBody struct {
 	io.ReadCloser
 	control *http.ResponseController

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// Bounds of a ClientHello: with post-quantum keys it has about 2 KiB.
+// Limits for a ClientHello, which has about 2 KiB with post-quantum keys.
 const (
 	maxHello    = 16 << 10
-	maxRecords  = 64 // the most records that it may be split into
-	recordSize  = 5  // header of a record (RFC 8446, 5.1)
-	messageSize = 4  // header of a handshake message (RFC 8446, 4)
+	maxRecords  = 64 // maximum number of records that a ClientHello may be split into
+	recordSize  = 5  // size of a record header (RFC 8446, 5.1)
+	messageSize = 4  // size of a handshake message header (RFC 8446, 4)
 )
 
-// errNoHello means that the first bytes of a client are no TLS record.
+// errNoHello means that a client did not send a TLS ClientHello.
 var errNoHello = errors.New("what the client sends is no ClientHello of TLS")
 
-// ReadHello reads the ClientHello of a client and returns the server name in it, in lower case, "" if it has none. read has all bytes that
-// were read, for the endpoint that the client is passed on to.
+// ReadHello reads the ClientHello of a client and returns the server name in it in lower case, or "" if it contains none. read holds all bytes that
+// were read from the client, even after an error.
 func ReadHello(client io.Reader) (name string, read []byte, err error) {
 	var message []byte
 	for range maxRecords {
@@ -62,17 +62,18 @@ func ReadHello(client io.Reader) (name string, read []byte, err error) {
 	return "", read, errNoHello
 }
 
-// unrecognizedName is a record with the fatal alert unrecognized_name (RFC 6066, 3; RFC 8446, 6).
+// unrecognizedName is a TLS record with the fatal alert unrecognized_name (RFC 6066, 3; RFC 8446, 6).
 var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
 
-// RefuseName sends the alert unrecognized_name to a client whose ClientHello was read, and closes its connection.
+// RefuseName sends the TLS alert unrecognized_name to a client, and closes its connection. It is for clients whose ClientHello was read but not
+// answered.
 func RefuseName(client net.Conn) {
 	_, _ = client.Write(unrecognizedName) // the client may be gone
 	_ = client.Close()
 }
 
-// ServerName returns the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower case; "" when there is none. It
-// returns an error for two names, as other programs might use the other one.
+// ServerName returns the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3) in lower case, or "" if there is none. If there are
+// two names, it returns an error, since other programs might use the other one.
 func ServerName(hello []byte) (string, error) {
 	p := &parser{rest: hello}
 	p.take(2 + 32)          // version, random
@@ -108,7 +109,7 @@ func ServerName(hello []byte) (string, error) {
 	return name, nil
 }
 
-// hostName parses the extension server_name, and returns its host name.
+// hostName returns the host name in the content of a server_name extension, or "" if there is none.
 func hostName(content *parser) (name string, err error) {
 	list := content.part(2)
 	if content.bad || !content.empty() || list.empty() {
@@ -138,7 +139,7 @@ func hostName(content *parser) (name string, err error) {
 	return name, nil
 }
 
-// parser reads fields from bytes. After a truncated field bad is set, and all further fields are empty.
+// parser reads fields from a byte slice. After a truncated field, bad is set and all further fields are empty.
 type parser struct {
 	rest []byte
 	bad  bool
@@ -172,22 +173,22 @@ func (p *parser) number(size int) (n int) {
 	return n
 }
 
-// part reads a vector whose length is a number of size bytes, and returns a parser of its content.
+// part reads a vector that is preceded by its length, a number of size bytes. It returns a parser for the content of the vector.
 func (p *parser) part(size int) *parser { return &parser{rest: p.take(p.number(size)), bad: p.bad} }
 
-// handshakeTimeout bounds a TLS handshake with a client or an endpoint.
+// handshakeTimeout is the timeout of a TLS handshake with a client or an endpoint.
 const handshakeTimeout = 10 * time.Second
 
-// Server has the TLS settings towards the clients of a port.
+// Server holds the TLS settings of a port for its clients.
 type Server struct {
-	// Pairs are the certificates; the first one is used for clients that name no server, or one that no certificate is valid for.
+	// Pairs are the certificates. A client gets the first one that is valid for the server name it requests, and otherwise the first of all.
 	Pairs    []*Pair
-	Min, Max uint16 // TLS versions, as numbered in crypto/tls
-	// Suites has the cipher suites of TLS 1.2.
+	Min, Max uint16 // minimum and maximum TLS version, as numbered in crypto/tls
+	// Suites are the permitted cipher suites of TLS 1.2. If nil, the defaults of crypto/tls are used.
 	Suites []uint16
 	ALPN   []string
-	// Clients is the CA that clients' certificates are from, nil if none is asked for. Optional lets in
-	// clients without one.
+	// Clients is the CA that must have issued the certificates of clients. If nil, clients are not asked for one. Optional permits clients without a
+	// certificate.
 	Clients  *Authority
 	Optional bool
 }
@@ -198,8 +199,8 @@ func (s *Server) Equal(o *Server) bool {
 		slices.Equal(s.ALPN, o.ALPN) && s.Clients == o.Clients && s.Optional == o.Optional
 }
 
-// Config returns the TLS configuration for clients. Each Config has keys of its own for session tickets, which crypto/tls changes every day
-// and accepts for a week. So a new Config does not accept the tickets of an earlier one.
+// Config returns the TLS configuration for clients. Each Config has its own session ticket keys, which crypto/tls changes daily and accepts for a
+// week. Therefore tickets of an earlier Config are not accepted.
 func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
 	pairs := slices.Clone(s.Pairs)
@@ -223,8 +224,8 @@ func (s *Server) Config() *tls.Config {
 	return c
 }
 
-// ClientConfig returns the TLS configuration for endpoints. Their certificate must be from the CA, and for the name; with a nil CA it is
-// not verified.
+// ClientConfig returns the TLS configuration for endpoints. The certificate of an endpoint must be issued by ca and valid for name. If ca is nil, the
+// certificate is not verified.
 func ClientConfig(ca *Authority, name string) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
 	if ca == nil {
@@ -241,14 +242,14 @@ type Conn interface {
 	CloseWrite() error
 }
 
-// Secure is a TLS connection. Its Read returns io.EOF only after close_notify; that of crypto/tls does so too for a connection that was cut
-// between two records (RFC 8446, 6.1).
+// Secure is a TLS connection. Its Read returns io.EOF only after the peer sent close_notify (RFC 8446, 6.1). The Read of crypto/tls also returns
+// io.EOF for a connection that was cut between two records.
 type Secure struct {
 	*tls.Conn
 	raw *cutConn
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. It returns io.ErrUnexpectedEOF if the connection ended without close_notify.
 func (s *Secure) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
 	if errors.Is(err, io.EOF) && s.raw.cut.Load() {
@@ -257,7 +258,7 @@ func (s *Secure) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// cutConn records that the peer has sent a FIN.
+// cutConn is a net.Conn that records whether the peer has sent a FIN.
 type cutConn struct {
 	net.Conn
 	cut atomic.Bool
@@ -271,13 +272,13 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Accept does the TLS handshake with a client as the server. On an error it has sent an alert, where possible.
+// Accept performs the TLS handshake with a client as the server. If it returns an error, it has sent an alert to the client where possible.
 func Accept(ctx context.Context, client net.Conn, config *tls.Config) (*Secure, error) {
 	raw := &cutConn{Conn: client}
 	return shake(ctx, tls.Server(raw, config), raw)
 }
 
-// Connect does the TLS handshake with an endpoint as the client.
+// Connect performs the TLS handshake with an endpoint as the client.
 func Connect(ctx context.Context, endpoint net.Conn, config *tls.Config) (*Secure, error) {
 	raw := &cutConn{Conn: endpoint}
 	return shake(ctx, tls.Client(raw, config), raw)
@@ -292,16 +293,16 @@ func shake(ctx context.Context, c *tls.Conn, raw *cutConn) (*Secure, error) {
 	return &Secure{c, raw}, nil
 }
 
-// The sizes of buffers for one direction, in bytes. A direction has a small one while it is idle, and a large one while it is busy.
+// Buffer sizes for one direction of a connection, in bytes. A direction uses a small buffer while idle, and a large one while busy.
 const (
 	smallBuffer = 2 << 10
-	largeBuffer = 32 << 10 // two records of TLS (RFC 8446, 5.1)
+	largeBuffer = 32 << 10 // two TLS records (RFC 8446, 5.1)
 )
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
-// Join copies both directions until both have ended. When one side closes its direction, Join closes that towards the other side. After an
-// error in one direction, such as the end of TLS without close_notify, it calls reset, which must end both connections.
+// Join copies data in both directions until both have ended. When one side ends its direction, Join calls CloseWrite on the other side. After an
+// error in one direction, such as the end of a TLS connection without close_notify, it calls reset, which must terminate both connections.
 func Join(a, b Conn, reset func()) {
 	var back sync.WaitGroup
 	back.Go(func() { pass(a, b, reset) })
@@ -319,7 +320,7 @@ func pass(to, from Conn, reset func()) {
 	}
 }
 
-// copyAll copies all bytes of from to to, until from ends.
+// copyAll copies all bytes of from to the writer to, until from returns io.EOF.
 func copyAll(to io.Writer, from io.Reader) error {
 	small := make([]byte, smallBuffer)
 	buffer := small

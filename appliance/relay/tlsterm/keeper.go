@@ -14,13 +14,14 @@ import (
 	"time"
 )
 
-// warnBefore is the remaining validity of a certificate at which a warning begins.
+// warnBefore is the time before the expiry of a certificate at which warnings begin.
 const warnBefore = 14 * 24 * time.Hour
 
-// Read returns the data of a Secret, "namespace/name", and a version that changes with it; ok is false when there is none.
+// Read returns the data of the Secret "namespace/name", and a version that changes whenever the data changes. ok is false if there is no such Secret.
 type Read func(secret string) (data map[string][]byte, version string, ok bool)
 
-// Keeper holds the last usable certificates and CAs of Secrets. Its methods may be called concurrently.
+// Keeper holds, for each Secret, the last usable certificate and CA, so that these stay in use when the Secret becomes unusable. Its methods may be
+// called concurrently.
 type Keeper struct {
 	read Read
 	now  func() time.Time
@@ -30,15 +31,15 @@ type Keeper struct {
 	cas   map[string]*keptAuthority
 }
 
-// keptPair has the last usable certificate of a Secret, and the result of reading its present version.
+// keptPair is the last usable certificate of a Secret, and the result of parsing the Secret's present version.
 type keptPair struct {
 	version string
-	newest  *Pair // of the present Secret; nil: it has no usable one
-	wrong   error // why newest is nil
-	good    *Pair // the one in use; nil: there never was one
+	newest  *Pair // certificate of the present version; nil if that has no usable one
+	wrong   error // reason why newest is nil
+	good    *Pair // certificate in use; nil if there was no usable one so far
 }
 
-// keptAuthority has the last usable CA of a Secret, and the error of reading its present version.
+// keptAuthority is the last usable CA of a Secret, and the error of parsing the Secret's present version.
 type keptAuthority struct {
 	version string
 	wrong   error
@@ -50,14 +51,14 @@ func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
 }
 
-// absent returns the error for a Secret that does not exist.
+// absent returns the error for a missing Secret. how is the rest of the kubectl command that creates it, with %s for the name.
 func absent(secret string, how string) error {
 	namespace, name, _ := strings.Cut(secret, "/")
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
 }
 
-// Pair returns the certificate to use of a Secret, nil if there never was one. wrong is the problem of the Secret's present version, soon a
-// warning that the certificate expires soon; "" if there is none.
+// Pair returns the certificate to use for a Secret, nil if there was no usable one so far. wrong is the problem of the Secret's present version. soon
+// is a warning if the certificate expires soon. Both are "" if there is none.
 func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,8 +78,8 @@ func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	return kept.choose(k.now())
 }
 
-// load parses the present data of a Secret. If the certificate is the same, the Pair stays the same, so that TLS sessions of clients can be
-// resumed.
+// load parses the present data of a Secret. If the certificate has not changed, it keeps the previous Pair, so that clients can resume their TLS
+// sessions.
 func (kept *keptPair) load(secret string, data map[string][]byte) {
 	var newest *Pair
 	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
@@ -87,8 +88,8 @@ func (kept *keptPair) load(secret string, data map[string][]byte) {
 	kept.newest = newest
 }
 
-// choose starts to use the newest certificate, unless there is none, or it is not valid now and the one in use has not expired. Its results
-// are those of Pair.
+// choose selects the certificate to use: the newest one, unless there is none, or it is not valid now while the one in use has not expired. Its
+// results are those of Keeper.Pair.
 func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
@@ -115,7 +116,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	return newest, "", kept.ending(now)
 }
 
-// ending returns a warning if the certificate in use expires soon, else "".
+// ending returns a warning if the certificate in use expires within warnBefore, and "" otherwise.
 func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
@@ -123,7 +124,8 @@ func (kept *keptPair) ending(now time.Time) string {
 	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
 }
 
-// Authority returns the CA to use of a Secret, nil if there never was one, and the problem of the Secret's present version.
+// Authority returns the CA to use for a Secret, nil if there was no usable one so far. wrong is the problem of the Secret's present version, "" if
+// there is none.
 func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +153,7 @@ func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	return nil, kept.wrong.Error()
 }
 
-// InUse returns the certificate and the CA that the last calls of Pair and Authority for a Secret returned; nil for none.
+// InUse returns the certificate and the CA in use for a Secret, as of the last calls of Pair and Authority. Each is nil if there is none.
 func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,8 +193,8 @@ func (k *Keeper) Pairs() (list []*Pair) {
 	return list
 }
 
-// Due returns the first moment after the given one at which a result of Pair changes without a change of the Secret, and the Secrets for
-// which it does; ok is false when there is none.
+// Due returns the earliest time later than after at which a result of Pair changes without a change of the Secret, because a certificate becomes
+// valid or expires (soon). secrets are the affected Secrets. ok is false if there is no such time.
 func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,20 +218,20 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 	return at, slices.Compact(secrets), ok
 }
 
-// The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention).
+// Keys in the data of a Secret (core/v1 SecretTypeTLS, and ca.crt by convention).
 const (
 	certKey = "tls.crt"
 	keyKey  = "tls.key"
 	caKey   = "ca.crt"
 )
 
-// Pair is a certificate with its chain and key.
+// Pair is a certificate with its chain and private key.
 type Pair struct {
-	Secret      string // "namespace/name"
+	Secret      string // "namespace/name" of the Secret it was read from
 	certificate tls.Certificate
 }
 
-// same reports whether two pairs have the same certificate and chain.
+// same reports whether two Pairs have the same certificate and chain. It returns false if one of them is nil.
 func (p *Pair) same(o *Pair) bool {
 	return p != nil && o != nil && slices.EqualFunc(p.certificate.Certificate, o.certificate.Certificate, bytes.Equal)
 }
@@ -237,18 +239,18 @@ func (p *Pair) same(o *Pair) bool {
 // Leaf returns the parsed server certificate, without its chain.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
-// String formats the names and the expiry of the certificate.
+// String returns the names and the expiry of the certificate, for messages.
 func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
 }
 
-// stamp formats a time for messages.
+// stamp formats a time for messages, in UTC and minutes.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// maxNames bounds the names of a certificate in messages.
+// maxNames is the maximum number of names of a certificate that a message shows.
 const maxNames = 5
 
-// Names returns the first names of the certificate, at most maxNames.
+// Names returns the DNS names and IP addresses of the certificate. Beyond maxNames, the last element states how many more there are.
 func (p *Pair) Names() (names []string) {
 	leaf := p.Leaf()
 	names = append(names, leaf.DNSNames...)
@@ -264,7 +266,7 @@ func (p *Pair) Names() (names []string) {
 	return names
 }
 
-// ParsePair parses the certificate and key of a Secret. Its errors name the key of the data and show nothing of its value.
+// ParsePair parses the certificate and private key of a Secret. Its errors name the faulty key of the data, but contain nothing of its value.
 func ParsePair(secret string, data map[string][]byte) (*Pair, error) {
 	crt, key := bytes.TrimSpace(data[certKey]), bytes.TrimSpace(data[keyKey])
 	switch {
@@ -290,8 +292,8 @@ func ParsePair(secret string, data map[string][]byte) (*Pair, error) {
 	return &Pair{Secret: secret, certificate: pair}, nil
 }
 
-// checkPEM returns an error if text is no sequence of complete PEM blocks (RFC 7468), such as a file that is written halfway, or if none is
-// of the type kind.
+// checkPEM returns an error unless text is a sequence of complete, unencrypted PEM blocks (RFC 7468), at least one of the type kind. This detects a
+// file that was only partly written.
 func checkPEM(text []byte, kind string) error {
 	found := false
 	for len(text) > 0 {

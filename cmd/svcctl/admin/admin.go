@@ -61,8 +61,8 @@ func allocCheckVerb() *cli.Verb {
 	}
 }
 
-// allocations asks the appliance for its ranges, the holders of their values, and the differences between holders and Services, which it
-// removes if repair is set.
+// allocations returns the appliance's ranges, the Services that hold addresses and ports of them, and the differences between these allocations and
+// the Services. If repair is set, the appliance also removes the differences.
 func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, repair bool) (*wire.Allocations, error) {
 	c := env.Client(v)
 	if repair {
@@ -90,12 +90,12 @@ func runAllocCheck(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	return nil
 }
 
-// poolNames has the text for each kind of pool.
+// poolNames maps the kind of a pool to its name in messages.
 var poolNames = map[string]string{
 	wire.PoolClusterIP: "cluster IPs", wire.PoolNodePort: "node ports", wire.PoolLoadBalancer: "load balancer IPs",
 }
 
-// poolName returns the text for the kind of a pool.
+// poolName returns the name of a pool for messages, such as "internal load balancer IPs of NAME".
 func poolName(pool wire.Pool) string {
 	name := poolNames[pool.Kind]
 	if pool.Internal {
@@ -107,7 +107,7 @@ func poolName(pool wire.Pool) string {
 	return name
 }
 
-// poolsText returns the table of pools, and with wide everything that is held.
+// poolsText formats pools as a table; with wide it also lists all allocations.
 func poolsText(pools []wire.Pool, wide bool) string {
 	rows := [][]string{{"KIND", "RANGE", "SIZE", "USED", "FREE", "FULL"}}
 	for _, pool := range pools {
@@ -136,7 +136,7 @@ func poolsText(pools []wire.Pool, wide bool) string {
 	return text
 }
 
-// percent returns the use of a pool, as "87%".
+// percent returns the used share of a pool, such as "87%".
 func percent(pool wire.Pool) string {
 	if pool.Size == 0 {
 		return "100%"
@@ -148,7 +148,7 @@ func percent(pool wire.Pool) string {
 	return fmt.Sprintf("%.0f%%", full)
 }
 
-// disagreementsText returns the table of differences between allocations and Services.
+// disagreementsText formats the differences between allocations and Services as a table.
 func disagreementsText(all []wire.Disagreement) string {
 	if len(all) == 0 {
 		return "Everything that is held belongs to a Service, and every Service holds what it has.\n"
@@ -164,7 +164,7 @@ func disagreementsText(all []wire.Disagreement) string {
 	return new(output.Grid).Text(rows...)
 }
 
-// The forms of the output of env.
+// The output formats of the verb env.
 const (
 	envShell  = "shell"
 	envDotenv = "dotenv"
@@ -183,7 +183,7 @@ func envVerb() *cli.Verb {
 	}
 }
 
-// runEnv prints the variables, or replaces the process by a command with them in its environment.
+// runEnv prints the variables of Services, or replaces this process by a command that has them in its environment.
 func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) > 0 && v.Option("output").IsSet() {
 		return cli.Usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
@@ -198,7 +198,7 @@ func runEnv(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	return printVariables(env, v.Option("output").Text(), environment.Variables)
 }
 
-// become replaces this process by a command (execve). It returns only on failure.
+// become replaces this process by a command (execve(2)). It returns only if that fails.
 func become(p *cli.Env, args []string, variables []wire.Variable) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
@@ -339,7 +339,7 @@ func runRestore(_ context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return env.Print(fmt.Sprintf("%s restored in %s, revision %d.\n", output.Count(objects, "object"), cfg.DataDir, revision))
 }
 
-// isStored reports whether a data directory has a store, or cannot be read.
+// isStored reports whether a data directory has a store. It is true if that cannot be determined.
 func isStored(dataDir string) bool {
 	_, err := os.Stat(filepath.Join(dataDir, "state.db"))
 	return !errors.Is(err, fs.ErrNotExist)
@@ -358,7 +358,7 @@ func pinVerb() *cli.Verb {
 	}
 }
 
-// pinFile is a manifest in which the addresses and ports of its Services are to be written (admin pin).
+// pinFile is a manifest file whose Services will be pinned: `svcctl admin pin` writes their allocated addresses and ports into it.
 type pinFile struct {
 	path string
 	text []byte
@@ -419,7 +419,7 @@ func runPin(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	return nil
 }
 
-// pinOne pins the Services of one file, and returns how many could not be.
+// pinOne pins the Services of one file. wrong is the number of Services that could not be pinned.
 func pinOne(env *cli.Env, file pinFile, services map[string]*object.Service, dryRun bool) (wrong int, err error) {
 	of := func(key string) *object.Service {
 		if services[key] == nil {

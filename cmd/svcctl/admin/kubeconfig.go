@@ -37,7 +37,7 @@ func kubeconfigVerb() *cli.Verb {
 	}
 }
 
-// The documents of a kubeconfig (k8s.io/client-go, clientcmd/api/v1), as far as they are used.
+// The parts of a kubeconfig (k8s.io/client-go, clientcmd/api/v1) that are used here.
 type kubeconfig struct {
 	APIVersion     string        `json:"apiVersion"`
 	Kind           string        `json:"kind"`
@@ -120,7 +120,7 @@ func runKubeconfig(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) e
 	return env.PrintYAML(k)
 }
 
-// tokenPlugin returns the part of a kubeconfig that has kubectl run this program for a token, from any directory.
+// tokenPlugin returns the exec section of a kubeconfig. It makes kubectl run this program, by its absolute path, to get a token.
 func tokenPlugin(socket, role string) (*kubeExec, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -151,7 +151,7 @@ func tokenVerb() *cli.Verb {
 	}
 }
 
-// runToken prints a token, or revokes all.
+// runToken prints a new token, or revokes all tokens.
 func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	socket, err := settings.Socket(env, v)
 	if err != nil {
@@ -189,7 +189,7 @@ func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 	return env.Print(credential + "\n")
 }
 
-// roleOption returns --role.
+// roleOption returns the option --role, under the help heading group.
 func roleOption(group, usage string) *cli.Option {
 	return &cli.Option{Name: "role", Arg: "admin|endpoints|reader", Def: "your own", Words: []string{"admin", "endpoints", "reader"}, Strict: true, Group: group, Usage: usage}
 }
@@ -203,8 +203,8 @@ const (
 	execCredentialV1beta1 = "client.authentication.k8s.io/v1beta1"
 )
 
-// askEarly is the remaining lifetime at which a client asks for another token, so that a request
-// that is under way at its end is not refused.
+// askEarly is the remaining lifetime of a token at which a client requests a new one, so that requests are not rejected because the token expires on
+// the way.
 const askEarly = 30 * time.Second
 
 // credentialDocument is an ExecCredential of client.authentication.k8s.io.
@@ -220,7 +220,7 @@ type credentialStatus struct {
 	ExpirationTimestamp time.Time `json:"expirationTimestamp"`
 }
 
-// execCredential returns a token as an ExecCredential of the version that the client asked for in info.
+// execCredential returns a token as an ExecCredential, in the version that info (the value of KUBERNETES_EXEC_INFO) requests.
 func execCredential(info string, token wire.Token) (string, error) {
 	var asked credentialDocument
 	if err := json.Unmarshal([]byte(info), &asked); err != nil {

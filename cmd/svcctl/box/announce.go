@@ -26,7 +26,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// defaultAnnounceDir is RuntimeDirectory= of svcctl-announce.service.
+// defaultAnnounceDir is the runtime directory of the announcer: RuntimeDirectory= of svcctl-announce.service.
 const defaultAnnounceDir = "/run/svcctl-announce"
 
 func AnnounceVerb() *cli.Verb {
@@ -54,7 +54,7 @@ func AnnounceVerb() *cli.Verb {
 	}
 }
 
-// runAnnounce announces until a signal stops it.
+// runAnnounce runs the announcer until a signal stops it.
 func runAnnounce(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	cfg, err := settings.Load(env, v)
 	if err != nil {
@@ -89,7 +89,7 @@ func runAnnounce(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) err
 
 const groupElection = "Election of the active box"
 
-// electionOf reads the flags of the election.
+// electionOf sets the fields of a from the flags about the election.
 func electionOf(v *cli.Verb, a *announce.Config) error {
 	if o := v.Option("follow"); o.IsSet() {
 		addr, err := netip.ParseAddr(o.Text())
@@ -131,7 +131,7 @@ func announceStatusVerb() *cli.Verb {
 	}
 }
 
-// runAnnouncements prints the announced addresses.
+// runAnnouncements prints the Service addresses that are announced.
 func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	all, err := client.Call(ctx, env.Client(v), wire.GetAnnouncements, wire.None{})
 	if err != nil {
@@ -140,7 +140,7 @@ func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string
 	return env.Output(v, all, func() string { return announcementsText(all, env.Packaged) })
 }
 
-// announcementsText returns the table.
+// announcementsText formats the announcements of addresses as text with a table.
 func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 	text := ""
 	if all.Announcer == nil {
@@ -163,7 +163,7 @@ func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 	return text + new(output.Grid).Text(rows...) + peersText(all.Peers)
 }
 
-// announcementRows returns a row for each place at which an address is announced, or one with the reason if there is none.
+// announcementRows returns a row for each place where an address is announced. If there is none, it returns one row with the reason.
 func announcementRows(item *wire.Announcement) (rows [][]string) {
 	services := strings.Join(item.Services, ",")
 	if item.Withheld != "" {
@@ -195,7 +195,7 @@ func sinceText(at time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// groupText returns a line about the election; "" without one.
+// groupText formats the state of the election as a line; "" if there is no election.
 func groupText(g *wire.Group) string {
 	if g == nil {
 		return ""
@@ -213,7 +213,7 @@ func groupText(g *wire.Group) string {
 	return text + "\n\n"
 }
 
-// peersText returns the table of routers; "" without any.
+// peersText formats the BGP peers as a table; "" if there are none.
 func peersText(peers []wire.Peer) string {
 	if len(peers) == 0 {
 		return ""
@@ -256,7 +256,7 @@ func bgpOptions() []*cli.Option {
 	}
 }
 
-// bgpOf reads the flags about BGP; nil without a peer.
+// bgpOf returns the BGP configuration from the flags; nil if they specify no peer.
 func bgpOf(v *cli.Verb) (*announce.BGP, error) {
 	if !v.Option("peer").IsSet() {
 		for _, o := range bgpOptions() {
@@ -319,7 +319,7 @@ func asNumber(text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// passwordOf reads a file with a password, which others must not read.
+// passwordOf returns the password in a file. It returns an error if users other than the file's owner and group have access to it.
 func passwordOf(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -341,7 +341,7 @@ func passwordOf(path string) (string, error) {
 
 var peerName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:%-]*[A-Za-z0-9])?$`)
 
-// peerOf reads "[NAME=]ASN@ADDRESS[%IF]" or "[NAME=]ASN@INTERFACE".
+// peerOf parses a peer: "[NAME=]ASN@ADDRESS[%IF]" or "[NAME=]ASN@INTERFACE". all has the settings common to all peers.
 func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
 	p := announce.Peer{Peer: all}
 	name, rest, named := strings.Cut(text, "=")
@@ -384,10 +384,10 @@ func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
 	return p, nil
 }
 
-// looksLikeIPv4 reports whether a text was meant as an address.
+// looksLikeIPv4 reports whether a text consists of digits and dots, so that it was probably meant as an address.
 func looksLikeIPv4(text string) bool { return strings.Trim(text, "0123456789.") == "" }
 
-// bfdOf reads "300ms" or "300msx3".
+// bfdOf parses BFD timers: an interval with an optional multiplier, such as "300ms" or "300msx3".
 func bfdOf(text string) (*bfd.Timers, error) {
 	interval, times, multiplied := strings.Cut(text, "x")
 	every, err := time.ParseDuration(interval)
@@ -403,12 +403,12 @@ func bfdOf(text string) (*bfd.Timers, error) {
 	return t, t.Check()
 }
 
-// The communities that have names (RFC 1997, RFC 3765, RFC 7999).
+// namedCommunities are the standard communities that can be given by name (RFC 1997, RFC 3765, RFC 7999).
 var namedCommunities = map[string]uint32{
 	"no-export": 0xffffff01, "no-advertise": 0xffffff02, "no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a,
 }
 
-// attributesOf reads the flags about the attributes that every route has.
+// attributesOf sets the path attributes of all routes from the flags.
 func attributesOf(v *cli.Verb, b *announce.BGP) error {
 	for _, text := range v.Option("community").Texts {
 		if named, is := namedCommunities[text]; is {
@@ -448,5 +448,5 @@ func attributesOf(v *cli.Verb, b *announce.BGP) error {
 	return cli.Usagef("--local-pref is sent to peers of our own AS alone, and no --peer is one: leave it out")
 }
 
-// maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
+// maxInterfaceName is IFNAMSIZ: the maximum length of an interface name including the terminating NUL.
 const maxInterfaceName = 16

@@ -23,7 +23,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// codeLife is the validity of the link that opens the dashboard.
+// codeLife is the time for which the link to the dashboard is valid.
 const codeLife = time.Minute
 
 func DashboardVerb() *cli.Verb {
@@ -37,7 +37,7 @@ func DashboardVerb() *cli.Verb {
 	}
 }
 
-// runDashboard serves the dashboard at a local address until a signal stops it.
+// runDashboard serves the dashboard on a loopback address until a signal stops it.
 func runDashboard(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	c := env.Client(v)
 	if _, err := c.Status(ctx); err != nil {
@@ -74,13 +74,13 @@ func unanswered(w http.ResponseWriter, why error) {
 	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
 }
 
-// door is an HTTP server on loopback that gives one browser read access to the dashboard: the code in the link can be exchanged once for a
+// door is an HTTP server on loopback that gives one browser access to the dashboard. The browser exchanges the one-time code in its link for a
 // session cookie.
 type door struct {
-	address string // host:port
+	address string // host:port of the server
 	inside  http.Handler
 	now     func() time.Time
-	code    string // opens it once
+	code    string // one-time code in the link
 	until   time.Time
 	used    atomic.Bool
 	session string
@@ -139,7 +139,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// open exchanges the code for the session cookie, once and until the code expires.
+// open exchanges the code for the session cookie. It does so only once, before the code expires.
 func (d *door) open(w http.ResponseWriter, r *http.Request) {
 	if !same(r.URL.Query().Get("code"), d.code) || d.now().After(d.until) || d.used.Swap(true) {
 		dashboard.Refuse(w, http.StatusForbidden, "This address was good once, and for a minute: run svcctl dashboard again.", false)
@@ -151,7 +151,7 @@ func (d *door) open(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
 }
 
-// same compares secrets in constant time.
+// same reports whether two secrets are equal, in constant time.
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 func DiscoverVerb() *cli.Verb {
@@ -165,7 +165,7 @@ func DiscoverVerb() *cli.Verb {
 	}
 }
 
-// runDiscover follows providers until a signal stops it.
+// runDiscover runs the discovery of endpoints from providers until a signal stops it.
 func runDiscover(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	cfg, err := settings.Load(env, v)
 	if err != nil {

@@ -35,7 +35,7 @@ type diagnosis struct {
 	Findings []checkup.Finding `json:"findings"`
 }
 
-// runDoctor prints the findings. It exits with 1 when one is an error.
+// runDoctor prints the findings. The exit code is 1 if one is an error.
 func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	cfg, err := settings.Load(env, v)
 	if err != nil {
@@ -93,8 +93,8 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return nil
 }
 
-// twoLooks returns the Services that refuse the most packets a second. If the appliance's last two readings are more than longest apart, it
-// asks again after the next one.
+// twoLooks returns the Services that refuse the most packets per second. This rate needs two scans at most longest apart, so twoLooks repeats the
+// request until there are two.
 func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	for {
 		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})
@@ -107,13 +107,13 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	}
 }
 
-// longest is the most time between two readings whose rates count as present ones. The appliance reads for its history at least as often.
+// longest is the maximum time between two scans for their rates to count as current. The appliance scans at least that often for its own records.
 const longest = 2 * time.Minute
 
-// lookPause is longer than the least time between two readings of the appliance.
+// lookPause is the time between two requests. It exceeds the minimum time between two scans of the appliance.
 const lookPause = 1100 * time.Millisecond
 
-// reasonAdvice has the next step for each reason of refused packets.
+// reasonAdvice maps the reason for which packets are refused to advice for the user.
 var reasonAdvice = map[string]string{
 	"no-endpoint":        "`svcctl top -A --once --by refused` lists their Services, and `svcctl explain svc/NAME` has the reason",
 	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",
@@ -126,7 +126,7 @@ var reasonAdvice = map[string]string{
 	"stray":              "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
 }
 
-// refusalFindings returns findings about clients that are being refused.
+// refusalFindings returns findings about clients whose packets are currently refused.
 func refusalFindings(seen *wire.Traffic) []checkup.Finding {
 	const check = "refusals"
 	if !seen.Counted {
@@ -180,7 +180,7 @@ func accountingFindings(seen *wire.Traffic) []checkup.Finding {
 	return []checkup.Finding{{Check: "accounting", Level: "ok", Message: "bytes of connections are not counted, because " + seen.NoBytes}}
 }
 
-// heldFindings returns findings about objects that stay in force although no file declares them any more.
+// heldFindings returns findings about objects that stay in force although no file declares them any more, because their removal must be confirmed.
 func heldFindings(s *wire.Status) (findings []checkup.Finding) {
 	for _, p := range s.Problems {
 		switch p.Reason {
@@ -195,7 +195,7 @@ func heldFindings(s *wire.Status) (findings []checkup.Finding) {
 	return findings
 }
 
-// fleetFindings returns a finding about a box that does not follow its fleet.
+// fleetFindings returns a finding if the box is not in sync with its fleet.
 func fleetFindings(f *wire.Fleet) []checkup.Finding {
 	if f == nil || f.State == wire.FleetFollowing {
 		return nil
@@ -204,8 +204,7 @@ func fleetFindings(f *wire.Fleet) []checkup.Finding {
 		Advice: "remove the cause; the box continues on its own then. `svcctl fleet status` shows etcd from here"}}
 }
 
-// setupFindings returns findings about the appliance's certificate and about addresses for which
-// neighbors get no answer.
+// setupFindings returns findings about the API certificate, and about Service addresses for which nothing answers ARP or neighbor discovery.
 func setupFindings(env *cli.Env, s *wire.Setup) (findings []checkup.Finding) {
 	if c := s.Certificate; c != nil {
 		f := checkup.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
@@ -230,7 +229,7 @@ func setupFindings(env *cli.Env, s *wire.Setup) (findings []checkup.Finding) {
 	return findings
 }
 
-// doctorPage formats the findings as text: each with its next step below it.
+// doctorPage formats the findings as text, each followed by its advice.
 func doctorPage(findings []checkup.Finding, color bool) string {
 	p := &output.Page{Color: color}
 	level, check := 0, 0 // the widths of the columns
@@ -249,7 +248,7 @@ func doctorPage(findings []checkup.Finding, color bool) string {
 	return p.String()
 }
 
-// boxNetworks returns the networks of this box's interfaces.
+// boxNetworks returns the networks of the box's interfaces, without loopback and link-local ones.
 func boxNetworks() (networks []netip.Prefix) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -263,13 +262,13 @@ func boxNetworks() (networks []netip.Prefix) {
 	return networks
 }
 
-// announcingReasons has the reasons of problems about announcements; true: it is an error.
+// announcingReasons maps the reasons of problems about announcements to whether such a finding is an error.
 var announcingReasons = map[string]bool{
 	"AddressConflict": true, "BadConfiguration": true, "GroupDisagrees": false, "PeerDown": false, "Announcer": false, "AnnouncerMissing": false,
 }
 
-// announcingFindings returns the findings about addresses of Services that are to be announced: what the
-// announcer lacks, routers without a session, and pools without any route to them.
+// announcingFindings returns the findings about announcing Service addresses: problems of the announcer, BGP peers without a session, and pools
+// without a route to them.
 func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []checkup.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {
@@ -325,7 +324,7 @@ func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.P
 	return findings
 }
 
-// touches reports whether a range, "192.0.2.16-192.0.2.31", has addresses of one of the networks.
+// touches reports whether an address range, such as "192.0.2.16-192.0.2.31", overlaps one of the networks.
 func touches(text string, networks []netip.Prefix) bool {
 	from, to, _ := strings.Cut(text, "-")
 	first, err1 := netip.ParseAddr(from)

@@ -44,7 +44,7 @@ func undrainVerb() *cli.Verb {
 	}
 }
 
-// runDrain labels the Node of the box, or takes the label away.
+// runDrain sets the label on the Node of the box that drains it, or removes the label.
 func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error {
 	wait, patience := false, time.Duration(0)
 	if drain {
@@ -90,7 +90,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 	return env.Print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, output.Count(open, "connection")))
 }
 
-// askToDrain asks for consent if the drain makes addresses unreachable, as far as this box can find out.
+// askToDrain asks for confirmation if the drain would make addresses unreachable, as far as this box can determine.
 func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
@@ -105,9 +105,9 @@ func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 	return nil
 }
 
-// announcedAlone returns the addresses that this box announces: alone are those that no other box can take over, since a
-// segment without an election has one announcer. For unknown this box cannot find out: the backups of an election are
-// silent (RFC 9568), and only routers have the routes of other boxes.
+// announcedAlone returns addresses that this box announces. alone are those that no other box can take over: a network segment without an election
+// has only one announcer. For unknown, this box cannot determine that: backups of an election do not send (RFC 9568), and only routers have the
+// routes of other boxes.
 func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	for i := range all.Items {
 		item := &all.Items[i]
@@ -131,10 +131,10 @@ func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	return alone, unknown
 }
 
-// few is the number of addresses that a message names.
+// few is the maximum number of addresses in a message.
 const few = 5
 
-// pronoun returns "it" or "them" for a list of addresses.
+// pronoun returns "it" for a single address, otherwise "them".
 func pronoun(addrs []string) string {
 	if len(addrs) == 1 {
 		return "it"
@@ -142,10 +142,10 @@ func pronoun(addrs []string) string {
 	return "them"
 }
 
-// silence is the time without a packet after which the drain counts as finished.
+// silence is the time without packets after which a drain is complete.
 const silence = 2 * time.Second
 
-// awaitSilence waits until nothing is announced and no packet comes. It returns how many connections are open.
+// awaitSilence waits until no address is announced and no packets arrive for silence. open is the number of connections still open.
 func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int, err error) {
 	var before *wire.Connections
 	for why := "the appliance did not answer"; ; {
@@ -176,8 +176,8 @@ func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int
 	}
 }
 
-// stillAnnounced returns an address that this box still announces, as a reason to wait; "" for none. It adds all announced addresses to
-// vips.
+// stillAnnounced returns the reason why the drain is not complete, such as an address that is still announced; "" if there is none. It adds all
+// addresses of all to vips.
 func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
 	if !all.Drained {
 		why = "serve has not learned of it yet"
@@ -195,8 +195,8 @@ func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why stri
 	return why
 }
 
-// stillActive returns the reason for which connections count as active; "" if they do not. Connections beyond the listed ones count as
-// active.
+// stillActive returns a message about active connections; "" if there are none. unlisted is the number of connections that could not be checked; they
+// count as active.
 func stillActive(active, unlisted int) string {
 	switch {
 	case active > 0:

@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// LastWords bounds the wait for the log at the end of the process.
+// LastWords is the maximum time for writing queued log lines when the process ends.
 const LastWords = time.Second
 
 func ServeVerb() *cli.Verb {
@@ -48,9 +48,9 @@ func runServe(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 	return env.Serve(ctx, cfg, log)
 }
 
-// openLog returns a log with a queue in front of stderr, so that nothing waits for the reader of the log. When the reader is gone, the
-// program continues without a log: SIGPIPE is ignored, so writing to a closed pipe is an error like any other. Libraries log the same way.
-// If stderr is the journal of systemd, lines of text become entries with fields.
+// openLog returns a logger that writes to stderr through a queue, so that a slow reader of the log blocks nothing. If the reader is gone, the program
+// continues without a log: SIGPIPE is ignored, so a write to a closed pipe only returns an error. Package log uses the same output. If stderr is the
+// systemd journal, text lines become journal entries with fields.
 func openLog(env *cli.Env, cfg *config.Log) *slog.Logger {
 	signal.Ignore(syscall.SIGPIPE)
 	native := cfg.Format == config.LogText && env.Err == io.Writer(os.Stderr) && journald.IsStderr()
@@ -77,8 +77,8 @@ func openLog(env *cli.Env, cfg *config.Log) *slog.Logger {
 	return log
 }
 
-// libraryLog is the log for libraries that log to package log. It drops what an endpoint sends in addition to its answers, which net/http
-// quotes (Transport, "Unsolicited response"), so that endpoints cannot write to the log.
+// libraryLog is the output of package log, which libraries use. It drops the messages of net/http that quote unrequested data from an endpoint
+// (Transport, "Unsolicited response"), so that endpoints cannot write to the log.
 type libraryLog struct{ io.Writer }
 
 func (l libraryLog) Write(line []byte) (int, error) {
@@ -88,7 +88,7 @@ func (l libraryLog) Write(line []byte) (int, error) {
 	return l.Writer.Write(line)
 }
 
-// untilSignal is stopOnSignal with the signals of this process.
+// untilSignal calls stopOnSignal with the signals that this process receives: SIGTERM, SIGINT, SIGHUP and more.
 func untilSignal(ctx context.Context, env *cli.Env, log *slog.Logger, last string, more ...os.Signal) (context.Context, func()) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, append(more, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)...)
@@ -102,10 +102,9 @@ func untilSignal(ctx context.Context, env *cli.Env, log *slog.Logger, last strin
 	}
 }
 
-// stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
-// at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
-// handover.ErrRequested, unless the installed program cannot take connections over. SIGHUP is
-// ignored: files that can be reloaded are watched.
+// stopOnSignal cancels the context at the first SIGTERM or SIGINT and logs the text last. A second one exits at once, with the code that shells use
+// for a process killed by that signal. SIGUSR2 cancels the context with the cause handover.ErrRequested, unless the installed program does not
+// support a hand-over. SIGHUP is ignored: reloadable files are watched.
 func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -144,7 +143,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 	return ctx, func() { cancel(nil); close(done) }
 }
 
-// takesOver runs the installed program, which may be a new version, with a probe. It returns an error if it does not take connections over.
+// takesOver runs the installed program, which may be a new version, to check that it supports taking over connections. It returns an error if not.
 func takesOver(ctx context.Context) error {
 	program, err := handover.Program()
 	if err != nil {
@@ -164,7 +163,7 @@ func DownVerb() *cli.Verb {
 	}
 }
 
-// runDown removes the tables, after it has asked.
+// runDown removes the kernel tables of svcctl, after confirmation by the user.
 func runDown(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	const consequence = "this removes all that svcctl programmed: no Service is reachable through this box, and connections through it end"
 	socket, err := settings.Socket(env, v)

@@ -42,7 +42,7 @@ func ApplyVerb() *cli.Verb {
 	}
 }
 
-// setOptions returns the options that select objects of the files, and those about sets of objects (--prune).
+// setOptions returns the options that select objects in the files (--selector), and those about sets of objects (--applyset, --prune).
 func setOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "selector", Letter: "l", Arg: "SELECTOR", Group: cli.GroupWhich, Usage: "only the objects of the files that have these labels"},
@@ -51,15 +51,15 @@ func setOptions() []*cli.Option {
 	}
 }
 
-// setLabel is the label with the name of the set (--applyset) that an object was applied with.
+// setLabel is the label of an applied object that names its set (--applyset).
 const setLabel = "svcctl.io/applyset"
 
-// dryRunOption is --dry-run, which kubectl has with a value.
+// dryRunOption returns the option --dry-run, with an optional value as in kubectl.
 func dryRunOption(usage string) *cli.Option {
 	return &cli.Option{Name: "dry-run", Arg: "none|server", Optional: true, Words: []string{"none", "server"}, Group: cli.GroupHow, Usage: usage}
 }
 
-// dryRun reports whether --dry-run was given.
+// dryRun reports whether --dry-run requests a dry run.
 func dryRun(v *cli.Verb) (bool, error) {
 	switch o := v.Option("dry-run"); o.Text() {
 	case "", "none", "false":
@@ -71,15 +71,15 @@ func dryRun(v *cli.Verb) (bool, error) {
 	}
 }
 
-// applying is one run of apply. It has more than 15 fields: the settings of the verb, and what the documents
-// read so far have left for the next one.
+// applying holds the state of one run of apply. It has more than 15 fields: the settings of the verb, and the state that is carried from one document
+// to the next.
 type applying struct {
 	env     *cli.Env
 	c       *client.Client
 	options client.ApplyOptions
 	form    resource.Form
-	printer *resource.Printer // nil: lines of text
-	suffix  string            // printed at the end of each line
+	printer *resource.Printer // nil: print a line of text for each object
+	suffix  string            // printed at the end of each line, such as " (server dry run)"
 	labels  selector.Labels
 	set     string
 
@@ -88,12 +88,12 @@ type applying struct {
 
 	done    map[objectKey]bool // the objects in the files; nil without --prune
 	spaces  map[string]bool    // the namespaces of the objects in done
-	version uint64             // the newest resourceVersion in an answer
-	trial   *trying            // nil: no trial
-	rollout *rolling           // nil: the changes go to all boxes at once
+	version uint64             // the newest resourceVersion in a response
+	trial   *trying            // the trial (--confirm), nil if there is none
+	rollout *rolling           // the staged rollout (--rollout), nil if there is none
 	total   int
 	refused int
-	applied map[string]bool // the applied objects, as problems name them: "Service default/web"
+	applied map[string]bool // references to the applied objects, such as "Service default/web"
 }
 
 // runApply applies files.
@@ -146,7 +146,7 @@ func (a *applying) run(ctx context.Context, v *cli.Verb, wait patience) error {
 	return refused
 }
 
-// newApplying returns an applying for the command line, or an error about its flags.
+// newApplying returns the state for a run of apply, from the command line. wait is the parsed --wait. The error is about the flags.
 func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait patience, err error) {
 	switch {
 	case len(args) > 0:
@@ -192,7 +192,7 @@ func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait pa
 	return a, wait, err
 }
 
-// pruning reads --selector and --prune: the selection of objects in the files, and of others to remove.
+// pruning reads the options --selector and --prune. It prepares a to record the objects in the files, so that others can be pruned.
 func (a *applying) pruning(v *cli.Verb) (err error) {
 	if a.labels, err = selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)
@@ -210,7 +210,7 @@ func (a *applying) pruning(v *cli.Verb) (err error) {
 // defaultWait is the default timeout of --wait.
 const defaultWait = 30 * time.Second
 
-// add takes a document into the batch.
+// add adds a document to the batch of the next request. It first applies the batch if that is full.
 func (a *applying) add(ctx context.Context, d *resource.Document) error {
 	raw, err := a.take(d)
 	if err != nil || raw == nil {
@@ -225,7 +225,7 @@ func (a *applying) add(ctx context.Context, d *resource.Document) error {
 	return nil
 }
 
-// take returns a document as JSON to apply, with the label of its set; nil if the selector (-l) does not match it.
+// take returns the JSON of a document to apply, with the label of its set; nil if the document does not match --selector.
 func (a *applying) take(d *resource.Document) (json.RawMessage, error) {
 	if !a.labels.Matches(d.Labels()) {
 		return nil, nil
@@ -250,7 +250,7 @@ func (a *applying) take(d *resource.Document) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// flush applies the batch.
+// flush applies the documents in the batch.
 func (a *applying) flush(ctx context.Context) error {
 	if len(a.batch.Documents) == 0 {
 		return nil
@@ -299,8 +299,7 @@ func (a *applying) result(d *resource.Document, r wire.Applied) error {
 // unknownField matches messages about a field that does not exist.
 var unknownField = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
 
-// refusal returns the reason for which an object of a file was refused, in one line that begins
-// with the place.
+// refusal formats the reason why an object in a file was rejected as one line, which begins with the position in the file.
 func refusal(d *resource.Document, f *wire.Failure) string {
 	place := ""
 	if f.Details != nil && len(f.Details.Causes) > 0 {
@@ -325,7 +324,8 @@ func refusal(d *resource.Document, f *wire.Failure) string {
 // progressEvery is the number of objects between two updates of the progress line.
 const progressEvery = 500
 
-// judge prints the problems of applied objects, and fails if there is an error among them.
+// judge waits for the states of the applied Services and prints the problems of applied objects. It returns an error if one of the problems is an
+// error.
 func (a *applying) judge(ctx context.Context, timeout time.Duration) error {
 	var services []string
 	for ref := range a.applied {
@@ -366,7 +366,7 @@ func keyOf(t resource.Target) objectKey {
 	return objectKey{t.Kind.Group, t.Kind.Name, t.Namespace, t.Name}
 }
 
-// prunable returns the kinds that files may have. Namespaces come last: their objects are removed with them.
+// prunable returns the kinds that can be pruned. Namespaces come last, because deleting one deletes the objects in it.
 func prunable() []kind.Kind {
 	var kinds, last []kind.Kind
 	for _, k := range kind.All() {
@@ -383,8 +383,8 @@ func prunable() []kind.Kind {
 	return append(kinds, last...)
 }
 
-// prune removes the objects that belong to the set, were applied by the same manager, and are not in the files. Without a set name
-// (--applyset), it leaves out namespaces that the files do not name.
+// prune deletes the objects of the set that the same manager applied and that are not in the files. Without a set name (--applyset), it ignores
+// namespaces that do not occur in the files.
 func (a *applying) prune(ctx context.Context, labels string) error {
 	for _, k := range prunable() {
 		gone, err := a.leftOvers(ctx, k, labels)
@@ -402,7 +402,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 	return nil
 }
 
-// leftOvers returns the objects of a kind that prune removes.
+// leftOvers returns the objects of a kind that prune must delete.
 func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
 	if of := setLabel + "=" + a.set; a.set != "" && labels != "" {
 		labels += "," + of
@@ -421,7 +421,7 @@ func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (g
 	return gone, nil
 }
 
-// isLeftOver reports whether prune removes an object of the set.
+// isLeftOver reports whether prune must delete an object that its query returned.
 func (a *applying) isLeftOver(t resource.Target, o client.Object) bool {
 	if a.done[keyOf(t)] || !appliedBy(o, a.options.Manager) {
 		return false
@@ -430,7 +430,7 @@ func (a *applying) isLeftOver(t resource.Target, o client.Object) bool {
 	return a.set != "" || t.Namespace == "" || a.spaces[t.Namespace]
 }
 
-// appliedBy reports whether a manager has applied an object, and no file of the appliance declares it.
+// appliedBy reports whether manager has applied an object by server-side apply, and no watched file declares the object.
 func appliedBy(o client.Object, manager string) bool {
 	entries, _ := resource.Field(o, "metadata", "managedFields").([]any)
 	applied := false

@@ -37,22 +37,22 @@ func DeleteVerb() *cli.Verb {
 	}
 }
 
-// deleting has the settings of one run of delete, and the objects that it did not find.
+// deleting holds the settings of one run of delete, and the errors of objects that were not deleted.
 type deleting struct {
 	env     *cli.Env
 	c       *client.Client
 	v       *cli.Verb
 	dryRun  bool
-	name    bool // print names only
+	name    bool // print only names
 	timeout time.Duration
 	missing []error
 }
 
-// victim is an object to remove.
+// victim is an object to delete.
 type victim struct {
 	resource.Target
-	uid   string // the UID that it must have; "": any
-	place string // file and line of its document, "" for none
+	uid   string // the UID that the object must have; "" means any
+	place string // position of its document, "FILE:LINE:COLUMN: ", "" if it was not in a file
 }
 
 // runDelete removes objects.
@@ -149,7 +149,7 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 	return victims, nil, nil
 }
 
-// turn ranks an object for removal: a Namespace goes after the objects in it, a Service after its slices.
+// turn ranks an object for deletion, lowest first: a Namespace is deleted after the objects in it, a Service after its slices.
 func (v *victim) turn() int {
 	switch v.Kind.Name {
 	case object.KindNamespace:
@@ -162,8 +162,8 @@ func (v *victim) turn() int {
 
 func byTurn(a, b victim) int { return cmp.Compare(a.turn(), b.turn()) }
 
-// consequence returns as a clause what the deletion removes beyond the named objects: the objects that --all or a selector selects, and the
-// Services of Namespaces; "" for nothing.
+// consequence describes, as a clause, the objects that are deleted without being named: those that --all or a selector selects, and the Services in
+// deleted Namespaces. It returns "" if there are none.
 func (d *deleting) consequence(ctx context.Context, victims []victim) (string, error) {
 	named, services, others := map[string]bool{}, map[string]bool{}, 0
 	for _, one := range victims {
@@ -209,7 +209,7 @@ func (d *deleting) consequence(ctx context.Context, victims []victim) (string, e
 	return "this removes " + strings.Join(parts, " and "), nil
 }
 
-// ask lists the objects and asks whether to remove them (--interactive).
+// ask lists the objects and asks the user whether to delete them (--interactive).
 func (d *deleting) ask(victims []victim) (bool, error) {
 	if !d.env.StdinTTY {
 		return false, cli.Usagef("--interactive asks, and stdin is no terminal: leave it out")
@@ -224,7 +224,7 @@ func (d *deleting) ask(victims []victim) (bool, error) {
 	return true, nil
 }
 
-// in returns " from NAMESPACE namespace", as kubectl words it.
+// in returns " from NAMESPACE namespace", in the wording of kubectl; "" if namespace is "".
 func in(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -236,7 +236,7 @@ func in(namespace string) string {
 // together in one commit.
 const deletesAtOnce = 32
 
-// removeOnTrial calls remove within a trial (--confirm) or a rollout (--rollout), if there is one.
+// removeOnTrial calls remove, as part of a trial (--confirm) or of a staged rollout (--rollout) if one is requested.
 func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	rollout, err := newRolling(d.env, d.v, d.c)
 	if err != nil {
@@ -260,7 +260,7 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	return rollout.end(ctx, err)
 }
 
-// remove removes objects, some at a time, and prints each in their order.
+// remove deletes objects, several at a time, and prints the results in order.
 func (d *deleting) remove(ctx context.Context, victims []victim) error {
 	for len(victims) > 0 {
 		n := 1
@@ -277,13 +277,13 @@ func (d *deleting) remove(ctx context.Context, victims []victim) error {
 	return nil
 }
 
-// removal is the result of a delete.
+// removal is the response to a delete request.
 type removal struct {
 	answer client.Object
 	err    error
 }
 
-// removeAtOnce asks for the removal of objects, all at the same time.
+// removeAtOnce deletes objects with concurrent requests. It returns the results in the order of victims.
 func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []victim) []removal {
 	query := url.Values{}
 	if dryRun {
@@ -298,7 +298,7 @@ func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []
 	return removals
 }
 
-// answered prints the result of a deletion. An error that concerns this object alone is added to d.missing.
+// answered prints the result of a deletion. A failure that concerns only this object is added to d.missing.
 func (d *deleting) answered(ctx context.Context, v victim, answer client.Object, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 || !d.v.Option("ignore-not-found").On() {

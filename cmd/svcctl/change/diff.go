@@ -36,13 +36,13 @@ type differing struct {
 	c       *client.Client
 	options client.ApplyOptions
 	batch   resource.Batch
-	watched []string // directories whose files are compared as files
+	watched []string // watched directories of the appliance, whose files are compared as files
 	total   int
 	differ  bool
 	refused int
 }
 
-// errDiffers means that there are differences, which are printed already.
+// errDiffers is the error of diff when there are differences. They are already printed, so it has no text.
 var errDiffers = &cli.ExitError{Code: cli.ExitNo}
 
 // runDiff prints differences.
@@ -99,10 +99,10 @@ func (d *differing) add(ctx context.Context, doc *resource.Document) error {
 	return nil
 }
 
-// fileManager is the field manager of fields that the appliance's files declare.
+// fileManager is the field manager of fields that come from files in the appliance's watched directories.
 const fileManager = "gitops"
 
-// watchedDirs returns the directories that an appliance on this machine watches, with symbolic links resolved.
+// watchedDirs returns the directories that the appliance watches, with symbolic links resolved. It returns none if the appliance is remote.
 func watchedDirs(ctx context.Context, c *client.Client) ([]string, error) {
 	if c.Remote() {
 		return nil, nil
@@ -135,7 +135,7 @@ func (d *differing) isWatched(file string) bool {
 	})
 }
 
-// flush applies the collected documents in a dry run, prints how the results differ from the present objects, and empties the batch.
+// flush applies the batch of documents in a dry run, prints how the results differ from the stored objects, and empties the batch.
 func (d *differing) flush(ctx context.Context) error {
 	if len(d.batch.Documents) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (d *differing) flush(ctx context.Context) error {
 	return err
 }
 
-// compare prints the differences between an object and the stored one.
+// compare prints the differences between an object and its stored version. merged is the result of the dry run.
 func (d *differing) compare(ctx context.Context, doc *resource.Document, merged client.Object) error {
 	live, err := d.c.Get(ctx, doc.Path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
@@ -192,7 +192,7 @@ func (d *differing) compare(ctx context.Context, doc *resource.Document, merged 
 	return d.env.Print(text)
 }
 
-// comparable returns an object in YAML without the fields that change with every write.
+// comparable returns an object as YAML without the fields that the appliance assigns. It modifies o.
 func comparable(o client.Object) (string, error) {
 	if o == nil {
 		return "", nil
@@ -206,7 +206,7 @@ func comparable(o client.Object) (string, error) {
 	return string(text), err
 }
 
-// maskValues replaces the values of two versions of a Secret by texts that differ where the values do.
+// maskValues replaces the values in two versions of a Secret by placeholders, which differ where the values differ.
 func maskValues(before, after client.Object) {
 	old, _ := before["data"].(map[string]any)
 	now, _ := after["data"].(map[string]any)

@@ -59,7 +59,7 @@ func runEdit(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 	return nil
 }
 
-// editing has one object that is being edited: as it was read, and the file with its text.
+// editing holds one object that is being edited: its version before the edit, and the path of the temporary file with its text.
 type editing struct {
 	env    *cli.Env
 	c      *client.Client
@@ -69,7 +69,7 @@ type editing struct {
 	file   string
 }
 
-// run edits until the object is accepted or the user gives up.
+// run edits the object until a change is accepted or the user gives up.
 func (e *editing) run(ctx context.Context) error {
 	var err error
 	if e.before, err = e.c.Get(ctx, e.target.Path(), nil); err != nil {
@@ -122,17 +122,17 @@ func (e *editing) run(ctx context.Context) error {
 	}
 }
 
-// cancel ends the edit without a change.
+// cancel ends the edit without changing the object, and prints why.
 func (e *editing) cancel(why string) error {
 	_ = os.Remove(e.file)
 	fmt.Fprintf(e.env.Err, "%s is left as it is: %s\n", e.target, why)
 	return nil
 }
 
-// defaultEditor runs if none of KUBE_EDITOR, VISUAL and EDITOR is set. Without a terminal it would wait forever.
+// defaultEditor is the editor if KUBE_EDITOR, VISUAL and EDITOR are not set. It must not be started without a terminal, where it would wait forever.
 const defaultEditor = "vi"
 
-// editor returns the command of the editor that the user names; "" for none.
+// editor returns the editor command in KUBE_EDITOR, VISUAL or EDITOR; "" if none is set.
 func editor(env *cli.Env) string {
 	for _, name := range []string{"KUBE_EDITOR", "VISUAL", "EDITOR"} {
 		if command, ok := env.LookupEnv(name); ok && command != "" {
@@ -142,7 +142,7 @@ func editor(env *cli.Env) string {
 	return ""
 }
 
-// editHead returns the comment at the top of the file that is edited; why is the reason for which the last version was refused, or "".
+// editHead returns the comment at the top of the edited file. why is the reason why the previous text was rejected, "" if it was not.
 func editHead(why string) string {
 	var b strings.Builder
 	b.WriteString("# Please edit the object below. Lines that begin with # are left out, and an empty\n" +
@@ -164,7 +164,7 @@ func withoutComments(text string) string {
 	return b.String()
 }
 
-// send sends the changed text. why is the reason for which it was not accepted, for the comment at the top of the file.
+// send sends the edited object to the appliance. why is the reason why it was rejected; it is shown at the top of the file.
 func (e *editing) send(ctx context.Context, content []byte) (why string, err error) {
 	after, why := e.read(content)
 	if why != "" {
@@ -193,10 +193,10 @@ func (e *editing) send(ctx context.Context, content []byte) (why string, err err
 	return "", e.env.Print(fmt.Sprintf("%s %s\n", e.target, result))
 }
 
-// removedText is the outcome for an object under deletion when a write removed its last finalizer.
+// removedText is the outcome of a write that removed the last finalizer of an object under deletion.
 const removedText = "removed: it was being deleted, and no finalizer keeps it any more"
 
-// gone reports whether the change has removed the object, as by removing its last finalizer.
+// gone reports whether the write deleted the object, for example because it removed the last finalizer.
 func (e *editing) gone(ctx context.Context, changed client.Object) (bool, error) {
 	if resource.TextField(changed, "metadata", "deletionTimestamp") == "" {
 		return false, nil
@@ -208,7 +208,7 @@ func (e *editing) gone(ctx context.Context, changed client.Object) (bool, error)
 	return err == nil && resource.TextField(now, "metadata", "uid") != resource.TextField(changed, "metadata", "uid"), err
 }
 
-// read reads the object that was written.
+// read parses the edited text. why is the reason if the text is not a valid edit of the object.
 func (e *editing) read(content []byte) (o client.Object, why string) {
 	documents := 0
 	err := manifest.Trees("object.yaml", content, manifest.DefaultLimits(), func(t *manifest.Tree) error {
@@ -235,7 +235,7 @@ func (e *editing) read(content []byte) (o client.Object, why string) {
 	return o, ""
 }
 
-// mergePatch returns the patch that turns one object into another one (RFC 7386).
+// mergePatch returns the JSON merge patch (RFC 7386) that turns from into to.
 func mergePatch(from, to map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, value := range to {
@@ -258,7 +258,7 @@ func mergePatch(from, to map[string]any) map[string]any {
 	return patch
 }
 
-// RunEditor runs an editor, which may be a command with arguments, on this terminal.
+// RunEditor runs an editor on a file, on the terminal of this process. editor is a command that may have arguments.
 func RunEditor(ctx context.Context, editor, path string) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", path)
 	var problem bytes.Buffer

@@ -75,7 +75,7 @@ func runExpose(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return resource.RefusedError(files.Refused + a.refused)
 }
 
-// exposed returns the virtual service that the flags describe. Errors are usageErrors.
+// exposed returns the virtual service that the command line describes. Errors are of type cli.UsageError.
 func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error) {
 	switch {
 	case len(args) == 0:
@@ -132,7 +132,7 @@ func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error)
 	return virtual, setWeights(virtual, v.Option("weight").Texts)
 }
 
-// setWeights gives servers the weights of --weight.
+// setWeights sets the weights of servers from the values of --weight.
 func setWeights(virtual *convert.Virtual, texts []string) error {
 	for _, text := range texts {
 		weights, err := object.ParseWeights(text)
@@ -154,7 +154,7 @@ func setWeights(virtual *convert.Virtual, texts []string) error {
 	return nil
 }
 
-// parsePort reads PORT[:TARGET][/PROTOCOL].
+// parsePort parses PORT[:TARGET][/PROTOCOL].
 func parsePort(text string) (port convert.Port, err error) {
 	numbers, protocol, has := strings.Cut(text, "/")
 	port.Protocol = strings.ToUpper(protocol)
@@ -173,7 +173,7 @@ func parsePort(text string) (port convert.Port, err error) {
 	return port, err
 }
 
-// parseServer reads ADDRESS[:PORT].
+// parseServer parses ADDRESS[:PORT].
 func parseServer(text string) (convert.Server, error) {
 	server := convert.Server{Weight: 1}
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
@@ -196,7 +196,7 @@ func parseServer(text string) (convert.Server, error) {
 	return server, reachable(server.Addr)
 }
 
-// reachable returns an error for a loopback address, with one of this box that can stand in its place.
+// reachable returns an error for a loopback address, which clients cannot reach. The error suggests an address of this box instead.
 func reachable(addr netip.Addr) error {
 	if !addr.IsLoopback() {
 		return nil
@@ -213,15 +213,14 @@ func reachable(addr netip.Addr) error {
 	return fmt.Errorf("clients do not reach a loopback address: have the server listen at an address of its box, as %s, and give that one", instead)
 }
 
-// Ranges for judging a manifest without an appliance: those for benchmarks (RFC 2544, RFC 5180),
-// which no server is in.
+// Ranges for checking manifests without an appliance. They are reserved for benchmarks (RFC 2544, RFC 5180), so no server uses them.
 var (
 	judgedRanges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24"), netip.MustParsePrefix("2001:2::/112")}
 	judgedPools  = []string{"198.19.0.0/24", "2001:2:0:1::/120"}
 )
 
-// judgeManifests returns the problems that an appliance would report about manifests, if its pool had the wanted addresses. Warnings count
-// as errors: a flag without effect is a mistake.
+// judgeManifests returns the problems that an appliance would report about manifests if its pool contained the requested addresses. Warnings are
+// errors here, because a flag without effect is a mistake.
 func judgeManifests(env *cli.Env, virtual *convert.Virtual, text string) error {
 	cfg := config.Default()
 	cfg.Addresses.ClusterIPRanges = judgedRanges

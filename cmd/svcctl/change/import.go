@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// maxSource is the most bytes of a configuration that is imported.
+// maxSource is the maximum size in bytes of a configuration to import.
 const maxSource = 16 << 20
 
 func ImportVerb() *cli.Verb {
@@ -36,7 +36,7 @@ func ImportVerb() *cli.Verb {
 	}
 }
 
-// runImport prints the manifests of a configuration.
+// runImport prints the manifests for a configuration of another load balancer.
 func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) != 2 {
 		return cli.Usagef("import takes a kind of file and a file, as `svcctl import keepalived /etc/keepalived/keepalived.conf`")
@@ -105,7 +105,7 @@ func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return env.Print(manifests)
 }
 
-// namesIn returns the host names that an import needs the addresses of.
+// namesIn returns the host names in an import error whose addresses must be looked up.
 func namesIn(err error) (names []string) {
 	for _, err := range cli.Flatten(err) {
 		if at, is := errors.AsType[*convert.Error](err); is && at.Name != "" && !slices.Contains(names, at.Name) {
@@ -115,10 +115,10 @@ func namesIn(err error) (names []string) {
 	return names
 }
 
-// lookupPatience bounds the look-up of all names of a file.
+// lookupPatience is the maximum time for looking up all host names of a file.
 const lookupPatience = 10 * time.Second
 
-// lookUp returns the addresses of host names, those of IPv4 first.
+// lookUp returns the addresses of each host name, IPv4 addresses first.
 func lookUp(ctx context.Context, names []string) (map[string][]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()

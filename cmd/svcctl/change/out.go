@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// OutCandidates returns the endpoint addresses of a Service that may be taken out, or with back those that are taken out, without the given
-// ones.
+// OutCandidates returns endpoint addresses of a Service for completion, without the given ones: those that can be taken out of load balancing or,
+// with back, those that have been taken out.
 func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Target, given []string, back bool) (all []string, err error) {
 	var svc object.Service
 	if err := appliance.Typed(ctx, t.Path(), &svc); err != nil {
@@ -47,7 +47,7 @@ func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Tar
 	return slices.DeleteFunc(slices.Compact(all), func(addr string) bool { return slices.Contains(given, addr) }), nil
 }
 
-// outAnnotation is the annotation with the addresses of endpoints that get no new connections (health.AnnotationOut).
+// outAnnotation is the annotation of a Service that lists the addresses of endpoints which get no new connections (health.AnnotationOut).
 const outAnnotation = "svcctl.io/out"
 
 func OutVerb() *cli.Verb { return outVerb("out", true) }
@@ -64,7 +64,7 @@ func outVerb(name string, out bool) *cli.Verb {
 	}
 }
 
-// runOut adds addresses to the annotation of a Service, or removes them.
+// runOut adds endpoint addresses to the annotation svcctl.io/out of a Service (out is true), or removes them from it.
 func runOut(ctx context.Context, env *cli.Env, v *cli.Verb, args []string, out bool) error {
 	if len(args) == 0 || out && len(args) == 1 {
 		return cli.Usagef("%s which endpoints? Give a Service and addresses, as svc/web 10.1.2.11", v.Name)
@@ -99,7 +99,7 @@ func addressesOf(words []string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// changeOut makes one attempt to update the annotation. It fails if the Service changes meanwhile.
+// changeOut makes one attempt to update the annotation svcctl.io/out. It fails if the Service was changed concurrently.
 func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, asked []netip.Addr, out bool) error {
 	var svc object.Service
 	if err := c.Typed(ctx, t.Path(), &svc); err != nil {
@@ -148,7 +148,7 @@ func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.T
 	return env.Print(answer)
 }
 
-// areBehind refuses addresses that no slice of the Service has.
+// areBehind returns an error if one of the addresses is not an endpoint of the Service.
 func areBehind(ctx context.Context, c *client.Client, t resource.Target, asked []netip.Addr) error {
 	all, err := resource.SlicesOf(ctx, c, t.Namespace, t.Name)
 	if err != nil {
@@ -168,7 +168,7 @@ func joinAddrs(list []netip.Addr) string {
 	return strings.Join(object.Texts(list, netip.Addr.String), ",")
 }
 
-// outText lists the endpoints that are taken out.
+// outText lists the endpoints that are taken out of load balancing. begin is the start of the text.
 func outText(t resource.Target, out []netip.Addr, begin string) string {
 	if len(out) == 0 {
 		return fmt.Sprintf("%sno endpoint of %s is taken out.\n", begin, t)

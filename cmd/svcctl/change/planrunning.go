@@ -25,7 +25,7 @@ const (
 	againstRunning = "running"
 )
 
-// runningOptions returns the options of a plan against the running box.
+// runningOptions returns the options for a plan that compares files with the state of the running box.
 func runningOptions() []*cli.Option {
 	const group = "Against the running box"
 	o := []*cli.Option{
@@ -49,7 +49,7 @@ func runningOptions() []*cli.Option {
 	return o
 }
 
-// planAgainst reports whether --against is "running". It refuses flags that have no effect with the value.
+// planAgainst reports whether --against is "running". It returns an error for flags that have no effect with the value of --against.
 func planAgainst(v *cli.Verb) (running bool, err error) {
 	running = v.Option("against").Text() == againstRunning
 	var stray []string
@@ -119,7 +119,7 @@ func runPlanRunning(ctx context.Context, env *cli.Env, v *cli.Verb) error {
 	return nil
 }
 
-// planObjects asks for the plan of applying the documents of the files.
+// planObjects requests a plan of applying the documents in the files. unread is the number of documents that could not be read.
 func planObjects(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) (plan wire.KernelPlan, b resource.Batch, unread int, err error) {
 	o := client.ApplyOptions{Manager: v.Option("field-manager").Text(), Force: v.Option("force-conflicts").On()}
 	if o.Manager == fileManager {
@@ -177,7 +177,7 @@ func (a *applying) removals(ctx context.Context, labels string) (gone []wire.Pla
 	return gone, nil
 }
 
-// planFiles asks for the plan of replacing the files of a watched directory (--in-place-of) by those of -f.
+// planFiles requests a plan of replacing the files of a watched directory (--in-place-of) by the files given with -f.
 func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) (plan wire.KernelPlan, err error) {
 	for _, name := range []string{"field-manager", "force-conflicts", "namespace", "selector", "prune", "applyset"} {
 		if v.Option(name).IsSet() {
@@ -215,7 +215,7 @@ func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client)
 	return c.PlanFiles(ctx, watched, files)
 }
 
-// refusedInPlan formats why an object was refused or is held, with its place.
+// refusedInPlan formats the reason why a planned object was rejected or is held, with its position in the file.
 func refusedInPlan(o *wire.PlannedObject, documents []*resource.Document) string {
 	if o.Status != nil && 0 < o.Document && o.Document <= len(documents) {
 		text := refusal(documents[o.Document-1], o.Status)
@@ -230,7 +230,7 @@ func refusedInPlan(o *wire.PlannedObject, documents []*resource.Document) string
 	return o.Message
 }
 
-// planText formats a plan: changes of objects and Services in words, then those of tables in nft's syntax.
+// planText formats a plan: first the changes of objects and Services in words, then the changes of tables in nft syntax.
 func planText(plan *wire.KernelPlan) string {
 	var b strings.Builder
 	for i := range plan.Objects {
@@ -344,7 +344,7 @@ func PlanVerb() *cli.Verb {
 	}
 }
 
-// runPlan prints the plan, and the problems on stderr.
+// runPlan prints the plan to stdout and the problems to stderr.
 func runPlan(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	switch running, err := planAgainst(v); {
 	case err != nil:

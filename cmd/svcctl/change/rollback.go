@@ -128,8 +128,8 @@ func recent(ctx context.Context, env *cli.Env, c *client.Client) error {
 	return env.Print(resource.JournalTable(resource.Journal(entries, nil, len(entries))) + "\n")
 }
 
-// rollbackConsequence returns what a rollback removes, changes and restores, as "this removes 1 Service with 2 open
-// connections"; "" when it changes nothing.
+// rollbackConsequence describes, as a clause, what a rollback removes, changes and restores: "this removes 1 Service with 2 open connections". It
+// returns "" if the rollback changes nothing.
 func rollbackConsequence(ctx context.Context, c *client.Client, b *wire.RolledBack) string {
 	services, others, changed, restored := map[string]bool{}, 0, 0, 0
 	for _, r := range b.Objects {
@@ -165,7 +165,7 @@ func rollbackConsequence(ctx context.Context, c *client.Client, b *wire.RolledBa
 	return "this " + strings.Join(parts, ", ")
 }
 
-// revisionOf reads a revision; "" is 0. The error is a usageError.
+// revisionOf parses a revision; "" is 0. The error is a cli.UsageError.
 func revisionOf(what, text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
@@ -177,7 +177,7 @@ func revisionOf(what, text string) (uint64, error) {
 	return n, nil
 }
 
-// confirmRemovals releases held removals and prints their number.
+// confirmRemovals confirms the removal of objects that the appliance holds for confirmation, and prints how many it removed.
 func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	status, err := settledRemovals(ctx, c)
 	if err != nil {
@@ -209,11 +209,11 @@ func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.C
 	return env.Print(text)
 }
 
-// pendingPatience bounds the wait for a decision about whether removals are held.
+// pendingPatience is the maximum time to wait until the appliance has decided whether removals need a confirmation.
 const pendingPatience = 5 * time.Second
 
-// settledRemovals returns the status once the appliance has decided which removals it holds, or after pendingPatience. A removal of a
-// moment ago may still be undecided.
+// settledRemovals returns the status once the appliance has decided which removals need a confirmation, or after pendingPatience. For a very recent
+// removal this may still be undecided.
 func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
 	defer cancel()
@@ -225,7 +225,7 @@ func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error
 	}
 }
 
-// releaseConsequence returns what a release removes, with its reason; "" when nothing is held.
+// releaseConsequence describes what the confirmation of held removals removes, with the reasons why they are held; "" if nothing is held.
 func releaseConsequence(s *wire.Status) string {
 	var parts []string
 	for i := range s.Problems {
@@ -252,10 +252,10 @@ func releaseConsequence(s *wire.Status) string {
 	return strings.Join(parts, "; ")
 }
 
-// trialBounds are the limits of a trial's length.
+// trialBounds are the limits for the duration of a trial.
 var trialBounds = &cli.Bounds{Least: time.Second, Most: 24 * time.Hour, As: "90s or 5m, from 1s to 24h"}
 
-// startTrial begins a trial of files.
+// startTrial begins a trial of changes to watched files.
 func startTrial(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	t, err := client.Call(ctx, c, wire.BeginTrial, wire.TrialQuery{For: v.Option("start").Duration(), Files: true})
 	if err != nil {
@@ -264,7 +264,7 @@ func startTrial(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 	return env.Print(fmt.Sprintf("Changes of files are undone at %s, unless `svcctl confirm`.\n", output.Stamp(t.Ends)))
 }
 
-// showTrial prints the trial that is under way, or the files that are held since one was undone.
+// showTrial prints the current trial, or the files that are held because a trial was undone.
 func showTrial(ctx context.Context, env *cli.Env, c *client.Client) error {
 	s, err := c.Status(ctx)
 	if err != nil {
@@ -287,12 +287,12 @@ func showTrial(ctx context.Context, env *cli.Env, c *client.Client) error {
 	return env.Print(text)
 }
 
-// confirmOption returns --confirm.
+// confirmOption returns the option --confirm.
 func confirmOption() *cli.Option {
 	return &cli.Option{Name: "confirm", Arg: "DURATION", Bounds: trialBounds, Group: cli.GroupHow, Usage: "undo the change after this time without `svcctl confirm`"}
 }
 
-// trying is the trial that the changes of a verb belong to; nil without --confirm.
+// trying is the trial for the changes that a verb makes; nil without --confirm.
 type trying struct {
 	env   *cli.Env
 	c     *client.Client
@@ -300,7 +300,7 @@ type trying struct {
 	began *wire.Trial
 }
 
-// newTrying reads --confirm; it returns nil without it.
+// newTrying returns the trial that --confirm requests; nil if it is not given.
 func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) *trying {
 	if !v.Option("confirm").IsSet() {
 		return nil
@@ -308,7 +308,7 @@ func newTrying(env *cli.Env, v *cli.Verb, c *client.Client) *trying {
 	return &trying{env: env, c: c, after: v.Option("confirm").Duration()}
 }
 
-// begin begins the trial, before the first change; later calls do nothing.
+// begin starts the trial. It must be called before the first change; later calls do nothing.
 func (t *trying) begin(ctx context.Context) error {
 	if t == nil || t.began != nil {
 		return nil
@@ -321,7 +321,7 @@ func (t *trying) begin(ctx context.Context) error {
 	return nil
 }
 
-// printDeadline prints the time at which the trial is rolled back. A trial without any change is ended.
+// printDeadline prints the time at which the changes are undone unless confirmed. If there was no change, it ends the trial.
 func (t *trying) printDeadline(ctx context.Context) error {
 	if t == nil || t.began == nil {
 		return nil
@@ -348,7 +348,7 @@ func ConfirmVerb() *cli.Verb {
 	}
 }
 
-// runConfirm ends a trial, begins or shows one, or confirms removals.
+// runConfirm confirms or undoes a trial, starts or shows one, or confirms removals.
 func runConfirm(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	var asked []string
 	for _, name := range []string{"back", "start", "state", "removals"} {
@@ -388,7 +388,8 @@ func runConfirm(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	return env.Print(text + ".\n")
 }
 
-// perhapsDone adds to the error of a request that was sent, and got no answer, that it may have taken effect.
+// perhapsDone extends the error of a request that was sent but not answered: its change may have taken effect. what describes the effect. Other
+// errors are returned unchanged.
 func perhapsDone(err error, what string) error {
 	if unreached, is := errors.AsType[*client.UnreachableError](err); !is || !unreached.Sent() {
 		return err
@@ -396,7 +397,7 @@ func perhapsDone(err error, what string) error {
 	return fmt.Errorf("%w; the change may have been %s: see `svcctl status` when it runs again", err, what)
 }
 
-// revivedLines formats a line for each object of a rollback.
+// revivedLines formats the results of a rollback, one line for each object.
 func revivedLines(b *wire.RolledBack, suffix string) string {
 	text := ""
 	for _, r := range b.Objects {

@@ -19,11 +19,11 @@ import (
 const (
 	defaultBake   = "2m"
 	defaultWithin = "1m"
-	// rolloutGiveUp bounds the attempt to undo a rollout that could not be started.
+	// rolloutGiveUp is the maximum time for undoing a rollout that could not be started.
 	rolloutGiveUp = 5 * time.Second
 )
 
-// rolloutOptions returns --rollout and the options that go with it.
+// rolloutOptions returns --rollout and its related options.
 func rolloutOptions() []*cli.Option {
 	return []*cli.Option{
 		{Name: "rollout", Arg: "STEPS", Group: cli.GroupHow, Usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
@@ -34,7 +34,7 @@ func rolloutOptions() []*cli.Option {
 	}
 }
 
-// rolling is the rollout that the changes of a verb belong to; nil without --rollout.
+// rolling is the staged rollout for the changes that a verb makes; nil without --rollout.
 type rolling struct {
 	env          *cli.Env
 	c            *client.Client
@@ -44,7 +44,7 @@ type rolling struct {
 	began        *wire.Rollout
 }
 
-// newRolling reads --rollout and the options that go with it; it returns nil without it.
+// newRolling returns the rollout that --rollout and its related options request; nil without --rollout.
 func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err error) {
 	o := v.Option("rollout")
 	if !o.IsSet() {
@@ -63,14 +63,14 @@ func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err er
 	return r, nil
 }
 
-// untried prints that a dry run leaves out the rollout.
+// untried prints that a dry run ignores --rollout.
 func (r *rolling) untried() {
 	if r != nil {
 		fmt.Fprintf(r.env.Err, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)
 	}
 }
 
-// begin begins the rollout, before the first change; later calls do nothing.
+// begin creates the rollout. It must be called before the first change; later calls do nothing.
 func (r *rolling) begin(ctx context.Context) error {
 	if r == nil || r.began != nil {
 		return nil
@@ -86,7 +86,7 @@ func (r *rolling) begin(ctx context.Context) error {
 	return nil
 }
 
-// end starts the rollout of the changes, or undoes it if one of them failed.
+// end starts the rollout after all changes were made. If failed is not nil, it undoes the rollout instead.
 func (r *rolling) end(ctx context.Context, failed error) error {
 	if r == nil || r.began == nil {
 		return failed
@@ -114,9 +114,9 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	return errors.Join(failed, errors.New("nothing is rolled out: no box has any of it"))
 }
 
-// The boxes of a fleet that --wait waits for.
+// The values of --wait that select boxes of a fleet.
 const (
-	waitPresent = "present" // all that report, the default
+	waitPresent = "present" // all boxes that currently report, the default
 	waitAll     = "all"
 	waitQuorum  = "quorum" // more than half of all boxes
 	waitBox     = "box"    // the box that answers the request
@@ -125,13 +125,13 @@ const (
 // fleetPoll is the interval at which --wait asks for the revisions of the boxes.
 const fleetPoll = 300 * time.Millisecond
 
-// patience has the timeout of --wait, and which boxes of a fleet it waits for.
+// patience is the parsed --wait: the timeout, and which boxes of a fleet to wait for.
 type patience struct {
-	timeout time.Duration // 0: do not wait
-	boxes   string        // waitPresent or another value; "" is waitPresent
+	timeout time.Duration // 0 means not to wait
+	boxes   string        // waitPresent or another of these values; "" means waitPresent
 }
 
-// patienceOf reads --wait: a duration, which boxes, or both as "all,2m".
+// patienceOf parses --wait: a duration, a selection of boxes, or both, such as "all,2m".
 func patienceOf(v *cli.Verb) (w patience, err error) {
 	text := v.Option("wait").Text()
 	switch text {
@@ -152,7 +152,7 @@ func patienceOf(v *cli.Verb) (w patience, err error) {
 	return w, err
 }
 
-// waitForKernels waits until the kernels of the boxes that w selects have a revision.
+// waitForKernels waits until the boxes that w selects have programmed a revision into their kernels.
 func waitForKernels(ctx context.Context, env *cli.Env, c *client.Client, revision uint64, w patience) error {
 	defer env.Waiting(func() string { return "waiting until it is in the kernel" }, w.timeout)()
 	if w.boxes == waitBox {
@@ -172,7 +172,7 @@ func waitForKernels(ctx context.Context, env *cli.Env, c *client.Client, revisio
 	return err
 }
 
-// waitForBoxes waits for the reports of the boxes of a fleet.
+// waitForBoxes waits until the boxes of the fleet that w selects report that they have programmed a revision.
 func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision uint64, w patience) error {
 	deadline := time.Now().Add(w.timeout)
 	for {
@@ -196,8 +196,8 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 	}
 }
 
-// behindOf names the boxes that have not programmed a revision, with their states, and those among them that do not report; done is set
-// when all boxes that are waited for have programmed it.
+// behindOf returns the boxes that have not programmed a revision, with their states (missing), and those among them that do not report (away). done
+// is set when all boxes that of selects have programmed it.
 func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away []string, done bool) {
 	for i := range boxes {
 		switch b := &boxes[i]; {

@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// printSchema prints a JSON Schema (draft 7) of the documents that files may have.
+// printSchema prints a JSON Schema (draft 7) for the documents in manifest files.
 func printSchema(env *cli.Env) error {
 	var hints []schema.Hint
 	for _, r := range annotation.Table() {
@@ -37,7 +37,7 @@ func printSchema(env *cli.Env) error {
 	return env.Print(string(schema.JSONSchema(hints)))
 }
 
-// The forms that validate prints in besides text and json.
+// The output formats of validate in addition to text and json.
 const (
 	formJUnit = "junit"
 	formSARIF = "sarif"
@@ -115,7 +115,7 @@ func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return found.Verdict(v.Option("strict").On())
 }
 
-// givenNothing reports whether no setting is given, by a flag, the environment or a file.
+// givenNothing reports whether no setting is given by a flag, an environment variable or a file. The setting manifests does not count.
 func givenNothing(p *cli.Env, v *cli.Verb) bool {
 	env, _ := p.LookupEnv(settings.ConfigEnv)
 	return v.Option("config").Text() == "" && env == "" && !slices.ContainsFunc(settings.Settings(), func(s settings.Setting) bool {

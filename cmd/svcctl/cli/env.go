@@ -28,20 +28,20 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// Env has everything that the command takes from its surroundings. It has more than 15 fields: one for
-// each thing of the process (streams, environment, clock) or of the appliance that tests replace.
+// Env holds everything that a command uses from its environment. It has more than 15 fields: one for each part of the process (streams, environment
+// variables, clock) and of the appliance that tests replace.
 type Env struct {
-	// Client returns a client of the appliance that the options of a verb name. Its warnings go to Err.
+	// Client returns a client for the appliance that the options of a verb select. It prints warnings of the appliance to Err.
 	Client func(v *Verb) *client.Client
 
 	Version  string
 	In       io.Reader
 	Out, Err io.Writer
-	Log      *logqueue.Queue // queue of log lines for Err while the appliance runs; nil before
-	// StdinTTY, StderrTTY and StdoutTTY report which streams are terminals, Color whether stdout takes colors.
+	Log      *logqueue.Queue // queue of log lines for Err; nil until the appliance runs
+	// StdinTTY, StderrTTY and StdoutTTY report whether the streams are terminals. Color is set if stdout supports colors.
 	StdinTTY, StderrTTY, StdoutTTY, Color bool
 	Packaged                              wire.Packaged
-	SettingsFile                          string // settings file of the package, if its units run svcctl; "": none
+	SettingsFile                          string // settings file of the installed package if its systemd units run svcctl; "" if not
 	LookupEnv                             func(string) (string, bool)
 	Environ                               func() []string
 	Exec                                  func(path string, args, env []string) error // syscall.Exec
@@ -50,17 +50,17 @@ type Env struct {
 	Serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
 	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (files []string, problems []manifest.Problem, err error)
 	Down  func(ctx context.Context) error
-	// Left returns how many frontends the rules in the kernel serve, and whether a running process owns the rules.
+	// Left returns the number of frontends that rules in the kernel serve. held reports whether a running process owns the rules.
 	Left func() (frontends int, held bool, err error)
 
 	Announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
 	Discover func(ctx context.Context, cfg discover.Config, log *slog.Logger) error
 
-	// Edit runs the command of an editor on a file.
+	// Edit runs an editor command on a file.
 	Edit func(ctx context.Context, editor, path string) error
 
 	Doctor func(ctx context.Context, cfg config.Config, serving bool) []checkup.Finding
-	// Uplinks finds replies from VIPs that leave by another uplink than theirs.
+	// Uplinks checks whether replies from these Service addresses leave through the wrong uplink.
 	Uplinks func(vips []netip.Addr) checkup.Finding
 }
 
@@ -89,7 +89,7 @@ func (env *Env) PrintYAML(v any) error {
 	return env.Print(string(body))
 }
 
-// PrintLine prints v as a line of JSON, for verbs that print one document after another.
+// PrintLine prints v as one line of JSON, for verbs that print a stream of documents.
 func (env *Env) PrintLine(v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -112,16 +112,16 @@ func (env *Env) Print(text string) error {
 	return nil
 }
 
-// errDeclined means that the answer to a question was not yes.
+// errDeclined is the error when the user does not answer a question with yes.
 var errDeclined = fmt.Errorf("nothing was changed")
 
-// YesOption returns --yes, of each verb that asks.
+// YesOption returns the option --yes, for verbs that ask for confirmation.
 func YesOption() *Option {
 	return &Option{Name: "yes", Letter: "y", Group: GroupHow, Usage: "do not ask; required without a terminal if there is a question"}
 }
 
-// Consent asks before a change that cannot be undone without loss; the consequence is a clause, as "this removes
-// 1 Service". It returns nil with --yes, errDeclined after another answer than yes, and a usageError without a terminal.
+// Consent asks the user to confirm a change that cannot be undone without loss. consequence is a clause such as "this removes 1 Service". Consent
+// returns nil with --yes, errDeclined if the answer is not yes, and a UsageError if stdin is not a terminal.
 func (env *Env) Consent(v *Verb, consequence string) error {
 	switch {
 	case v.Option("yes").On():
@@ -134,7 +134,7 @@ func (env *Env) Consent(v *Verb, consequence string) error {
 	return nil
 }
 
-// Confirm asks a question on stderr; the answer is no unless it is yes.
+// Confirm asks a question on stderr and reports whether the answer was yes.
 func (env *Env) Confirm(question string) bool {
 	fmt.Fprintf(env.Err, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(env.In).ReadString('\n') // what came before the end counts
@@ -145,7 +145,7 @@ func (env *Env) Confirm(question string) bool {
 	return false
 }
 
-// Flatten returns the errors that errors.Join has joined, at any depth.
+// Flatten returns the errors that err joins (errors.Join), at any depth.
 func Flatten(err error) []error {
 	if err == nil {
 		return nil
@@ -163,7 +163,7 @@ func Flatten(err error) []error {
 // The exit codes.
 const (
 	ExitDone        = 0
-	ExitNo          = 1 // the answer is no, or something was refused
+	ExitNo          = 1 // negative result, or a request was rejected
 	ExitUsage       = 2
 	ExitUnreachable = 3 // the appliance cannot be reached
 )
@@ -180,7 +180,7 @@ func Usagef(format string, args ...any) error {
 	return &UsageError{Problems: []error{fmt.Errorf(format, args...)}}
 }
 
-// ExitCode returns the exit code that goes with an error.
+// ExitCode returns the exit code for an error.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone
@@ -197,7 +197,7 @@ func ExitCode(err error) int {
 	return ExitNo
 }
 
-// Lines returns the lines of an error, without empty ones.
+// Lines returns the nonempty lines of an error message.
 func Lines(err error) []string {
 	if err == nil {
 		return nil
@@ -211,10 +211,10 @@ func Lines(err error) []string {
 	return out
 }
 
-// ExitError ends a verb with an exit code of its own.
+// ExitError ends a verb with the exit code Code.
 type ExitError struct {
 	Code int
-	Err  error // nil: nothing more is printed
+	Err  error // printed; nil prints nothing
 }
 
 func (e *ExitError) Error() string {
@@ -226,7 +226,7 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Progress is a line on stderr about long work that prints nothing else. It needs a terminal.
+// Progress is a line on stderr that shows the progress of a long operation. Without a terminal it prints nothing.
 type Progress struct {
 	mu    sync.Mutex
 	w     io.Writer // nil without a terminal
@@ -240,7 +240,7 @@ func (env *Env) Progress() *Progress {
 	return &Progress{w: env.Err}
 }
 
-// Say replaces the text of the line.
+// Say replaces the text of the progress line.
 func (g *Progress) Say(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -250,7 +250,7 @@ func (g *Progress) Say(format string, args ...any) {
 	}
 }
 
-// End erases the line.
+// End erases the progress line.
 func (g *Progress) End() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -260,11 +260,10 @@ func (g *Progress) End() {
 	}
 }
 
-// tick is the interval at which a line with a running time is written again.
+// tick is the interval at which a line with an elapsed time is updated.
 const tick = time.Second
 
-// Waiting shows a line about a long operation: what, since when, and its timeout unless that is 0.
-// end removes it.
+// Waiting shows a progress line for a long operation: its description, elapsed time and timeout (unless 0). end removes the line.
 func (env *Env) Waiting(what func() string, atMost time.Duration) (end func()) {
 	if !env.StderrTTY {
 		return func() {}
@@ -298,7 +297,7 @@ func (env *Env) Waiting(what func() string, atMost time.Duration) (end func()) {
 	}
 }
 
-// moving is an io.Writer that shows how many bytes went through it.
+// moving is an io.Writer that shows the number of written bytes on a progress line.
 type moving struct {
 	*Progress
 	what  string

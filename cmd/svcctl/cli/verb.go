@@ -11,25 +11,25 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Verb is a command of svcctl. One whose name has several words, as "announce drain", is below another verb. The root,
-// "svcctl", has all verbs below it.
+// Verb is a command of svcctl. A name of several words, such as "announce drain", is that of a verb below another verb. The root, "svcctl", has all
+// verbs below it.
 type Verb struct {
 	Name     string
 	Summary  string // one line for the list of verbs
-	Group    string // the heading in the list of verbs; "": not listed
+	Group    string // the heading in the list of verbs; "" hides the verb
 	Verbs    []*Verb
-	Args     string // arguments in the usage line; "": it takes none
-	About    string // paragraphs
+	Args     string // arguments in the usage line; "" if there are none
+	About    string // paragraphs of the help text
 	Options  []*Option
 	Examples []Example
-	Exits    string // what the exit codes mean here, one a line
+	Exits    string // the meaning of the exit codes for this verb, one per line
 	Words    []string
-	// Command is set when the first argument is a command, to which everything after it belongs.
+	// Command is set when the first argument is another program's command. All later arguments and flags then belong to it.
 	Command bool
-	Run     func(ctx context.Context, env *Env, v *Verb, args []string) error // nil: one of Verbs is required
+	Run     func(ctx context.Context, env *Env, v *Verb, args []string) error // nil if one of Verbs must be given
 }
 
-// Word returns the last word of the name, by which Below finds the verb.
+// Word returns the last word of the name, which identifies the verb below its parent.
 func (v *Verb) Word() string { return v.Name[strings.LastIndex(v.Name, " ")+1:] }
 
 // Line returns the command line of the verb.
@@ -50,7 +50,7 @@ func (v *Verb) Below(word string) *Verb {
 	return nil
 }
 
-// Find returns the verb that words name, and the words after its name.
+// Find returns the verb below v that words select, and the remaining words.
 func (v *Verb) Find(words []string) (*Verb, []string) {
 	if len(words) > 0 {
 		if sub := v.Below(words[0]); sub != nil {
@@ -61,10 +61,10 @@ func (v *Verb) Find(words []string) (*Verb, []string) {
 }
 
 // Example is a command line and its purpose.
-type Example [2]string // what it is good for, and the command line
+type Example [2]string // the purpose, and the command line
 
-// Describe sets the texts of the verb and of those below it from sections "## NAME: ARGS", each with a summary, paragraphs, "Examples:"
-// and "Exit codes:". An About that is set already is appended to the paragraphs.
+// Describe sets the help texts of v and of the verbs below it. texts has sections "## NAME: ARGS", each with a summary, paragraphs, "Examples:" and
+// "Exit codes:". An About that is already set is appended to the paragraphs.
 func (v *Verb) Describe(texts string) {
 	for section := range strings.SplitSeq(texts, "\n## ") {
 		head, text, _ := strings.Cut(section, "\n")
@@ -103,7 +103,7 @@ func (v *Verb) Has(name string) bool {
 	return slices.ContainsFunc(v.Options, func(o *Option) bool { return o.Name == name })
 }
 
-// Check refuses flags with one value that were given several times, and values that their options do not allow.
+// Check returns an error for flags that were repeated but take one value, and for values that their options do not allow.
 func (v *Verb) Check() error {
 	var problems []error
 	for _, o := range v.Options {
@@ -177,7 +177,7 @@ func (v *Verb) Help() string {
 	return b.String()
 }
 
-// helpVerbs writes the verbs below v, under the headings of their groups.
+// helpVerbs writes the verbs below v, under their group headings.
 func (v *Verb) helpVerbs(b *strings.Builder) {
 	group := ""
 	for _, sub := range v.Verbs {
@@ -192,7 +192,7 @@ func (v *Verb) helpVerbs(b *strings.Builder) {
 	}
 }
 
-// helpOptions writes the options under their headings, in the order of the table.
+// helpOptions writes the options under their group headings, in the order of Options.
 func (v *Verb) helpOptions(b *strings.Builder) {
 	group := ""
 	for i, o := range v.Options {
@@ -218,7 +218,7 @@ func (v *Verb) helpOptions(b *strings.Builder) {
 	}
 }
 
-// List returns the values of an option that may be given several times or with commas.
+// List returns the values of an option that can be repeated or have a comma-separated list.
 func (v *Verb) List(name string) []string {
 	var all []string
 	for _, text := range v.Option(name).Texts {
@@ -233,7 +233,7 @@ func (v *Verb) List(name string) []string {
 
 const RootName = "svcctl"
 
-// groupWords is the group of verbs that are below another verb: their heading in its help.
+// groupWords is the group, and so the help heading, of verbs that are below another verb.
 const groupWords = "Words"
 
 // Words sets the group of verbs that are below another verb, and returns them.
@@ -244,7 +244,7 @@ func Words(verbs ...*Verb) []*Verb {
 	return verbs
 }
 
-// The forms that objects are printed in.
+// The output formats for objects.
 const (
 	FormText     = "text"
 	FormTable    = "table"
@@ -256,30 +256,29 @@ const (
 	FormColumns  = "custom-columns"
 )
 
-// Option is one flag of a verb. It keeps every text it is given and judges none of
-// them, so that all problems are printed together.
+// Option is one flag of a verb. It stores all given values without checking them, so that Check can report all problems together.
 type Option struct {
 	Name   string
 	Letter string // a one-letter name, "" for none
-	Arg    string // what stands for the value in help; "" for a switch
+	Arg    string // placeholder for the value in help; "" for a switch
 	Usage  string
-	Def    string   // the default as help shows it; "" for none
-	Env    string   // the environment variable that stands in for it
-	Key    string   // its key in the file given with --config
-	Group  string   // the heading it stands under in help
-	Words  []string // the values it takes, when they are few
-	// Strict is set when no values other than Words are valid.
+	Def    string   // the default, as shown in help; "" if there is none
+	Env    string   // the environment variable used if the flag is not given
+	Key    string   // its key in the configuration file (--config)
+	Group  string   // the heading in help
+	Words  []string // the possible or suggested values
+	// Strict is set when only the values in Words are valid.
 	Strict bool
-	Number [2]int  // the least and the greatest value of a number
-	Bounds *Bounds // of a duration
-	// Optional is set when it may stand without its value, as a switch.
+	Number [2]int  // minimum and maximum of a number
+	Bounds *Bounds // limits of a duration
+	// Optional is set when the flag can be given without its value, like a switch.
 	Optional bool
-	// Repeats is set when it may be given several times.
+	// Repeats is set when the flag can be given several times.
 	Repeats bool
-	Texts   []string // the values that were given, in order
+	Texts   []string // the given values, in order
 }
 
-// check refuses a value that is outside the option's words or bounds.
+// check returns an error if the value is not allowed by Words, Number or Bounds.
 func (o *Option) check() error {
 	text := o.Text()
 	switch n, err := strconv.Atoi(text); {
@@ -298,13 +297,13 @@ func (o *Option) check() error {
 	return nil
 }
 
-// Int returns the value of an option with a Number that Check has accepted.
+// Int returns the value of an option with Number, after Check.
 func (o *Option) Int() int {
 	n, _ := strconv.Atoi(o.Text())
 	return n
 }
 
-// Duration returns the value of an option with Bounds that Check has accepted.
+// Duration returns the value of an option with Bounds, after Check.
 func (o *Option) Duration() time.Duration {
 	d, _ := time.ParseDuration(o.Text())
 	return d
@@ -320,7 +319,7 @@ const (
 // IsSet reports whether the flag was given.
 func (o *Option) IsSet() bool { return o.Texts != nil }
 
-// Text returns the value that was given last, else the default.
+// Text returns the last given value, or the default if there is none.
 func (o *Option) Text() string {
 	if len(o.Texts) == 0 {
 		return o.Def
@@ -328,7 +327,7 @@ func (o *Option) Text() string {
 	return o.Texts[len(o.Texts)-1]
 }
 
-// Given returns the value that was given last, "" if none was.
+// Given returns the last given value, "" if there is none.
 func (o *Option) Given() string {
 	if !o.IsSet() {
 		return ""
@@ -348,7 +347,7 @@ func (o *Option) Set(text string) error {
 // String implements flag.Value.
 func (o *Option) String() string { return strings.Join(o.Texts, ",") }
 
-// IsBoolFlag reports to package flag whether the flag needs no value.
+// IsBoolFlag reports whether the flag needs no value. It is an optional method of flag.Value.
 func (o *Option) IsBoolFlag() bool { return o.Arg == "" || o.Optional }
 
 const (
@@ -357,21 +356,21 @@ const (
 	GroupOutput = "What to print"
 )
 
-// OutputOption returns -o with the given forms.
+// OutputOption returns the option -o with these formats; the first is the default.
 func OutputOption(words ...string) *Option {
 	return &Option{Name: "output", Letter: "o", Arg: strings.Join(words, "|"), Def: words[0], Words: words, Strict: true, Group: GroupOutput, Usage: "form of the output"}
 }
 
-// Bounds are the limits of a duration, in steps of Step if that is not 0. As describes them in errors, with examples.
+// Bounds are the limits of a duration. If Step is not 0, the duration must be a multiple of it. As describes the limits in errors.
 type Bounds struct {
 	Least, Most, Step time.Duration
 	As                string
 }
 
-// Wait has the bounds of a timeout: the appliance lets a request wait for an hour at most.
+// Wait holds the bounds of a timeout. A request to the appliance can wait for at most an hour.
 var Wait = &Bounds{Least: 1, Most: time.Hour, As: "500ms, 30s or 2m, at most 1h"}
 
-// Read reads a duration, the value of an option. The error is a UsageError.
+// Read parses the value of the option name as a duration. The error is a UsageError.
 func (b *Bounds) Read(name, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < b.Least || d > b.Most || d%max(b.Step, 1) != 0 {
@@ -380,10 +379,9 @@ func (b *Bounds) Read(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// NormalizeArgs puts a command line into the order that package flag reads: the words of the verb, its
-// flags as --name=value, then its arguments. So flags may stand anywhere, before the verb, between its words
-// and between arguments, and letters may stand together or at their value, as in -Aw and
-// -nshop, as kubectl has it. Flags before the verb are those of common. Unknown words and flags stay as they are.
+// NormalizeArgs reorders a command line for package flag: the words of the verb, its flags as --name=value, then its arguments. On the command line,
+// flags can be before the verb, between its words and between arguments, and one-letter flags can be combined or joined with their value (-Aw,
+// -nshop), as in kubectl. Flags before the verb are those of common. Unknown words and flags are left as they are.
 func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
 	v, flags, args := (&Verb{Options: common}).Descend(root, args)
 	if v == root {
@@ -414,8 +412,8 @@ func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
 	return out
 }
 
-// Descend returns the verb below v that args name, the flags before and between its words, which are those of common,
-// and the rest.
+// Descend returns the verb below v that args select, the flags before and between its words, and the rest of args. These flags are the options of
+// common and of the verbs on the way.
 func (common *Verb) Descend(v *Verb, args []string) (found *Verb, flags, rest []string) {
 	for rest = args; len(rest) > 0; {
 		if sub := v.Below(rest[0]); sub != nil {
@@ -437,7 +435,7 @@ func (common *Verb) Descend(v *Verb, args []string) (found *Verb, flags, rest []
 	return v, flags, rest
 }
 
-// Flags reads the flag, or the letters, that args begin with.
+// Flags parses the flag, or the combined one-letter flags, at the start of args. It returns them as --name=value, and the rest of args.
 func (v *Verb) Flags(args []string) (flags, rest []string) {
 	arg, rest := args[0], args[1:]
 	if long, isLong := strings.CutPrefix(arg, "--"); isLong {
@@ -478,7 +476,7 @@ func (v *Verb) flag(long, as string, rest []string) (flags, left []string) {
 	return []string{"--" + name + "=" + rest[0]}, rest[1:]
 }
 
-// lettered returns the option with a letter, or nil.
+// lettered returns the option with a one-letter name, nil if there is none.
 func (v *Verb) lettered(letter string) *Option {
 	for _, o := range v.Options {
 		if o.Letter == letter {

@@ -2,7 +2,7 @@ package describe
 
 import "svcctl.io/svcctl/api/wire"
 
-// Egress writes which hosts begin connections that leave with addresses of a Service.
+// Egress writes the traffic of the hosts whose outgoing connections use addresses of a Service as their source.
 func (p *Page) Egress(rows []wire.EgressTraffic) {
 	for i := range rows {
 		p.line("Egress", "%s", rows[i].Text())

@@ -41,13 +41,13 @@ func (p *Page) Object(o map[string]any, k kind.Kind) {
 	}
 }
 
-// metaText returns a text of the metadata; "" where there is none.
+// metaText returns a text field of the metadata, "" if it is absent.
 func metaText(meta map[string]any, field string) string {
 	text, _ := meta[field].(string)
 	return text
 }
 
-// oneLiner returns the text of a value that fits in one line.
+// oneLiner returns the text of a value if it fits on one line; the bool reports whether it does.
 func oneLiner(v any) (string, bool) {
 	switch v := v.(type) {
 	case map[string]any, []any:
@@ -58,7 +58,7 @@ func oneLiner(v any) (string, bool) {
 	return output.CellText(v), true
 }
 
-// secrets writes the keys of a Secret with the lengths of their values.
+// secrets writes the keys of a Secret with the lengths of their values in bytes.
 func (p *Page) secrets(data any) {
 	p.heading("Data")
 	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
@@ -66,8 +66,8 @@ func (p *Page) secrets(data any) {
 	}
 }
 
-// tree writes a field and its content. The type, nil for an unknown one, distinguishes field
-// names from keys of maps.
+// tree writes a field and its content, indented by depth levels. t is the type of the field: it distinguishes field names from keys of a map. It is
+// nil if unknown.
 func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
 	indent := strings.Repeat("  ", depth)
 	if isEmpty(value) {
@@ -94,7 +94,7 @@ func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
 	}
 }
 
-// isEmpty reports whether there is nothing to write of a value.
+// isEmpty reports whether a value needs no line: an empty map, list or text.
 func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
@@ -105,7 +105,7 @@ func isEmpty(value any) bool {
 	return output.CellText(value) == ""
 }
 
-// item writes an item of a list, a structure with a dash before its first field.
+// item writes an item of a list. For a structure, the first field has a dash in front.
 func (p *Page) item(item any, t *schema.Type, indent string) {
 	m, is := item.(map[string]any)
 	if !is {
@@ -121,7 +121,7 @@ func (p *Page) item(item any, t *schema.Type, indent string) {
 	}
 }
 
-// keyTitle returns the text of a key: unchanged in a map, whose keys users choose, else as a title.
+// keyTitle returns the text for a key: the key itself in a map, whose keys users choose; otherwise the field name as a title.
 func keyTitle(t *schema.Type, key string) string {
 	if t != nil && t.Form == schema.Map {
 		return output.Printable(key)
@@ -143,12 +143,12 @@ func itemType(t *schema.Type) *schema.Type {
 	return t.Elem
 }
 
-// printableLines makes a text of several lines printable, line by line.
+// printableLines removes control characters from a text of several lines, but keeps the line breaks.
 func printableLines(s string) string {
 	return strings.Join(object.Texts(strings.Split(s, "\n"), output.Printable), "\n")
 }
 
-// title writes a field's name as kubectl does: clusterIP is Cluster IP.
+// title converts a field name to a title as kubectl does: clusterIP becomes Cluster IP.
 func title(key string) string {
 	if strings.ContainsAny(key, "-./_ ") || key == "" || strings.ToLower(key[:1]) != key[:1] {
 		return output.Printable(key)
@@ -166,7 +166,7 @@ func title(key string) string {
 	return output.Printable(b.String())
 }
 
-// textMap returns a mapping with its values as texts.
+// textMap returns a map with its values converted to text.
 func textMap(v any) map[string]string {
 	m, _ := v.(map[string]any)
 	texts := make(map[string]string, len(m))
@@ -179,7 +179,7 @@ func textMap(v any) map[string]string {
 // Page is the description of an object as text: lines of names and values, under headings.
 type Page struct{ strings.Builder }
 
-// descriptionWidth is the column of values.
+// descriptionWidth is the column at which values begin.
 const descriptionWidth = 26
 
 // line writes a name and its value.
@@ -193,14 +193,14 @@ func (p *Page) line(name, format string, args ...any) {
 // heading writes a heading; the lines below it are indented.
 func (p *Page) heading(name string) { p.WriteString(name + ":\n") }
 
-// given writes a line, unless its value is empty.
+// given writes a name and its value, unless the value is empty.
 func (p *Page) given(name, text string) {
 	if text != "" {
 		p.line(name, "%s", text)
 	}
 }
 
-// table writes rows below a heading.
+// table writes rows as an indented table, for use below a heading.
 func (p *Page) table(rows [][]string) {
 	var g output.Grid
 	p.WriteString(output.Indent(g.Text(rows...), "  "))
@@ -240,7 +240,7 @@ func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	}
 }
 
-// Events writes the rows of a Table of an object's Events.
+// Events writes an object's Events, the rows of table.
 func (p *Page) Events(table *client.Table) {
 	if len(table.Rows) == 0 {
 		p.line("Events", "<none>")

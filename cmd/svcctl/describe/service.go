@@ -20,10 +20,10 @@ type Facts struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
 	Status  *wire.Status
-	Created string // when, and how long ago
-	// State is its state in the appliance, nil if it is not known.
+	Created string // creation time and age
+	// State is the state of the Service in the appliance, nil if it is not available.
 	State *wire.ServiceState
-	// Health has rows about the endpoints that are checked, heading included.
+	// Health has a header row, and a row for each endpoint with a health check.
 	Health [][]string
 }
 
@@ -62,7 +62,7 @@ func (p *Page) Service(f Facts) {
 	}
 }
 
-// health writes which of the endpoints that are checked are up.
+// health writes the states of the endpoints with a health check.
 func (p *Page) health(rows [][]string) {
 	if len(rows) == 0 {
 		return
@@ -75,7 +75,7 @@ func (p *Page) health(rows [][]string) {
 	}
 }
 
-// fronts writes which ports have TLS or HTTP, and with which certificates.
+// fronts writes which ports terminate TLS or relay HTTP, and the Secrets of their certificates.
 func fronts(p *Page, svc *object.Service, how annotation.Relay, state *wire.ServiceState) {
 	for i, f := range how.Fronts {
 		var words []string
@@ -164,13 +164,13 @@ func servicePolicies(p *Page, svc *object.Service) {
 	}
 }
 
-// commas joins words with commas; "<none>" without any.
+// commas joins words with commas; "<none>" if there are none.
 func commas(words []string) string { return cmp.Or(strings.Join(words, ","), "<none>") }
 
-// shownEndpoints bounds the endpoints in the line of a port.
+// shownEndpoints is the maximum number of endpoints in the line of a port.
 const shownEndpoints = 5
 
-// unused returns why no address of a Service uses the endpoints of a slice, for the end of a line, "" if one does.
+// unused returns why no address of a Service uses the endpoints of a slice: the Service has no address of that IP family. It returns "" if one does.
 func unused(svc *object.Service, s *object.EndpointSlice) string {
 	if families := svc.Spec.IPFamilies; svc.Headless() || len(families) == 0 || slices.Contains(families, s.AddressType) {
 		return ""
@@ -178,7 +178,7 @@ func unused(svc *object.Service, s *object.EndpointSlice) string {
 	return "not used: the Service has no " + s.AddressType + " address"
 }
 
-// usable returns the addresses of the ready endpoints of a port, as text.
+// usable returns the addresses of a port's ready endpoints as text.
 func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.ServicePort) string {
 	var all []string
 	for _, s := range endpoints {
@@ -204,7 +204,7 @@ func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.Ser
 	return commas(all)
 }
 
-// shownInSlice bounds the endpoints of a slice that are listed.
+// shownInSlice is the maximum number of endpoints listed for a slice.
 const shownInSlice = 20
 
 // describeSlices writes the endpoints, slice by slice.
@@ -244,7 +244,7 @@ func describeSlices(p *Page, svc *object.Service, endpoints []*object.EndpointSl
 	}
 }
 
-// sliceShare returns the weight and priority of a slice; "" for the defaults.
+// sliceShare returns the weight, share and priority of a slice as text; "" if all have their defaults.
 func sliceShare(s *object.EndpointSlice) (text string) {
 	if w := s.Metadata.WeightOf(); w != 1 {
 		text += fmt.Sprintf(", weight %d", w)
@@ -258,7 +258,7 @@ func sliceShare(s *object.EndpointSlice) (text string) {
 	return text
 }
 
-// endpointState returns whether an endpoint is used, in words.
+// endpointState describes whether an endpoint is ready, terminating or serving.
 func endpointState(e *object.Endpoint) string {
 	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
 	switch terminating := object.Deref(e.Conditions.Terminating); {
@@ -274,7 +274,7 @@ func endpointState(e *object.Endpoint) string {
 	return "not ready"
 }
 
-// endpointPlace returns the node and zone of an endpoint, as far as they are known.
+// endpointPlace returns the target object, node and zone of an endpoint, as far as they are set.
 func endpointPlace(e *object.Endpoint) string {
 	var all []string
 	add := func(name, text string) {
@@ -293,7 +293,7 @@ func endpointPlace(e *object.Endpoint) string {
 // Ready reports whether an endpoint takes new connections. Conditions that are absent count as met (discovery/v1 EndpointConditions).
 func Ready(e *object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
-// inKernel reports whether the version of a Service is in the kernel.
+// inKernel describes whether the current version of a Service is in the kernel.
 func inKernel(svc *object.Service, status *wire.Status) string {
 	version, err := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
 	programmed := status.Revision.Programmed
@@ -311,7 +311,7 @@ func inKernel(svc *object.Service, status *wire.Status) string {
 	return fmt.Sprintf("not yet: this is revision %d, %d is in force", version, programmed)
 }
 
-// affinityExtras describes the settings of a Service's affinity by annotations.
+// affinityExtras describes the affinity settings in a Service's annotations.
 func affinityExtras(svc *object.Service) (text string) {
 	annotations := svc.Metadata.Annotations
 	if annotations[object.AnnotationAffinityScope] == object.AffinityScopeService {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// Field describes a kind, or its field at a path, as `kubectl explain` does; recursive lists the names of all fields below it.
+// Field describes a kind, or its field at a path, in the format of `kubectl explain`. With recursive it lists the names of all fields below.
 func Field(k kind.Kind, path []string, recursive bool) (string, error) {
 	t := schema.Of(k)
 	page := &output.Page{}
@@ -66,7 +66,7 @@ func noField(k kind.Kind, path []string, name string, inside *schema.Type) error
 	return fmt.Errorf("%s has no field %q: %s", where, name, output.DidYouMean("", name, names, "it has "+strings.Join(names, ", ")))
 }
 
-// structure returns the type whose fields a path can go on with: that of the items for a list; nil for a scalar.
+// structure returns the structure type that a field contains, itself or as the items of a list or map; nil for a scalar.
 func structure(t *schema.Type) *schema.Type {
 	for t != nil && (t.Form == schema.List || t.Form == schema.Map) {
 		t = t.Elem
@@ -77,7 +77,7 @@ func structure(t *schema.Type) *schema.Type {
 	return t
 }
 
-// enum returns the values that a field, or each of its items, may have; nil is any.
+// enum returns the allowed values of a field or of its items; nil if all are.
 func enum(t *schema.Type) []string {
 	if t.Elem != nil {
 		t = t.Elem
@@ -106,8 +106,8 @@ func fieldList(page *output.Page, t *schema.Type) {
 	}
 }
 
-// fieldTree writes the names of the fields of a structure and of all fields below them. within
-// has the structures around t: a recursive one is not entered again.
+// fieldTree writes the names of the fields of a structure and of all fields below them. within contains the structures around t, to end the
+// recursion.
 func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*schema.Type]bool) {
 	within[t] = true
 	for _, f := range t.Fields {
@@ -119,7 +119,7 @@ func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*sch
 	delete(within, t)
 }
 
-// typeText returns a type as kubectl names it.
+// typeText returns the name of a type as in kubectl.
 func typeText(t *schema.Type) string {
 	switch t.Form {
 	case schema.Structure:
@@ -137,7 +137,7 @@ var typeNames = map[schema.Form]string{
 	schema.FieldSet: "FieldsV1", schema.Bytes: "bytes",
 }
 
-// Annotations returns the table of annotations.
+// Annotations returns a table of the supported annotations.
 func Annotations() string {
 	rows := annotation.Table()
 	cells := [][]string{{"ANNOTATION", "EFFECT", "OF"}}
@@ -148,7 +148,7 @@ func Annotations() string {
 	return new(output.Grid).Text(cells...) + "\n`svcctl explain annotations NAME` describes what one does here.\n"
 }
 
-// Annotation describes an annotation, or all annotations with a name if that has no domain.
+// Annotation describes an annotation. If name has no domain, it describes all annotations with that name in any domain.
 func Annotation(name string) (string, error) {
 	found := annotationsNamed(name)
 	if len(found) == 0 {
@@ -181,7 +181,8 @@ func Annotation(name string) (string, error) {
 	return page.String(), nil
 }
 
-// annotationsNamed returns the rows of a key, or of all keys that end in a name without a domain.
+// annotationsNamed returns the rows of the annotation with this key. If name has no domain, it returns those of all annotations with that name in any
+// domain.
 func annotationsNamed(name string) (found []*annotation.Row) {
 	if strings.Contains(name, "/") {
 		if r := annotation.Find(name); r != nil {

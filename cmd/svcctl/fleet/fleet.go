@@ -93,7 +93,7 @@ func FleetVerb() *cli.Verb {
 	}
 }
 
-// fleetFlags has the names of the flags of the fleet, of etcd and of the keys.
+// fleetFlags are the names of the flags about the fleet, etcd and the encryption keys.
 var fleetFlags = []string{"fleet", "etcd", "etcd-cacert", "etcd-cert", "etcd-key", "fleet-key-file"}
 
 // dataKeyOption returns --data-key-file, for the key of an encrypted data directory.
@@ -103,10 +103,10 @@ func dataKeyOption() *cli.Option {
 	return o
 }
 
-// allObjects counts objects of all kinds, as `svcctl get` lists them.
+// allObjects formats a number of objects of all kinds.
 func allObjects(n int) string { return output.Count(n, "object") + " (of all kinds)" }
 
-// fleetConfig reads the flags of the fleet and of etcd.
+// fleetConfig returns the fleet configuration from the flags about the fleet and etcd.
 func fleetConfig(env *cli.Env, v *cli.Verb) (fleet.Config, error) {
 	cfg, err := settings.Load(env, v)
 	if err != nil {
@@ -214,7 +214,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 	return b.String()
 }
 
-// formatText returns the stored format of a fleet, with the command that upgrades it if there is a newer one.
+// formatText returns the version of the stored format of a fleet, and the command to upgrade it if this program supports a newer one.
 func formatText(o *fleet.Overview) string {
 	if o.Format < o.Newest {
 		return fmt.Sprintf("%d, and this version makes %d (svcctl fleet upgrade)", o.Format, o.Newest)
@@ -222,7 +222,7 @@ func formatText(o *fleet.Overview) string {
 	return fmt.Sprint(o.Format)
 }
 
-// fleetBoxes prints the boxes. It exits with 1 when one of them is not OK.
+// fleetBoxes prints the boxes of the fleet. The exit code is 1 if one of them is not OK.
 func fleetBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	f, err := client.Call(ctx, env.Client(v), wire.GetFleet, wire.None{})
 	if err != nil {
@@ -269,7 +269,7 @@ func sourceList(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) erro
 	return env.Output(v, *list, func() string { return sourceTable(*list) })
 }
 
-// sourceTable formats the sources of a fleet, one a line.
+// sourceTable formats the sources of a fleet as a table.
 func sourceTable(list []wire.FleetSource) string {
 	if len(list) == 0 {
 		return "No box has read a directory of manifests yet: serve --manifests NAME=DIR does.\n"
@@ -323,7 +323,7 @@ func sourceForget(ctx context.Context, env *cli.Env, v *cli.Verb, args []string)
 	return env.Print(fmt.Sprintf("Source %s has ended; %s read it last. Its %s belong to the API now.\n", name, gone.Reader, output.Count(gone.Objects, "object")))
 }
 
-// rolloutPoll is the interval of `svcctl fleet rollout status --wait`.
+// rolloutPoll is the interval at which `svcctl fleet rollout status --wait` requests the state.
 const rolloutPoll = time.Second
 
 func rolloutVerb() *cli.Verb {
@@ -353,7 +353,7 @@ func rolloutVerb() *cli.Verb {
 	}
 }
 
-// rolloutStatus prints the rollout, and fails when it has stopped.
+// rolloutStatus prints the state of the rollout. It returns an error if the rollout has stopped.
 func rolloutStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	c := env.Client(v)
 	wait := v.Option("wait").On()

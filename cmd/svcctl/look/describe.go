@@ -30,7 +30,7 @@ func DescribeVerb() *cli.Verb {
 	}
 }
 
-// describing has the settings of one run of describe.
+// describing holds the settings of one run of describe, and the number of objects described so far (count).
 type describing struct {
 	env    *cli.Env
 	c      *client.Client
@@ -69,7 +69,7 @@ func runDescribe(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	return errors.Join(missing...)
 }
 
-// one describes an object.
+// one prints the description of one object.
 func (d *describing) one(ctx context.Context, t resource.Target, o client.Object) error {
 	if d.count++; d.count > 1 {
 		if err := d.env.Print("\n\n"); err != nil {
@@ -98,7 +98,7 @@ func (d *describing) one(ctx context.Context, t resource.Target, o client.Object
 	return d.env.Print(page.String())
 }
 
-// service describes a Service.
+// service writes the description of a Service to page.
 func (d *describing) service(ctx context.Context, page *describe.Page, t resource.Target) error {
 	var svc object.Service
 	if err := d.c.Typed(ctx, t.Path(), &svc); err != nil {
@@ -121,7 +121,7 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t resourc
 	return d.egress(ctx, page, &svc)
 }
 
-// health returns rows about the endpoints that are checked.
+// health returns a header row, and a row for each endpoint of a Service with a health check.
 func (d *describing) health(ctx context.Context, t resource.Target) ([][]string, error) {
 	h, err := client.Call(ctx, d.c, wire.GetHealth, wire.ObjectQuery{Namespace: t.Namespace, Name: t.Name})
 	if err != nil || len(h.Endpoints) == 0 {
@@ -134,7 +134,7 @@ func (d *describing) health(ctx context.Context, t resource.Target) ([][]string,
 	return rows, nil
 }
 
-// happened writes the Events of the object.
+// happened writes the Events of the object to page.
 func (d *describing) happened(ctx context.Context, page *describe.Page, t resource.Target, uid string) error {
 	k, _ := resource.KindNamed("events")
 	about := []string{"involvedObject.kind=" + t.Kind.Name, "involvedObject.name=" + t.Name}
@@ -151,7 +151,7 @@ func (d *describing) happened(ctx context.Context, page *describe.Page, t resour
 	return err
 }
 
-// since formats a time with its age.
+// since formats a time and its age; "<unknown>" for nil.
 func (d *describing) since(t *time.Time) string {
 	if t == nil {
 		return "<unknown>"

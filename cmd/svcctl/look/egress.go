@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// egress describes the hosts whose outgoing connections use addresses of a Service, if it asks for egress.
+// egress writes the traffic of the hosts whose outgoing connections use addresses of a Service, if the Service has egress.
 func (d *describing) egress(ctx context.Context, page *describe.Page, svc *object.Service) error {
 	if _, asks := svc.Metadata.Annotations[object.AnnotationEgress]; !asks {
 		return nil
@@ -24,7 +24,7 @@ func (d *describing) egress(ctx context.Context, page *describe.Page, svc *objec
 	return err
 }
 
-// explainEndpoint explains the address of an endpoint.
+// explainEndpoint prints findings about an endpoint address.
 func explainEndpoint(ctx context.Context, env *cli.Env, c *client.Client, f diagnose.Facts, backends []diagnose.Backend) (err error) {
 	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Sort: "open", Limit: 1, Source: f.Question.Address}); err != nil {
 		return err

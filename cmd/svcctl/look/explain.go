@@ -91,10 +91,10 @@ func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 	return env.Print(text)
 }
 
-// annotationsWord makes explain print the table of annotations.
+// annotationsWord is the argument that makes explain print the table of annotations.
 const annotationsWord = "annotations"
 
-// parseQuestion parses ADDRESS, ADDRESS:PORT or :PORT, each optionally with /PROTOCOL. is reports whether text has such a form.
+// parseQuestion parses ADDRESS, ADDRESS:PORT or :PORT, each with an optional /PROTOCOL. is reports whether text has one of these forms.
 func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	place, protocol, slash := strings.Cut(text, "/")
 	host, port := place, ""
@@ -129,10 +129,10 @@ func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	return q, true, nil
 }
 
-// errNoAnswer is the error of explain for a Service that does not answer; the findings are printed already.
+// errNoAnswer is the error of explain for a Service that does not answer. The findings are already printed, so it has no text.
 var errNoAnswer = &cli.ExitError{Code: cli.ExitNo}
 
-// explainService explains a Service that is named.
+// explainService prints findings about the Service t.
 func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.Target) error {
 	c := env.Client(v)
 	f := diagnose.Facts{Namespace: t.Namespace, Name: t.Name, NodelessLocal: true, Wide: v.Option("output").Text() == "wide"}
@@ -146,7 +146,7 @@ func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.T
 	return explainFacts(ctx, env, v, c, f, "Service "+t.Namespace+"/"+t.Name)
 }
 
-// explainGateway explains a Gateway that is named.
+// explainGateway prints findings about the Gateway t.
 func explainGateway(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.Target) (err error) {
 	c := env.Client(v)
 	f := diagnose.GatewayFacts{Gateway: new(object.Gateway)}
@@ -178,7 +178,7 @@ func slicesOfGateways(ctx context.Context, c *client.Client, namespace string) (
 	return resource.List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {object.LabelGateway}})
 }
 
-// questionText formats the question as on the command line.
+// questionText formats a question in the form of the command line.
 func questionText(q diagnose.Question) string {
 	text := ""
 	switch {
@@ -195,7 +195,7 @@ func questionText(q diagnose.Question) string {
 	return text
 }
 
-// explainFacts collects the facts of a Service and prints the findings that follow from them.
+// explainFacts collects data about a Service and prints the findings that result.
 func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client, f diagnose.Facts, title string) error {
 	var err error
 	if f.Status, err = c.Status(ctx); err != nil {
@@ -237,7 +237,7 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 	return printFindings(env, title, diagnose.Service(f))
 }
 
-// printFindings prints findings. The error is set when one is bad.
+// printFindings prints findings. It returns an error if one of them is bad.
 func printFindings(env *cli.Env, title string, findings []diagnose.Finding) error {
 	page := &output.Page{Color: env.Color}
 	page.WriteString(page.Paint(output.Bold, output.Printable(title)) + "\n")
@@ -261,7 +261,7 @@ func printFindings(env *cli.Env, title string, findings []diagnose.Finding) erro
 	return nil
 }
 
-// traffic asks for traffic. It returns nil where connections cannot be counted.
+// traffic requests traffic data. It returns nil if the appliance cannot provide them.
 func traffic(ctx context.Context, c *client.Client, q wire.TrafficQuery) (*wire.Traffic, error) {
 	seen, err := client.Call(ctx, c, wire.GetTraffic, q)
 	if _, is := errors.AsType[*wire.Failure](err); is {
@@ -270,7 +270,7 @@ func traffic(ctx context.Context, c *client.Client, q wire.TrafficQuery) (*wire.
 	return seen, err
 }
 
-// explainAddress explains an address that a client wants to reach: that of a Service, a port of the box, or an endpoint.
+// explainAddress prints findings about the address that a client wants to reach: an address of a Service, a port of the box, or an endpoint.
 func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Question) error {
 	c := env.Client(v)
 	q.Address = q.Address.WithZone("")
@@ -342,8 +342,9 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	return printFindings(env, questionText(q), diagnose.Nobody(f))
 }
 
-// answering returns the Service, among those with an address, that has the port; else one with a range that contains the port, else any.
-// Without an address it returns the one with the node port and protocol, nil if there is none.
+// answering returns the Service that answers at the address and port of q. all are the Services with the address. The first choice is a Service with
+// the port, then one with a range that contains the port, then any. Without an address it returns the Service with the node port. It returns nil if
+// there is none.
 func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	var has *object.Service
 	ranged := false // has answers by a range of ports: exact ports go first
@@ -366,8 +367,8 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	return has
 }
 
-// served returns the Service that the kernel serves at an address and port, or first if it serves none. rivals are the other Services that
-// ask for both: the one that asked first gets them.
+// served returns the Service that the kernel serves at an address and port, or first if it serves none. rivals are the other Services that request
+// the same address and port; the oldest request is granted.
 func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
 	var asking []*object.Service
 	for _, one := range all {
@@ -402,8 +403,8 @@ func served(ctx context.Context, c *client.Client, all []*object.Service, first 
 	return svc, rivals, nil
 }
 
-// backendsAt returns the Services that have an address as an endpoint. With a port it returns only those with an endpoint at that port, if
-// there are any.
+// backendsAt returns the Services with an endpoint at an address. If q has a port, and some of these Services have it as endpoint port, it returns
+// only those.
 func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (backends []diagnose.Backend, err error) {
 	all, err := resource.List[object.EndpointSlice](ctx, c, "endpointslices", "", url.Values{"fieldSelector": {selector.FieldAddress + "=" + q.Address.String()}})
 	if err != nil {

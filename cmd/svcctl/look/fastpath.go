@@ -6,8 +6,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// fastColumn adds the column FAST to rows of connections, the first of which is the header, if one of them is fast. In wide rows it
-// replaces the last column of fast connections, the time until they expire, by "-": the kernel does not report it.
+// fastColumn adds the column FAST to rows of connections if one of them uses the fast path. rows begins with the header row. If wide is set, it
+// replaces the last column (the time until expiry) of these connections by "-": the kernel does not report it for them.
 func fastColumn(rows [][]string, wide bool, connections []wire.Connection) {
 	if !slices.ContainsFunc(connections, func(c wire.Connection) bool { return c.Fast }) {
 		return

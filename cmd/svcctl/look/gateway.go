@@ -10,7 +10,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// paths returns the diagnose.Paths of Gateways in a namespace; none without a name, or if the caller may not list EndpointSlices.
+// paths returns the text of diagnose.Paths for the Gateways in a namespace. It returns "" if of has no name, or the caller is not allowed to list
+// EndpointSlices.
 func paths(ctx context.Context, c *client.Client, namespace, of, port string) string {
 	if strings.HasSuffix(of, "/") {
 		return ""
@@ -19,7 +20,7 @@ func paths(ctx context.Context, c *client.Client, namespace, of, port string) st
 	return diagnose.Paths(list, of, port)
 }
 
-// addPaths adds the listeners, routes and backends that a packet is for.
+// addPaths adds lines about the Gateway listeners, routes and backends that a packet is for.
 func addPaths(ctx context.Context, c *client.Client, packet *wire.TracedPacket) {
 	namespace, _, _ := strings.Cut(packet.Service, "/")
 	for path := range strings.Lines(paths(ctx, c, namespace, "Service/"+packet.Service, packet.Port)) {

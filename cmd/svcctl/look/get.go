@@ -40,7 +40,7 @@ func GetVerb() *cli.Verb {
 	}
 }
 
-// getting has the settings of one run of get, and the errors of objects that it did not find.
+// getting holds the settings of one run of get, and the boxes that it prints.
 type getting struct {
 	env    *cli.Env
 	c      *client.Client
@@ -48,14 +48,14 @@ type getting struct {
 	form   resource.Form
 	all    bool // all namespaces
 	sortBy *jsonpath.Template
-	query  url.Values // the selectors
-	labels []string   // that are shown as columns
-	prefix bool       // names are printed with their kind
+	query  url.Values // the label and field selectors
+	labels []string   // labels to show as columns
+	prefix bool       // print names with their kind
 	fleet  *wire.Fleet
-	boxes  []wire.FleetBox // those that are printed
+	boxes  []wire.FleetBox // the boxes to print
 }
 
-// runGet prints objects. It exits with 1 when there is a box among them that is not OK.
+// runGet prints objects. The exit code is 1 if it prints a box that is not OK.
 func runGet(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) == 0 && !v.Option("filename").IsSet() {
 		return cli.Usagef("get what? Give a kind, as in `svcctl get services`; the kinds are %s", strings.Join(resource.Plurals(), ", "))
@@ -96,7 +96,7 @@ func runGet(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 
 func isBoxes(t resource.Target) bool { return t.Kind.Plural == resource.Boxes.Plural }
 
-// checkBoxes refuses options that do not apply to boxes; several is set when there are other kinds, too.
+// checkBoxes returns an error for options that do not apply to boxes. several is set if other kinds are requested as well.
 func (g *getting) checkBoxes(several bool) error {
 	for name, instead := range map[string]string{
 		"watch":          "they cannot be watched: run `watch svcctl get boxes`",
@@ -116,7 +116,8 @@ func (g *getting) checkBoxes(several bool) error {
 	return nil
 }
 
-// boxesOf returns the boxes of a target; the error is of reason NotFound for a name without one.
+// boxesOf returns the boxes that a target selects, and adds them to g.boxes. If the target names a box that does not exist, the error has the reason
+// NotFound.
 func (g *getting) boxesOf(ctx context.Context, t resource.Target) (boxes []wire.FleetBox, err error) {
 	if g.fleet == nil {
 		if g.fleet, err = client.Call(ctx, g.c, wire.GetFleet, wire.None{}); err != nil {
@@ -135,7 +136,7 @@ func (g *getting) boxesOf(ctx context.Context, t resource.Target) (boxes []wire.
 	return boxes, nil
 }
 
-// fleetDocument prints the fleet with its boxes, or with those that are named; one that is named alone is a document of its own.
+// fleetDocument prints the fleet as a document with all boxes or the named ones. If a single box is named, it prints only that box.
 func (g *getting) fleetDocument(ctx context.Context, what []resource.Target) error {
 	var missing []error
 	for _, t := range what {
@@ -161,7 +162,7 @@ func (g *getting) fleetDocument(ctx context.Context, what []resource.Target) err
 	return errors.Join(append([]error{err}, missing...)...)
 }
 
-// plainly returns a value as the maps, lists and scalars of its JSON.
+// plainly converts a value to the maps, lists and scalars of its JSON encoding.
 func plainly(v any) (client.Object, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -170,7 +171,7 @@ func plainly(v any) (client.Object, error) {
 	return resource.DecodeObject(text)
 }
 
-// isMissing reports whether an error is that a named object does not exist.
+// isMissing reports whether err means that the object named by t does not exist.
 func (g *getting) isMissing(err error, t resource.Target) bool {
 	f, is := errors.AsType[*wire.Failure](err)
 	return is && f.Reason == wire.ReasonNotFound && t.Name != ""
@@ -184,7 +185,7 @@ func (g *getting) noteMissing(missing []error, err error) []error {
 	return append(missing, err)
 }
 
-// objects prints whole objects.
+// objects prints whole objects, in the format of -o.
 func (g *getting) objects(ctx context.Context, what []resource.Target) error {
 	w := &resource.Printer{Env: g.env, Form: g.form, Managed: g.v.Option("show-managed-fields").On(), Headers: !g.v.Option("no-headers").On()}
 	named := what[0].Name != ""
@@ -240,7 +241,7 @@ func (g *getting) each(ctx context.Context, t resource.Target, f func(resource.T
 	return err
 }
 
-// table returns the objects of a target as a Table.
+// table returns the objects, or the boxes, of a target as a Table.
 func (g *getting) table(ctx context.Context, t resource.Target) (*client.Table, error) {
 	if !isBoxes(t) {
 		return g.c.Table(ctx, t.Path(), g.tableQuery(t))
@@ -264,13 +265,13 @@ func (g *getting) compare(a, b client.Object) int {
 	return strings.Compare(jsonpath.Text(x[0]), jsonpath.Text(y[0]))
 }
 
-// sheet prints Tables of one kind under one header: the columns that it prints are chosen with the first.
+// sheet prints Tables of one kind with a common header. The first Table determines the columns.
 type sheet struct {
 	g       *getting
 	target  resource.Target
 	grid    output.Grid
 	columns []client.Column
-	begun   bool // the header line is printed, or left out by --no-headers
+	begun   bool // the header is printed, or --no-headers was given
 }
 
 // tables prints a table for each kind.
@@ -329,7 +330,7 @@ func byKind(what []resource.Target) [][]resource.Target {
 	return all
 }
 
-// tableQuery returns the query of a Table: with whole objects, metadata or nothing in its rows, as the options need.
+// tableQuery returns the query parameters for a Table. The rows include whole objects, metadata or nothing, depending on the options.
 func (g *getting) tableQuery(t resource.Target) url.Values {
 	q := url.Values{}
 	if t.Name == "" {
@@ -344,7 +345,7 @@ func (g *getting) tableQuery(t resource.Target) url.Values {
 	return q
 }
 
-// print prints rows, and before the first ones the header line.
+// print prints rows. The first call also prints the header.
 func (s *sheet) print(rows []client.Row) error {
 	var lines [][]string
 	if !s.begun && !s.g.v.Option("no-headers").On() {
@@ -407,7 +408,7 @@ func (s *sheet) row(row client.Row) []string {
 	return line
 }
 
-// watch prints objects and then every change of them, of several kinds at once.
+// watch prints objects of one or several kinds, and then each change of them.
 func (g *getting) watch(ctx context.Context, what []resource.Target) error {
 	if g.sortBy != nil {
 		return cli.Usagef("--watch prints changes as they come: leave out --sort-by")
@@ -458,7 +459,7 @@ func (g *getting) watch(ctx context.Context, what []resource.Target) error {
 	return nil
 }
 
-// rows returns the functions that list and watch a target as rows of Tables, for resource.Follow.
+// rows returns the list and watch functions for resource.Follow that print the objects of a target as rows of Tables.
 func (g *getting) rows(ctx context.Context, t resource.Target, query url.Values, printing *sync.Mutex) (list func() (string, error), watch func(url.Values, *string) error) {
 	s := &sheet{g: g, target: t}
 	path := resource.CollectionPath(t.Kind, t.Namespace)
@@ -494,7 +495,7 @@ func (g *getting) rows(ctx context.Context, t resource.Target, query url.Values,
 	}
 }
 
-// wholes returns the functions that list and watch a target as whole objects, for resource.Follow.
+// wholes returns the list and watch functions for resource.Follow that print the objects of a target as whole objects.
 func (g *getting) wholes(ctx context.Context, t resource.Target, query url.Values, printing *sync.Mutex) (list func() (string, error), watch func(url.Values, *string) error) {
 	path := resource.CollectionPath(t.Kind, t.Namespace)
 	w := &resource.Printer{Env: g.env, Form: g.form, Managed: g.v.Option("show-managed-fields").On(), Headers: !g.v.Option("no-headers").On(), Live: true}

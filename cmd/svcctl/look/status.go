@@ -25,7 +25,7 @@ func StatusVerb() *cli.Verb {
 	}
 }
 
-// runStatus prints the status. It exits with 1 when there is an error.
+// runStatus prints the status. The exit code is 1 if there is an error.
 func runStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	c := env.Client(v)
 	s, err := c.Status(ctx)
@@ -43,8 +43,7 @@ func runStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return verdict(s)
 }
 
-// withoutAppliance returns an error that describes what the kernel serves while nothing answers on the socket; nil when that cannot be
-// read.
+// withoutAppliance describes what the kernel serves when no appliance answers on the socket. It returns nil if the kernel cannot be read.
 func withoutAppliance(env *cli.Env) error {
 	switch frontends, held, err := env.Left(); {
 	case err != nil:
@@ -58,7 +57,7 @@ func withoutAppliance(env *cli.Env) error {
 	}
 }
 
-// verdict returns nil if the appliance is ready and synced and has no problems that are errors, else the error with which the verb exits.
+// verdict returns nil if the appliance is ready and synced and no problem is an error. Otherwise it returns the error for the exit of the verb.
 func verdict(s *wire.Status) error {
 	switch {
 	case !s.Ready:
@@ -159,7 +158,7 @@ func (p *statusText) verdict(s *wire.Status, now time.Time) {
 	}
 }
 
-// trial writes the trial that waits to be confirmed.
+// trial writes a line about the trial that must be confirmed.
 func (p *statusText) trial(t *wire.Trial) {
 	switch {
 	case t == nil:
@@ -174,7 +173,7 @@ func (p *statusText) trial(t *wire.Trial) {
 	}
 }
 
-// rollout writes which versions this box has during a rollout.
+// rollout writes which versions this box uses during a rollout.
 func (p *statusText) rollout(r *wire.Rollout) {
 	if r == nil {
 		return
@@ -212,7 +211,7 @@ func behind(s *wire.Status) string {
 	return fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
 }
 
-// answer returns yes, or no with a reason.
+// answer returns "yes", or "no" with the reason why.
 func (p *statusText) answer(yes bool, why string) string {
 	if yes {
 		return p.Paint(output.Green, "yes")
@@ -266,7 +265,7 @@ func (p *statusText) problems(s *wire.Status) {
 	}
 }
 
-// join returns a prefix followed by words; "" without words.
+// join returns intro followed by a list of words; "" if there are no words.
 func join(intro string, words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -286,10 +285,10 @@ func HealthVerb() *cli.Verb {
 	}
 }
 
-// healthLook is the interval at which `svcctl health -w` asks again.
+// healthLook is the interval at which `svcctl health -w` requests the states.
 const healthLook = time.Second
 
-// runHealth prints the endpoints. It exits with 1 when one of them is down.
+// runHealth prints the states of endpoints. The exit code is 1 if one of them is down.
 func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	namespace, _ := settings.Given(env, v.Option("namespace"))
 	name, c := "", env.Client(v)
@@ -337,7 +336,7 @@ func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return nil
 }
 
-// healthRows returns a table of endpoints.
+// healthRows returns a table row for each endpoint, after a header row if heading is set.
 func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]string {
 	var rows [][]string
 	if heading {
@@ -363,7 +362,7 @@ func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]stri
 	return rows
 }
 
-// watchHealth prints endpoints whose state changed, until ctx ends.
+// watchHealth prints endpoints when their state changes, until ctx is done.
 func watchHealth(ctx context.Context, env *cli.Env, c *client.Client, namespace, name string) error {
 	before := map[string]string{}
 	for first := true; ; first = false {

@@ -95,7 +95,7 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	return env.Print(t.Table(env.Now()))
 }
 
-// topJSON prints each reading as a JSON document.
+// topJSON prints traffic data as JSON documents, one for each scan; only one if once is set.
 func topJSON(ctx context.Context, env *cli.Env, t *top.Top, once bool) error {
 	var last time.Time
 	for {
@@ -122,7 +122,7 @@ func topJSON(ctx context.Context, env *cli.Env, t *top.Top, once bool) error {
 	}
 }
 
-// connectionOptions returns the flags of top for connections.
+// connectionOptions returns the options of top that apply to connections.
 func connectionOptions() []*cli.Option {
 	const group = "Connections"
 	return []*cli.Option{
@@ -176,8 +176,8 @@ func runConnections(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return env.Print(connsTable(list, v.Option("output").Text() == cli.FormWide))
 }
 
-// connections returns the connections of a query without closing ones unless closing is set, and the number of those left out. The limit
-// applies to those that are returned.
+// connections returns the connections that q selects. Unless closing is set, it leaves out closing connections; hidden is their number. The limit of
+// q applies to the result.
 func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery, closing bool) (list *wire.Connections, hidden int, err error) {
 	limit := q.Limit
 	for {
@@ -200,7 +200,7 @@ func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery,
 	return list, hidden, nil
 }
 
-// killConn ends a connection.
+// killConn removes the connection with the ID in text from the conntrack table.
 func killConn(ctx context.Context, env *cli.Env, v *cli.Verb, text string, args []string) error {
 	id, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
@@ -217,8 +217,8 @@ func killConn(ctx context.Context, env *cli.Env, v *cli.Verb, text string, args 
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficOf returns the client of the appliance, and the Services that a verb is about: those of a namespace, of all namespaces, or one.
-// The error is set if that one does not exist.
+// trafficOf returns a client of the appliance, and the Services that a verb applies to: one, those of a namespace, or all. It returns an error if the
+// named Service does not exist.
 func trafficOf(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (c *client.Client, of wire.ObjectQuery, err error) {
 	c = env.Client(v)
 	all := v.Option("all-namespaces").On()

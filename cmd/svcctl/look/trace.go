@@ -34,7 +34,7 @@ func TraceVerb() *cli.Verb {
 	}
 }
 
-// runTrace follows packets.
+// runTrace prints the paths of packets.
 func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	query, err := traceQuery(v, args)
 	if err != nil {
@@ -73,7 +73,8 @@ func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	return nil
 }
 
-// foretell prints the predicted path of a packet after a trace that saw none, unless the query has a prefix of several clients.
+// foretell prints the predicted path of a packet, for use after a trace without packets. It does nothing if the query selects several clients by a
+// prefix.
 func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.TraceQuery) {
 	if query.From.IsValid() && !query.From.IsSingleIP() {
 		return
@@ -85,7 +86,7 @@ func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.Tr
 	})
 }
 
-// traceQuery returns the query of a command line.
+// traceQuery returns the query for the arguments and flags of trace.
 func traceQuery(v *cli.Verb, args []string) (query wire.TraceQuery, err error) {
 	from, to := "", ""
 	switch {
@@ -129,7 +130,7 @@ func traceQuery(v *cli.Verb, args []string) (query wire.TraceQuery, err error) {
 	return query, nil
 }
 
-// unbracketed returns an address or a prefix without the brackets of a notation with a port.
+// unbracketed removes the brackets from an address or a prefix, such as "[2001:db8::1]/64".
 func unbracketed(text string) string {
 	inner, is := strings.CutPrefix(text, "[")
 	addr, rest, closed := strings.Cut(inner, "]")
@@ -139,10 +140,10 @@ func unbracketed(text string) string {
 	return addr + rest
 }
 
-// signs has the sign of each state of a line, as in explain.
+// signs maps the state of a line to its symbol. The symbols are those of explain.
 var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
 
-// tracedText formats the story of a packet.
+// tracedText formats the description of a packet, with its trace steps if steps is set.
 func tracedText(packet *wire.TracedPacket, steps bool) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, output.Printable(packet.What))
@@ -190,7 +191,7 @@ func JournalVerb() *cli.Verb {
 	}
 }
 
-// longest bounds --since of the journal.
+// longest is the maximum of --since for the journal.
 const longest = 87_600 * time.Hour
 
 // runJournal prints the journal.

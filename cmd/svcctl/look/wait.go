@@ -30,14 +30,14 @@ func WaitVerb() *cli.Verb {
 	}
 }
 
-// Values of --for besides synced and ready.
+// The values of --for in addition to synced and ready.
 const (
 	forCreate    = "create"
 	forDelete    = "delete"
 	forCondition = "condition"
 )
 
-// runWait waits.
+// runWait waits for a condition of the appliance or of objects.
 func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) > 0 || v.Option("filename").IsSet() {
 		return waitForObjects(ctx, env, v, args)
@@ -64,14 +64,14 @@ func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) erro
 // awaited is the parsed value of --for: a condition of an object, and its text.
 type awaited struct {
 	text   string
-	state  string // in words: "there", "gone"
+	state  string // the awaited state in words: "there", "gone"
 	met    resource.Condition
 	synced bool // the version that meets the condition must also be in the kernel
-	absent bool // wait until it is deleted
-	may    bool // it may be absent at first
+	absent bool // the condition is that the object does not exist
+	may    bool // the object need not exist at the start
 }
 
-// parseFor reads --for for objects.
+// parseFor parses the value of --for for objects.
 func parseFor(text string) (awaited, error) {
 	word, value, given := strings.Cut(text, "=")
 	a := awaited{text: text, state: text}
@@ -106,7 +106,7 @@ func parseFor(text string) (awaited, error) {
 	return a, nil
 }
 
-// cutExpression splits {.a}=b after the brace, and .a=b at the last =.
+// cutExpression splits a JSONPath and the value to compare with: "{.a}=b" after the brace, ".a=b" at the first "=". found is false without a value.
 func cutExpression(text string) (path, want string, found bool) {
 	text = strings.Trim(text, "'")
 	if i := strings.LastIndex(text, "}"); i >= 0 {
@@ -120,7 +120,7 @@ func cutExpression(text string) (path, want string, found bool) {
 
 func isThere(o client.Object) bool { return o != nil }
 
-// hasCondition returns a Condition that an object meets if its status has this condition.
+// hasCondition returns a Condition that is met when the object has the status condition name with the value status.
 func hasCondition(name, status string) resource.Condition {
 	return func(o client.Object) bool {
 		conditions, _ := resource.Field(o, "status", "conditions").([]any)
@@ -130,8 +130,7 @@ func hasCondition(name, status string) resource.Condition {
 	}
 }
 
-// finds returns a Condition that an object meets if the expression has a result in it that is not empty, or, if wanted is set, a result
-// equal to want.
+// finds returns a Condition that is met when the expression has a nonempty result in the object. If wanted is set, a result must be equal to want.
 func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 	return func(o client.Object) bool {
 		return o != nil && slices.ContainsFunc(e.Find(o), func(value any) bool {
@@ -141,7 +140,7 @@ func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
 	}
 }
 
-// waitForObjects waits for each of the objects in turn.
+// waitForObjects waits until each of the objects meets the condition, one after the other.
 func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	a, err := parseFor(v.Option("for").Text())
 	if err != nil {
@@ -191,7 +190,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return errors.Join(late...)
 }
 
-// absence returns the clause that an awaited object does not exist; "" if it does, or if its deletion is awaited.
+// absence returns a clause that an object does not exist. It returns "" if the object exists, or if the condition is its deletion.
 func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
 	_, err := c.Get(ctx, t.Path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {
@@ -203,7 +202,7 @@ func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited
 	return fmt.Sprintf("there is no %s", t)
 }
 
-// listed returns the objects that selectors find.
+// listed returns the objects that the selectors in query select.
 func listed(ctx context.Context, c *client.Client, what []resource.Target, query map[string][]string) ([]resource.Target, error) {
 	var all []resource.Target
 	for _, t := range what {
@@ -218,10 +217,10 @@ func listed(ctx context.Context, c *client.Client, what []resource.Target, query
 	return all, nil
 }
 
-// acceptedPatience bounds the wait for accepted changes to be in the kernel, before conditions of objects are judged.
+// acceptedPatience is the maximum time to wait for accepted changes to reach the kernel, before conditions of objects are evaluated.
 const acceptedPatience = 5 * time.Second
 
-// notReady returns the reason for which an object does not have the awaited condition, as a clause; "" if it is unknown.
+// notReady returns, for --for ready, the reason why an object is not Ready, as a clause; "" if it is unknown.
 func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
 	if a.text != string(client.Ready) {
 		return ""
@@ -239,7 +238,7 @@ func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaite
 	return ""
 }
 
-// waitForOne waits for one object.
+// waitForOne waits until one object meets the condition.
 func waitForOne(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, a awaited, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	if !a.absent && !a.may {

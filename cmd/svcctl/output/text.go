@@ -14,11 +14,10 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// HelpWidth is the width that texts for people are broken at, in characters.
+// HelpWidth is the maximum line width of help and other long texts, in characters.
 const HelpWidth = 80
 
-// Wrap breaks text at blanks into lines of at most width characters, each after
-// indent.
+// Wrap breaks text at spaces into lines of at most width bytes, including indent, which begins each line.
 func Wrap(text, indent string, width int) string {
 	var b strings.Builder
 	line := indent
@@ -35,15 +34,15 @@ func Wrap(text, indent string, width int) string {
 	return b.String() + line + "\n"
 }
 
-// Pad fills s with blanks to width characters.
+// Pad appends spaces to s up to a length of width bytes.
 func Pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
 
-// Count returns a number with its noun: "1 problem", "2 problems".
+// Count returns a number with its noun in singular or plural: "1 problem", "2 problems".
 func Count(n int, noun string) string { return counted(n, noun, "", "") }
 
-// counted returns a number followed by the text for one or that for several.
+// counted returns a number with its noun, followed by one if n is 1, by several otherwise.
 func counted(n int, noun, one, several string) string {
 	if n == 1 {
 		return "1 " + noun + one
@@ -51,7 +50,7 @@ func counted(n int, noun, one, several string) string {
 	return fmt.Sprintf("%d %ss%s", n, noun, several)
 }
 
-// Indent returns a text with an indent before every line that is not empty.
+// Indent inserts indent before each nonempty line of text.
 func Indent(text, indent string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -63,7 +62,7 @@ func Indent(text, indent string) string {
 	return b.String()
 }
 
-// JSON returns a value in JSON, indented.
+// JSON encodes a value as indented JSON.
 func JSON(v any) (string, error) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -83,7 +82,7 @@ func Rate(r *float64) string {
 	return strconv.FormatFloat(*r, 'f', 0, 64)
 }
 
-// ServicePort names a port of a Service: "shop/web", or "shop/web:http" where the port has a name.
+// ServicePort returns the name of a Service port: "shop/web", or "shop/web:http" if the port has a name.
 func ServicePort(namespace, service, port string) string {
 	if port != "" {
 		service += ":" + port
@@ -100,7 +99,7 @@ func TrimLines(text string) string {
 	return b.String()
 }
 
-// DidYouMean returns "did you mean WORD?" for a word that resembles one of words; otherwise the text given for that.
+// DidYouMean returns "did you mean WORD?" with the one of words that resembles word, and prefix before it. If none does, it returns otherwise.
 func DidYouMean(prefix, word string, words []string, otherwise string) string {
 	if near := Nearest(word, words); near != "" {
 		return fmt.Sprintf("did you mean %s%s?", prefix, near)
@@ -108,8 +107,7 @@ func DidYouMean(prefix, word string, words []string, otherwise string) string {
 	return otherwise
 }
 
-// Nearest returns the word of words that was probably meant by a misspelled one; "" when there is
-// none.
+// Nearest returns the one of words that a misspelled word probably means; "" if there is none.
 func Nearest(word string, words []string) string {
 	best, distance := "", 1+len(word)/4 // one slip in every four letters, and one more
 	folded := fold(word)
@@ -121,10 +119,10 @@ func Nearest(word string, words []string) string {
 	return best
 }
 
-// IsSlip reports whether two words differ by one inserted, missing, wrong or exchanged letter at most.
+// IsSlip reports whether word differs from of by at most one inserted, missing, wrong or swapped letter. It is false if of has fewer than 3 letters.
 func IsSlip(word, of string) bool { return len(of) > 2 && manifest.EditDistance(word, of, 1) <= 1 }
 
-// fold removes case, dashes and the s of a plural, which users mix up.
+// fold removes differences that users confuse: letter case, dashes, underscores and a final s.
 func fold(word string) string {
 	word = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(word))
 	return strings.TrimSuffix(word, "s")
@@ -136,15 +134,15 @@ func IsOrAre(n int, noun string) string { return counted(n, noun, " is", " are")
 // Was returns a count with the verb: "1 object was", "2 objects were".
 func Was(n int, noun string) string { return counted(n, noun, " was", " were") }
 
-// OneLine joins the lines of a message.
+// OneLine joins the lines of a message to one line.
 func OneLine(text string) string {
 	return Printable(strings.Join(strings.Fields(text), " "))
 }
 
-// Stamp formats a time in UTC, to the second.
+// Stamp formats a time in UTC, with seconds.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// Span formats a duration by its two largest units.
+// Span formats a duration by its two largest units: "3d4h", "2m5s".
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	days, hours := int(d.Hours())/24, int(d.Hours())%24
@@ -179,7 +177,7 @@ func Roughly(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// Colors of Page.Paint (ECMA-48, select graphic rendition).
+// Colors for Page.Paint: parameters of the SGR escape sequence (ECMA-48).
 const (
 	Red    = "31"
 	Green  = "32"
@@ -194,7 +192,7 @@ type Page struct {
 	Color bool
 }
 
-// Paint returns text in a color, when the page has colors.
+// Paint returns text in a color (one of the constants above); it returns text unchanged if the page has no colors.
 func (p *Page) Paint(code, text string) string {
 	if !p.Color {
 		return text
@@ -212,7 +210,7 @@ func (p *Page) Heading(format string, args ...any) {
 	fmt.Fprintf(p, "\n%s\n", p.Paint(Bold, fmt.Sprintf(format, args...)))
 }
 
-// Diff returns the unified difference of two texts; it is empty when they are equal.
+// Diff returns the unified diff of two texts; "" if they are equal.
 func Diff(nameA, nameB, a, b string) string {
 	return strings.TrimPrefix(string(diff.Diff(nameA, []byte(a), nameB, []byte(b))), "diff "+nameA+" "+nameB+"\n") // a line of commands, as of git
 }
@@ -240,15 +238,15 @@ func PaintDiff(text string) string {
 	return b.String()
 }
 
-// Grid formats rows in columns. A column never becomes narrower, so that rows which a watch adds later line up with earlier ones.
+// Grid formats rows as columns. Columns never become narrower, so that rows added later, in a watch, are aligned with earlier ones.
 type Grid struct{ widths []int }
 
 const (
 	gridGap   = 3 // blanks between columns
-	gridLeast = 6 // the least width of a column, as kubectl has it
+	gridLeast = 6 // minimum width of a column, as in kubectl
 )
 
-// Text lays out rows.
+// Text formats rows, with the column widths of all rows so far.
 func (g *Grid) Text(rows ...[]string) string {
 	for _, row := range rows {
 		for i, cell := range row {

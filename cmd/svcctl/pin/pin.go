@@ -18,22 +18,21 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// File is the text of a manifest, and the edits that write allocated values into it.
+// File is a manifest, and the edits that write allocated addresses and ports into its Services.
 type File struct {
-	// Services have the values that were written, in the order of the text.
+	// Services are the Services with the values to write, in the order of the text.
 	Services []Service
-	// Problems have a line for each Service that could not be pinned, and for a text that
-	// cannot be read.
+	// Problems has an error for each Service that could not be pinned, and for a text that cannot be parsed.
 	Problems []error
 
 	path  string
 	text  []byte
-	lines []int // offsets of the starts of lines
+	lines []int // byte offsets of line starts
 	json  bool
 	edits []edit
 }
 
-// Service is a Service and the values that were written for it: "clusterIP 10.96.0.10".
+// Service is a Service with the values to write, such as "clusterIP 10.96.0.10".
 type Service struct {
 	Line   int
 	Key    string // "namespace/name"
@@ -105,7 +104,7 @@ func (p *File) object(node *yaml.Node, of func(key string) *object.Service) {
 	}
 }
 
-// service adds the values that the document of a Service lacks: addresses and node ports.
+// service adds edits for the addresses and node ports that a Service's document lacks. It returns the values.
 func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []string, err error) {
 	spec := yamlField(node, "spec")
 	if spec == nil {
@@ -142,7 +141,7 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 	return values, err
 }
 
-// ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation annotation.LoadBalancerIPs.
+// ingress adds an edit for load balancer IPs: one becomes spec.loadBalancerIP, two become the annotation annotation.LoadBalancerIPs.
 func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -166,7 +165,7 @@ func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yam
 	}
 }
 
-// set inserts a field before the first one of a mapping, in the mapping's style, or replaces an empty field of that name.
+// set adds an edit that inserts a field at the start of a mapping, in the style of the mapping, or replaces an empty field of that name.
 func (p *File) set(at *yaml.Node, name, value string) error {
 	switch {
 	case at == nil || at.Kind != yaml.MappingNode:
@@ -203,7 +202,7 @@ func (p *File) set(at *yaml.Node, name, value string) error {
 	return nil
 }
 
-// offset returns the byte offset of a line and column, both from 1; columns count characters.
+// offset returns the byte offset of a line and column. Both begin at 1; columns count characters.
 func (p *File) offset(line, column int) int {
 	at := p.lines[line-1]
 	for range column - 1 {
@@ -213,7 +212,7 @@ func (p *File) offset(line, column int) int {
 	return at
 }
 
-// Text returns the text with the edits. It returns an error if that cannot be decoded, or has other objects than the text before.
+// Text returns the manifest with the edits applied. It returns an error if the new text cannot be decoded, or does not contain the same objects.
 func (p *File) Text() ([]byte, error) {
 	text := p.edited()
 	before := manifest.Decode(p.path, p.text, manifest.DefaultLimits())
@@ -232,7 +231,7 @@ func (p *File) Text() ([]byte, error) {
 	return text, nil
 }
 
-// edited applies the edits to the text.
+// edited returns the text with the edits applied.
 func (p *File) edited() []byte {
 	slices.SortStableFunc(p.edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	var out bytes.Buffer

@@ -15,23 +15,23 @@ import (
 
 // Report has the findings of validate.
 type Report struct {
-	Files    []string  `json:"files"` // that were read, sorted
+	Files    []string  `json:"files"` // the files that were read, sorted
 	Errors   int       `json:"errors"`
 	Warnings int       `json:"warnings"`
 	Problems []Finding `json:"problems"`
 }
 
-// Finding is a problem of a manifest. Line and Column count from 1; 0 is unknown and left out.
+// Finding is a problem in a manifest. Line and Column begin at 1; 0 means unknown.
 type Finding struct {
-	Level   string `json:"level"` // error or warning
+	Level   string `json:"level"` // levelError or levelWarning
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"`
 	Column  int    `json:"column,omitempty"` // in characters
-	Object  string `json:"object,omitempty"` // Service shop/web
-	Field   string `json:"field,omitempty"`  // spec.ports[0].port
-	Reason  string `json:"reason"`           // one word, stable
+	Object  string `json:"object,omitempty"` // kind and name: "Service shop/web"
+	Field   string `json:"field,omitempty"`  // path: spec.ports[0].port
+	Reason  string `json:"reason"`           // a word that never changes
 	Message string `json:"message"`
-	text    string // all of it in one line
+	text    string // the problem in one line
 }
 
 const (
@@ -39,7 +39,7 @@ const (
 	levelWarning = "warning"
 )
 
-// Of returns the report of problems in files, sorted by place.
+// Of returns a report of problems in files, sorted by file and position.
 func Of(files []string, problems []manifest.Problem) *Report {
 	r := &Report{Files: append([]string{}, files...), Problems: []Finding{}}
 	slices.SortStableFunc(problems, func(a, b manifest.Problem) int {
@@ -61,7 +61,7 @@ func Of(files []string, problems []manifest.Problem) *Report {
 	return r
 }
 
-// Lines formats the report with a line for each problem, in the form that editors parse.
+// Lines formats the report with one line for each problem, in the format that editors parse (FILE:LINE:COLUMN: MESSAGE).
 func (r *Report) Lines() string {
 	var b strings.Builder
 	for _, f := range r.Problems {
@@ -70,7 +70,7 @@ func (r *Report) Lines() string {
 	return b.String()
 }
 
-// Verdict returns an error if the report has errors, or warnings with strict; nil otherwise.
+// Verdict returns an error if the report has errors or, if strict is set, warnings.
 func (r *Report) Verdict(strict bool) error {
 	if r.Errors > 0 || strict && r.Warnings > 0 {
 		return fmt.Errorf("%s and %s in %s", output.Count(r.Errors, "error"), output.Count(r.Warnings, "warning"), output.Count(len(r.Files), "file"))
@@ -102,7 +102,7 @@ type (
 	}
 )
 
-// JUnit returns the report as JUnit XML, with a test case for each file, which fails when the file has an error.
+// JUnit returns the report as JUnit XML. Each file is a test case, which fails if the file has an error.
 func (r *Report) JUnit() (string, error) {
 	suite := junitSuite{Name: "svcctl validate"}
 	problems := r.Problems // by file, as the names are
@@ -134,7 +134,7 @@ func (r *Report) JUnit() (string, error) {
 	return xml.Header + string(body) + "\n", nil
 }
 
-// places returns the files of the report and other places with problems, as --source-set, sorted.
+// places returns the files of the report and all other sources of problems, such as --source-set, sorted.
 func (r *Report) places() []string {
 	names := slices.Clone(r.Files)
 	for _, f := range r.Problems {
@@ -147,8 +147,7 @@ func (r *Report) places() []string {
 // node is a JSON object of SARIF 2.1.0 (OASIS).
 type node map[string]any
 
-// SARIF returns the report for code hosting sites, with a rule for each reason. A problem of a setting has no
-// location.
+// SARIF returns the report in SARIF format, which code hosting sites display. Each reason is a rule. A problem with a setting has no location.
 func (r *Report) SARIF(version string) (string, error) {
 	rules, results := []node{}, []node{}
 	for i := range r.Problems {
@@ -184,7 +183,7 @@ func (f *Finding) said() string {
 	return strings.TrimPrefix(text, levelWarning+": ")
 }
 
-// fileURI returns a path as a URI, relative if the path is.
+// fileURI returns a path as a URI: relative if the path is relative, otherwise with the scheme file.
 func fileURI(path string) string {
 	u := url.URL{Path: filepath.ToSlash(filepath.Clean(path))}
 	if filepath.IsAbs(path) {

@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/store/kind"
 )
 
-// Boxes stands for the boxes of a fleet among the kinds that `svcctl get` lists. They are no objects of the API, and have no metadata,
-// labels or versions: options that need those are refused.
+// Boxes is the kind of the boxes of a fleet, which `svcctl get` lists like other kinds. They are not API objects and have no metadata, labels or
+// versions: options that need those are rejected.
 var Boxes = kind.Kind{Name: "Box", Plural: "boxes", Verbs: []string{"get", "list"}}
 
 // NotOK returns an error that names the boxes that are not OK, or nil if all are.
@@ -33,7 +33,7 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxTable returns a Table with a row for each box. A column without a value in any row is left out.
+// BoxTable returns a Table with a row for each of boxes. It leaves out columns that have no value in any row. fleet are all boxes of the fleet.
 func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	t := &client.Table{}
 	for _, name := range []string{"Name", "Zone", "Version", "State", "Revision", "Problems", "Since"} {
@@ -63,7 +63,7 @@ func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	return t
 }
 
-// BoxText returns the table of boxes, without the columns of wide output.
+// BoxText formats boxes as a table, without the columns of -o wide.
 func BoxText(boxes []wire.FleetBox) string {
 	if len(boxes) == 0 {
 		return "No box has joined yet.\n"
@@ -82,7 +82,7 @@ func BoxText(boxes []wire.FleetBox) string {
 	return new(output.Grid).Text(rows...)
 }
 
-// OfFleet replaces the API's refusal for a box that is in no fleet by an error with that reason, and returns other errors as they are.
+// OfFleet replaces the API's error for a box that is in no fleet by one that explains this. It returns other errors unchanged.
 func OfFleet(err error) error {
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return errors.New("this box belongs to no fleet: it was started without --fleet")
@@ -96,7 +96,7 @@ type JournalLine struct {
 	*wire.HistoryEntry
 }
 
-// at returns the time of the line.
+// at returns the time of the change or entry.
 func (l *JournalLine) at() time.Time {
 	if l.JournalEntry != nil {
 		return l.JournalEntry.Time
@@ -104,7 +104,7 @@ func (l *JournalLine) at() time.Time {
 	return l.HistoryEntry.Time
 }
 
-// Journal returns the newest lines of both lists by time, at most limit of them.
+// Journal merges changes and history by time. It returns the newest limit lines, oldest first.
 func Journal(changes []wire.JournalEntry, history []wire.HistoryEntry, limit int) []JournalLine {
 	lines := make([]JournalLine, 0, len(changes)+len(history))
 	for i := range changes {

@@ -14,11 +14,11 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// Form is the output format of -o.
+// Form is the parsed value of -o, the output format.
 type Form struct {
 	Name     string
-	template *jsonpath.Template // of jsonpath
-	columns  []customColumn     // of custom-columns
+	template *jsonpath.Template // for -o jsonpath
+	columns  []customColumn     // for -o custom-columns
 }
 
 // customColumn is a column of -o custom-columns.
@@ -27,7 +27,7 @@ type customColumn struct {
 	path   *jsonpath.Template
 }
 
-// FormOption returns -o with the forms that a verb prints objects in.
+// FormOption returns the option -o with the formats forms and the default def.
 func FormOption(def string, forms ...string) *cli.Option {
 	var words []string
 	shown := make([]string, len(forms))
@@ -45,7 +45,7 @@ func FormOption(def string, forms ...string) *cli.Option {
 		Usage: "form of the output: " + strings.Join(shown, ", ")}
 }
 
-// FormOf reads -o. The error is a usageError.
+// FormOf parses the value of -o. The error is a cli.UsageError.
 func FormOf(v *cli.Verb) (Form, error) {
 	o := v.Option("output")
 	text := o.Text()
@@ -72,7 +72,7 @@ func FormOf(v *cli.Verb) (Form, error) {
 	return f, nil
 }
 
-// parseColumns reads HEADER:PATH,HEADER:PATH.
+// parseColumns parses the columns of -o custom-columns: HEADER:PATH,HEADER:PATH.
 func (f *Form) parseColumns(text string) error {
 	if text == "" {
 		return cli.Usagef("-o custom-columns wants columns, as in -o custom-columns=NAME:.metadata.name,IP:.spec.clusterIP")
@@ -91,7 +91,7 @@ func (f *Form) parseColumns(text string) error {
 	return nil
 }
 
-// IsTable reports whether the server renders the output, as a Table.
+// IsTable reports whether the format is a Table, which the server renders.
 func (f Form) IsTable() bool { return f.Name == cli.FormTable || f.Name == cli.FormWide }
 
 // Row returns an object's cells for -o custom-columns.
@@ -117,27 +117,28 @@ func (f Form) Row(o any) []string {
 // Template returns the text of -o jsonpath for an object or a list.
 func (f Form) Template(o any) string { return f.template.Execute(o) }
 
-// Printer prints objects one after the other, in any form but the server's Table. For a list, jsonpath alone needs all objects at once.
+// Printer prints objects one after the other, in any format except Tables, which the server renders. For a List only jsonpath needs all objects in
+// memory.
 type Printer struct {
 	Env     *cli.Env
 	Form    Form
-	Managed bool // with managedFields
-	Headers bool // of custom-columns
-	// Live is set when custom-columns are printed as they come.
+	Managed bool // print managedFields too
+	Headers bool // print the headers of custom-columns
+	// Live is set if rows of custom-columns must be printed at once, not aligned with later ones.
 	Live bool
 	// List is set when the objects are one document, a List.
 	List bool
-	// Single is set when one object is printed by itself, and several as a List.
+	// Single is set if a single object is printed as it is, but several objects as a List.
 	Single bool
-	held   client.Object // with Single: the first object, until it is certain whether there is a second
+	held   client.Object // if Single: the first object, not yet printed, until there is a second
 
 	Count int
-	kept  []any      // for jsonpath
-	rows  [][]string // for custom-columns
+	kept  []any      // objects for jsonpath
+	rows  [][]string // rows for custom-columns
 	grid  output.Grid
 }
 
-// Object prints an object, which it may modify.
+// Object prints an object, or keeps it for End. It may modify the object.
 func (w *Printer) Object(t Target, o client.Object) error {
 	if o["kind"] == nil && t.Kind.Stored() && t.Kind.Version != "" { // items of lists do not have it
 		o["kind"], o["apiVersion"] = t.Kind.Name, t.Kind.APIVersion()
@@ -160,19 +161,19 @@ func (w *Printer) Object(t Target, o client.Object) error {
 	return w.write(t, o)
 }
 
-// listTexts has the text before, between and after the items of a List.
+// listTexts holds the text before, between and after the items of a List, by output format. empty is the text of a List without items.
 var listTexts = map[string]struct{ begin, between, end, empty string }{
 	cli.FormJSON: {"{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n", ",\n", "\n    ],\n" + listEndJSON, "{\n    \"apiVersion\": \"v1\",\n    \"items\": [],\n" + listEndJSON},
 	cli.FormYAML: {"apiVersion: v1\nitems:\n", "", listEndYAML, "apiVersion: v1\nitems: []\n" + listEndYAML},
 }
 
-// The text behind the items of a List.
+// The text after the items of a List.
 const (
 	listEndJSON = "    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
 	listEndYAML = "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
 )
 
-// write prints an object that is complete.
+// write prints an object, or keeps it until a List or table is complete.
 func (w *Printer) write(t Target, o client.Object) error {
 	w.Count++
 	switch w.Form.Name {
@@ -231,7 +232,7 @@ func (w *Printer) encoded(o client.Object) (string, error) {
 	return string(text), err
 }
 
-// columns prints the rows of -o custom-columns that were collected since the last call.
+// columns prints the custom-columns rows that were collected since the last call.
 func (w *Printer) columns() error {
 	rows := w.rows
 	if w.Headers {
@@ -245,7 +246,7 @@ func (w *Printer) columns() error {
 	return w.Env.Print(w.grid.Text(rows...))
 }
 
-// End prints the end of a List, or the rows that are left.
+// End prints the end of a List, and the objects and rows that were kept.
 func (w *Printer) End() error {
 	switch texts := listTexts[w.Form.Name]; {
 	case w.Single && w.held != nil:

@@ -23,24 +23,24 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Document is an object that a file names.
+// Document is an object in a manifest file.
 type Document struct {
 	Target
 	Object client.Object
 	File   string
-	tree   *manifest.Tree // for Position only
+	tree   *manifest.Tree // for the position of fields
 }
 
-// Where returns the place of a field as FILE:LINE:COLUMN.
+// Where returns the position of a field in the file, as FILE:LINE:COLUMN.
 func (d *Document) Where(field string) string {
 	line, column := d.tree.Position(field)
 	return fmt.Sprintf("%s:%d:%d", d.File, line, column)
 }
 
-// isNamespace reports whether the object is a Namespace, which others need to be there.
+// isNamespace reports whether the target is of kind Namespace. A Namespace must exist before the objects in it.
 func (t Target) isNamespace() bool { return t.Kind.Name == object.KindNamespace }
 
-// placeIn returns the index at which a document goes into a batch: Namespaces before everything else, as other objects need them.
+// placeIn returns the index at which to insert a document into a batch: Namespaces come before all other objects, which need them.
 func (d *Document) placeIn(batch []*Document) int {
 	if d.isNamespace() {
 		if i := slices.IndexFunc(batch, func(other *Document) bool { return !other.isNamespace() }); i >= 0 {
@@ -50,19 +50,19 @@ func (d *Document) placeIn(batch []*Document) int {
 	return len(batch)
 }
 
-// Batch is documents that go to the appliance in one request.
+// Batch holds documents that are sent to the appliance in one request.
 type Batch struct {
 	Documents []*Document
 	Raws      []json.RawMessage
-	bytes     int // size of Raws
+	bytes     int // total size of Raws
 }
 
-// HasRoom reports whether another document may go in; one always may.
+// HasRoom reports whether a document with the JSON raw fits into the batch. An empty batch has room for any document.
 func (b *Batch) HasRoom(raw json.RawMessage) bool {
 	return len(b.Documents) == 0 || b.bytes+len(raw) <= BatchBytes
 }
 
-// Add adds a document with its JSON, raw. It drops d.Object, which is not needed from here on.
+// Add adds a document with its JSON, raw. It sets d.Object to nil to free memory.
 func (b *Batch) Add(d *Document, raw json.RawMessage) {
 	d.Object = nil
 	i := d.placeIn(b.Documents)
@@ -79,7 +79,7 @@ func (d *Document) Labels() map[string]string {
 	return labels
 }
 
-// FilesOptions returns -f and the options that go with it.
+// FilesOptions returns the options -f and those related to it. what describes the use of the files.
 func FilesOptions(what string) []*cli.Option {
 	return []*cli.Option{
 		{Name: "filename", Letter: "f", Arg: "FILE|DIR", Group: cli.GroupWhich, Repeats: true,
@@ -88,25 +88,24 @@ func FilesOptions(what string) []*cli.Option {
 	}
 }
 
-// Reader reads the documents of files. It prints each problem to stderr when it finds it, and counts them.
+// Reader reads the documents in manifest files. It prints problems to stderr as it finds them, and counts the documents that it refused (Refused).
 type Reader struct {
 	Env       *cli.Env
 	Paths     []string
-	flat      bool // directories are read without their subdirectories
+	flat      bool // read directories without their subdirectories
 	Namespace string
-	// Forced is set when the namespace was given with -n: documents must not name another one.
+	// Forced is set when the namespace was given with -n. Documents must then not have a different one.
 	Forced  bool
 	Refused int
 }
 
-// NewReader returns the reader of a verb's files.
+// NewReader returns a Reader for the files given to a verb with -f.
 func NewReader(env *cli.Env, v *cli.Verb) *Reader {
 	return &Reader{Env: env, Paths: v.Option("filename").Texts, flat: v.Option("recursive").Text() == "false",
 		Namespace: settings.Namespace(env, v), Forced: v.Option("namespace").IsSet() && v.Option("namespace").Text() != ""}
 }
 
-// Each calls f for the documents in the order of the files' names and their lines. Errors
-// are those of f, and of files that cannot be read at all.
+// Each calls f for each document, ordered by file name and position. It returns an error of f at once, and errors about files that cannot be read.
 func (r *Reader) Each(f func(*Document) error) error {
 	once := watch.Once{Stdin: r.Env.In, Flat: r.flat}
 	var failed error // of f
@@ -125,7 +124,7 @@ func (r *Reader) Each(f func(*Document) error) error {
 	return Unreadable(err)
 }
 
-// file reads one file.
+// file calls f for each document in one file.
 func (r *Reader) file(name string, data []byte, f func(*Document) error) error {
 	err := manifest.Trees(name, data, manifest.DefaultLimits(), func(t *manifest.Tree) error {
 		d := r.document(name, t)
@@ -143,7 +142,7 @@ func (r *Reader) file(name string, data []byte, f func(*Document) error) error {
 	return err
 }
 
-// Unreadable adds the next step to an error of reading a file of -f.
+// Unreadable extends an error about reading a file (-f) by a hint for the user.
 func Unreadable(err error) error {
 	where, is := errors.AsType[*fs.PathError](err)
 	if !is {
@@ -159,7 +158,7 @@ func Unreadable(err error) error {
 	return fmt.Errorf("read %s: %w%s", where.Path, where.Err, next)
 }
 
-// document decodes one document. It returns nil, and prints the problem, if the document has an error.
+// document decodes one document. If the document has an error, it prints the problem and returns nil.
 func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	o, problems := t.Object(Booleans())
 	for _, problem := range problems {
@@ -206,8 +205,8 @@ func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	return d
 }
 
-// Booleans returns the paths of fields that are a bool in any kind, such as "spec.publishNotReadyAddresses". YAML 1.1 has more words for a bool,
-// such as yes and off.
+// Booleans returns the paths of fields that are a bool in any kind, such as "spec.publishNotReadyAddresses". They are needed because YAML 1.1 has
+// more words for booleans, such as yes and off.
 var Booleans = sync.OnceValue(func() map[string]bool {
 	fields := map[string]bool{}
 	var add func(t *schema.Type, path string)
@@ -228,8 +227,7 @@ var Booleans = sync.OnceValue(func() map[string]bool {
 	return fields
 })
 
-// RefusedError returns the error for n refused documents, which were reported already; nil
-// if n is 0.
+// RefusedError returns the error for n rejected documents, whose problems are already printed; nil if n is 0.
 func RefusedError(n int) error {
 	if n == 0 {
 		return nil
@@ -241,7 +239,7 @@ func RefusedError(n int) error {
 // directories.
 var Assigned = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 
-// Raw returns the object in JSON without the Assigned fields.
+// Raw returns the object as JSON without the fields in Assigned. It removes them from d.Object.
 func (d *Document) Raw() (json.RawMessage, error) {
 	if meta, is := d.Object["metadata"].(map[string]any); is {
 		for _, name := range Assigned {
@@ -255,18 +253,18 @@ func (d *Document) Raw() (json.RawMessage, error) {
 	return body, nil
 }
 
-// BatchBytes bounds the objects of one request, in bytes of JSON: about 40,000 Services. A dry run
-// sees what else is in its request and nothing before it.
+// BatchBytes is the maximum size of the objects in one request, in bytes of JSON: about 40,000 Services. A dry run takes into account only the other
+// objects in the same request.
 const BatchBytes = 40 << 20
 
 // Target is an object, or all objects of a kind, that a command line names.
 type Target struct {
 	Kind      kind.Kind
-	Namespace string // "": all namespaces, or a kind without
-	Name      string // "": all
+	Namespace string // "" means all namespaces, or a kind without namespaces
+	Name      string // "" means all objects
 }
 
-// Path returns the URL path of the target.
+// Path returns the API path of the target.
 func (t Target) Path() string {
 	if t.Name != "" {
 		return fillPath(t.Kind.ObjectPath(), t.Namespace, t.Name)
@@ -274,7 +272,7 @@ func (t Target) Path() string {
 	return CollectionPath(t.Kind, t.Namespace)
 }
 
-// CollectionPath returns the path of all objects of a namespace, or ("") of all.
+// CollectionPath returns the API path of all objects of a kind in a namespace; in all namespaces if namespace is "".
 func CollectionPath(k kind.Kind, namespace string) string {
 	path := k.CollectionPath()
 	if namespace == "" {
@@ -290,7 +288,7 @@ func fillPath(path, namespace, name string) string {
 // String returns the name for messages: service/web, endpointslice.discovery.k8s.io/web-1.
 func (t Target) String() string { return FullName(t.Kind, t.Name) }
 
-// named returns the target as the command line of a verb names it: service/web -n default.
+// named returns the target as arguments for a command line: service/web -n default.
 func (t Target) named() string {
 	if t.Namespace == "" {
 		return t.String()
@@ -306,10 +304,10 @@ func FullName(k kind.Kind, name string) string {
 	return word + "/" + name
 }
 
-// KindNamed returns the kind for a word: its plural, its singular or a short name, each also with its group after a dot.
+// KindNamed returns the kind with this name: its plural, singular or short name, each optionally followed by a dot and the API group.
 func KindNamed(word string) (kind.Kind, bool) { return named(word, nil) }
 
-// named returns the kind for a word, as KindNamed, among the API's kinds and more.
+// named is like KindNamed, but searches the kinds in more as well.
 func named(word string, more []kind.Kind) (kind.Kind, bool) {
 	word = strings.ToLower(word)
 	for _, k := range append(kind.All(), more...) {
@@ -325,10 +323,10 @@ func named(word string, more []kind.Kind) (kind.Kind, bool) {
 	return kind.Kind{}, false
 }
 
-// everyKind is the word for Services and the kinds around them, as in `svcctl get all`.
+// everyKind is the name for Services and related kinds together, as in `svcctl get all`.
 const everyKind = "all"
 
-// kindsNamed returns the kinds of words with commas between them.
+// kindsNamed returns the kinds in a comma-separated list of names. It searches the API's kinds and more.
 func kindsNamed(words string, more []kind.Kind) ([]kind.Kind, error) {
 	var kinds []kind.Kind
 	add := func(k kind.Kind) {
@@ -361,12 +359,12 @@ func UnknownKind(word string) error {
 	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
 }
 
-// serviceNamed returns the hint for a word that is no kind: svc/WORD, as most such words name a Service.
+// serviceNamed returns a hint for a word that is not a kind, which is often the name of a Service: to write svc/WORD.
 func serviceNamed(word string) string {
 	return "write a Service as svc/" + word + "; `svcctl get --help` lists the kinds"
 }
 
-// Plurals returns the names of the kinds, each once.
+// Plurals returns the plural names of all stored kinds, sorted.
 func Plurals() []string {
 	var words []string
 	for _, k := range kind.All() {
@@ -378,7 +376,7 @@ func Plurals() []string {
 	return slices.Compact(words)
 }
 
-// kindWords returns all words for kinds.
+// kindWords returns all names of kinds, sorted.
 func kindWords() []string {
 	words := []string{everyKind}
 	for _, k := range kind.All() {
@@ -390,8 +388,8 @@ func kindWords() []string {
 	return slices.Compact(words)
 }
 
-// Targets reads the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Kinds
-// without namespaces have none. more are kinds besides those of the API.
+// Targets parses the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Targets of kinds without namespaces have no namespace. more are
+// kinds in addition to those of the API.
 func Targets(args []string, namespace string, more ...kind.Kind) ([]Target, error) {
 	in := func(k kind.Kind, name string) Target {
 		if !k.Namespaced {
@@ -432,8 +430,8 @@ func Targets(args []string, namespace string, more ...kind.Kind) ([]Target, erro
 	return all, nil
 }
 
-// KindOfPath splits a path such as endpointslices.discovery.k8s.io.ports or svc.spec into a kind, the longest prefix that names one, and
-// the rest.
+// KindOfPath splits a path such as endpointslices.discovery.k8s.io.ports or svc.spec into a kind and a field path. The kind is the longest prefix
+// that names one.
 func KindOfPath(text string) (k kind.Kind, path []string, err error) {
 	parts := strings.Split(text, ".")
 	for n := len(parts); n > 0; n-- {
@@ -458,7 +456,7 @@ func WhichOptions() []*cli.Option {
 	}
 }
 
-// Selected returns the targets of a verb with WhichOptions and FilesOptions; more are kinds besides those of the API.
+// Selected returns the targets that a verb's arguments, WhichOptions and FilesOptions select. more are kinds in addition to those of the API.
 func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Target, error) {
 	if v.Option("filename").IsSet() {
 		return inFiles(env, v, args)
@@ -483,8 +481,8 @@ func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Ta
 	return what, nil
 }
 
-// inFiles returns the objects that the files of a verb name. A file or document that cannot be read is an error, since the answer would
-// leave it out.
+// inFiles returns the objects in the files given to a verb with -f. Files and documents that cannot be read are an error, as the result would be
+// incomplete.
 func inFiles(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	if len(args) > 0 || len(Selectors(v)) > 0 || v.Option("all-namespaces").On() {
 		return nil, cli.Usagef("give either files with -f, or kinds and names, not both")
@@ -506,7 +504,7 @@ func inFiles(env *cli.Env, v *cli.Verb, args []string) ([]Target, error) {
 	return what, nil
 }
 
-// checkSelectors returns an error about the selectors of a verb, nil if they are valid.
+// checkSelectors returns an error if a selector of a verb is invalid.
 func checkSelectors(v *cli.Verb, what []Target) error {
 	if _, err := selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)
@@ -519,7 +517,7 @@ func checkSelectors(v *cli.Verb, what []Target) error {
 	return nil
 }
 
-// Selectors returns the selectors of a verb, as the server takes them.
+// Selectors returns the selectors of a verb as query parameters of the API.
 func Selectors(v *cli.Verb) url.Values {
 	q := url.Values{}
 	for name, key := range map[string]string{"selector": "labelSelector", "field-selector": "fieldSelector"} {
@@ -530,7 +528,7 @@ func Selectors(v *cli.Verb) url.Values {
 	return q
 }
 
-// NothingFound returns the text for an empty list, in kubectl's words.
+// NothingFound returns the message for an empty list, in the wording of kubectl.
 func NothingFound(namespace string) string {
 	if namespace == "" {
 		return "No resources found"
@@ -538,7 +536,7 @@ func NothingFound(namespace string) string {
 	return fmt.Sprintf("No resources found in %s namespace.", namespace)
 }
 
-// OneService reads svc/NAME.
+// OneService parses an argument of the form svc/NAME.
 func OneService(env *cli.Env, v *cli.Verb, arg string) (Target, error) {
 	if _, err := netip.ParseAddr(strings.Trim(arg, "[]")); err == nil {
 		return Target{}, cli.Usagef("%q is an address: `svcctl explain %s` has its Services, and its state", arg, arg)

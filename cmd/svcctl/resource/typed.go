@@ -18,10 +18,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ServiceLabel names the Service that an EndpointSlice belongs to.
+// ServiceLabel is the label of an EndpointSlice with the name of its Service.
 const ServiceLabel = "kubernetes.io/service-name"
 
-// List returns the objects of a kind, given by its plural, that a query selects in a namespace ("": in all).
+// List returns the objects of a kind in a namespace that a query selects. plural is the plural name of the kind; namespace "" means all namespaces.
 func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
 	k, _ := KindNamed(plural)
 	var all []*T
@@ -33,7 +33,7 @@ func List[T any](ctx context.Context, c *client.Client, plural, namespace string
 	return all, err
 }
 
-// Each calls f for the object of a target, or for each of its objects that a query selects.
+// Each calls f for the object of a target. If the target is a kind, it calls f for each object that a query selects.
 func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f func(Target, client.Object) error) error {
 	if t.Name != "" {
 		o, err := c.Get(ctx, t.Path(), nil)
@@ -69,7 +69,7 @@ func finalizersOf(o client.Object) []string {
 	return names
 }
 
-// Field returns the value at a path of names in an object; nil if there is none.
+// Field returns the value at a field path in an object; nil if there is none.
 func Field(o any, names ...string) any {
 	for _, name := range names {
 		m, is := o.(map[string]any)
@@ -81,7 +81,7 @@ func Field(o any, names ...string) any {
 	return o
 }
 
-// TextField returns the text or number at a path of names in an object, as text; "" if there is none.
+// TextField returns the string or number at a field path in an object, as text; "" if there is none.
 func TextField(o any, names ...string) string {
 	switch v := Field(o, names...).(type) {
 	case nil, map[string]any, []any:
@@ -99,7 +99,7 @@ func NamespaceOf(o client.Object) string { return TextField(o, "metadata", "name
 
 func VersionOf(o client.Object) string { return TextField(o, "metadata", "resourceVersion") }
 
-// DecodeObject decodes an object. Numbers keep their spelling (json.Number).
+// DecodeObject decodes an object from JSON. Numbers keep their notation (json.Number).
 func DecodeObject(raw []byte) (client.Object, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -107,8 +107,7 @@ func DecodeObject(raw []byte) (client.Object, error) {
 	return o, d.Decode(&o)
 }
 
-// OpenConnections returns " with N open connections" of the Services, each "namespace/name"; "" when there are none,
-// or the appliance does not list them.
+// OpenConnections returns " with N open connections" for Services ("namespace/name"); "" if there are none, or the appliance does not list them.
 func OpenConnections(ctx context.Context, c *client.Client, services map[string]bool) string {
 	open := 0
 	list, err := client.Call(ctx, c, wire.GetConnections, wire.ConnectionsQuery{Limit: MostConnections})
@@ -126,22 +125,22 @@ func OpenConnections(ctx context.Context, c *client.Client, services map[string]
 	return " with " + output.Count(open, "open connection")
 }
 
-// MostConnections is the limit of connections in one request.
+// MostConnections is the maximum number of connections that can be requested at once.
 const MostConnections = 100_000
 
-// IsClosed reports whether a TCP connection of a state, as conntrack names it, is over.
+// IsClosed reports whether a TCP state, as named by conntrack, is that of a closed connection.
 func IsClosed(state string) bool {
 	return state == "TIME_WAIT" || state == "CLOSE"
 }
 
-// IsAddress reports whether a word begins as an address does, and not as a kind.
+// IsAddress reports whether a word starts like an IP address rather than like a kind.
 func IsAddress(word string) bool { return word != "" && strings.ContainsAny(word[:1], "0123456789[") }
 
-// mostAddresses bounds the Service ports of Addresses.
+// mostAddresses is the maximum number of Service ports whose addresses Addresses returns.
 const mostAddresses = 1000
 
-// Addresses returns the addresses of Services with their ports, or those of their endpoints, each with the port of the Service
-// behind a tab, for completion.
+// Addresses returns, for completion, the addresses and ports of Services, or of their endpoints if endpoints is set. Each is followed by a tab and
+// the name of the Service port.
 func Addresses(ctx context.Context, c *client.Client, endpoints bool) (all []string, err error) {
 	seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "name", Limit: mostAddresses, Endpoints: endpoints})
 	if err != nil {
@@ -166,22 +165,21 @@ func Addresses(ctx context.Context, c *client.Client, endpoints bool) (all []str
 	return all, nil
 }
 
-// ErrNotInTime means that the time to wait is over.
+// ErrNotInTime is the error when a wait reaches its timeout.
 var ErrNotInTime = errors.New("not in time")
 
 // errMet ends a watch whose condition is met.
 var errMet = errors.New("met")
 
-// Condition reports whether an object, nil if it does not exist, meets what a wait is for.
+// Condition reports whether an object meets the condition of a wait. o is nil if the object does not exist.
 type Condition func(o client.Object) bool
 
-// Gone returns a Condition that is met once the object does not exist, or has another UID.
+// Gone returns a Condition that is met when the object does not exist or, unless uid is "", has another UID.
 func Gone(uid string) Condition {
 	return func(o client.Object) bool { return o == nil || uid != "" && TextField(o, "metadata", "uid") != uid }
 }
 
-// Until watches an object until a condition is met. Errors: ErrNotInTime; those of the
-// appliance.
+// Until waits until an object meets a condition. It returns ErrNotInTime after the timeout, or an error from the appliance.
 func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duration, met Condition) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrNotInTime)
 	defer cancel()
@@ -227,8 +225,8 @@ func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duratio
 	return err
 }
 
-// Follow watches from a version on, until there is an error or ctx is done. watch updates the version with each change, and Follow calls it again
-// from there when a watch ends. If changes were missed (the version has expired), Follow calls list and goes on from its version.
+// Follow watches changes after version, until an error occurs or ctx is done. watch updates its version with each change; when it ends, Follow calls
+// it again with that version. If the version has expired, so that changes were missed, Follow calls list and continues from its version.
 func Follow(ctx context.Context, version string, query url.Values, list func() (version string, err error), watch func(query url.Values, version *string) error) (err error) {
 	for err == nil && ctx.Err() == nil {
 		q := maps.Clone(query)
@@ -242,7 +240,7 @@ func Follow(ctx context.Context, version string, query url.Values, list func() (
 	return err
 }
 
-// Kept returns why an object that is being deleted still exists, with the next step.
+// Kept returns the reason why an object that is being deleted still exists, and what to do about it.
 func Kept(ctx context.Context, c *client.Client, t Target) string {
 	o, err := c.Get(ctx, t.Path(), nil)
 	if err != nil {
@@ -251,7 +249,7 @@ func Kept(ctx context.Context, c *client.Client, t Target) string {
 	return Keepers(t, o)
 }
 
-// Keepers describes the finalizers that keep an object under deletion, and what removes them.
+// Keepers describes the finalizers that delay the deletion of an object, and how to remove them.
 func Keepers(t Target, o client.Object) string {
 	names := finalizersOf(o)
 	if TextField(o, "metadata", "deletionTimestamp") == "" {
@@ -267,11 +265,11 @@ func Keepers(t Target, o client.Object) string {
 		strings.Join(names, ", "), t.named())
 }
 
-// settleEvery is the interval at which Services that are not decided yet are looked at.
+// settleEvery is the interval at which Settle checks the Services.
 const settleEvery = 300 * time.Millisecond
 
-// Settle waits until Services, each "namespace/name", are judged: they have endpoints or a problem, and their health checks have first
-// results. After the timeout it returns the status of that moment.
+// Settle waits until the states of Services ("namespace/name") are certain: they have endpoints or a problem, and their health checks have first
+// results. It returns the status then, or after the timeout.
 func Settle(ctx context.Context, c *client.Client, services []string, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -289,8 +287,8 @@ func Settle(ctx context.Context, c *client.Client, services []string, timeout ti
 	}
 }
 
-// mostAsked is the number of Services up to which health checks are requested for each Service; for more of them, those of all Services are
-// requested at once.
+// mostAsked is the maximum number of Services for which Settle requests health checks one by one. For more Services it requests those of all Services
+// at once.
 const mostAsked = 20
 
 func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services []string) (bool, error) {
@@ -318,12 +316,12 @@ func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services
 	return false, nil
 }
 
-// hasProblem reports whether the status has a problem of a Service, "namespace/name".
+// hasProblem reports whether the status has a problem about a Service ("namespace/name").
 func hasProblem(s *wire.Status, service string) bool {
 	return slices.ContainsFunc(s.Problems, func(p wire.Problem) bool { return p.Object == object.ServiceRef(service).String() })
 }
 
-// checking reports whether some port has an endpoint with a check that has no result yet, and no endpoint that has passed its check.
+// checking reports whether a port still waits for health checks: one of its endpoints has no result yet, and none has passed.
 func checking(endpoints []wire.EndpointHealth) bool {
 	passed, open := map[string]bool{}, map[string]bool{}
 	for i := range endpoints {

@@ -24,29 +24,29 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Setting is one field of config.Config or of a group of it: a flag, an environment variable and a
-// key of the configuration file.
+// Setting is a setting of the appliance, stored in a field of config.Config or of one of its groups. It can be given as a flag, an environment
+// variable or a key in the configuration file.
 type Setting struct {
-	Name  string // of the flag
-	Env   string // of the environment variable: SVCCTL_NODE_NAME
+	Name  string // of the flag, without dashes
+	Env   string // environment variable: SVCCTL_NODE_NAME
 	Key   string // in the configuration file: nodeName
-	Arg   string // what stands for the value in help; "" for a switch
+	Arg   string // placeholder for the value in help; "" for a switch
 	Usage string
-	Def   string // the default, equal to config.Default's
-	Shown string // what help shows as the default instead of Def
+	Def   string // the default, as in config.Default
+	Shown string // shown in help as the default, instead of Def
 	Group string
-	Words []string // the values it takes, when they are few
-	// List settings take several values, separated by commas or given one by one.
+	Words []string // the accepted values if there are few
+	// List is set if the setting takes several values, separated by commas or given one by one.
 	List bool
-	// ServeOnly settings do not apply to `svcctl plan`.
+	// ServeOnly is set if the setting does not apply to `svcctl plan`.
 	ServeOnly bool
-	field     string // of config.Config
+	field     string // field path in config.Config
 }
 
-// GroupPlaces is the heading of directories and files in help.
+// GroupPlaces is the help heading for directories and files.
 const GroupPlaces = "Where things are"
 
-// rows is the content of settings.txt, the table of settings; its head describes the columns.
+// rows is the content of settings.txt, the table of settings. The comment at its start describes the columns.
 //
 //go:embed settings.txt
 var rows string
@@ -83,7 +83,7 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 	return all
 })
 
-// Named returns the settings with the given flag names, in their order.
+// Named returns the settings with these flag names, in the same order.
 func Named(names ...string) []Setting {
 	some := make([]Setting, len(names))
 	for at, name := range names {
@@ -92,7 +92,7 @@ func Named(names ...string) []Setting {
 	return some
 }
 
-// Options returns the flags of some settings, under a heading, or under their own for "".
+// Options returns the options for the settings with these flag names. group is their help heading; "" keeps the heading of each setting.
 func Options(group string, names ...string) (options []*cli.Option) {
 	for _, s := range Named(names...) {
 		s.Group = cmp.Or(group, s.Group)
@@ -101,8 +101,7 @@ func Options(group string, names ...string) (options []*cli.Option) {
 	return options
 }
 
-// keyOf returns the key of a setting in the configuration file. Abbreviations
-// that are not the first word keep their capitals, as in Kubernetes: clusterCIDR.
+// keyOf returns the configuration file key for a flag name. Abbreviations after the first word are in upper case, as in Kubernetes: clusterCIDR.
 func keyOf(name string) string {
 	var b strings.Builder
 	for i, part := range strings.Split(name, "-") {
@@ -118,7 +117,7 @@ func keyOf(name string) string {
 	return b.String()
 }
 
-// Option returns the flag of a setting.
+// Option returns the command line option for a setting.
 func (s *Setting) Option() *cli.Option {
 	o := &cli.Option{Name: s.Name, Arg: s.Arg, Usage: s.Usage, Def: s.Def, Env: s.Env, Key: s.Key, Group: s.Group, Words: s.Words, Repeats: s.List}
 	if s.Shown != "" {
@@ -127,7 +126,7 @@ func (s *Setting) Option() *cli.Option {
 	return o
 }
 
-// Split splits the values of a list setting at commas.
+// Split splits a text at commas if the setting is a list; otherwise it returns the text as the only value.
 func (s *Setting) Split(text string) []string {
 	if !s.List {
 		return []string{text}
@@ -138,7 +137,7 @@ func (s *Setting) Split(text string) []string {
 	return object.Texts(strings.Split(text, ","), strings.TrimSpace)
 }
 
-// parsers read the values of settings whose field is neither text, a list of texts nor a switch.
+// parsers holds the parsing functions of settings whose field is not a string, a list of strings or a bool.
 var parsers = map[string]func(texts []string) (any, error){
 	"nodeport-addresses":          several(config.ParseNodePortAddresses),
 	"service-cluster-ip-range":    several(config.ParsePrefixes),
@@ -166,8 +165,8 @@ func single[T any](parse func(string) (T, error)) func([]string) (any, error) {
 	return func(texts []string) (any, error) { return parse(texts[len(texts)-1]) }
 }
 
-// Set parses values into a field of c; a setting that is no list has one value. Of a list with invalid entries it keeps the valid ones, so
-// that these are checked further.
+// Set parses values into the field of c for the setting. If some entries of a list are invalid, it returns an error but still stores the valid ones,
+// so that they can be validated too.
 func (s *Setting) Set(c *config.Config, texts []string) error {
 	field := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(s.field, ".") {
@@ -195,7 +194,7 @@ func (s *Setting) Set(c *config.Config, texts []string) error {
 	return nil
 }
 
-// parseLogLevel parses a level by name. The form INFO+2 of slog is refused.
+// parseLogLevel parses the name of a log level. It rejects the form INFO+2 that slog accepts.
 func parseLogLevel(text string) (slog.Level, error) {
 	var level slog.Level
 	if words := wordsOf["log-level"]; !slices.Contains(words, text) {
@@ -204,10 +203,9 @@ func parseLogLevel(text string) (slog.Level, error) {
 	return level, level.UnmarshalText([]byte(text))
 }
 
-// Load returns the configuration for a verb: for each of its settings the value of its
-// flag, else of its environment variable, else of the file, else the default. A value
-// for a list replaces the list. The error is a usageError
-// with everything that is wrong; settings that the verb does not have are not judged.
+// Load returns the configuration for a verb. The value of each setting is that of its flag, or else of its environment variable, or else of the file,
+// or else the default. A given list replaces lists of lower precedence. The error is a cli.UsageError with all problems. Settings that the verb does
+// not have are not checked.
 func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	cfg := config.Default()
 	cfg.Version = env.Version
@@ -243,7 +241,8 @@ func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	return cfg, nil
 }
 
-// Lookup returns the texts that were given for a setting and their source. An environment variable that is empty counts as not set.
+// Lookup returns the texts given for a setting, and their source. An empty environment variable counts as not set. The bool is false if no value was
+// given.
 func Lookup(env *cli.Env, o *cli.Option, s Setting, file map[string]given) (given, bool) {
 	if o.IsSet() {
 		g := given{source: "--" + s.Name}
@@ -265,7 +264,7 @@ func ConfigOption() *cli.Option {
 		Usage: "YAML file with any of the settings below; flags and environment variables come before it"}
 }
 
-// Socket returns the path of the appliance's socket.
+// Socket returns the path of the appliance's Unix socket, from the options of a verb.
 func Socket(env *cli.Env, v *cli.Verb) (string, error) {
 	cfg, err := Load(env, v)
 	if err != nil {
@@ -281,7 +280,7 @@ SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag takes precedence, then the variabl
 file, then the default. Lists are repeated flags, text with commas, or YAML lists; a given
 list replaces that of lower precedence.`
 
-// SettingOptions returns the options of all settings, or of those that a plan needs.
+// SettingOptions returns the options for all settings. If plan is set, it omits those that only apply to serve.
 func SettingOptions(plan bool) []*cli.Option {
 	o := []*cli.Option{ConfigOption()}
 	for _, s := range Settings() {
@@ -292,13 +291,13 @@ func SettingOptions(plan bool) []*cli.Option {
 	return o
 }
 
-// ConfigEnv is the environment variable that stands in for --config.
+// ConfigEnv is the environment variable that can be used instead of --config.
 const ConfigEnv = "SVCCTL_CONFIG"
 
-// MaxConfigFile bounds the configuration file, in bytes.
+// MaxConfigFile is the maximum size of the configuration file in bytes.
 const MaxConfigFile = 1 << 20
 
-// configFile reads the file of --config: the values by key, and all errors in it.
+// configFile reads the file given with --config. It returns the values by key, and all errors in the file.
 func configFile(env *cli.Env, v *cli.Verb) (map[string]given, []error) {
 	path := v.Option("config").Text()
 	if path == "" {
@@ -314,8 +313,7 @@ func configFile(env *cli.Env, v *cli.Verb) (map[string]given, []error) {
 	return parseConfig(path, data)
 }
 
-// parseConfig reads a configuration: one mapping of setting keys to a value or a
-// list of values. A key without a value counts as not there.
+// parseConfig parses a configuration file: one mapping from setting keys to a value or a list of values. A key without a value is ignored.
 func parseConfig(path string, data []byte) (map[string]given, []error) {
 	var doc yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -370,7 +368,7 @@ func parseConfig(path string, data []byte) (map[string]given, []error) {
 	return out, problems
 }
 
-// configValue returns the texts of a key's value: nil for null.
+// configValue returns the texts of a YAML value for a setting; nil for null.
 func configValue(s Setting, value *yaml.Node) ([]string, error) {
 	switch {
 	case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
@@ -402,13 +400,13 @@ type given struct {
 
 const GroupConnect = "Which appliance"
 
-// The largest sizes, in bytes, of files that an operator names: a token, and a bundle of certificates.
+// The maximum sizes, in bytes, of files that an operator names: of a token, and of PEM certificates.
 const (
 	maxToken = 64 << 10
 	MaxPEM   = 4 << 20
 )
 
-// SocketOptions returns the options by which a verb finds the appliance of this box.
+// SocketOptions returns the options that select the appliance of this box by its socket.
 func SocketOptions() []*cli.Option {
 	socket := Options(GroupConnect, "socket")[0]
 	socket.Usage = "unix socket of the appliance"
@@ -416,7 +414,7 @@ func SocketOptions() []*cli.Option {
 		Usage: "YAML file of `svcctl serve`, for its socket"}, socket}
 }
 
-// ConnectOptions returns the options by which a verb finds an appliance, local or remote.
+// ConnectOptions returns the options that select an appliance, local or remote.
 func ConnectOptions() []*cli.Option {
 	return append(SocketOptions(),
 		&cli.Option{Name: "server", Arg: "HOST:PORT", Env: "SVCCTL_SERVER", Group: GroupConnect,
@@ -430,14 +428,14 @@ func ConnectOptions() []*cli.Option {
 	)
 }
 
-// NamespaceOption returns -n.
+// NamespaceOption returns the option -n.
 func NamespaceOption() *cli.Option {
 	return &cli.Option{Name: "namespace", Letter: "n", Arg: "NAMESPACE", Def: "default", Env: "SVCCTL_NAMESPACE",
 		Group: cli.GroupWhich, Usage: "namespace of the objects"}
 }
 
-// Given returns the text of an option, from its flag or its environment variable, and which of the
-// two; an empty variable counts as not set.
+// Given returns the text of an option and its source: the flag, or else the environment variable. Both are "" if neither is set; an empty variable
+// counts as not set.
 func Given(env *cli.Env, o *cli.Option) (text, source string) {
 	if o.IsSet() {
 		return o.Text(), "--" + o.Name
@@ -448,7 +446,7 @@ func Given(env *cli.Env, o *cli.Option) (text, source string) {
 	return "", ""
 }
 
-// Namespace returns the namespace that a verb is about.
+// Namespace returns the namespace that a verb applies to.
 func Namespace(env *cli.Env, v *cli.Verb) string {
 	o := v.Option("namespace")
 	if text, source := Given(env, o); source != "" && text != "" {
@@ -457,8 +455,8 @@ func Namespace(env *cli.Env, v *cli.Verb) string {
 	return o.Def
 }
 
-// Client returns the client of the appliance. Its warnings go to stderr. Where the command line names none, each call returns the
-// usageError.
+// Client returns a client for the appliance that the options of a verb select. It prints warnings of the appliance to stderr. If no appliance is
+// selected, each call of the client returns the cli.UsageError.
 func Client(env *cli.Env, v *cli.Verb) *client.Client {
 	c, err := Connect(env, v)
 	if err != nil {

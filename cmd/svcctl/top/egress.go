@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// egressTable lists the connections that endpoints began, by the address with which they leave; "" if no Service has such an address.
+// egressTable formats the outgoing connections of endpoints as a table, by the Service address that is their source; "" if there are none.
 func egressTable(rows []wire.EgressTraffic) string {
 	if len(rows) == 0 {
 		return ""

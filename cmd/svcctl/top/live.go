@@ -15,31 +15,31 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// live is the table on a screen: the list of ports, the page of one Service, or the help.
+// live is the interactive display: the list of ports, the page of one Service, or the help.
 type live struct {
 	*Top
-	health []wire.EndpointHealth // of the Service of the page
-	// list is the list to which Esc returns, nil if it is on the screen.
+	health []wire.EndpointHealth // of the Service that is shown
+	// list is the list to return to when a Service page is closed with Esc; nil while the list is shown.
 	list            *answer
 	typing, helping bool
-	cursor          string // the selected row; "": the first one
+	cursor          string // row key; "" selects the first row
 	rows            []string
-	page            int // rows of the screen
-	first, most     int // the first visible line of the page of a Service, and its largest value
+	page            int // visible rows
+	first, most     int // the first visible line of a Service page, and its maximum
 	widths          map[string]int
-	rates           map[string][]sample // of ports, for the last two minutes
-	failure         error               // of the last request; nil: it was answered
-	asked           time.Time           // of the request that is not answered yet; zero: there is none
+	rates           map[string][]sample // rates of the last two minutes, by port
+	failure         error               // the error of the last request, nil if it succeeded
+	asked           time.Time           // start of the pending request; zero if there is none
 	now             time.Time
 }
 
-// sample is a reading of a port.
+// sample is the rate of a port at one time.
 type sample struct {
 	at   time.Time
 	rate float64
 }
 
-// answer is the result of a request for a reading: a document, or an error.
+// answer is the response to a traffic request: data, or an error. q is the request.
 type answer struct {
 	q      wire.TrafficQuery
 	seen   *wire.Traffic
@@ -56,7 +56,7 @@ func newLive(t *Top) *live {
 	return l
 }
 
-// ask returns a reading.
+// ask requests traffic data, and for a Service page also the states of endpoints.
 func (l *live) ask(ctx context.Context, q wire.TrafficQuery) (a answer) {
 	a.q = q
 	if a.seen, a.err = client.Call(ctx, l.c, wire.GetTraffic, q); a.err == nil && q.Service != "" {
@@ -68,7 +68,8 @@ func (l *live) ask(ctx context.Context, q wire.TrafficQuery) (a answer) {
 	return a
 }
 
-// take stores a reading. One of an earlier query is drawn until one of the present query has come.
+// take stores the response to a request. It ignores data for a Service or namespace that is no longer shown, so the screen changes only when data of
+// the new query arrive.
 func (l *live) take(a answer) {
 	if l.failure = a.err; a.err != nil || a.q.Service != l.q.Service || a.q.Namespace != l.q.Namespace {
 		return
@@ -93,7 +94,7 @@ func (l *live) take(a answer) {
 	})
 }
 
-// Live draws the table until the user quits. now is the time of day.
+// Live shows the interactive display until the user quits. now returns the time of day.
 func (t *Top) Live(ctx context.Context, in, out *os.File, now func() time.Time) error {
 	l := newLive(t)
 	q := l.q
@@ -148,7 +149,7 @@ func (t *Top) Live(ctx context.Context, in, out *os.File, now func() time.Time) 
 	}
 }
 
-// key acts on a key, and reports whether the user quits.
+// key handles a key. It reports whether the user quits.
 func (l *live) key(k key) (quit bool) {
 	switch {
 	case k == keyInterrupt || k == keyEnd && !l.typing:
@@ -221,7 +222,7 @@ func (l *live) open() {
 	l.seen, l.health = &only, nil // until there is a reading of it
 }
 
-// back returns to the list, or ends the filter.
+// back handles Esc and similar keys: it returns from a Service page to the list, or clears the filter.
 func (l *live) back(k key) {
 	switch {
 	case l.list != nil:
@@ -231,7 +232,7 @@ func (l *live) back(k key) {
 	}
 }
 
-// move selects another row, or scrolls the page of a Service.
+// move selects another row of the list, or scrolls a Service page, by a number of lines.
 func (l *live) move(by int) {
 	if l.list != nil {
 		l.first = min(max(l.first+by, 0), l.most)
@@ -247,10 +248,10 @@ func (l *live) move(by int) {
 	}
 }
 
-// at returns the position of the selected row.
+// at returns the index of the selected row.
 func (l *live) at() int { return max(0, slices.Index(l.rows, l.cursor)) }
 
-// selected returns the port of the selected row, nil if it is gone, or there is none.
+// selected returns the port in the selected row; nil if there is none or it no longer exists.
 func (l *live) selected() *wire.PortTraffic {
 	for i := range l.seen.Ports {
 		if p := &l.seen.Ports[i]; len(l.rows) > 0 && keyOf(p) == l.rows[l.at()] {
@@ -260,7 +261,7 @@ func (l *live) selected() *wire.PortTraffic {
 	return nil
 }
 
-// typed handles a key while the filter is being typed, and filters the table.
+// typed handles a key while the user types a filter.
 func (l *live) typed(k key) {
 	switch {
 	case k == keyEnter || k == '\n' || k == keyEnd:

@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// nameLeast is the least width of the column of names, in characters. A column from rank extra on is left out if names would get less than
-	// nameGood.
+	// nameLeast is the minimum width of the name column, in characters. Columns of rank extra and higher are shown only if nameGood characters remain
+	// for names.
 	nameLeast, nameGood = 12, 24
 	gap                 = 2
-	// sparkTime is the time that a sparkline of sparkMarks characters covers.
+	// sparkTime is the period that a sparkline covers, sparkMarks its length in characters.
 	sparkTime  = 2 * time.Minute
 	sparkMarks = 12
-	// patience is the wait for an answer after which its absence is shown.
+	// patience is the time after which a missing response is shown on the screen.
 	patience = 9 * time.Second
 )
 
-// column is a column of a table. Its texts are cut to its width, its numbers never are. Texts are aligned left, numbers right unless left
+// column is a column of a table. Texts are truncated to its width, numbers never are. Texts are aligned left; numbers are aligned right unless left
 // is set.
 type column struct {
 	head string
 	text bool
 	left bool
-	// rank is the order in which columns get their place, lowest first. Those below extra may narrow the names to nameLeast.
+	// rank is the order in which columns are added while there is room, lowest first. Columns below extra may reduce the name column to nameLeast.
 	rank  int
 	cells []string
 	width int
 }
 
-// extra is the lowest rank of the columns that are left out on a narrow screen.
+// extra is the lowest rank of columns that are omitted on a narrow screen rather than shorten names below nameGood.
 const extra = 10
 
-// layout chooses the columns that fit, and sets their widths, which do not shrink while the screen is open. names are in the first
-// column.
+// layout returns the columns that fit, with their widths. Widths of number columns never shrink while the screen is open. The first column has the
+// names.
 func (l *live) layout(all []column, columns int) []column {
 	for i := range all {
 		c := &all[i]
@@ -97,13 +97,13 @@ func (l *live) layout(all []column, columns int) []column {
 	return all
 }
 
-// rankBytes is the rank of the two columns of bytes, in and out. Where they fit, they replace the column sumHead, which is their sum.
+// rankBytes is the rank of the columns for received and sent bytes. If both fit, they replace the column sumHead with their sum.
 const (
 	rankBytes = 10
 	sumHead   = "kB/s"
 )
 
-// line formats row i of columns; -1: their headings.
+// line formats row i of a table; the header if i is -1.
 func line(columns []column, i int) string {
 	var b strings.Builder
 	for n := range columns {
@@ -147,7 +147,7 @@ func (l *live) draw(lines, columns int) []string {
 	return fit(slices.Concat(head, body, []string{l.bar(columns)}), lines, columns)
 }
 
-// why returns the reason for which the selected Service does not answer, or answers with a warning.
+// why returns a line with the reason why the selected Service does not answer or has a warning; "" if there is none.
 func (l *live) why(columns int) string {
 	p := l.selected()
 	if p == nil || p.Why == "" {
@@ -157,7 +157,7 @@ func (l *live) why(columns int) string {
 	return l.paint(code, cut(strings.TrimSpace(sign+" "+p.Namespace+"/"+p.Service+": "+output.Printable(p.Why)), columns))
 }
 
-// fit cuts lines to the size of the screen. Lines with colors have that size already.
+// fit truncates lines to the size of the screen. Lines with colors must already fit.
 func fit(text []string, lines, columns int) []string {
 	text = text[:min(len(text), lines)]
 	for i := range text {
@@ -168,7 +168,7 @@ func fit(text []string, lines, columns int) []string {
 	return text
 }
 
-// head returns lines with the state of the box and its traffic.
+// head returns the top lines of the screen: the state of the box and its traffic.
 func (l *live) head(columns int) (text []string) {
 	s := l.seen
 	sign, code := "", ""
@@ -211,7 +211,7 @@ func (l *live) head(columns int) (text []string) {
 	return text
 }
 
-// rateWord formats a rate with its unit; "" if it is unknown.
+// rateWord formats a rate with its unit; "" if r is nil.
 func rateWord(r *float64, unit string) string {
 	if r == nil {
 		return ""
@@ -219,7 +219,7 @@ func rateWord(r *float64, unit string) string {
 	return wire.Rate(*r) + " " + unit
 }
 
-// signOf returns the sign and the color for the state of a Service.
+// signOf returns the symbol and the color for the state of a Service; both are "" for a Service that answers.
 func signOf(state string) (sign, color string) {
 	switch state {
 	case wire.ServiceFails:
@@ -234,7 +234,7 @@ func signOf(state string) (sign, color string) {
 	return "", ""
 }
 
-// paint returns text in a color, on a screen with colors.
+// paint returns text in a color if the screen has colors; otherwise it returns text unchanged.
 func (l *live) paint(code, text string) string {
 	if !l.color || code == "" {
 		return text
@@ -242,12 +242,12 @@ func (l *live) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// keyOf returns the identity of a port's row over several readings.
+// keyOf returns a key that identifies the row of a port across responses.
 func keyOf(p *wire.PortTraffic) string {
 	return output.ServicePort(p.Namespace, p.Service, p.Port) + " " + p.Protocol
 }
 
-// ports draws the list: a title, and the rows around the selected one.
+// ports returns the lines of the list: a header, and the rows around the selected one.
 func (l *live) ports(room, columns int) []string {
 	s := l.seen
 	type rowOf struct {
@@ -328,7 +328,7 @@ func (l *live) ports(room, columns int) []string {
 	return text
 }
 
-// service draws the page of a Service: why it does not answer, each port with its endpoints, and the clients.
+// service returns the lines of a Service page: why the Service does not answer, each port with its endpoints, and the clients.
 func (l *live) service(room, columns int) []string {
 	name := l.q.Namespace + "/" + l.q.Service
 	var text []string
@@ -388,7 +388,7 @@ func (l *live) portTitle(p *wire.PortTraffic) string {
 	return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), "  ")
 }
 
-// endpoints draws each endpoint of a port with its state and its last check.
+// endpoints returns a line for each endpoint of a port, with its state and the result of its last check.
 func (l *live) endpoints(p *wire.PortTraffic, columns int) (text []string) {
 	if len(p.Endpoints) == 0 {
 		return []string{"  no endpoint"}
@@ -464,7 +464,7 @@ func (l *live) bar(columns int) string {
 	return cut(text, columns-width(more)-len(where)) + more + where
 }
 
-// helpText explains the keys and the columns.
+// helpText is the help page, which explains keys and columns.
 const helpText = `svcctl top: traffic of Services, now
 
   ↑ ↓ Page keys   move; Home and End: the first and the last row
@@ -488,7 +488,7 @@ const helpText = `svcctl top: traffic of Services, now
 status finds a problem, explain gives the reason, trace proves it.
 A key returns.`
 
-// rateCell formats a rate as a cell.
+// rateCell formats a rate as a cell; "–" for nil.
 func rateCell(r *float64) string {
 	if r == nil {
 		return "–"
@@ -496,10 +496,10 @@ func rateCell(r *float64) string {
 	return output.Rate(r)
 }
 
-// numberCell formats a number as a cell; empty for nil.
+// numberCell formats a number as a cell; "–" for nil.
 func numberCell(n *uint64) string { return cmp.Or(numberText(n), "–") }
 
-// bytesCells returns cells with kB/s: the sum of both directions, in, and out.
+// bytesCells returns three cells in kB/s: the sum of both directions, in, and out. They are "–" if the bytes are not counted.
 func bytesCells(c *wire.ConnectionCounts) []string {
 	if c.InRate == nil || c.OutRate == nil {
 		return []string{"–", "–", "–"}
@@ -519,7 +519,7 @@ func addressCell(p *wire.PortTraffic) string {
 	return fmt.Sprintf("%s +%d", p.Frontends[0], len(p.Frontends)-1)
 }
 
-// sparkline draws rates of the last two minutes, each against the highest.
+// sparkline draws the rates of the last two minutes, scaled to the highest.
 func sparkline(samples []sample, now time.Time) string {
 	var sums [sparkMarks]float64
 	var counts [sparkMarks]int

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is the whole terminal, in raw mode on the alternate screen, and its former state.
+// screen is the terminal in raw mode with the alternate screen. before holds the terminal settings to restore.
 type screen struct {
 	out    *os.File
 	in     *os.File
@@ -49,16 +49,16 @@ func (s *screen) size() (lines, columns int) {
 	return int(w.Row), int(w.Col)
 }
 
-// draw replaces the content of the screen. Lines are drawn over, so that nothing flickers.
+// draw replaces the content of the screen. It overwrites the lines in place, which avoids flicker.
 func (s *screen) draw(lines []string) error {
 	_, err := s.out.WriteString("\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J")
 	return err
 }
 
-// A key is a typed character, or one of the keys below.
+// A key is a typed character, or one of the constants below for other keys.
 type key rune
 
-// Keys that are no characters of text.
+// Control characters, and negative values for keys that terminals send as escape sequences.
 const (
 	keyInterrupt key = 3 // Ctrl-C
 	keyEnd       key = 4 // Ctrl-D
@@ -79,13 +79,13 @@ const (
 	keyOther
 )
 
-// sequences are the keys that terminals send as several characters, after ESC [ or ESC O (ECMA-48, xterm).
+// sequences maps escape sequences, without the leading ESC [ or ESC O, to keys (ECMA-48, xterm).
 var sequences = map[string]key{
 	"A": keyUp, "B": keyDown, "C": keyRight, "D": keyLeft, "H": keyFirst, "F": keyLast, "M": keyEnter,
 	"1~": keyFirst, "7~": keyFirst, "4~": keyLast, "8~": keyLast, "5~": keyPageUp, "6~": keyPageDown,
 }
 
-// keysOf parses what a terminal sent at once. A key of several characters arrives as a whole.
+// keysOf parses the bytes of one read from the terminal. An escape sequence must not be split across two reads.
 func keysOf(b []byte) (typed []key) {
 	for len(b) > 0 {
 		if b[0] != byte(keyEscape) || len(b) < 3 || b[1] != '[' && b[1] != 'O' {
@@ -106,7 +106,7 @@ func keysOf(b []byte) (typed []key) {
 	return typed
 }
 
-// keys returns the keys that are typed. The channel is closed when the terminal is gone.
+// keys returns a channel of typed keys. It is closed when the terminal can no longer be read.
 func (s *screen) keys() <-chan key {
 	typed := make(chan key)
 	go func() {
@@ -140,7 +140,7 @@ func wrapped(text string, columns int) (lines []string) {
 	return []string{text}
 }
 
-// cut shortens a text to a number of columns; a shortened one ends in "…".
+// cut truncates a text to a number of terminal columns; a truncated text ends in "…".
 func cut(text string, columns int) string {
 	if width(text) <= columns {
 		return text

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Table formats the last reading, for output that is no screen.
+// Table formats the last response as text, for output that is not a terminal.
 func (t *Top) Table(now time.Time) string {
 	s := t.seen
 	head := fmt.Sprintf("%s, %d open, %d unanswered, %s new/s; %s tracked in all",
@@ -87,7 +87,7 @@ func (t *Top) Table(now time.Time) string {
 	return text
 }
 
-// endpointName returns the address of an endpoint, with its role: relay, relayed or leaving.
+// endpointName returns the address of an endpoint, followed by "(relay)", "(relayed)" or "(leaving)" if that applies.
 func endpointName(e *wire.EndpointTraffic) string {
 	switch {
 	case e.Relay:
@@ -100,7 +100,7 @@ func endpointName(e *wire.EndpointTraffic) string {
 	return e.Endpoint
 }
 
-// upText returns how many endpoints of a port are up: "2/3".
+// upText returns how many of a port's endpoints are up, such as "2/3"; "" if that is not available.
 func upText(port *wire.PortTraffic) string {
 	if port.States == nil {
 		return ""
@@ -108,7 +108,7 @@ func upText(port *wire.PortTraffic) string {
 	return fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
 }
 
-// numberText returns a number that may be absent.
+// numberText formats a number; "" for nil.
 func numberText(n *uint64) string {
 	if n == nil {
 		return ""
@@ -116,7 +116,7 @@ func numberText(n *uint64) string {
 	return strconv.FormatUint(*n, 10)
 }
 
-// bytesText returns a number of bytes that may be absent: "1.5K".
+// bytesText formats a number of bytes with a binary prefix, such as "1.5K"; "" for nil.
 func bytesText(n *uint64) string {
 	if n == nil {
 		return ""
@@ -125,7 +125,7 @@ func bytesText(n *uint64) string {
 	return number + prefix
 }
 
-// rateText returns bytes a second, "-" before there are two readings.
+// rateText formats bytes per second; "-" for nil, as before the second scan.
 func rateText(r *float64) string {
 	if r == nil {
 		return "-"
@@ -133,7 +133,7 @@ func rateText(r *float64) string {
 	return bytesText(new(uint64(*r)))
 }
 
-// clientsTable lists the clients of a Service, the busiest first.
+// clientsTable formats the clients of a Service as a table, most connections first.
 func clientsTable(clients *wire.ServiceClients) string {
 	switch {
 	case !clients.Counted:

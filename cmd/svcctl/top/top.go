@@ -8,10 +8,10 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Every is the interval of readings. The appliance takes at most one a second.
+// Every is the interval of requests for traffic data. The appliance scans its connections at most once per second.
 const Every = 2 * time.Second
 
-// Top is the table of `svcctl top`.
+// Top holds the query and the last response of `svcctl top`.
 type Top struct {
 	c     *client.Client
 	q     wire.TrafficQuery
@@ -19,29 +19,29 @@ type Top struct {
 	seen  *wire.Traffic
 }
 
-// Options are the initial settings of the table.
+// Options are the initial settings of the table: sort column, filter, maximum number of rows, and what to show.
 type Options struct {
 	By, Filter                string
 	Limit                     int
 	Endpoints, Clients, Color bool
 }
 
-// New returns a table of one Service, of those of a namespace, or of all.
+// New returns a Top for one Service, the Services of a namespace, or all Services.
 func New(c *client.Client, of wire.ObjectQuery, o Options) *Top {
 	return &Top{c: c, color: o.Color, q: wire.TrafficQuery{Namespace: of.Namespace, Service: of.Name, Sort: o.By, Filter: o.Filter, Limit: o.Limit, Endpoints: o.Endpoints, Clients: o.Clients}}
 }
 
-// Seen returns the last reading.
+// Seen returns the last response; nil before the first one.
 func (t *Top) Seen() *wire.Traffic { return t.seen }
 
-// Look requests a reading.
+// Look requests traffic data and stores the response.
 func (t *Top) Look(ctx context.Context) (err error) {
 	t.seen, err = client.Call(ctx, t.c, wire.GetTraffic, t.q)
 	return err
 }
 
-// Second requests readings until they have rates, which need two, and clients, which are counted from the reading after the first request
-// on.
+// Second requests traffic data until they contain rates, which take two scans, and the clients, which are counted from the scan after the first
+// request on.
 func (t *Top) Second(ctx context.Context) error {
 	for {
 		if err := t.Look(ctx); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// memberSize is the compressed size, in bytes, from which on the next commit begins a new gzip member.
+	// memberSize is the compressed size, in bytes, of a gzip member at which the next commit begins a new member.
 	memberSize = 128 << 10
 	// DefaultLimit is the default bound of a Log's compressed size, in bytes. The last member is kept even if it is larger.
 	DefaultLimit = 16 << 20
@@ -30,7 +30,7 @@ type Position struct {
 var (
 	// ErrBefore means that a position is older than the oldest commit of the Log.
 	ErrBefore = errors.New("the commits after that one are not kept any more")
-	// ErrOther means that the Log has another commit at that modification revision.
+	// ErrOther means that the Log has a commit with another ID at that modification revision.
 	ErrOther = errors.New("the commit at that position is another one")
 	// ErrBehind means that a reader was too slow: the commits that it would read next were dropped.
 	ErrBehind = errors.New("the reader fell behind what is kept")
@@ -42,16 +42,16 @@ type Log struct {
 
 	mu      sync.Mutex
 	members []*member
-	pending []item // to be encoded
+	pending []item // frames that are not encoded yet
 	busy    bool   // a goroutine encodes
 	size    int
-	grown   chan struct{} // closed when there is more
+	grown   chan struct{} // closed when there are more bytes to read
 	closed  error
-	packer  *gzip.Writer // of the last member; only the encoding goroutine uses it and out
+	packer  *gzip.Writer // compressor of the last member; only the encoding goroutine uses packer and out
 	out     bytes.Buffer
 }
 
-// item is a frame to be encoded, with the ID of its commit; "" for a frame that is no commit.
+// item is a frame to be encoded, with the ID of its commit; the ID is "" if the frame is not a commit.
 type item struct {
 	commit *Commit
 	id     string
@@ -61,7 +61,7 @@ type item struct {
 type member struct {
 	before Position   // the position before its first commit
 	has    []Position // the positions of its commits, in order
-	data   []byte     // only grows
+	data   []byte     // compressed bytes; they are only appended to
 	full   bool       // data is complete
 	gone   bool
 	next   *member
@@ -72,8 +72,8 @@ func NewLog(at Position, limit int) *Log {
 	return &Log{limit: limit, grown: make(chan struct{}), members: []*member{{before: at}}}
 }
 
-// Add appends a commit, which must follow on the last one. id is that of its head, "" for a frame that is no commit. It does not
-// block: another goroutine encodes the values, which must not change any more.
+// Add appends a commit, which must directly follow the last one. id is the ID of its head, or "" if the frame is not a commit. Add does not block:
+// another goroutine encodes c, so its values must not change any more.
 func (l *Log) Add(c *Commit, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,7 @@ func (l *Log) pack(last *member, it item) *member {
 	return last
 }
 
-// end returns the position of the last commit in the member, or if it is empty of the one before it.
+// end returns the position of the last commit in the member or, if the member is empty, the position before it.
 func (m *member) end() Position {
 	if len(m.has) == 0 {
 		return m.before
@@ -163,15 +163,15 @@ func (l *Log) took(m *member, at Position, full bool) {
 	l.signal()
 }
 
-// Begin returns the position that the oldest commit follows on.
+// Begin returns the position before the oldest commit.
 func (l *Log) Begin() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.members[0].before
 }
 
-// Prepend puts the commits of another Log, which must end where l begins, in front of those of l. The error is ErrBefore if they do
-// not join or exceed the limit, or the reason that l is closed. The other Log must not be used afterwards.
+// Prepend inserts the commits of another Log, which must end where l begins, before those of l. The error is ErrBefore if the two do not adjoin or
+// exceed the limit, or the reason why l is closed. The other Log must not be used afterwards.
 func (l *Log) Prepend(older *Log) error {
 	older.mu.Lock()
 	members, size := older.members, older.size
@@ -228,8 +228,8 @@ type Reader struct {
 // maxPiece bounds the bytes that one call of Next returns.
 const maxPiece = 64 << 10
 
-// Reader returns a Reader of the commits after a position; the first gzip member may contain some before it. It waits for commits that are
-// being encoded.
+// Reader returns a Reader of the commits after a position. The first gzip member of its stream may contain commits before the position as well.
+// Reader waits for commits that are being encoded.
 func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,8 +261,8 @@ func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
 	}
 }
 
-// Next returns the next bytes of the stream, for which it waits. The caller must not change them. The error is ErrBehind, the
-// reason that the Log was closed, or that of ctx.
+// Next waits for the next bytes of the stream and returns them. The caller must not change them. The error is ErrBehind, the reason why the Log was
+// closed, or the error of ctx.
 func (r *Reader) Next(ctx context.Context) ([]byte, error) {
 	for {
 		r.log.mu.Lock()
@@ -298,7 +298,8 @@ const (
 	Change Kind = 'c'
 	// Settings is the frame of a change of the fleet's settings, whose value is in Head.
 	Settings Kind = 's'
-	// State begins a transfer of all objects: Head and Mod are those of the commit that led to them. Frames of Objects follow, and End.
+	// State begins a transfer of all objects. Head and Mod belong to the commit as of which the objects are sent. Frames of kind Objects follow, and
+	// then End.
 	State Kind = 'h'
 	// Objects is a frame with a part of the objects of a State, in Ops.
 	Objects Kind = 'o'
@@ -306,12 +307,12 @@ const (
 	End Kind = 'e'
 )
 
-// Commit is one frame. Fields that its Kind has no use for are empty.
+// Commit is one frame of the stream. Fields that its Kind does not use are empty.
 type Commit struct {
 	Kind Kind
 	// Mod is the modification revision of the head in etcd: the position of a commit.
 	Mod int64
-	// Head is the value of the head, Note the description of the commit by the store if the head does not have it.
+	// Head is the value of the head. Note is the store's description of the commit, if Head does not contain it.
 	Head, Note []byte
 	Ops        []Op
 }
@@ -403,7 +404,7 @@ func (p *Parser) Ops() (ops []Op, err error) {
 	return ops, p.err
 }
 
-// parse decodes a frame without its length; it is the inverse of Append.
+// parse decodes a frame from which the length was removed. It is the inverse of Append.
 func parse(body []byte) (*Commit, error) {
 	if len(body) == 0 {
 		return nil, ErrMalformed
@@ -420,10 +421,10 @@ func parse(body []byte) (*Commit, error) {
 // Decoder reads frames from a decompressed stream.
 type Decoder struct {
 	from  *bufio.Reader
-	plain *bufio.Reader // nil: nothing was read yet
+	plain *bufio.Reader // decompressed stream; nil until the first read
 }
 
-// NewDecoder returns a Decoder of r. It reads nothing yet.
+// NewDecoder returns a Decoder that reads the stream from. It reads nothing until the first call of Next.
 func NewDecoder(from io.Reader) *Decoder { return &Decoder{from: bufio.NewReader(from)} }
 
 // Next waits for the next frame. At the end of a stream, which may come at any time, it returns io.EOF or io.ErrUnexpectedEOF.
@@ -449,7 +450,7 @@ func (d *Decoder) Next() (*Commit, error) {
 	return parse(body.Bytes())
 }
 
-// wrong marks an error of damaged data as ErrMalformed; other errors, as the end of the stream, stay as they are.
+// wrong returns an error that wraps ErrMalformed if err means damaged data. It returns other errors, such as the end of the stream, unchanged.
 func wrong(err error) error {
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || isCorrupt(err) {
 		return fmt.Errorf("%w (%w)", ErrMalformed, err)
