@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -188,8 +189,8 @@ func TestHelp(t *testing.T) {
 		}
 		// Command lines may be longer than the screen, prose may not.
 		for line := range strings.Lines(text) {
-			if len(line) > output.HelpWidth+1 && !commandLine.MatchString(line) {
-				t.Errorf("help %s: line of %d characters: %s", name, len(line), line)
+			if utf8.RuneCountInString(line) > output.HelpWidth+1 && !commandLine.MatchString(line) {
+				t.Errorf("help %s: line of %d characters: %s", name, utf8.RuneCountInString(line), line)
 			}
 		}
 	}
