@@ -228,7 +228,7 @@ func TestWatchExpires(t *testing.T) {
 	if _, err := r.read([]string{"api", "v1", "services"}); err != nil {
 		t.Fatal(err)
 	}
-	l := &watchSession{server: w.server, request: r, options: &listOptions{}, stream: &stream{w: recorder, control: http.NewResponseController(recorder)}, after: 1}
+	l := &watchSession{server: w.server, request: r, options: &listOptions{}, stream: newStream(recorder), after: 1}
 	l.run(t.Context())
 	event := decoded(t, recorder.Body.Bytes())
 	if event["type"] != "ERROR" || at(event, "object", "kind") != "Status" || at(event, "object", "reason") != "Expired" || at(event, "object", "code") != 410.0 {

@@ -90,9 +90,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if a.peers, err = newPeers(cfg.BGP, a.config, a.wanted, a.drained, log); err != nil {
 		return err
 	}
-	var ps *peers = a.peers
-	ps.ctx, ps.tasks = ctx, tasks
-	ps.startNew()
+	a.peers.start(ctx, tasks)
 	f := &feed{client: serve, log: log, events: make(chan *wire.AnnouncementsEvent)}
 	tasks.Go(func() error { return f.run(ctx) })
 	tasks.Go(func() error {

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/task"
@@ -66,7 +65,7 @@ type watcher struct {
 func New(ranges []nft.Range) *Registry {
 	return &Registry{
 		ranges: ranges, services: map[string]service{}, addrs: map[netip.Addr]*address{}, waiting: map[netip.Addr]struct{}{},
-		watchers: map[*watcher]struct{}{}, announcer: announcer{began: time.Now()}, changed: make(chan struct{}, 1),
+		watchers: map[*watcher]struct{}{}, announcer: newAnnouncer(), changed: make(chan struct{}, 1),
 	}
 }
 

@@ -135,9 +135,7 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 	for i, v := range t.verdicts {
 		switch e := &t.entries[i]; {
 		case v == forget, v == reset && (e.zoned || !box[e.family].IsValid()):
-			var c *change = &t.change
-			c.delete(e, c.next(forgets))
-			c.done.forgotten++
+			t.change.forget(e)
 		case v == reset:
 			t.change.reset(e, box[e.family])
 		}
