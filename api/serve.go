@@ -228,7 +228,7 @@ func (s *Server) observe(mux *http.ServeMux, h http.Handler) http.Handler {
 	})
 }
 
-// name returns the verb and resource of a request for metrics. The number of different results is bounded.
+// name returns the verb and the resource under which the metrics count a request. The number of different results is bounded.
 func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource string) {
 	if s.cfg.NameOf != nil {
 		if verb, resource = s.cfg.NameOf(r); resource != "" {

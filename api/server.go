@@ -353,8 +353,8 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	return ln, nil
 }
 
-// lockSocket keeps two servers that start at the same moment from removing each other's socket. It locks a file that only its owner can open: the
-// directory could be locked by any user that may read it. unlock removes the file.
+// lockSocket keeps two servers that start at the same moment from removing each other's socket. It waits for the lock until atMost has passed. It
+// locks a file of its own, and not the directory, which any user that may read it could lock too. unlock removes the file and so releases the lock.
 func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	name := path + ".lock"
 	for end := time.Now().Add(atMost); ; time.Sleep(lockRetry) {

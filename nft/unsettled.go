@@ -25,8 +25,8 @@ import (
 // Settling gives all of them their `goto` in one transaction. Their elements of slot 0 stay until the next one, for packets that
 // found `continue` before; the same holds for a frontend that changes to a kind that is not plain.
 
-// settleFrom is the default of Box.SettleFrom: from this number of VIP frontends on, a table has the set unsettled. With fewer frontends, the kernel
-// walks the maps in less than 0.3 ms.
+// settleFrom is the default of Box.SettleFrom: tables with at least this many VIP frontends have the set named "unsettled". Smaller tables do not
+// need it: there the kernel walks the maps in less than 0.3 ms.
 const settleFrom = 4096
 
 const (

@@ -405,7 +405,8 @@ type forked struct {
 	turns []SourceTurn // the turns (read permissions) of the sources that this machine reads
 }
 
-// Sealing implements engine.Shared. Like Tries and Rolls, it returns the answer of the fleet; the other methods are those of engine.Alone.
+// Sealing returns the reason why secret pairs cannot be committed to the fleet, nil if they can. Sealing, Tries (trials) and Rolls (rollouts) ask the
+// engine of the original store, so that a fork refuses what the fleet would refuse. All other methods are those of engine.Alone.
 func (f forked) Sealing() error { return f.of.Sealing() }
 func (f forked) Tries() error   { return f.of.Tries() }
 func (f forked) Rolls() error   { return f.of.Rolls() }

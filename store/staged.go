@@ -181,7 +181,8 @@ func (s *Store) InForce() View { return View{s, false} }
 // Before returns a view of the objects that the machines program which the rollout has not reached yet.
 func (s *Store) Before() View { return View{s, true} }
 
-// versions returns the versions before the rollout that replace those of the store, nil for objects that did not exist. Store.mu must be held.
+// versions returns the records that the view shows in place of those in the store: the versions from before the rollout, with a nil record for an
+// object that did not exist then. The map is nil if the view shows the store as it is. Store.mu must be held.
 func (v View) versions() map[object.Ref]*record.Record {
 	if set := v.s.pending.staged(); v.before || set.Outside {
 		return set.Before

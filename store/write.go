@@ -240,7 +240,8 @@ func (t *transaction) stage(c *change) error {
 	return nil
 }
 
-// allocate allocates values for one change by itself.
+// allocate allocates the values of one Service, without regard to other changes of the transaction (see transaction.allocate). Objects of other kinds
+// need none.
 func (c *change) allocate(t *transaction) error {
 	if c.ref.Kind != object.KindService {
 		c.next = c.wanted

@@ -230,7 +230,7 @@ func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 // rooms has buffers for reading files that have probably not changed: their content is only hashed.
 var rooms = sync.Pool{New: func() any { return new([]byte) }}
 
-// mostRoom is the size in bytes of the largest buffer that goes back to rooms.
+// mostRoom is the largest capacity, in bytes, of a buffer that is put into the pool rooms; larger ones are left to the garbage collector.
 const mostRoom = 1 << 20
 
 // read handles a changed file after its content was read. If the file has changed again or lacks objects, it does not use the content yet, and the

@@ -306,7 +306,7 @@ func Managers(svc *object.Service) []string {
 	return managers
 }
 
-// refusedByKernel is the reason of a problem that the check programmed reports, so that accepted skips it.
+// refusedByKernel is the reason of the problem of a Service that the kernel refused. The check d.programmed reports it, so d.accepted does not.
 const refusedByKernel = "RefusedByKernel"
 
 // accepted checks that the Service, its slices and their files have no problems.

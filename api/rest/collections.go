@@ -36,7 +36,7 @@ type change struct {
 	old, new object.Object
 }
 
-// stored is a collection of objects as they are stored.
+// stored is the collection of the objects of one kind that the store holds, unlike collections that are computed from other objects.
 type stored struct {
 	store *store.Store
 	kind  string

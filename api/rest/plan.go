@@ -29,7 +29,8 @@ type writing struct {
 	replaces bool
 }
 
-// A plan is the write to the store that a writing leads to.
+// A plan is the result of planning a writing (a client's change of one object): the write to the store, or the unchanged object if there is nothing
+// to write.
 type plan struct {
 	write store.Write
 	// before is the live object as clients see it; nil if there is none. If the write changes nothing, unchanged is set instead, and write is empty.

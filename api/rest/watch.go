@@ -281,7 +281,8 @@ func (s *stream) event(kind string, document any) error {
 	return s.frame(kind, text)
 }
 
-// frame writes an event about an encoded document.
+// frame adds a watch event of a type (kind, such as ADDED) to the buffer, with an object that is already encoded as JSON. It sends the buffer once it
+// holds streamBuffer bytes.
 func (s *stream) frame(kind string, document []byte) error {
 	if s.err != nil {
 		return s.err

@@ -67,8 +67,9 @@ func (c *Config) OfflineBox() nft.Box {
 	return box
 }
 
-// HostNodePortAddresses returns the host addresses on which node ports answer. By default these are all addresses of a family except
-// loopback and link-local ones; the configuration can restrict them to prefixes and interfaces.
+// HostNodePortAddresses returns the host addresses of both families on which node ports answer, sorted. By default these are all except loopback and
+// link-local ones. The configuration can restrict them to prefixes, to interfaces, or to the primary address of each family; a link-local IPv4 prefix
+// also admits addresses in it.
 func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {

@@ -41,8 +41,8 @@ func leaseName(provider, node string) string {
 	return annotation.DiscoverLeasePrefix + provider + "." + strings.ToLower(node)
 }
 
-// see records the Lease as it is stored; a nil Lease was deleted. released reports whether this process holds the Lease and an operator has released
-// held endpoints since the last call.
+// see records the stored Lease o, nil if it was deleted. released reports whether this process is its holder and the annotation EndpointsReleased has
+// changed since the last Lease seen: an operator has confirmed that the retained endpoints may go. It is false for the first Lease.
 func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	l.stored, l.since = o, now
 	if o == nil {

@@ -319,7 +319,8 @@ func (s *service) primarySlices() []*slice {
 
 func isReady(e *object.Endpoint) bool { return object.Deref(e.Conditions.Ready) }
 
-// isUnready reports whether an endpoint is neither ready nor terminating. Endpoints objects have no terminating ones.
+// isUnready reports whether an endpoint belongs in notReadyAddresses of an Endpoints object: it is not ready and not terminating. Terminating
+// endpoints that are not ready are left out of Endpoints objects.
 func isUnready(e *object.Endpoint) bool {
 	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }

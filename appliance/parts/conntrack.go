@@ -475,7 +475,8 @@ func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	})
 }
 
-// prune drops connections from the totals that are no longer tracked: the event of their end was lost.
+// prune makes the book forget the start times of connections that the kernel no longer tracks, because the events of their ends were lost. The
+// counters stay as they are.
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32

@@ -264,8 +264,8 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming records the Services to which the server names of svc lead. It returns the Services to which they led before, and keeps the entries of
-// those in targets.
+// setNaming records to which Services the server names of svc lead now, and returns those to which they led before. It leaves these in n.targets; the
+// caller removes those that no Service names any more.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)

@@ -120,7 +120,8 @@ type DNS struct {
 	facts *node.Facts // the host facts last passed to the server
 }
 
-// NewDNS returns a DNS for a server. objects returns the store to answer from, which may differ from one step to the next.
+// NewDNS returns the Part that runs server and passes it changes of Services. objects returns the store whose objects are in force; it may return
+// another store at each step.
 func NewDNS(server *dns.Server, objects func() *store.Store) *DNS {
 	return &DNS{server: server, objects: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
 }

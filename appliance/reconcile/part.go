@@ -92,7 +92,8 @@ func (*NopPart) Applying(bool)                 {}
 func (*NopPart) Stepped(Step)                  {}
 func (*NopPart) Problems() []resolve.Problem   { return nil }
 
-// needs records the needs of each Service. A Service is planned again when the state of one of its needs changes.
+// needs records, for each Service, the resolve.Needs of its plan: the states that the plan depends on besides objects, settings and facts of the
+// host, such as those of a relay listener or a source set. When one changes, its Services are planned again.
 type needs struct {
 	of map[string][]resolve.Need // needs by Service; by is the reverse index
 	by map[resolve.NeedKind]map[resolve.Need]map[string]struct{}

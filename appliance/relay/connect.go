@@ -373,8 +373,8 @@ func hopsIn(control []byte, level, kind int) int {
 	return int(binary.NativeEndian.Uint32(control[value:]))
 }
 
-// introduce sends a PROXY protocol header (haproxy.org, proxy-protocol.txt) with the client's address and the address that it connected to, asked, to
-// an endpoint, if the port is configured to. The header is the first data on the connection, so it fits into the send buffer.
+// introduce sends an endpoint a PROXY protocol header (haproxy.org, proxy-protocol.txt), if the port is configured for it. The header has the address
+// of the client, and asked, the address to which the client connected. It is the first data on the connection, so it fits into the send buffer.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	version := t.current().Connect.ProxyProtocol
 	if version == 0 {

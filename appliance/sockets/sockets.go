@@ -144,8 +144,8 @@ func listening(ports *Ports) ([]Socket, error) {
 	return all, nil
 }
 
-// request returns the sockets of a kind and family with local ports from first to last. Each message is a struct inet_diag_msg with
-// attributes.
+// request asks the kernel for the sockets of a kind and family whose local ports are from first to last. It returns one message for each socket: a
+// struct inet_diag_msg with attributes.
 func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
 	return node.Try(func() ([][]byte, error) {
 		r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)

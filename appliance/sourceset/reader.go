@@ -71,7 +71,7 @@ func NewReader(files []File) *Reader {
 	return r
 }
 
-// Broken returns the errors that keep the newest content of files from use, by the name of the set.
+// Broken returns the errors of the files whose newest content is not used, keyed by the name of the source set.
 func (r *Reader) Broken() map[string]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

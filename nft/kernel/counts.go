@@ -42,7 +42,7 @@ type counting struct {
 // the previous reading.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
-// Tally returns the totals of the Conn.
+// Tally returns the Tally from which Counts takes its totals, for example to save and restore them across restarts.
 func (c *Conn) Tally() *nft.Tally { return &c.counting.tally }
 
 // Refusals returns the number of refused packets by the name of the counter; see Counts. It reads only the named counters, which takes some

@@ -298,8 +298,8 @@ func (a *Addresses) offset(addr netip.Addr) uint64 {
 	return low64(addr) - low64(a.prefix.Addr())
 }
 
-// pick returns the first number for which taken returns false: in [band, last] if there is one, else in [first, band), in each range from a
-// number on that depends on the seed.
+// pick returns a number for which taken returns false. It searches [band, last], then [first, band). In each range it starts at a number derived from
+// the seed, and wraps around. The result is false if all numbers are taken.
 func pick(first, band, last uint64, seed string, taken func(uint64) bool) (uint64, bool) {
 	if n, ok := pickIn(band, last, seed, taken); ok {
 		return n, true

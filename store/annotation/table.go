@@ -234,7 +234,8 @@ func AreInert(a map[string]string) bool {
 	return true
 }
 
-// asksNothing reports whether a value of the annotation changes nothing: it is empty, a default, or turns the feature off.
+// asksNothing reports whether a value needs no refusal or warning by the row: it is empty, a default, turns the feature off, or is handled elsewhere
+// (such as AWS certificates that are all Secrets).
 func (r *Row) asksNothing(value string) bool {
 	switch r.Key {
 	case "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints": // their case matters

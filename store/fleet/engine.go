@@ -299,7 +299,7 @@ func (r *replica) value(key string) []byte {
 	return pair.Value
 }
 
-// stand queues the operations of a commit and the position after it for the next flush, which writes them in one transaction.
+// stand queues the operations of a commit, and c, the position of the replica after that commit. The next flush writes both in one transaction.
 func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	value, err := json.Marshal(c)
 	if err != nil {

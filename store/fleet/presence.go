@@ -239,8 +239,8 @@ func (e *presence) noteNamed() {
 	}
 }
 
-// leave gives up the name and turns of this box, so that other boxes need not wait for its lease to expire, and closes all
-// connections. Leaves that follow this box keep their names, by a lease of their own, until they have found another core box.
+// leave revokes the lease of this box, so that its name and turns are free at once, and closes the connections to etcd or to the core box. Leaf boxes
+// that follow this box keep their names under a lease of their own while they look for another core box.
 func (e *presence) leave() error {
 	e.mu.Lock()
 	id := e.lease.id

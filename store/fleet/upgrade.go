@@ -16,9 +16,9 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Upgrade raises the data format of a fleet to the newest one that this program and all boxes read. It returns the formats before and after. The last
-// report of a box counts even if the box cannot be reached, unless the box is in without. If a box in without comes back with an old version, it does
-// not follow the fleet and reports that.
+// Upgrade raises the data format of a fleet to the newest one that this program reads, and returns the formats before and after. It fails, and
+// changes nothing, if a box does not read that format according to its last report, even if that box is away. Boxes in without are not asked; each
+// must have reported once and be stopped now. If one comes back with an old version, it does not follow the fleet, and reports that.
 func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
 	e, err := cfg.visit()
 	if err != nil {

@@ -35,7 +35,8 @@ type vault struct {
 	foreign map[string]bool
 }
 
-// openedPrefix is the prefix of the replica keys that hold the last version that this box could decrypt, for each Secret that it cannot decrypt now.
+// openedPrefix is the prefix of replica keys. For each Secret or shared key that this box cannot decrypt now, such a key holds the last sealed
+// version that it could decrypt.
 const openedPrefix = "fleet/opened/"
 
 // The names of shared keys: the key that signs tokens, and the CA.

@@ -199,7 +199,7 @@ func (e *Entry) After(current object.Object) Version {
 	return Version{object: current}
 }
 
-// A Decoder decodes versions and caches the results: the version after a change is the same as the version before the next change.
+// A Decoder decodes versions of objects and caches the results. Each version is needed twice: after one change of the object and before the next.
 type Decoder map[*byte]object.Object
 
 // Decode returns the object of a version, nil for none.

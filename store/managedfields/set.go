@@ -252,7 +252,8 @@ func compact(value any) string {
 	return string(text)
 }
 
-// merge returns live with applied applied to it. nil means an absent value.
+// merge returns the result of a server-side apply: live, with the fields of the configuration applied added or replaced. nil stands for an absent
+// value.
 func merge(live, applied any, t *schema.Type) any {
 	switch {
 	case applied == nil:

@@ -25,8 +25,9 @@ type field struct {
 func text(numbers ...protowire.Number) field               { return field{numbers, ""} }
 func message(of string, numbers ...protowire.Number) field { return field{numbers, of} }
 
-// gnostic has the fields of the protobuf messages of OpenAPI v2 by message and JSON key (github.com/google/gnostic-models,
-// openapiv2/OpenAPIv2.proto). The key of a parameter is its "in". "*" stands for any other key: its field is a message with the key and the value.
+// gnostic maps each message of OpenAPI v2, and each JSON key in it, to its protobuf field (github.com/google/gnostic-models,
+// openapiv2/OpenAPIv2.proto). A parameter is found by its "in". "*" stands for all other keys; such an entry is encoded as a message that holds the
+// key and the value.
 var gnostic = sync.OnceValue(func() map[string]map[string]field {
 	return map[string]map[string]field{
 		"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},

@@ -412,7 +412,8 @@ func mergeList(live, patch []any, t *schema.Type) []any {
 	return order(mergeItems(left, plain, t), plain, left, t.MergeKey)
 }
 
-// mergeItems merges the items of a list and of a patch without directives by identity.
+// mergeItems merges the items of a patch, none of which is a directive, into a live list. An item with the identity of a live one is merged into it
+// if it is an object; items with a new identity are appended.
 func mergeItems(live, patch []any, t *schema.Type) []any {
 	merged := slices.Clone(live)
 	at := places(merged, t.MergeKey)

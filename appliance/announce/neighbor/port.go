@@ -203,8 +203,8 @@ func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
 
-// SetPassive leaves all addresses to another box, or takes them over. After the first call an election decides which box answers, rather
-// than which host had an address first.
+// SetPassive(true) leaves all addresses to another box, SetPassive(false) takes them over. Before the first call the host that had an address first
+// keeps it; from then on the caller's election decides.
 func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
