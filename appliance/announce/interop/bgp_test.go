@@ -167,19 +167,26 @@ func Test304_reasons(t *testing.T) {
 // Test305: a speaker that is killed and comes back half a second later loses no packet.
 func Test305_graceful_restart(t *testing.T) {
 	t.Parallel()
-	// begin starts a router, and gives what reports why its routes are not all sent again since the last restart: those that
-	// are not yet are deleted when the box restarts a second time (RFC 4724, section 4.2).
-	for name, begin := range map[string]func(p *place) func() error{
-		"BIRD": func(p *place) func() error {
+	// begin starts a router. ended reports why the router still has the session of a box that was killed: FRR resets a session that begins before
+	// it has read the end of the one before. missing reports why its routes are not all sent again since the last restart: those that are not yet
+	// are deleted when the box restarts a second time (RFC 4724, section 4.2).
+	for name, begin := range map[string]func(p *place) (ended, missing func() error){
+		"BIRD": func(p *place) (ended, missing func() error) {
 			birdc := bird(p.t, p.router, birdPeer("box", box4, birdBoth+" graceful restart on;"))
-			return func() error {
+			ended = func() error {
+				if got := birdc("show protocols all box"); strings.Contains(got, "Established") {
+					return errors.New(got)
+				}
+				return nil
+			}
+			return ended, func() error {
 				if got := birdc("show protocols all box"); !strings.Contains(got, "Established") || strings.Contains(got, "graceful restart active") {
 					return errors.New(got)
 				}
 				return nil
 			}
 		},
-		"FRR": func(p *place) func() error {
+		"FRR": func(p *place) (ended, missing func() error) {
 			router := frr(p.t, p.router, "", fmt.Sprintf(`
 router bgp %d
  no bgp ebgp-requires-policy
@@ -189,7 +196,13 @@ router bgp %d
  neighbor %s remote-as %d
  neighbor %s passive
 %s`, routerAS, box4, boxAS, box4, frrBoth(box4)))
-			return func() error {
+			ended = func() error {
+				if got := router.vtysh("show bgp neighbors " + box4); strings.Contains(got, "BGP state = Established") {
+					return errors.New(got)
+				}
+				return nil
+			}
+			return ended, func() error {
 				got := router.vtysh("show bgp ipv4 unicast "+vip4+"/32") + router.vtysh("show bgp ipv6 unicast "+vip6+"/128")
 				if strings.Count(got, "best") < 2 || strings.Contains(got, "tale") {
 					return errors.New(got)
@@ -201,7 +214,7 @@ router bgp %d
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			missing := begin(p)
+			ended, missing := begin(p)
 			with := spec{Peer: peer(router4), Routes: vips()}
 			with.Peer.Timers.Restart = 120 * time.Second
 			s := speaker(t, p.box, with)
@@ -212,6 +225,7 @@ router bgp %d
 			stop := p.probe()
 			for range 2 {
 				s.kill()
+				eventually(t, ended)
 				time.Sleep(500 * time.Millisecond) // real time: there is no session, and packets go on
 				s = speaker(t, p.box, with)
 				s.established(2)
